@@ -159,7 +159,7 @@ def test_a_host_so_many_times_slower_takes_so_many_times_as_long_for_everything(
 
 def test_the_usual_host_is_always_the_same_and_says_that_it_was_not_measured():
     assert Host.usual() == Host.usual()
-    assert str(Host.usual()) == "a host with a usual server CPU, not measured"
+    assert "not measured" in str(Host.usual())
 
 
 # This CPU, measured.
@@ -182,13 +182,13 @@ def test_this_cpu_is_measured_once_and_says_which_and_when():
 def test_every_loop_is_measured_and_has_its_usual_figure():
     pytest.importorskip("torch")
     took = measured(rounds=1)
-    assert set(took) == set(USUAL_NS) == {*CALLING, "backward", "module"}
+    assert set(took) == set(USUAL_NS) == {*CALLING, "backward"}
     assert all(ns > 0 for ns in took.values())
 
 
 def test_a_cpu_on_which_every_loop_takes_twice_as_long_is_twice_as_slow(monkeypatch):
     monkeypatch.setattr(calibration, "measured", lambda: {name: 2.0 * ns for name, ns in USUAL_NS.items()})
-    assert speed() == calibration.Speed(calling=2.0, autograd=2.0, python=2.0)
+    assert speed() == calibration.Speed(calling=2.0, autograd=2.0)
 
 
 def test_one_loop_that_is_out_of_line_changes_nothing(monkeypatch):
@@ -206,4 +206,4 @@ def test_a_turn_counts_what_calls_take_by_the_clock_and_not_the_first_chunk(monk
 
     monkeypatch.setattr(calibration, "perf_counter_ns", lambda: now["ns"])
     monkeypatch.setattr(calibration, "TURN_NS", 150_000)
-    assert set(calibration._turn(calibration._chunk(call))) == {1_000.0}
+    assert set(calibration._run_chunks(calibration._chunk(call))) == {1_000.0}

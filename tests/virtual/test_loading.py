@@ -23,6 +23,7 @@ from gpulab.virtual.loading import hooks as loading
 from gpulab.virtual.loading.arrivals import Arrivals, handover_ns
 from gpulab.virtual.loading.batch_size import size_bytes
 from gpulab.virtual.loading.hooks import watched
+from gpulab.virtual.loading.sample_batch import SAMPLED
 from gpulab.virtual.op_log.ops import Fetch
 
 torch = pytest.importorskip("torch")
@@ -387,7 +388,7 @@ def test_an_iterator_from_before_is_taken_up_and_what_was_assumed_is_said(tickin
         watched_too = firsts(iterator), torch.rand(1).item(), np.random.rand(), random.random()
     assert watched_too == plain, "building a batch here drew no number that the program would have drawn"
     (assumption,) = watch.assumptions
-    assert (assumption.taken, assumption.times) == ("that of one batch built in the main process", 4)
+    assert (assumption.taken, assumption.times) == (SAMPLED, 4)
     assert len(set(built_ms(fetches))) == 1
     assert built_ms(fetches)[0] in (1, 2, 3, 4)
 
@@ -396,7 +397,7 @@ def test_of_a_stream_from_before_no_item_is_lost():
     iterator = iter(DataLoader(Stream(3), num_workers=1))
     with fetching() as (_, watch):
         assert firsts(iterator) == [[0], [1], [2]]
-    assert watch.assumptions[0].taken == "the wait for it"
+    assert watch.assumptions[0].taken == "the wait for the batch"
 
 
 def test_everything_is_as_before_after_an_error_or_ctrl_c(nothing_left, pinned):

@@ -1,4 +1,4 @@
-"""What a copy between host and GPU takes, once it runs."""
+"""Time of a copy between host and GPU, without waiting in a queue."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.op_log.ops import Copy, Way
 
-PINNED = 0.80  # of the link's rate as the standard states it: large pinned copies
-# Pageable memory is first copied to a pinned buffer by the host: 9.9 GB/s on an idle host of a V100, 5.3 to 6.5 while
+PINNED = 0.80  # of the link's nominal bandwidth: large pinned copies
+# The driver first copies pageable memory to a pinned buffer: 9.9 GB/s on an idle host of a V100, 5.3 to 6.5 while
 # loader workers are busy, and 2.2 GB/s to the host on one of an H100, in published traces. Hosts differ more than GPUs.
 TO_DEVICE_BYTES_PER_S = 6e9
 TO_HOST_BYTES_PER_S = 4e9
-FIXED_NS = 1500  # of the smallest copies: 1.2 to 2.2 us on V100, H100 and B200
+FIXED_NS = 1500  # time of the smallest copies: 1.2 to 2.2 us on V100, H100 and B200
 
 
 def copy_ns(copy: Copy, spec: GpuSpec) -> int:
-    """How long the copy engine is at it."""
+    """Return the time that the copy engine needs, in ns."""
     if copy.way is Way.WITHIN:
         return round(FIXED_NS + 2e9 * copy.bytes / (spec.memory_bytes_per_s * rates(spec).stream))
     rate = spec.link_bytes_per_s * PINNED

@@ -1,4 +1,4 @@
-"""Passes over memory: elementwise operators, copies, fills, reductions, softmax, normalisation, pooling."""
+"""Elementwise operators, copies, fills, reductions and pooling: kernels that are bound by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -36,57 +36,57 @@ RANDOM = (
     "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "uniform", "normal",
     "exponential", "random", "geometric", "cauchy", "log_normal", "poisson",
 )  # fmt: skip
-# How many passes a loss takes before its mean, as PyTorch composes it; one where not listed.
+# Number of elementwise kernels of a loss before its mean, as PyTorch composes it; 1 if not listed.
 _LOSSES = {"binary_cross_entropy_with_logits": 4, "binary_cross_entropy": 1, "kl_div": 2, "huber_loss": 1}
-# Arithmetic that takes longer than its memory: A100 and H100 traces, tanh and GELU at 0.72 to 0.78 of the peak.
+# Bound by arithmetic, not by memory: A100 and H100 traces, tanh and GELU at 0.72 to 0.78 of the peak bandwidth.
 _HEAVY = (
     "gelu", "gelu_backward", "tanh", "erf", "exp", "log", "pow", "sigmoid", "silu", "silu_backward", "mish", "sin",
     "cos", "erfinv", "lgamma", "digamma", "softplus", "softplus_backward",
 )  # fmt: skip
-HEAVY = 0.88
+HEAVY = 0.88  # of an elementwise pass
 CAT = 0.75  # of an elementwise pass: A100 trace 0.6 to 0.8; H100 0.35
 CAT_HOPPER = 0.45
 
 
 def elementwise_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """One kernel that reads what it is given and writes what comes out."""
+    """Return the kernel of an elementwise operator: it reads the inputs and writes the outputs once."""
     most = largest(op)
     if most is None or not most.bytes:
         return ()
     name, share = bare(op.name), rates(spec).stream
     if "loss" in name or name in _LOSSES:
         return _loss(op, spec, name, most)
-    moved = float(read(op) + written(op))
+    traffic_bytes = float(read(op) + written(op))
     if name in FILLS:
-        moved = float(written(op))
+        traffic_bytes = float(written(op))
     if name in _HEAVY:
         share *= HEAVY
     if name == "native_dropout" and op.inputs:
-        return (_dropout(op, spec, moved),)
+        return (_dropout(op, spec, traffic_bytes),)
     if name in RANDOM:
         return (_random(op, spec),)
     strided = any(not each.contiguous and not each.channels_last and each.bytes * 2 > most.bytes for each in op.inputs)
     blocks = max(1, elements(most) // (512 if width(most) > 1 else 1024))
-    called = _elementwise_name(name, main_dtype(op), len(op.inputs) + 1, strided, width(most))
+    kernel_name = _elementwise_name(name, main_dtype(op), len(op.inputs) + 1, strided, width(most))
     if strided:
-        share *= (1.0 + rates(spec).strided) / 2  # part of what is read is out of order
-    return (Kernel(called, pass_ns(moved, spec, share), blocks, 128, 24, 0, OpClass.ELEMENTWISE),)
+        share *= (1.0 + rates(spec).strided) / 2  # only some of the inputs are read out of order
+    return (Kernel(kernel_name, pass_ns(traffic_bytes, spec, share), blocks, 128, 24, 0, OpClass.ELEMENTWISE),)
 
 
 def _loss(op: Op, spec: GpuSpec, name: str, most: Tensor) -> tuple[Kernel, ...]:
-    """A loss of each element, and their mean where one number comes out."""
+    """Return the kernels of a loss: per element, then the mean if the result is a scalar."""
     blocks = max(1, elements(most) // 512)
-    called = _elementwise_name(name, main_dtype(op), 3, False, width(most))
+    kernel_name = _elementwise_name(name, main_dtype(op), 3, False, width(most))
     passes = _LOSSES.get(name, 1) if "backward" not in name else 1
     ns = pass_ns(float(read(op) + most.bytes) if passes == 1 else 3.0 * most.bytes, spec, rates(spec).stream)
-    each = Kernel(called, ns, blocks, 128, 32, 0, OpClass.ELEMENTWISE)
+    kernel = Kernel(kernel_name, ns, blocks, 128, 32, 0, OpClass.ELEMENTWISE)
     if not op.outputs or elements(op.outputs[0]) > 1 or elements(most) <= 1:
-        return (each,) * passes
+        return (kernel,) * passes
     mean = Op(name="aten::mean", inputs=(most,), outputs=op.outputs)
-    return (*(each,) * passes, *reduction_kernels(mean, spec))
+    return (*(kernel,) * passes, *reduction_kernels(mean, spec))
 
 
-def _elementwise_name(name: str, dtype: str, arrays: int, strided: bool, each: int) -> str:
+def _elementwise_name(name: str, dtype: str, arrays: int, strided: bool, element_bytes: int) -> str:
     c = c_type(dtype)
     functor = _ARITHMETIC.get("fill" if name in FILLS else name)
     if functor is None and name in _COMPARED:
@@ -96,31 +96,31 @@ def _elementwise_name(name: str, dtype: str, arrays: int, strided: bool, each: i
         functor += "::{{lambda()#1}}::operator()() const::{{lambda({c})#1}}"
     functor = functor.format(c=c)
     if strided:
-        unrolled = 4 if each < 4 else 2
+        unrolled = 4 if element_bytes < 4 else 2
         return f"void at::native::elementwise_kernel<128, {unrolled}, at::native::gpu_kernel_impl_nocast<{functor}> >"
     return f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, {min(arrays, 4)}ul> >"
 
 
-def _dropout(op: Op, spec: GpuSpec, moved: float) -> Kernel:
-    given = op.inputs[0]
-    c = c_type(given.dtype)
+def _dropout(op: Op, spec: GpuSpec, traffic_bytes: float) -> Kernel:
+    main = op.inputs[0]
+    c = c_type(main.dtype)
     name = f"void at::native::(anonymous namespace)::fused_dropout_kernel_vec<{c}, float, unsigned int, 1, 4, bool>"
-    blocks = min(max(1, elements(given) // 1024), 8 * spec.multiprocessors)
-    return Kernel(name, pass_ns(moved, spec, 0.9 * rates(spec).stream), blocks, 256, 40, 0, OpClass.ELEMENTWISE)
+    blocks = min(max(1, elements(main) // 1024), 8 * spec.multiprocessors)
+    return Kernel(name, pass_ns(traffic_bytes, spec, 0.9 * rates(spec).stream), blocks, 256, 40, 0, OpClass.ELEMENTWISE)
 
 
 def _random(op: Op, spec: GpuSpec) -> Kernel:
     c = c_type(main_dtype(op))
     name = f"void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<{c}, 4>"
     most = largest(op)
-    assert most is not None, "asked for before"
+    assert most is not None, "the caller checks this"
     blocks = min(max(1, elements(most) // 1024), 8 * spec.multiprocessors)
-    share = 0.6 * rates(spec).stream  # a guess: making random numbers takes longer than writing them
+    share = 0.6 * rates(spec).stream  # a guess: generating random numbers takes longer than writing them
     return Kernel(name, pass_ns(float(written(op)), spec, share), blocks, 256, 40, 0, OpClass.ELEMENTWISE)
 
 
 def copy_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of copy_, clone, cat, pad and their like: as one block of memory where it can be, else element by element."""
+    """Return the kernels of copy_, clone, cat, pad and similar: a memcpy if possible, else an elementwise kernel."""
     name = bare(op.name)
     if not op.outputs or not op.outputs[0].bytes:
         return ()
@@ -129,37 +129,37 @@ def copy_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
         return (_cat(op, spec, target),)
     if not op.inputs:
         return elementwise_kernels(op, spec)
-    source = op.inputs[-1]  # what is copied to stands before it
+    source = op.inputs[-1]  # the destination, if it is an input, comes first
     if name in ("copy", "_to_copy", "clone", "contiguous", "_copy_from"):
-        return (_copied(source, target, spec),)
-    moved = float(min(source.bytes, target.bytes) + target.bytes)
+        return (_copy(source, target, spec),)
+    traffic_bytes = float(min(source.bytes, target.bytes) + target.bytes)
     blocks = max(1, elements(target) // 512)
-    called = _elementwise_name("direct_copy", target.dtype, 2, True, width(target))
-    copied = Kernel(called, pass_ns(moved, spec, 0.7 * rates(spec).stream), blocks, 128, 24, 0, OpClass.COPY)
+    kernel_name = _elementwise_name("direct_copy", target.dtype, 2, True, width(target))
+    copy = Kernel(kernel_name, pass_ns(traffic_bytes, spec, 0.7 * rates(spec).stream), blocks, 128, 24, 0, OpClass.COPY)
     if name not in ("constant_pad_nd", "slice_backward", "select_backward", "diagonal_backward"):
-        return (copied,)
+        return (copy,)
     fill = _elementwise_name("fill", target.dtype, 1, False, width(target))
-    filled = Kernel(fill, pass_ns(float(target.bytes), spec, rates(spec).stream), blocks, 128, 16, 0,
+    filling = Kernel(fill, pass_ns(float(target.bytes), spec, rates(spec).stream), blocks, 128, 16, 0,
                     OpClass.ELEMENTWISE)  # fmt: skip
-    return filled, copied
+    return filling, copy
 
 
-def _copied(source: Tensor, target: Tensor, spec: GpuSpec) -> Kernel:
-    """A block of memory, a change of type, or a change of order."""
-    found = rates(spec)
-    moved = float(min(source.bytes, elements(target) * width(source)) + target.bytes)
+def _copy(source: Tensor, target: Tensor, spec: GpuSpec) -> Kernel:
+    """Return the kernel of a copy: a memcpy, a change of dtype, or a change of memory layout."""
+    gpu_rates = rates(spec)
+    traffic_bytes = float(min(source.bytes, elements(target) * width(source)) + target.bytes)
     blocks = max(1, elements(target) // 512)
-    alike = (source.contiguous, source.channels_last) == (target.contiguous, target.channels_last)
+    same_layout = (source.contiguous, source.channels_last) == (target.contiguous, target.channels_last)
     if elements(source) != elements(target):
-        alike = elements(source) <= 1  # what is spread over the other dimensions is read from the cache
-    if source.dtype == target.dtype and alike and elements(source) == elements(target) and target.contiguous:
-        ns = pass_ns(moved, spec, found.stream)
+        same_layout = elements(source) <= 1  # a broadcast scalar is read from the cache
+    if source.dtype == target.dtype and same_layout and elements(source) == elements(target) and target.contiguous:
+        ns = pass_ns(traffic_bytes, spec, gpu_rates.stream)
         return Kernel("Memcpy DtoD (Device -> Device)", ns, -1, -1, -1, -1, OpClass.COPY)
-    if alike:
+    if same_layout:
         name = _cast_name(source.dtype, target.dtype)
-        return Kernel(name, pass_ns(moved, spec, found.stream), blocks, 128, 20, 0, OpClass.ELEMENTWISE)
+        return Kernel(name, pass_ns(traffic_bytes, spec, gpu_rates.stream), blocks, 128, 20, 0, OpClass.ELEMENTWISE)
     name = _elementwise_name("direct_copy", target.dtype, 2, True, width(target))
-    return Kernel(name, pass_ns(moved, spec, found.strided), blocks, 128, 26, 0, OpClass.COPY)
+    return Kernel(name, pass_ns(traffic_bytes, spec, gpu_rates.strided), blocks, 128, 26, 0, OpClass.COPY)
 
 
 def _cast_name(source: str, target: str) -> str:
@@ -183,7 +183,7 @@ def _cat(op: Op, spec: GpuSpec, target: Tensor) -> Kernel:
 
 
 def reduction_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """One kernel that reads all and writes little; running sums write as much as they read."""
+    """Return the kernel of a reduction; running sums (cumsum) write as much as they read."""
     most = largest(op)
     if most is None or not most.bytes:
         return ()
@@ -193,18 +193,20 @@ def reduction_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
              "var": "WelfordOps", "var_mean": "WelfordOps", "std": "WelfordOps", "linalg_vector_norm": "NormTwoOps",
              "norm": "NormTwoOps"}  # fmt: skip
     kind = kinds.get(name, f"func_wrapper_t<{c}, at::native::sum_functor<{c}, float, {c}>")
-    called = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::{kind}<{c}, float> > >"
-    moved, share = float(read(op) + written(op)), 0.8 * rates(spec).stream
+    kernel_name = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::{kind}<{c}, float> > >"
+    traffic_bytes, share = float(read(op) + written(op)), 0.8 * rates(spec).stream
     if name.startswith(("cum", "logcum")):
-        called = f"void at::native::tensor_kernel_scan_innermost_dim<{c}, std::plus<{c}> >"
+        kernel_name = f"void at::native::tensor_kernel_scan_innermost_dim<{c}, std::plus<{c}> >"
         share *= 0.7  # a guess
-    # A sum over the rows of a matrix: few results, many rows; several blocks share each.
+    # A sum over the rows of a matrix has few results and many rows: several blocks share a result.
     blocks = max(1, min(elements(most) // 4096, 8 * spec.multiprocessors))
-    return (Kernel(called, pass_ns(moved, spec, share, fixed=1.6), blocks, 512, 32, 16, OpClass.REDUCTION),)
+    return (
+        Kernel(kernel_name, pass_ns(traffic_bytes, spec, share, fixed=1.6), blocks, 512, 32, 16, OpClass.REDUCTION),
+    )
 
 
 def pool_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Pooling and resampling, forward and backward."""
+    """Return the kernel of pooling or resampling, forward or backward."""
     most = largest(op)
     if most is None or not most.bytes:
         return ()
@@ -213,18 +215,18 @@ def pool_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     backward = name.endswith("_backward")
     share = rates(spec).stream
     if "max_pool" in name and nchw:
-        share *= 0.25 if backward else 0.85  # V100 traces: backward 0.2 to 0.3 of the memory's rate, forward 0.8
+        share *= 0.25 if backward else 0.85  # V100 traces: backward 0.2 to 0.3 of the memory bandwidth, forward 0.8
     elif backward:
         share *= 0.6  # a guess
     way = f"{'backward' if backward else 'forward'}_{'nchw' if nchw else 'nhwc'}"
     kind = "max_pool" if "max_pool" in name else "avg_pool" if "pool" in name else "upsample"
-    called = f"void at::native::(anonymous namespace)::{kind}_{way}<{c}, float>(int, {c} const*)"
+    kernel_name = f"void at::native::(anonymous namespace)::{kind}_{way}<{c}, float>(int, {c} const*)"
     blocks = max(1, elements(most) // 1024)
-    main = Kernel(called, pass_ns(float(read(op) + written(op)), spec, share), blocks, 256, 32, 0, OpClass.POOL)
+    main = Kernel(kernel_name, pass_ns(float(read(op) + written(op)), spec, share), blocks, 256, 32, 0, OpClass.POOL)
     return (main,)
 
 
 def rows_of(tensor: Tensor) -> tuple[int, int]:
-    """Rows, and the length of one: along the last dimension."""
+    """Return the number of rows and their length, the last dimension."""
     length = tensor.sizes[-1] if tensor.sizes else 1
     return max(1, prod(tensor.sizes[:-1])), max(1, length)

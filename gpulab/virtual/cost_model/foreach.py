@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: how many kernels a list takes, as PyTorch cuts it up, and what each costs."""
+"""Operators on lists of tensors (_foreach, fused optimizers): their kernels, split as PyTorch does, and times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import c_type, elements, main_dtype, read, written
 from gpulab.virtual.op_log.ops import Op
 
-# PyTorch's MultiTensorApply: so many elements in a block, so many blocks and tensors in a kernel, by lists at once.
+# PyTorch's MultiTensorApply: elements per block, blocks per kernel, and tensors per kernel by the number of lists.
 CHUNK, BLOCKS = 65_536, 320
 TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-SHARE = 0.92  # of an elementwise pass: V100 trace, 0.76 and 0.84 of the memory's rate
+SHARE = 0.92  # of an elementwise pass: V100 trace, 0.76 and 0.84 of the memory bandwidth
 
 
 def launches(sizes: tuple[int, ...], depth: int) -> tuple[int, ...]:
-    """Blocks of each kernel that lists of tensors of these sizes take, `depth` lists at once."""
+    """Return the number of blocks of each kernel for `depth` lists of tensors of these sizes."""
     most = TENSORS.get(min(max(depth, 1), 5), 30)
-    made: list[int] = []
+    grids: list[int] = []
     blocks = tensors = 0
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if not size:
             continue
         tensors += 1
@@ -30,51 +30,50 @@ def launches(sizes: tuple[int, ...], depth: int) -> tuple[int, ...]:
         for chunk in range(chunks):
             blocks += 1
             last = chunk == chunks - 1
-            if blocks == BLOCKS or (tensors == most and last) or (place == len(sizes) - 1 and last):
-                made.append(blocks)
-                # A tensor whose chunks do not all fit goes on in the next kernel.
+            if blocks == BLOCKS or (tensors == most and last) or (index == len(sizes) - 1 and last):
+                grids.append(blocks)
+                # A tensor whose chunks do not all fit continues in the next kernel.
                 blocks, tensors = 0, 0 if last else 1
     if blocks:
-        made.append(blocks)
-    return tuple(made)
+        grids.append(blocks)
+    return tuple(grids)
 
 
 def multi_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of a _foreach or fused operator: its time, divided among its kernels by their blocks."""
+    """Return the kernels of a _foreach or fused operator; its time is divided among them by their blocks."""
     many = op.lists or len(op.inputs)
     if not many or not op.inputs:
         return ()
     sizes = tuple(elements(each) for each in op.inputs[:many])
     depth = max(1, round(len(op.inputs) / many))
     if "_fused_" in op.name:
-        # Each tensor's own count of steps is a list of its own, and is not divided in chunks.
+        # The list of step counters is not split into chunks.
         depth = max(1, sum(1 for each in op.inputs[::many] if elements(each) > 1))
-    moved = float(read(op) + written(op))
+    traffic_bytes = float(read(op) + written(op))
     if "_fused_" in op.name:
-        moved = _fused_bytes(op, sizes, many)
-    kernels = launches(sizes, depth)
-    if not kernels:
+        traffic_bytes = _fused_bytes(op, sizes, many)
+    grids = launches(sizes, depth)
+    if not grids:
         return ()
-    name, total = _name(op, depth), sum(kernels)
+    name, total = _name(op, depth), sum(grids)
     share = SHARE * rates(spec).stream
     fixed = rates(spec).fixed_ns * 1.2
-    found = [
-        Kernel(name, fixed + pass_ns(moved * each / total, spec, share, rows=each * 4, fixed=0.0), each, 512, 46, 0,
-               OpClass.OPTIMIZER)
-        for each in kernels
-    ]  # fmt: skip
+    kernels = []
+    for blocks in grids:
+        ns = fixed + pass_ns(traffic_bytes * blocks / total, spec, share, rows=blocks * 4, fixed=0.0)
+        kernels.append(Kernel(name, ns, blocks, 512, 46, 0, OpClass.OPTIMIZER))
     if op.name.endswith("_foreach_norm"):
         cleanup = f"void at::native::lpnorm_cleanup<{c_type(main_dtype(op))}, (at::native::NormType)1, float>"
-        found.append(Kernel(cleanup, fixed, many, 512, 32, 16, OpClass.OPTIMIZER))
-    return tuple(found)
+        kernels.append(Kernel(cleanup, fixed, many, 512, 32, 16, OpClass.OPTIMIZER))
+    return tuple(kernels)
 
 
 def _fused_bytes(op: Op, sizes: tuple[int, ...], many: int) -> float:
-    """Every list is read once; the state and the parameters are written back, the gradients are not."""
-    whole = [op.inputs[place : place + many] for place in range(0, len(op.inputs), many)]
-    lists = [group for group in whole if sum(elements(each) for each in group) >= 0.9 * sum(sizes)]
-    once = [float(sum(each.bytes for each in group)) for group in lists]
-    return 2 * sum(once) - (once[1] if len(once) > 1 else 0.0)
+    """Return the bytes moved: all lists are read; parameters and state are written, gradients are not."""
+    groups = [op.inputs[start : start + many] for start in range(0, len(op.inputs), many)]
+    lists = [group for group in groups if sum(elements(each) for each in group) >= 0.9 * sum(sizes)]
+    list_bytes = [float(sum(each.bytes for each in group)) for group in lists]
+    return 2 * sum(list_bytes) - (list_bytes[1] if len(list_bytes) > 1 else 0.0)
 
 
 def _name(op: Op, depth: int) -> str:

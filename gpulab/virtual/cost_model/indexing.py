@@ -1,4 +1,4 @@
-"""Work on places that an index tells: embeddings, gathering, scattering, sorting, choosing."""
+"""Gather and scatter: embeddings, indexing, sorting, nonzero and masked_select."""
 
 from __future__ import annotations
 
@@ -12,51 +12,55 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import c_type, elements, largest, main_dtype, written
 from gpulab.virtual.op_log.ops import Op, Tensor
 
-GATHER = 0.75  # of an elementwise pass: rows of a table, in any order; a guess
-SCATTER = 0.40  # the same, written with atomic additions
-SORTED_FROM = 3072  # indices from which an embedding's gradient is summed after sorting them (PyTorch's constant)
-SORT_PASSES = 4  # of a radix sort over 32 bits
+GATHER = 0.75  # of an elementwise pass: rows of a table in random order; a guess
+SCATTER = 0.40  # of an elementwise pass: written with atomic additions
+SORTED_FROM = 3072  # above this many indices PyTorch sorts them before it sums an embedding's gradient
+SORT_PASSES = 4  # passes of a radix sort over 32 bits
 _SCATTER_GATHER = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_gather_internal>"
 )
 
 
 def scattered_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """The kernels of an operator that reads or writes by an index."""
+    """Return the kernels of an operator that reads or writes by an index."""
     name = bare(op.name)
     if not largest(op) or not (op.inputs or name == "randperm"):
         return ()
     if name.startswith(("embedding_dense_backward", "_embedding_bag_dense_backward", "embedding_backward")):
         return _embedding_backward(op, spec)
     if name in ("sort", "argsort", "unique", "_unique2", "randperm", "topk", "kthvalue", "multinomial"):
-        return _sorting(op, spec, name)
+        return _sort(op, spec, name)
     if name.startswith(("nonzero", "masked_select")):
-        return _choosing(op, spec)
+        return _select(op, spec)
     if name.startswith(("index_put", "_index_put_impl", "index_add", "scatter", "index_copy", "put")):
         return _scatter(op, spec)
     return (_gather(op, spec, name),)
 
 
-def _kernel(name: str, moved: float, spec: GpuSpec, share: float, count: int, fixed: float = 1.2) -> Kernel:
+def _kernel(name: str, traffic_bytes: float, spec: GpuSpec, share: float, count: int, fixed: float = 1.2) -> Kernel:
     blocks = max(1, count // 512)
-    return Kernel(name, pass_ns(moved, spec, share, fixed=fixed), blocks, 128, 32, 0, OpClass.SCATTERED)
+    return Kernel(name, pass_ns(traffic_bytes, spec, share, fixed=fixed), blocks, 128, 32, 0, OpClass.SCATTERED)
 
 
 def _gather(op: Op, spec: GpuSpec, name: str) -> Kernel:
-    """Reads as much as it writes, and the index."""
-    moved = 2.0 * written(op) + sum(each.bytes for each in op.inputs if each.dtype in ("int64", "int32"))
+    """Return the kernel of a gather: it reads as many bytes as it writes, and the index."""
+    traffic_bytes = 2.0 * written(op) + sum(each.bytes for each in op.inputs if each.dtype in ("int64", "int32"))
     c = c_type(main_dtype(op))
-    called = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long)"
+    kernel_name = (
+        "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long)"
+    )
     if name.startswith("index") and name != "index_select":
-        called = (
+        kernel_name = (
             "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<"
             f"at::native::index_kernel_impl<at::native::OpaqueType<{max(1, _width(op))}> > > >"
         )
     elif name.startswith(("gather", "take")):
-        called = _SCATTER_GATHER
+        kernel_name = _SCATTER_GATHER
     elif name.startswith("_embedding_bag"):
-        called = f"void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<{c}, long>"
-    return _kernel(called, moved, spec, GATHER * rates(spec).stream, elements(op.outputs[0]) if op.outputs else 1, 1.6)
+        kernel_name = f"void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<{c}, long>"
+    return _kernel(
+        kernel_name, traffic_bytes, spec, GATHER * rates(spec).stream, elements(op.outputs[0]) if op.outputs else 1, 1.6
+    )
 
 
 def _width(op: Op) -> int:
@@ -65,22 +69,27 @@ def _width(op: Op) -> int:
 
 
 def _scatter(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Writes what it is given where the index tells; index_put that adds up sorts its index first."""
+    """Return the kernel of a scatter: it writes its values at the positions of the index.
+
+    index_put with accumulate=True sorts its index first; that is not modelled.
+    """
     values = sum(each.bytes for each in op.inputs[1:])
     c = c_type(main_dtype(op))
     name = bare(op.name)
-    called = _SCATTER_GATHER
+    kernel_name = _SCATTER_GATHER
     if "put" in name:
-        called = "void at::native::index_elementwise_kernel<128, 4, at::native::index_put_kernel_impl<float> >"
+        kernel_name = "void at::native::index_elementwise_kernel<128, 4, at::native::index_put_kernel_impl<float> >"
     elif "add" in name or "copy" in name:
-        called = f"void at::native::(anonymous namespace)::indexFuncLargeIndex<{c}, long, unsigned int, 2, 2, -2, true>"
+        kernel_name = (
+            f"void at::native::(anonymous namespace)::indexFuncLargeIndex<{c}, long, unsigned int, 2, 2, -2, true>"
+        )
     count = max((elements(each) for each in op.inputs[1:]), default=1)
-    return (_kernel(called, 2.0 * values, spec, SCATTER * rates(spec).stream, count, 1.6),)
+    return (_kernel(kernel_name, 2.0 * values, spec, SCATTER * rates(spec).stream, count, 1.6),)
 
 
 def _radix_sort(count: int, spec: GpuSpec) -> list[Kernel]:
-    """Histogram, sums, and a pass for each eight bits, over keys and their places."""
-    moved = 24.0 * count
+    """Return the kernels of a radix sort of keys and positions: histogram, prefix sum, and one pass per 8 bits."""
+    traffic_bytes = 24.0 * count
     policy = "cub::DeviceRadixSortPolicy<long, long, int>::Policy900"
     names = [
         f"void cub::DeviceRadixSortHistogramKernel<{policy}, false, long, int>",
@@ -88,11 +97,11 @@ def _radix_sort(count: int, spec: GpuSpec) -> list[Kernel]:
         *[f"void cub::DeviceRadixSortOnesweepKernel<{policy}, false, long, long, int, int>"] * SORT_PASSES,
     ]
     share = 0.6 * rates(spec).stream
-    return [_kernel(name, moved, spec, share, count // 4, 1.6) for name in names]
+    return [_kernel(name, traffic_bytes, spec, share, count // 4, 1.6) for name in names]
 
 
 def _embedding_backward(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """A table of zeros, to whose rows the gradients are added: few at once, many after a sort of the indices."""
+    """Return the kernels of an embedding's gradient: fill with zeros, then add; many indices are sorted first."""
     gradient = op.inputs[0]
     table = op.outputs[0] if op.outputs else gradient
     indices = next((elements(each) for each in op.inputs[1:] if each.dtype in ("int64", "int32")), 1)
@@ -100,11 +109,11 @@ def _embedding_backward(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     fill = f"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<{c}>, std::array<char*, 1ul> >"
     blocks = max(1, elements(table) // 512)
     zeros_ns = pass_ns(float(table.bytes), spec, rates(spec).stream)
-    filled = Kernel(fill, zeros_ns, blocks, 128, 16, 0, OpClass.ELEMENTWISE)
+    filling = Kernel(fill, zeros_ns, blocks, 128, 16, 0, OpClass.ELEMENTWISE)
     share = SCATTER * rates(spec).stream
     if indices <= SORTED_FROM:
         name = f"void at::native::(anonymous namespace)::embedding_backward_feature_kernel<{c}, float, long>"
-        return filled, _kernel(name, 3.0 * gradient.bytes, spec, share, elements(gradient), 2.0)
+        return filling, _kernel(name, 3.0 * gradient.bytes, spec, share, elements(gradient), 2.0)
     scope = "void at::native::(anonymous namespace)::"
     parts = [
         f"{scope}krn_partials_per_segment<long>(long*, long const*, long const*, long)",
@@ -115,7 +124,7 @@ def _embedding_backward(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
         f"{scope}sum_and_scatter<{c}, long>(long const*, {c}*, long, long const*, long const*) /*embedding*/",
     ]
     return (
-        filled,
+        filling,
         *_radix_sort(indices, spec),
         *(_kernel(name, 16.0 * indices, spec, share, indices) for name in parts),
         _kernel(sums[0], 2.0 * gradient.bytes, spec, share, elements(gradient), 1.6),
@@ -123,8 +132,8 @@ def _embedding_backward(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     )
 
 
-def _sorting(op: Op, spec: GpuSpec, name: str) -> tuple[Kernel, ...]:
-    main: Tensor = op.inputs[0] if op.inputs else op.outputs[0]  # randperm is given nothing
+def _sort(op: Op, spec: GpuSpec, name: str) -> tuple[Kernel, ...]:
+    main: Tensor = op.inputs[0] if op.inputs else op.outputs[0]  # randperm has no inputs
     count = elements(main)
     if name == "topk":
         c = c_type(main.dtype)
@@ -140,14 +149,16 @@ def _sorting(op: Op, spec: GpuSpec, name: str) -> tuple[Kernel, ...]:
     return tuple(passes[: 2 + rounds])
 
 
-def _choosing(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Counts, sums up, and writes the places: three kernels."""
+def _select(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
+    """Return the three kernels of nonzero and masked_select: count, prefix sum, write the positions."""
     main = op.inputs[-1]
     names = (
         "void cub::DeviceReduceSingleTileKernel<cub::DeviceReducePolicy<int, int, cub::Sum>::Policy600>",
         "void cub::DeviceSelectSweepKernel<cub::DispatchSelectIf<cub::CountingInputIterator<long> >::Policy>",
         "void at::native::(anonymous namespace)::write_indices<long>(long*, at::native::TensorDims<long>, int, long)",
     )
-    moved = (float(main.bytes), float(main.bytes + written(op)), 2.0 * written(op))
-    each = zip(names, moved, strict=True)
-    return tuple(_kernel(name, size, spec, 0.6 * rates(spec).stream, elements(main), 1.4) for name, size in each)
+    traffic_bytes = (float(main.bytes), float(main.bytes + written(op)), 2.0 * written(op))
+    share = 0.6 * rates(spec).stream
+    return tuple(
+        _kernel(name, size, spec, share, elements(main), 1.4) for name, size in zip(names, traffic_bytes, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""A kernel that an operator launches, and the classes of work that are priced, and doubted, alike."""
+"""A kernel with its time, and the classes of operators that share a cost model and an uncertainty."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import Enum
 
 
 class OpClass(Enum):
-    """Work whose price is known equally well: a draw of the uncertainty moves all of a class together."""
+    """Operators whose cost is equally uncertain; the errors of one class are fully correlated."""
 
-    PRODUCT = "matrix products"  # float32 on the ordinary units
+    PRODUCT = "matrix products"  # float32, without tensor cores
     TENSOR_PRODUCT = "matrix products on tensor cores"
     BATCHED = "batched matrix products"
     CONVOLUTION = "convolutions"
@@ -29,12 +29,12 @@ class OpClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel, or a copy or fill within the GPU, whose name then begins with "Memcpy" or "Memset"."""
+    """One kernel, or a copy or fill on the GPU, whose name begins with "Memcpy" or "Memset"."""
 
     name: str
     ns: float
     grid: int  # thread blocks; -1 for copies and fills
-    block: int  # threads of one
-    registers: int  # of one thread
-    shared_bytes: int  # of one block
+    block: int  # threads per block
+    registers: int  # per thread
+    shared_bytes: int  # shared memory per block
     of: OpClass

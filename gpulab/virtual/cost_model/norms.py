@@ -1,4 +1,4 @@
-"""Softmax, losses and normalisation: kernels that work row by row, or channel by channel."""
+"""Softmax, losses and normalisation: kernels that work by row or by channel."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, read, width, written
 from gpulab.virtual.op_log.ops import Op, Tensor
 
-WARP_ROW = 1024  # rows of up to so many elements are one warp's, and are read once
-# Of the usual rate, where rows do not begin at 16 bytes: they are read several times, and short ones leave most of a
-# block's threads idle. H100 trace: 3137 bfloat16 in each row. Long rows: a guess.
+WARP_ROW = 1024  # rows up to this length are processed by one warp and read once
+# Factors on the softmax rate for rows that are not aligned to 16 bytes: they are read several times, and short rows
+# leave most threads of a block idle. H100 trace: rows of 3137 bfloat16. Long rows: a guess.
 ODD_ROWS, ODD_LENGTH, ODD_LONG = 0.35, 3137, 0.70
 HALF_NORM = 0.70  # of float32's rate: half the bytes, the same arithmetic; H100 trace, 0.39 of the peak
-GRADIENT_NORM = 0.85  # of the forward's rate: layer normalisation's input gradient
-GAMMA_BETA = 0.55  # of the memory's rate: sums over all rows, column by column; a guess
-CHANNELS = 0.85  # of the memory's rate: batch normalisation, V100 traces 0.83 to 0.86
-# How often batch normalisation reads and writes an image: mean and variance first, then the result.
+GRADIENT_NORM = 0.85  # of the forward rate: input gradient of layer normalisation
+GAMMA_BETA = 0.55  # of the memory bandwidth: sums over all rows, by column; a guess
+CHANNELS = 0.85  # of the memory bandwidth: batch normalisation, V100 traces 0.83 to 0.86
+# Passes of batch normalisation over an image, reads and writes: mean and variance first, then the result.
 TRAINING, INFERENCE, BACKWARD = 3.0, 2.0, 5.0
-ROW_FIXED = 1.7  # of an elementwise kernel's fixed part: H100, 3.1 us of layer normalisation of 141 rows
+ROW_FIXED = 1.7  # of an elementwise kernel's fixed time: H100, layer normalisation of 141 rows takes 3.1 us
 
 
 def softmax_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Softmax, log_softmax and the losses on top of them."""
+    """Return the kernels of softmax, log_softmax and nll_loss, forward and backward."""
     if not op.inputs or not op.inputs[0].bytes:
         return ()
     if bare(op.name).startswith("nll_loss"):
@@ -40,40 +40,40 @@ def softmax_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     c = c_type(main.dtype)
     if length <= WARP_ROW:
         way, blocks = "backward" if backward else "forward", max(1, rows // 4)
-        told = f"{max(1, (length - 1).bit_length())}, {'true' if log else 'false'}, false"
-        name = f"void (anonymous namespace)::softmax_warp_{way}<{c}, {c}, float, {told}>"
+        parameters = f"{max(1, (length - 1).bit_length())}, {'true' if log else 'false'}, false"
+        name = f"void (anonymous namespace)::softmax_warp_{way}<{c}, {c}, float, {parameters}>"
     else:
         way, blocks = "Backward" if backward else "Forward", rows
         scope, kind = "at::native::(anonymous namespace)::", "LogSoftMax" if log else "SoftMax"
-        told = f"{max(1, 16 // width(main))}, {c}, float, {c}"
-        name = f"void {scope}cunn_SoftMax{way}<{told}, {scope}{kind}{way}Epilogue>"
-    moved = float(read(op) + written(op))
-    ns = pass_ns(moved, spec, share, rows=blocks, fixed=ROW_FIXED)
+        parameters = f"{max(1, 16 // width(main))}, {c}, float, {c}"
+        name = f"void {scope}cunn_SoftMax{way}<{parameters}, {scope}{kind}{way}Epilogue>"
+    traffic_bytes = float(read(op) + written(op))
+    ns = pass_ns(traffic_bytes, spec, share, rows=blocks, fixed=ROW_FIXED)
     return (Kernel(name, ns, blocks, 128 if length <= WARP_ROW else 1024, 40, 128, OpClass.SOFTMAX),)
 
 
 def _nll_loss(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Reads one number of each row; backward fills the gradient with zeros first."""
+    """Return the kernels of nll_loss: it reads one element per row; backward first fills the gradient with zeros."""
     c = c_type(op.inputs[0].dtype)
     targets = max(1, elements(op.outputs[0]) if "backward" not in op.name and op.outputs else 1)
-    moved = 32.0 * 8 * max(targets, rows_of(op.inputs[0])[0])  # a sector of memory for each row
+    traffic_bytes = 32.0 * 8 * max(targets, rows_of(op.inputs[0])[0])  # one memory sector per row
     if "backward" not in op.name:
         name = f"void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<{c}, float, long>"
-        # One block adds all rows up.
-        return (Kernel(name, pass_ns(moved, spec, 0.5, fixed=1.8), 1, 32, 32, 0, OpClass.SOFTMAX),)
+        # A single block sums all rows.
+        return (Kernel(name, pass_ns(traffic_bytes, spec, 0.5, fixed=1.8), 1, 32, 32, 0, OpClass.SOFTMAX),)
     name = f"void at::native::(anonymous namespace)::nll_loss_backward_reduce_cuda_kernel_2d<{c}, long>"
     gradient = op.outputs[0] if op.outputs else op.inputs[0]
     blocks = max(1, elements(gradient) // 512)
     fill = f"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<{c}>, std::array<char*, 1ul> >"
-    filled_ns = pass_ns(float(gradient.bytes), spec, rates(spec).stream)
+    fill_ns = pass_ns(float(gradient.bytes), spec, rates(spec).stream)
     return (
-        Kernel(fill, filled_ns, blocks, 128, 16, 0, OpClass.ELEMENTWISE),
-        Kernel(name, pass_ns(moved, spec, 0.5, fixed=1.8), 1, 32, 32, 0, OpClass.SOFTMAX),
+        Kernel(fill, fill_ns, blocks, 128, 16, 0, OpClass.ELEMENTWISE),
+        Kernel(name, pass_ns(traffic_bytes, spec, 0.5, fixed=1.8), 1, 32, 32, 0, OpClass.SOFTMAX),
     )
 
 
 def norm_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Layer, batch, group and RMS normalisation, forward and backward."""
+    """Return the kernels of layer, batch, group or RMS normalisation, forward or backward."""
     if not op.inputs or not op.inputs[0].bytes:
         return ()
     name, backward = bare(op.name), "backward" in op.name
@@ -97,22 +97,26 @@ def _layer_norm(op: Op, spec: GpuSpec, kind: str, backward: bool) -> tuple[Kerne
         name = f"{scope}vectorized_layer_norm_kernel<{c}, float{flag}>" if even else (
             f"{scope}RowwiseMomentsCUDAKernel<{c}, float{flag}>"
         )  # fmt: skip
-        moved = float(main.bytes * 2)
-        return (Kernel(name, pass_ns(moved, spec, share, rows=rows, fixed=ROW_FIXED), rows, 128, 34, 24, OpClass.NORM),)
-    into = f"{scope}layer_norm_grad_input_kernel_vectorized<{c}, float{flag}>"
-    moved = float(main.bytes * 3)
-    ns = pass_ns(moved, spec, share * GRADIENT_NORM, rows=rows, fixed=ROW_FIXED)
-    found = [Kernel(into, ns, rows, 128, 32, 16, OpClass.NORM)]
+        traffic_bytes = float(main.bytes * 2)
+        return (
+            Kernel(
+                name, pass_ns(traffic_bytes, spec, share, rows=rows, fixed=ROW_FIXED), rows, 128, 34, 24, OpClass.NORM
+            ),
+        )
+    input_gradient = f"{scope}layer_norm_grad_input_kernel_vectorized<{c}, float{flag}>"
+    traffic_bytes = float(main.bytes * 3)
+    ns = pass_ns(traffic_bytes, spec, share * GRADIENT_NORM, rows=rows, fixed=ROW_FIXED)
+    kernels = [Kernel(input_gradient, ns, rows, 128, 32, 16, OpClass.NORM)]
     if any(each.sizes == (length,) or elements(each) == length for each in op.outputs[1:]):
         sums = f"{scope}GammaBetaBackwardCUDAKernelTemplate<{c}, float, 32u, 1u, 32u, true, false{flag}>"
         blocks = max(1, length // 32)
         sums_ns = pass_ns(float(main.bytes * 2), spec, GAMMA_BETA, rows=max(blocks, rows // 256), fixed=ROW_FIXED)
-        found.append(Kernel(sums, sums_ns, blocks, 512, 48, 4096, OpClass.NORM))
-    return tuple(found)
+        kernels.append(Kernel(sums, sums_ns, blocks, 512, 48, 4096, OpClass.NORM))
+    return tuple(kernels)
 
 
 def _batch_norm(op: Op, spec: GpuSpec, backward: bool) -> tuple[Kernel, ...]:
-    """cuDNN's, which PyTorch uses for images on a GPU."""
+    """Return the kernel of cuDNN's batch normalisation, which PyTorch uses for images."""
     main = op.inputs[0]
     c = c_type(main.dtype)
     training = backward or _trains(op)
@@ -129,15 +133,17 @@ def _batch_norm(op: Op, spec: GpuSpec, backward: bool) -> tuple[Kernel, ...]:
         name = f"void cudnn::bn_fw_inf_1C11_kernel_{order}<{kind}, float, true, 1>"
     channels = main.sizes[1] if len(main.sizes) > 1 else 1
     blocks = max(1, channels) if not main.channels_last else max(1, elements(main) // 8192)
-    moved = float(main.bytes) * passes
+    traffic_bytes = float(main.bytes) * passes
     share = min(CHANNELS, 0.95 * rates(spec).stream)
     return (
-        Kernel(name, pass_ns(moved, spec, share, rows=blocks, fixed=ROW_FIXED), blocks, 512, 32, 400, OpClass.NORM),
+        Kernel(
+            name, pass_ns(traffic_bytes, spec, share, rows=blocks, fixed=ROW_FIXED), blocks, 512, 32, 400, OpClass.NORM
+        ),
     )
 
 
 def _trains(op: Op) -> bool:
-    """In inference no mean and variance come out to be saved."""
+    """Whether batch normalisation is in training mode: only then are the mean and variance outputs not empty."""
     return len(op.outputs) < 2 or any(elements(each) > 0 for each in op.outputs[1:3])
 
 

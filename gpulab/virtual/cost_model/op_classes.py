@@ -1,4 +1,4 @@
-"""Operators by what they do on a GPU: which launch nothing, and of which class of work the others are."""
+"""Classify operators by name: those that launch no kernel, and the class of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 from gpulab.virtual.cost_model.kernel import OpClass
 
-# Only make room, or another view of what is there.
+# Only allocate memory, create a view, or query a tensor.
 _NOTHING = re.compile(
     r"empty(?:_like|_strided|_permuted|_quantized)?|new_empty(?:_strided)?|set|resize(?:_as)?|detach|alias|lift(?:_fresh)?"
     r"|view(?:_as)?|reshape(?:_as)?|_unsafe_view|_reshape_alias|expand(?:_as)?|permute|transpose|t|slice|select|narrow"
@@ -42,24 +42,24 @@ _CLASSES = (
     (r"linalg_\w+|_linalg_\w+|fft_\w+|_fft_\w+|cholesky\w*|triangular_solve|lu_\w+|svd|qr|_cdist\w*|_pdist\w*",
      OpClass.OTHER),
 )  # fmt: skip
-_PATTERNS = tuple((re.compile(pattern), found) for pattern, found in _CLASSES)
+_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _CLASSES)
 
 
 @cache
 def bare(name: str) -> str:
-    """An operator's name without its namespace, and without the sign that it works in place."""
+    """Return an operator's name without its namespace and without the in-place underscore."""
     short = name.rpartition("::")[2]
     return short[:-1] if short.endswith("_") and not short.endswith("__") else short
 
 
 @cache
 def launches_nothing(name: str) -> bool:
-    """Whether an operator of this name only makes room or a view, or asks what a tensor is like."""
+    """Whether an operator of this name only allocates memory, creates a view, or queries a tensor."""
     return name.startswith("prim::") or bool(_NOTHING.fullmatch(bare(name)))
 
 
 @cache
 def op_class(name: str) -> OpClass:
-    """The class of an operator's work; what is not listed works on each element by itself."""
+    """Return the class of an operator; operators that are not listed count as elementwise."""
     short = bare(name)
-    return next((found for pattern, found in _PATTERNS if pattern.fullmatch(short)), OpClass.ELEMENTWISE)
+    return next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(short)), OpClass.ELEMENTWISE)

@@ -1,4 +1,4 @@
-"""What an operator launches on a GPU, and what that costs: the one question the clock asks."""
+"""Kernels that an operator launches on a GPU, with their times; used by the clock."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from gpulab.virtual.op_log.ops import Op, Tensor
 
 __all__ = ["SPREAD", "Kernel", "OpClass", "kernels", "op_class"]
 
-# What the true time of all work of a class may be, as a multiple of its price: the best and the worst of ten draws
-# (P10 and P90). Classes are independent of one another; within a class all kernels are off together.
+# Uncertainty of each class: P10 and P90 of the true time divided by the estimate. Errors of different classes are
+# independent; within a class they are fully correlated.
 SPREAD: Mapping[OpClass, tuple[float, float]] = {
     # The 10th and 90th percentile of measured float32 kernels against their median: 0.92 to 1.25 on data-centre GPUs,
     # 1.4 on those that throttle. Sustained clocks move all products of a run together.
     OpClass.PRODUCT: (0.82, 1.22),
     OpClass.TENSOR_PRODUCT: (0.78, 1.30),  # few measurements, from one GPU
-    OpClass.BATCHED: (0.75, 1.40),  # as measured: a batch's layout and its small sizes matter more
-    OpClass.CONVOLUTION: (0.70, 1.45),  # single layers are off by 39 to 54 %, in part averaging out over a network
+    OpClass.BATCHED: (0.75, 1.40),  # as measured: layout and small sizes matter more
+    OpClass.CONVOLUTION: (0.70, 1.45),  # single layers are off by 39 to 54 %, which partly averages out over a network
     OpClass.ATTENTION: (0.75, 1.40),
-    OpClass.RECURRENT: (0.60, 1.70),  # cuDNN overlaps layers and keeps weights on the chip where it can: not modelled
-    OpClass.ELEMENTWISE: (0.92, 1.12),  # measured kernels lie within 3 % of their median; which are strided is unsure
+    OpClass.RECURRENT: (0.60, 1.70),  # not modelled: cuDNN overlaps layers and keeps weights on the chip
+    OpClass.ELEMENTWISE: (
+        0.92,
+        1.12,
+    ),  # measured kernels are within 3 % of their median; which are strided is uncertain
     OpClass.COPY: (0.70, 1.50),
     OpClass.NORM: (0.80, 1.30),
     OpClass.SOFTMAX: (0.80, 1.35),
@@ -39,11 +42,11 @@ SPREAD: Mapping[OpClass, tuple[float, float]] = {
     OpClass.POOL: (0.60, 1.70),
     OpClass.SCATTERED: (0.60, 1.80),
     OpClass.OPTIMIZER: (0.88, 1.15),
-    OpClass.SPIN: (0.95, 1.30),  # cycles are certain; the clock is the highest, and one that throttles is slower
+    OpClass.SPIN: (0.95, 1.30),  # cycles are exact; assumes the maximum clock, and a throttled GPU is slower
     OpClass.OTHER: (0.40, 2.50),
 }
 
-_PRICES: Mapping[OpClass, Callable[[Op, GpuSpec], tuple[Kernel, ...]]] = {
+_COST_MODELS: Mapping[OpClass, Callable[[Op, GpuSpec], tuple[Kernel, ...]]] = {
     OpClass.PRODUCT: product_kernels,
     OpClass.BATCHED: product_kernels,
     OpClass.CONVOLUTION: convolution_kernels,
@@ -62,19 +65,19 @@ _PRICES: Mapping[OpClass, Callable[[Op, GpuSpec], tuple[Kernel, ...]]] = {
 
 
 def kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """The kernels that an operator launches on a GPU, in order, each with its time; none for what makes a view."""
+    """Return the kernels that an operator launches on a GPU, in order, with their times; none for a view."""
     if op.view or launches_nothing(op.name):
         return ()
-    return _priced(op.name, op.inputs, op.outputs, op.flops, op.tf32, op.lists, op.details, spec)
+    return _kernels(op.name, op.inputs, op.outputs, op.flops, op.tf32, op.lists, op.details, spec)
 
 
 @lru_cache(maxsize=20_000)
-def _priced(
+def _kernels(
     name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], flops: int, tf32: bool, lists: int,
     details: tuple[tuple[str, str], ...], spec: GpuSpec,
 ) -> tuple[Kernel, ...]:  # fmt: skip
-    """A training loop asks for the same operators with the same sizes again and again."""
+    """Return the kernels of an operator; cached, because a training loop repeats operators with the same sizes."""
     op = Op(name=name, inputs=inputs, outputs=outputs, flops=flops, tf32=tf32, lists=lists, details=details)
-    # What is not as its class should be costs its arithmetic, or a pass over what it reads and writes.
-    found = _PRICES[op_class(name)](op, spec)
-    return found or (kernels_by_flops(op, spec) if flops else ()) or elementwise_kernels(op, spec)
+    # An operator with unexpected inputs costs its FLOPs, or one pass over its inputs and outputs.
+    launched = _COST_MODELS[op_class(name)](op, spec)
+    return launched or (kernels_by_flops(op, spec) if flops else ()) or elementwise_kernels(op, spec)

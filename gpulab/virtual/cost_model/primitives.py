@@ -1,4 +1,4 @@
-"""The two prices that all others are made of: a pass over memory, and a product of matrices in tiles."""
+"""The two basic costs: a pass over memory, and a matrix product in tiles."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from math import ceil
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.rates import rates
 
-CACHED = 3  # a pass finds up to a third of the L2 cache's size there, left by the pass before
-CACHE_GAIN = 1.8  # and that comes so much faster: V100, 2 to 6 MB tensors, in a published trace
-BLOCKS_FOR_ALL = 0.5  # blocks per multiprocessor from which a pass gets all of the memory's rate
-PRODUCT_MEMORY = 0.85  # share of the memory's rate that products reach where they wait for it
-FIXED_PRODUCT_NS = 1400.0  # beyond that of another kernel: H100, small products, 3 us before the first step
-STEP_PLAIN_NS = 25.0  # the least time of a step along the inner dimension on the ordinary units
-PLAIN_PROLOGUE = 12  # steps along the inner dimension that the ends of a tile cost as much as
-SPLITS = (1, 2, 4, 8, 16)  # parts that the inner dimension may be divided in, to fill a GPU
-LEAST_SPLIT = 512  # steps along the inner dimension that are worth a part of their own
+CACHED = 3  # up to 1/3 of the L2 cache's size is still cached from the previous pass
+CACHE_GAIN = 1.8  # speed of cached bytes relative to memory: V100, tensors of 2 to 6 MB, in a published trace
+BLOCKS_FOR_ALL = 0.5  # blocks per multiprocessor that a pass needs for the full memory bandwidth
+PRODUCT_MEMORY = 0.85  # share of the memory bandwidth that memory-bound matrix products reach
+FIXED_PRODUCT_NS = 1400.0  # added to a kernel's fixed time: H100, small products, 3 us before the first step
+STEP_PLAIN_NS = 25.0  # minimum time of one step along the inner dimension without tensor cores
+PLAIN_PROLOGUE = 12  # cost of a tile's prologue and epilogue, in steps along the inner dimension
+SPLITS = (1, 2, 4, 8, 16)  # split-K: parts of the inner dimension, to fill a GPU
+LEAST_SPLIT = 512  # minimum steps along the inner dimension for a part
 
 
-def pass_ns(moved: float, spec: GpuSpec, share: float, *, rows: int | None = None, fixed: float = 1.0) -> float:
-    """So many bytes once over the memory's bus, at a share of its rate.
+def pass_ns(traffic_bytes: float, spec: GpuSpec, share: float, *, rows: int | None = None, fixed: float = 1.0) -> float:
+    """Return the time to move bytes once from or to memory, at a share of its bandwidth.
 
-    `rows`: as many blocks as there are of these work on it, be they few; else as many as the size asks for.
+    `rows`: number of blocks of the kernel; few blocks do not reach the full bandwidth. None: there are enough blocks.
+    `fixed`: factor on the fixed time of a kernel.
     """
     rate = spec.memory_bytes_per_s * share / 1e9
     if rows is not None:
         rate *= min(1.0, rows / (BLOCKS_FOR_ALL * spec.multiprocessors))
-    near = min(moved, spec.l2_bytes / CACHED)
-    return rates(spec).fixed_ns * fixed + near / (rate * CACHE_GAIN) + (moved - near) / rate
+    cached_bytes = min(traffic_bytes, spec.l2_bytes / CACHED)
+    return rates(spec).fixed_ns * fixed + cached_bytes / (rate * CACHE_GAIN) + (traffic_bytes - cached_bytes) / rate
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many products of rows x inner by inner x columns."""
+    """A batch of `times` matrix products, rows x inner by inner x columns."""
 
     times: int
     rows: int
@@ -42,78 +43,79 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """A multiply-add as two."""
+        """Floating-point operations; a multiply-add counts as two."""
         return 2.0 * self.times * self.rows * self.inner * self.columns
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What multiplies: its rate on all of the GPU, and how its tiles behave."""
+    """Arithmetic units for matrix products (tensor cores or not): rate of the whole GPU, and tile parameters."""
 
-    flops: float  # per second, what large products reach
-    tiles: tuple[tuple[int, int, float], ...]  # rows, columns, and how fast against the largest
+    flops: float  # per second, reached by large products
+    tiles: tuple[tuple[int, int, float], ...]  # rows, columns, speed relative to the largest tile
     prologue: int
     step_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is cut up, and what it takes."""
+    """Tile size and split of a matrix product, and its time."""
 
     rows: int
     columns: int
     split: int  # parts of the inner dimension
     blocks: int
     ns: float
-    adding_ns: float  # of the kernel that adds the parts up; 0 where there is none
+    adding_ns: float  # time of the split-K reduction kernel; 0 if there is none
 
 
-# A smaller tile reads its inputs more often for the same arithmetic.
+# Smaller tiles read their inputs more often for the same arithmetic.
 PLAIN_TILES = ((128, 128, 1.0), (128, 64, 0.96), (64, 64, 0.88), (64, 32, 0.70), (32, 32, 0.50))
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.96), (128, 64, 0.85), (64, 64, 0.65), (32, 32, 0.30))
-ODD_TILES = 2  # so many of these there are for sizes that cannot be read 16 bytes at a time: H100 trace, 128 x 128
+ODD_TILES = 2  # only the first two exist for sizes that are not aligned to 16 bytes: H100 trace, 128 x 128
 
 
 def plain(spec: GpuSpec, share: float | None = None) -> Engine:
-    """The ordinary float32 units."""
-    found = rates(spec)
-    reached = spec.float32_flops_per_s * (found.plain if share is None else share)
-    return Engine(reached, PLAIN_TILES, PLAIN_PROLOGUE, STEP_PLAIN_NS * 1500 / spec.sm_clock_mhz)
+    """Return the float32 units, without tensor cores."""
+    flops = spec.float32_flops_per_s * (rates(spec).plain if share is None else share)
+    return Engine(flops, PLAIN_TILES, PLAIN_PROLOGUE, STEP_PLAIN_NS * 1500 / spec.sm_clock_mhz)
 
 
 def tensor(spec: GpuSpec, *, tf32: bool, factor: float = 1.0, odd: bool = False) -> Engine:
-    """Tensor cores, in half precision or TF32; the ordinary units where the GPU has none for that."""
-    found = rates(spec)
+    """Return the tensor cores for half precision or TF32; the float32 units if the GPU has none for that type."""
+    gpu_rates = rates(spec)
     peak = (spec.tf32_flops_per_s if tf32 else spec.half_flops_per_s) or 0.0
-    reached = peak * (found.tf32 if tf32 else found.half) * factor
-    usual = plain(spec)
-    if reached <= usual.flops * factor:
-        return Engine(usual.flops * factor, usual.tiles, usual.prologue, usual.step_ns)
-    # A multiply-add of TF32 takes twice the room of one in half precision: half as many fit in a step.
-    prologue, step = (found.prologue // 2, found.step_ns * 2) if tf32 else (found.prologue, found.step_ns)
-    return Engine(reached, TENSOR_TILES[:ODD_TILES] if odd and not tf32 else TENSOR_TILES, prologue, step)
+    flops = peak * (gpu_rates.tf32 if tf32 else gpu_rates.half) * factor
+    float32 = plain(spec)
+    if flops <= float32.flops * factor:
+        return Engine(float32.flops * factor, float32.tiles, float32.prologue, float32.step_ns)
+    # TF32 operands are twice as large as half precision: half as many fit in a step.
+    prologue, step = (
+        (gpu_rates.prologue // 2, gpu_rates.step_ns * 2) if tf32 else (gpu_rates.prologue, gpu_rates.step_ns)
+    )
+    return Engine(flops, TENSOR_TILES[:ODD_TILES] if odd and not tf32 else TENSOR_TILES, prologue, step)
 
 
-def tiling(shape: Shape, spec: GpuSpec, engine: Engine, moved: float, *, adds: bool = True) -> Tiling:
-    """The fastest of the ways to cut a product up, which is what the libraries' tables are made to find.
+def tiling(shape: Shape, spec: GpuSpec, engine: Engine, traffic_bytes: float, *, adds: bool = True) -> Tiling:
+    """Return the fastest tiling of a product, as the libraries' heuristics choose it.
 
-    Each multiprocessor works off its blocks; the last, half-empty wave of them takes as long as a full one. `adds`: the
-    parts of a split inner dimension are added up by a kernel of their own.
+    Blocks run in waves; a last, half-empty wave takes as long as a full one. `adds`: a split-K product needs a separate
+    reduction kernel.
     """
-    one = engine.flops / spec.multiprocessors / 1e9  # per ns, of one multiprocessor
-    memory_ns = moved / (spec.memory_bytes_per_s * PRODUCT_MEMORY / 1e9)
+    flops_per_ns = engine.flops / spec.multiprocessors / 1e9  # of one multiprocessor
+    memory_ns = traffic_bytes / (spec.memory_bytes_per_s * PRODUCT_MEMORY / 1e9)
     fixed_ns = rates(spec).fixed_ns + FIXED_PRODUCT_NS
     best: Tiling | None = None
     for split in SPLITS:
         adding_ns = _adding_ns(shape, spec, split) if adds and split > 1 else 0.0
-        # A part of less than the least length takes as long as one of that length.
+        # A part shorter than the minimum takes as long as the minimum.
         steps = max(ceil(shape.inner / split), min(shape.inner, LEAST_SPLIT))
         for height, width, speed in engine.tiles:
             for rows, columns in ((height, width), (width, height)):
                 blocks = shape.times * ceil(shape.rows / rows) * ceil(shape.columns / columns) * split
                 waves = ceil(blocks / spec.multiprocessors)
-                work_ns = waves * 2.0 * rows * columns * (steps + engine.prologue) / (one * speed)
-                # Few blocks do not hide the memory's latency behind one another's work.
+                work_ns = waves * 2.0 * rows * columns * (steps + engine.prologue) / (flops_per_ns * speed)
+                # Few blocks do not hide memory latency.
                 ns = fixed_ns + max(work_ns, steps * engine.step_ns, memory_ns)
                 if best is None or ns + adding_ns < best.ns + best.adding_ns:
                     best = Tiling(rows, columns, split, blocks, ns, adding_ns)
@@ -122,5 +124,5 @@ def tiling(shape: Shape, spec: GpuSpec, engine: Engine, moved: float, *, adds: b
 
 
 def _adding_ns(shape: Shape, spec: GpuSpec, split: int) -> float:
-    """Float32 parts in, one result out."""
+    """Return the time of the split-K reduction: it reads float32 parts and writes one result."""
     return pass_ns(4.0 * shape.times * shape.rows * shape.columns * (split + 1), spec, rates(spec).stream)

@@ -1,7 +1,7 @@
-"""What kernels reach of a GPU's peaks: the shares of `gpulab.hardware.gpus`, and constants that go by generation.
+"""Shares of a GPU's peaks that kernels reach, from `gpulab.hardware.gpus`, and constants by GPU generation.
 
 TRACES and MEDIANS are the sources named there. A median kernel loses about 3 % to a last, half-empty wave of blocks.
-That loss is counted by itself here, so the share for float32 products is the median over 0.97.
+The cost model counts that loss separately, so the share for float32 products is the median divided by 0.97.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from functools import cache
 
 from gpulab.hardware.gpu_spec import GpuSpec
 
-WAVE_FRAC = 0.97  # of a median kernel's time: what its last wave leaves of it
+WAVE_FRAC = 0.97  # share of the peak that a median kernel keeps in spite of its last, half-empty wave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Shares of a GPU's peaks, 0-1, and times that do not shrink with the work."""
+    """Shares of a GPU's peaks, 0-1, and fixed times."""
 
-    stream: float  # of the memory's rate: elementwise passes
+    stream: float  # of the memory bandwidth: elementwise kernels
     softmax: float
     norm: float  # layer normalisation, float32
-    plain: float  # of float32: large products on the ordinary units
+    plain: float  # of float32: large products without tensor cores
     half: float  # of tensor cores in half precision: large products
     tf32: float
-    winograd: float  # of float32: 3 x 3 convolutions; beyond 1, as Winograd's algorithm multiplies less
+    winograd: float  # of float32: 3 x 3 convolutions; above 1, because Winograd's algorithm multiplies less
     direct: float  # of float32: other convolutions
-    convolved: float  # of what a product of that size reaches on tensor cores
-    attention: float  # of tensor cores in half precision: flash attention forward, heads 64 to 128 wide
-    strided: float  # of the memory's rate: copies that change the order of dimensions
+    convolved: float  # convolutions relative to a matrix product of that size, on tensor cores
+    attention: float  # of tensor cores in half precision: flash attention forward, head dimension 64 to 128
+    strided: float  # of the memory bandwidth: copies that change the memory layout
     misaligned: tuple[float, float, float]  # of an aligned product in half precision: multiples of 4, of 2, odd ones
     misaligned_tf32: tuple[float, float]  # the same in TF32: multiples of 2, odd ones
-    prologue: int  # steps along the inner dimension that the ends of a tile cost as much as, on tensor cores
-    step_ns: float  # the least that one step along the inner dimension takes, tensor cores, at full clock
-    fixed_ns: float  # of a kernel that does nothing
+    prologue: int  # cost of a tile's prologue and epilogue on tensor cores, in steps along the inner dimension
+    step_ns: float  # minimum time of one step along the inner dimension on tensor cores, at full clock
+    fixed_ns: float  # time of an empty kernel
 
 
 @cache
 def rates(spec: GpuSpec) -> Rates:
-    """What kernels reach on this GPU."""
+    """Return the shares and fixed times of a GPU."""
     hopper, ampere = spec.generation >= 90, 80 <= spec.generation < 90
     shares = spec.shares
     return Rates(
@@ -54,16 +54,16 @@ def rates(spec: GpuSpec) -> Rates:
         direct=0.75 * shares.float32_conv / 0.78,
         convolved=shares.tensor_core_conv,
         attention=shares.flash_attention,
-        # TRACES, H100: 0.39 where rows stay whole, 0.15 where they do not. A100: 0.45. Volta: a guess.
+        # TRACES, H100: 0.39 if rows stay contiguous, 0.15 if not. A100: 0.45. Volta: a guess.
         strided=0.35 if hopper else 0.45 if ampere else 0.55,
-        # TRACES, H100: odd sizes reach 0.15 to 0.2 of aligned ones, pairs 0.4, as the kernels are those of older GPUs.
+        # TRACES, H100: odd sizes reach 0.15 to 0.2 of aligned ones, even sizes 0.4, because older GPUs' kernels run.
         misaligned=(0.9, 0.5, 0.2) if hopper else (0.95, 0.75, 0.45),
         # TRACES, A100: odd sizes reach 0.5 to 0.7.
         misaligned_tf32=(0.5, 0.3) if hopper else (0.8, 0.6),
         # TRACES, H100: 0.65 of the peak with an inner dimension of 768 in 9 waves, 0.76 with 3072.
         prologue=64 if hopper else 48,
-        # TRACES, H100: small bfloat16 products take 5 ns for each step, after 3 us.
+        # TRACES, H100: small bfloat16 products take 3 us plus 5 ns per step.
         step_ns=5.0 if hopper else 7.0,
-        # TRACES: elementwise kernels on one block: H100 1.6 to 1.8 us, V100 1.7 to 2.0, B200 2.1 to 2.7.
+        # TRACES: elementwise kernels with one block: H100 1.6 to 1.8 us, V100 1.7 to 2.0, B200 2.1 to 2.7.
         fixed_ns=2100.0 if spec.generation >= 100 else 1600.0 if hopper else 1700.0,
     )

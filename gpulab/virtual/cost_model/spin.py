@@ -1,4 +1,4 @@
-"""A kernel that lets time pass and does nothing else."""
+"""The spin kernel of torch.cuda._sleep, which only waits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gpulab.virtual.cost_model.rates import rates
 
 
 def spin_kernel(cycles: int, spec: GpuSpec) -> Kernel:
-    """What torch.cuda._sleep launches: one thread that reads the multiprocessor's clock until it is so much later."""
-    spinning_ns = max(0, cycles) * 1e3 / spec.sm_clock_mhz
+    """Return the kernel that torch.cuda._sleep launches: one thread that reads the clock for `cycles` cycles."""
+    spin_ns = max(0, cycles) * 1e3 / spec.sm_clock_mhz
     return Kernel(
         name="at::cuda::(anonymous namespace)::spin_kernel(long)",
-        ns=max(rates(spec).fixed_ns, spinning_ns),
+        ns=max(rates(spec).fixed_ns, spin_ns),
         grid=1,
         block=1,
         registers=16,

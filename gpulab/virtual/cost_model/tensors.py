@@ -1,4 +1,4 @@
-"""What the prices ask of an operator's tensors."""
+"""Types, sizes and bytes of an operator's tensors."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ _C_TYPES = {
 
 
 def c_type(dtype: str) -> str:
-    """A type as kernels' names spell it."""
+    """Return a dtype as kernel names spell it."""
     return _C_TYPES.get(dtype, dtype)
 
 
 def elements(tensor: Tensor) -> int:
-    """How many numbers it has."""
+    """Return the number of elements."""
     return prod(tensor.sizes)
 
 
 def width(tensor: Tensor) -> int:
-    """Bytes of one of its numbers."""
+    """Return the bytes per element."""
     count = elements(tensor)
     return max(1, tensor.bytes // count) if count else 4
 
 
 def read(op: Op) -> int:
-    """Bytes of all that goes in."""
+    """Return the bytes of all inputs."""
     return sum(each.bytes for each in op.inputs)
 
 
 def written(op: Op) -> int:
-    """Bytes of all that comes out."""
+    """Return the bytes of all outputs."""
     return sum(each.bytes for each in op.outputs)
 
 
 def largest(op: Op) -> Tensor | None:
-    """Of what goes in and comes out; None where nothing does."""
-    return max((*op.inputs, *op.outputs), key=lambda each: each.bytes, default=None)
+    """Return the largest input or output; None if there are none."""
+    return max((*op.inputs, *op.outputs), key=lambda tensor: tensor.bytes, default=None)
 
 
 def main_dtype(op: Op) -> str:
-    """The type that its arithmetic is named by: that of its first number with a fraction, else of its first one."""
+    """Return the dtype in kernel names: the first floating-point dtype of outputs and inputs, else the first dtype."""
     both = (*op.outputs, *op.inputs)
     return next((each.dtype for each in both if "float" in each.dtype), both[0].dtype if both else "float32")
 
 
 def detail(op: Op, name: str) -> str | None:
-    """What the device noted of it under this name."""
+    """Return the value of a detail that the device recorded; None if there is none."""
     return next((value for key, value in op.details if key == name), None)

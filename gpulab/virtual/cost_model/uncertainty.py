@@ -1,7 +1,7 @@
-"""How far a virtual step may be off: the last steps timed again at dearer and cheaper prices, class by class.
+"""Uncertainty of a virtual step time: the last steps are timed again with each class scaled to its P10 and P90.
 
-Prices of one class are wrong together, those of different classes independently; so what each class may add to a step
-is added as independent errors are, by squares.
+Errors within a class are fully correlated, errors of different classes independent; so the deviations of the classes
+are added in quadrature.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpulab.virtual.host.costs import Host
 from gpulab.virtual.op_log.ops import Record
 
 Steps = Sequence[Sequence[Record]]
-Timing = Callable[[Host, Mapping[OpClass, float]], Clock]  # a clock at these prices
+Timing = Callable[[Host, Mapping[OpClass, float]], Clock]  # a clock with this host and these factors
 
 
 def step_ns(steps: Steps, timing: Timing, host: Host, scale: Mapping[OpClass, float]) -> float:
-    """The last of these steps on a GPU that is busy with the ones before it, at these multiples of the prices.
+    """Return the time of the last of these steps, on a GPU that is still busy with the previous ones.
 
-    A step cannot be shorter than what the host or the GPU needs for it, whichever takes longer: a host that runs
-    ahead does so only until the queue of launches is full.
+    `scale`: factors on the cost of operators, by class. A step takes at least the host's or the GPU's time for it,
+    whichever is longer: the host runs ahead only until the launch queue is full.
     """
     clock = timing(host, scale)
     host_ns = device_ns = 0
@@ -35,22 +35,22 @@ def step_ns(steps: Steps, timing: Timing, host: Host, scale: Mapping[OpClass, fl
 
 
 def step_range_ns(steps: Steps, timing: Timing, host: Host) -> tuple[float, float]:
-    """The least a step may take, and the most: P10 and P90."""
-    middle = step_ns(steps, timing, host, {})
-    used = _classes(steps, timing, host)
+    """Return P10 and P90 of the step time."""
+    nominal_ns = step_ns(steps, timing, host, {})
+    classes = _classes(steps, timing, host)
     less = more = 0.0
-    for of in used:
-        best, worst = SPREAD[of]
-        less += (middle - step_ns(steps, timing, host, {of: best})) ** 2
-        more += (step_ns(steps, timing, host, {of: worst}) - middle) ** 2
+    for op_class in classes:
+        best, worst = SPREAD[op_class]
+        less += (nominal_ns - step_ns(steps, timing, host, {op_class: best})) ** 2
+        more += (step_ns(steps, timing, host, {op_class: worst}) - nominal_ns) ** 2
     best, worst = HOST_SPREAD
-    less += (middle - step_ns(steps, timing, host.scaled(best), {})) ** 2
-    more += (step_ns(steps, timing, host.scaled(worst), {}) - middle) ** 2
-    return middle - math.sqrt(less), middle + math.sqrt(more)
+    less += (nominal_ns - step_ns(steps, timing, host.scaled(best), {})) ** 2
+    more += (step_ns(steps, timing, host.scaled(worst), {}) - nominal_ns) ** 2
+    return nominal_ns - math.sqrt(less), nominal_ns + math.sqrt(more)
 
 
 def _classes(steps: Steps, timing: Timing, host: Host) -> set[OpClass]:
-    """What is priced in these steps."""
+    """Return the operator classes in these steps."""
     clock = timing(host, {})
     for step in steps:
         for record in step:

@@ -1,7 +1,7 @@
-"""How fast this CPU calls PyTorch: what tiny operators take of it, measured in about a second.
+"""Measure how fast this CPU calls PyTorch operators, in about a second.
 
-On tensors of a few numbers an operator's time is the cost of calling it: Python's arguments, the dispatcher, checks,
-the autograd graph. A GPU's operators pay the same, on the same thread.
+On tensors with a few elements, the time of an operator is its call overhead: Python arguments, the dispatcher, checks,
+the autograd graph. Operators on a GPU have the same overhead, on the same thread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
-ROUNDS = 12  # in each, every loop has a turn: a moment in which others crowd the CPU then hits all alike
+ROUNDS = 12  # every loop runs once per round, so that other load on the CPU affects all loops alike
 TURN_NS = 8_000_000
-CHUNK = 20  # calls between two looks at the clock, which costs 50 ns
-NODES = 40  # of the graph whose backward is timed
+CHUNK = 20  # calls per clock reading, which costs 50 ns
+NODES = 40  # nodes of the graph whose backward is timed
 
-# The same loops on the CPU that counts as usual: PyTorch 2.13, Python 3.11, AMD EPYC (Zen 4), its core otherwise idle.
-# Beside another busy thread on the same core they took 1.65 times as long, all alike.
+# The same loops on the reference CPU: PyTorch 2.13, Python 3.11, AMD EPYC (Zen 4), otherwise idle core. With another
+# busy thread on the same core, all of them took 1.65 times as long.
 USUAL_NS: Mapping[str, int] = {
     "add": 1_780,
     "add_": 730,
@@ -33,30 +33,30 @@ CALLING = ("add", "add_", "view", "linear", "layer_norm", "sum")
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """By how much slower than the usual CPU this one is: 2 is twice as slow."""
+    """Slowdown of this CPU relative to the reference CPU: 2 is twice as slow."""
 
-    calling: float  # PyTorch's operators
-    autograd: float  # nodes of the graph in backward
+    calling: float  # calls of PyTorch operators
+    autograd: float  # autograd nodes in backward
 
 
 def speed() -> Speed:
-    """Measure this CPU. No random number is drawn, no setting changed, and nothing recorded may be switched on."""
-    took = measured()
+    """Measure this CPU. Draws no random numbers and changes no settings; must not run while something records."""
+    times = measured()
     return Speed(
-        calling=statistics.median(took[name] / USUAL_NS[name] for name in CALLING),
-        autograd=took["backward"] / USUAL_NS["backward"],
+        calling=statistics.median(times[name] / USUAL_NS[name] for name in CALLING),
+        autograd=times["backward"] / USUAL_NS["backward"],
     )
 
 
 def measured(rounds: int = ROUNDS) -> dict[str, float]:
-    """What one call of each loop takes, in ns, warm: the quarter of the time in which nobody else is in the way."""
+    """Time one call of each loop, in ns, after warm-up: the first quartile, which excludes most disturbances."""
     import torch
 
-    given: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-    seen: dict[str, list[float]] = {}
+    options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+    samples: dict[str, list[float]] = {}
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        leaf, other = torch.ones(8, requires_grad=True, **given), torch.zeros(8, **given)
-        row, square = torch.ones(1, 8, requires_grad=True, **given), torch.ones(8, 8, requires_grad=True, **given)
+        leaf, other = torch.ones(8, requires_grad=True, **options), torch.zeros(8, **options)
+        row, square = torch.ones(1, 8, requires_grad=True, **options), torch.ones(8, 8, requires_grad=True, **options)
         linear, norm = torch.nn.functional.linear, torch.nn.functional.layer_norm
         loops: dict[str, Callable[[], float]] = {
             "add": _chunk(lambda: leaf + other),
@@ -69,12 +69,12 @@ def measured(rounds: int = ROUNDS) -> dict[str, float]:
         }
         for _ in range(rounds):
             for name, chunk in loops.items():
-                seen.setdefault(name, []).extend(_turn(chunk))
-    return {name: statistics.quantiles(times, n=4)[0] for name, times in seen.items()}
+                samples.setdefault(name, []).extend(_run_chunks(chunk))
+    return {name: statistics.quantiles(times, n=4)[0] for name, times in samples.items()}
 
 
-def _turn(chunk: Callable[[], float]) -> list[float]:
-    """One loop for some milliseconds; the first chunk only warms up."""
+def _run_chunks(chunk: Callable[[], float]) -> list[float]:
+    """Run one loop for TURN_NS; the first chunk is warm-up."""
     until_ns = perf_counter_ns() + TURN_NS
     chunk()
     times = [chunk(), chunk()]
@@ -94,7 +94,7 @@ def _chunk(call: Callable[[], Any]) -> Callable[[], float]:
 
 
 def _backward(leaf: Any) -> Callable[[], float]:
-    """What backward takes for each operator of forward: the graph is made outside the time."""
+    """Time backward per forward operator; building the graph is not timed."""
     import torch
 
     def timed() -> float:

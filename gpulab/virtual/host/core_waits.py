@@ -1,6 +1,7 @@
-"""How long a thread was ready to run and waited for a core: who else wants the cores is no cost of the program.
+"""Time that a thread is ready to run and waits for a core.
 
-On a virtual machine that is modelled, not measured. Linux tells these waits; elsewhere they are part of the time.
+Other programs cause these waits, so they do not count as cost of the measured program. They come from Linux's
+scheduler statistics; on other systems they stay part of the time. On a virtual GPU, CPU contention is modelled instead.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 
-STALE_NS = 1_000_000  # a reading may be that old; one takes 5 us
-LONG_NS = 100_000  # shorter stretches are taken as they are: nobody is put off the core for less
+STALE_NS = 1_000_000  # greatest age of a reading; reading takes 5 us
+LONG_NS = 100_000  # shorter intervals are not corrected: the scheduler preempts for longer
 
 
 class CoreWaits:
-    """The waits of the thread that makes it."""
+    """The waits of the thread that creates this object."""
 
     def __init__(self) -> None:
         try:
@@ -23,23 +24,23 @@ class CoreWaits:
         self._waited_ns, self._read_ns = self.waited_ns(), time.perf_counter_ns()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def waited_ns(self) -> int:
-        """In all, since the thread began; always 0 where that is not told."""
+        """Total wait since the thread started; always 0 if the system does not report it."""
         if self._file < 0:
             return 0
         try:
-            told = os.pread(self._file, 96, 0).split()
-        except OSError:  # the thread it was opened for is gone
+            fields = os.pread(self._file, 96, 0).split()
+        except OSError:  # the thread has ended
             return 0
-        return int(told[1]) if len(told) > 1 else 0
+        return int(fields[1]) if len(fields) > 1 else 0
 
     def begin(self) -> int:
-        """The time at which a stretch begins that `without` will be asked about."""
+        """Begin an interval and return its start time; `without` gives its length without waits."""
         now_ns = time.perf_counter_ns()
         if now_ns - self._read_ns <= STALE_NS:
             return now_ns
@@ -48,7 +49,7 @@ class CoreWaits:
         return self._read_ns
 
     def without(self, took_ns: int) -> int:
-        """What a stretch that ends now took, less the waits in it."""
+        """Return the length of an interval that ends now, minus the waits in it."""
         if took_ns < LONG_NS:
             return took_ns
         before_ns, self._waited_ns = self._waited_ns, self.waited_ns()

@@ -1,4 +1,4 @@
-"""What calls cost the host of a virtual GPU: PyTorch's operators, the CUDA runtime, modules; scaled to this CPU."""
+"""Host cost of a virtual GPU's program: PyTorch operators and CUDA runtime calls, scaled to this CPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpulab.virtual.host.calibration import Speed, speed
 from gpulab.virtual.op_log.ops import Op, Phase
 from gpulab.wording import ratio
 
-# What an operator costs its thread besides the launch calls, in ns: in forward, where autograd writes it down, and
-# elsewhere. From published traces of hosts with a V100, an A100, two H100 and a B200: the medians of the operators'
-# durations, less the runtime calls inside them, less what recording adds, 1 us for each operator within and half of
-# that for the operator itself. tests/test_virtual_host.py holds these against the traces.
+# Host time of an operator without its launch calls, in ns: in forward, where autograd records it, and elsewhere. From
+# published traces of hosts with a V100, an A100, two H100 and a B200: median operator duration, minus the runtime calls
+# inside, minus the profiler's overhead (1 us per nested operator, 0.5 us for the operator itself).
+# tests/test_virtual_host.py checks these values against the traces.
 DISPATCH_NS: Mapping[OpClass, tuple[int, int]] = {
-    OpClass.PRODUCT: (30_000, 21_000),  # cuBLAS picks its kernel each time
+    OpClass.PRODUCT: (30_000, 21_000),  # cuBLAS selects a kernel in every call
     OpClass.BATCHED: (22_000, 20_000),
-    OpClass.CONVOLUTION: (30_000, 45_000),  # elsewhere: backward, which calls cuDNN for two
+    OpClass.CONVOLUTION: (30_000, 45_000),  # elsewhere: backward, which makes two cuDNN calls
     OpClass.ATTENTION: (25_000, 22_000),
     OpClass.RECURRENT: (60_000, 60_000),  # not in those traces
     OpClass.ELEMENTWISE: (8_500, 6_000),
@@ -34,113 +34,112 @@ DISPATCH_NS: Mapping[OpClass, tuple[int, int]] = {
     OpClass.OPTIMIZER: (8_000, 8_000),
     OpClass.OTHER: (20_000, 18_000),
 }
-BATCH_NORM_NS = (37_000, 26_000)  # seven tensors are made for each
-COPY_INTO_NS = (5_000, 4_500)  # copy_, for which nothing is made
-LISTED_NS = 250  # each tensor of a _foreach or fused operator's longest list; 161 took 90 us, each of them recorded
+BATCH_NORM_NS = (37_000, 26_000)  # every call allocates seven tensors
+COPY_INTO_NS = (5_000, 4_500)  # copy_, which allocates nothing
+LISTED_NS = 250  # per tensor of a _foreach or fused operator's longest list; 161 tensors took 90 us while profiled
 VIEW_NS = (1_300, 900)
 EMPTY_NS = 3_000
-NODE_NS = 4_000  # what the autograd engine adds to each operator of backward, or to a gradient that is kept: 2 to 7 us
-COPY_NS = 7_000  # aten::to, copy_ or item around a copy between host and GPU
+NODE_NS = 4_000  # autograd engine, per backward operator or accumulated gradient: 2 to 7 us
+COPY_NS = 7_000  # the operator (aten::to, copy_ or item) around a copy between host and GPU
 
-# The runtime's own calls: the medians of those traces, where 4.5 (H100), 5.2 (V100), 6 (A100) and 6.6 us (B200) were
-# recorded, which recording itself makes longer. No CPU without a GPU can measure them: they go by how fast it calls.
+# CUDA runtime calls. The traces' medians for a launch are 4.5 (H100), 5.2 (V100), 6 (A100) and 6.6 us (B200), which
+# includes profiler overhead. They cannot be measured without a GPU, so they scale with this CPU's operator call speed.
 LAUNCH_NS = 4_500
 COPY_CALL_NS = 6_000  # cudaMemcpyAsync: 4.6 to 13.8 us
-SYNC_CALL_NS = 5_000  # a call that has nothing to wait for: 2 to 14 us
+SYNC_CALL_NS = 5_000  # a synchronizing call with nothing to wait for: 2 to 14 us
 EVENT_NS = 1_500  # cudaEventRecord, cudaStreamWaitEvent: 1 to 3.5 us
 ALLOC_NS = 200_000  # cudaMalloc: 200 to 284 us
 
-# How far a host's costs may lie from these (P10, P90). Those of the V100, the A100 and both H100 lie at 0.8 to 1.4
-# times in all, three classes in four at 0.5 to 2; the B200's at 3.6, most of it a few first calls of its products. That
-# a GPU's operators grow dearer with the CPU just as tiny ones on a CPU do was not checked on other CPUs.
+# Uncertainty of a host's costs as factors (P10, P90). The total costs of the V100, A100 and both H100 hosts are 0.8 to
+# 1.4 times these values, and three of four operator classes 0.5 to 2 times; the B200 host is at 3.6, mostly from a few
+# first calls of matrix products. Not checked on other CPUs: that GPU operators slow down like tiny CPU operators.
 SPREAD = (0.65, 1.6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The thread that calls PyTorch, as a price list; its factors say by how much it is slower than the usual CPU."""
+    """Cost model of the thread that calls PyTorch; its factors are slowdowns relative to the reference CPU."""
 
-    cpu: str | None = None  # the CPU that was measured; None: the usual one
-    measured: str | None = None  # when, as ISO date and time
+    cpu: str | None = None  # the CPU that was measured; None for the reference CPU
+    measured: str | None = None  # time of the measurement, ISO date and time
     calling: float = 1.0
     autograd: float = 1.0
 
     @classmethod
     def usual(cls) -> Host:
-        """A server's CPU as in rented machines with a GPU, 2019 to 2024; nothing is measured."""
+        """Return the reference host: a server CPU as in rented GPU machines of 2019 to 2024; measures nothing."""
         return cls()
 
     def __str__(self) -> str:
         if self.measured is None:
-            return "a host with a usual server CPU, not measured"
-        return (
-            f"a host as fast as {self.cpu or 'this CPU'}, measured {self.measured}: {ratio(1 / self.calling)} the usual"
-        )
+            return "a typical server CPU, not measured"
+        speed_ratio = ratio(1 / self.calling)
+        return f"{self.cpu or 'this CPU'}, measured {self.measured}: {speed_ratio} the speed of a typical server CPU"
 
     def scaled(self, factor: float) -> Host:
-        """A host for which everything takes so many times as long."""
+        """Return a host that is slower by a factor."""
         return replace(self, calling=self.calling * factor, autograd=self.autograd * factor)
 
     def dispatch_ns(self, op: Op) -> int:
-        """What an operator costs its thread, without the launches of its kernels."""
+        """Return the host time of an operator, without its kernel launches."""
         backward = op.phase is Phase.BACKWARD
-        called_ns = _called_ns(op.name, op.view, op.phase is Phase.FORWARD) + LISTED_NS * op.lists
-        node = backward and (not op.view or bare(op.name) == "detach")  # a kept gradient is detached
-        return round(called_ns * self.calling + NODE_NS * self.autograd * node)
+        call_ns = _call_ns(op.name, op.view, op.phase is Phase.FORWARD) + LISTED_NS * op.lists
+        node = backward and (not op.view or bare(op.name) == "detach")  # accumulating a gradient detaches it
+        return round(call_ns * self.calling + NODE_NS * self.autograd * node)
 
     @property
     def copy_dispatch_ns(self) -> int:
-        """The operator around a copy between host and GPU."""
+        """Host time of the operator around a copy between host and GPU."""
         return round(COPY_NS * self.calling)
 
     @property
     def launch_ns(self) -> int:
-        """cudaLaunchKernel, where the queue of launches has room."""
+        """cudaLaunchKernel, if the launch queue is not full."""
         return round(LAUNCH_NS * self.calling)
 
     @property
     def copy_call_ns(self) -> int:
-        """cudaMemcpyAsync, which does not wait."""
+        """cudaMemcpyAsync, without waiting."""
         return round(COPY_CALL_NS * self.calling)
 
     @property
     def sync_call_ns(self) -> int:
-        """A call that waits for the GPU, without the wait."""
+        """A synchronizing call, without the wait."""
         return round(SYNC_CALL_NS * self.calling)
 
     @property
     def event_ns(self) -> int:
-        """Recording an event, or telling a stream to wait for one."""
+        """Call to cudaEventRecord or cudaStreamWaitEvent."""
         return round(EVENT_NS * self.calling)
 
     @property
     def alloc_ns(self) -> int:
-        """cudaMalloc: memory asked of the driver, as PyTorch's allocator does where it holds none that fits."""
+        """cudaMalloc, which PyTorch's allocator calls if no cached block fits."""
         return round(ALLOC_NS * self.calling)
 
 
 @cache
 def calibrated() -> Host:
-    """The host as fast as this CPU calls PyTorch, measured once for the process, in about a second."""
-    told: Speed = speed()
+    """Return the cost model of this CPU, measured once per process, in about a second."""
+    cpu_speed: Speed = speed()
     return Host(
         cpu=cpu_name(),
         measured=datetime.now().astimezone().isoformat(timespec="seconds"),
-        calling=told.calling,
-        autograd=told.autograd,
+        calling=cpu_speed.calling,
+        autograd=cpu_speed.autograd,
     )
 
 
 @cache
-def _called_ns(name: str, view: bool, forward: bool) -> int:
-    """What calling an operator of this name costs on the usual CPU."""
-    without = 0 if forward else 1
+def _call_ns(name: str, view: bool, forward: bool) -> int:
+    """Return the call overhead of an operator on the reference CPU, in ns."""
+    column = 0 if forward else 1
     if view:
-        return VIEW_NS[without]
+        return VIEW_NS[column]
     if launches_nothing(name):
         return EMPTY_NS
     if "batch_norm" in name:
-        return BATCH_NORM_NS[without]
+        return BATCH_NORM_NS[column]
     if bare(name) == "copy":
-        return COPY_INTO_NS[without]
-    return DISPATCH_NS[op_class(name)][without]
+        return COPY_INTO_NS[column]
+    return DISPATCH_NS[op_class(name)][column]

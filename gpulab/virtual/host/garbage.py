@@ -1,6 +1,7 @@
-"""Garbage while a GPU is played: tensors without numbers make much of it, and none is the program's.
+"""Garbage collection while a program runs on a virtual GPU.
 
-So nothing is collected in the midst of a step, where it would count as the program's time, and all of it between two.
+Simulated tensors create much garbage that is not the program's. So garbage is collected between steps only: inside a
+step it would count as the program's time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def collected_between_steps() -> Iterator[Callable[[], int]]:
-    """Automatic collections are off inside; gives what collects."""
+    """Disable automatic garbage collection in the block; yields the function that collects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -24,7 +25,10 @@ def collected_between_steps() -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def set_aside() -> Iterator[None]:
-    """What is there is not searched again inside. Enter it last: what is imported for playing is much, and stays."""
+    """Exclude existing objects from garbage collection in the block.
+
+    Enter it after all imports: the modules of the virtual GPU create many objects, which stay.
+    """
     freezes = not gc.get_freeze_count()
     gc.collect()
     if freezes:

@@ -1,4 +1,4 @@
-"""What is in a batch: its tensors, in whatever containers."""
+"""Find the tensors in a batch, and their size in bytes."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 20_000  # values looked at: a batch may hold a graph of objects, or a long list of numbers
+MOST = 20_000  # values to visit: a batch may contain a graph of objects, or a long list of numbers
 
 
 def size_bytes(batch: Any) -> int:
-    """Bytes of the tensors in a batch; -1 where it holds none that can be found, or too much to look through."""
-    found, all_seen = tensors_of(batch)
-    return sum(int(each.numel()) * int(each.element_size()) for each in found) if found and all_seen else -1
+    """Return the bytes of the tensors in a batch; -1 if it has none or has too many values to search."""
+    tensors, complete = tensors_of(batch)
+    return sum(int(each.numel()) * int(each.element_size()) for each in tensors) if tensors and complete else -1
 
 
 def tensors_of(batch: Any) -> tuple[list[Any], bool]:
-    """The tensors in a batch, each once, and whether all of it was looked at.
+    """Return the tensors in a batch, each once, and whether all of the batch was searched.
 
-    Looks into lists, tuples, mappings, and the attributes of objects; calls no code of theirs but a mapping's.
+    Searches lists, tuples, mappings and attributes of objects. Runs no user code except that of mappings.
     """
     import torch
 
-    found: list[Any] = []
-    seen: set[int] = set()
+    tensors: list[Any] = []
+    visited: set[int] = set()
     waiting: deque[Any] = deque([batch])
     for _ in range(MOST):
         if not waiting:
-            return found, True
+            return tensors, True
         value = waiting.popleft()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
         if isinstance(value, torch.Tensor):
-            seen.add(id(value))
-            found.append(value)
+            visited.add(id(value))
+            tensors.append(value)
         elif parts := _parts(value):
-            seen.add(id(value))
+            visited.add(id(value))
             waiting.extend(parts)
-    return found, not waiting
+    return tensors, not waiting
 
 
 def _parts(value: Any) -> list[Any]:
@@ -48,5 +48,5 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, type) or type(value).__module__ == "builtins":
         return []
     slots = [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
-    held = getattr(value, "__dict__", None)
-    return [*slots, *(held.values() if isinstance(held, dict) else ())]
+    attributes = getattr(value, "__dict__", None)
+    return [*slots, *(attributes.values() if isinstance(attributes, dict) else ())]

@@ -1,4 +1,4 @@
-"""DataLoaders under a virtual GPU: they run for real, on real data, and what each batch took is written down."""
+"""Hooks on torch's DataLoader: loaders run for real, and the time of every batch is logged."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gpulab.virtual.loading.sample_batch import SAMPLED, UNTIMED, sampled
 from gpulab.virtual.op_log.ops import Assumption, Fetch, Sink
 
 Around = Callable[[], AbstractContextManager[Any]]
-Cost = tuple[int, int]  # in ns: time, and CPU time
+Cost = tuple[int, int]  # wall time and CPU time, ns
 
 
 @contextmanager
 def watched(sink: Sink, modes_off: Around, modes_on: Around | None = None) -> Iterator[Watch]:
-    """Within it every batch that this thread takes from a DataLoader is written to `sink` as a Fetch.
+    """Log every batch that this thread takes from a DataLoader in the block to `sink`, as a Fetch.
 
-    `modes_off()` is entered for just as long as a loader works: workers are forked there, samplers and, without
-    workers, datasets run there. The sink is called after it, so what passes within is none of the program's Python.
-    `modes_on()` is the same for datasets that may put their batches on the GPU themselves: without workers for a
-    loader's first batch, and for all of them if that one lay there.
-    Batches of loaders with pin_memory=True are pinned by their tensors' `pin_memory()`, as the virtual GPU makes it.
-    Who hooks `DataLoader.__iter__` or an iterator's `__next__` as well must let go in the opposite order.
+    A loader runs inside `modes_off()`: forking workers, samplers and, without workers, datasets. The sink is called
+    after it, so the loader's time does not count as Python time of the program.
+    `modes_on()` replaces it for datasets that may put batches on the GPU themselves: without workers, for the first
+    batch of a loader, and for all its batches if the first one is on the GPU.
+    Batches of loaders with pin_memory=True are pinned by `Tensor.pin_memory()`, which the virtual GPU replaces.
+    Other hooks on `DataLoader.__iter__` or the iterator's `__next__` must be removed in reverse order.
     """
     watch = Watch(sink, modes_off, modes_on or modes_off)
     watch.install()
@@ -43,7 +43,7 @@ def watched(sink: Sink, modes_off: Around, modes_on: Around | None = None) -> It
 
 
 class Watch:
-    """The hooks while they are on; only the thread that installed them is watched, and no worker process."""
+    """The installed hooks; they apply to the thread that installed them, and not to worker processes."""
 
     def __init__(self, sink: Sink, modes_off: Around, modes_on: Around) -> None:
         self._sink, self._modes_off, self._modes_on = sink, modes_off, modes_on
@@ -52,15 +52,15 @@ class Watch:
         self._assumptions = Assumptions()
         self._indices: dict[tuple[int, Loader], int] = {}
         self._epochs: list[int] = []
-        self._sampled: dict[int, Cost | None] = {}  # by loader, where its workers do not measure
-        self._plain: set[int] = set()  # loaders whose batches do not lie on the GPU
+        self._sampled: dict[int, Cost | None] = {}  # by loader, if its workers do not measure
+        self._cpu_only: set[int] = set()  # loaders whose batches are not on the GPU
         self._depth = 0
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._undo: list[Callable[[], None]] = []
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What could not be measured, and what was taken in its place."""
+        """Values that could not be measured, and what is assumed instead."""
         return self._assumptions.told()
 
     def install(self) -> None:
@@ -72,7 +72,7 @@ class Watch:
         self._hook(_BaseDataLoaderIter, "__next__", self._next)
 
     def remove(self) -> None:
-        """Leave torch as it was found."""
+        """Restore torch."""
         while self._undo:
             self._undo.pop()()
         self._watching.on = False
@@ -82,13 +82,15 @@ class Watch:
         original = getattr(kind, name)
 
         @wraps(original)
-        def hooked(this: Any) -> Any:
+        def hooked(instance: Any) -> Any:
             __tracebackhide__ = True  # an error in the user's dataset should show the user's lines
-            here = self._undo and os.getpid() == self._pid
-            return watched(this, original) if here else original(this)
+            active = self._undo and os.getpid() == self._pid
+            return watched(instance, original) if active else original(instance)
 
         def unhook() -> None:
-            if getattr(kind, name) is hooked:  # else somebody hooked in after us and stayed: ours only passes on
+            if (
+                getattr(kind, name) is hooked
+            ):  # otherwise a later hook is still installed: ours then only calls the original
                 setattr(kind, name, original)
 
         self._undo.append(unhook)
@@ -96,7 +98,7 @@ class Watch:
 
     @contextmanager
     def _working(self, around: Around | None = None) -> Iterator[None]:
-        """A loader works; one inside another's dataset is part of that one's work."""
+        """Run a loader; a loader inside another loader's dataset counts as part of the outer one."""
         self._depth += 1
         try:
             if self._depth > 1:
@@ -109,93 +111,95 @@ class Watch:
 
     def _begin(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
-        if threading.get_ident() != self._thread:  # its loaders work under a virtual GPU too, if unseen
+        if threading.get_ident() != self._thread:  # loaders of other threads work, too, but are not logged
             with _prepared(loader) as pins:
                 iterator = original(loader)
             passing(iterator, self._watching, pins=pins)
             return iterator
         with self._working():
-            began_ns, start_ns = time.monotonic_ns(), self._stopwatch.now_ns()
+            epoch_start_ns, start_ns = time.monotonic_ns(), self._stopwatch.now_ns()
             with _prepared(loader) as pins:
                 iterator = original(loader)
-            took_ns = max(0, self._stopwatch.now_ns() - start_ns)
-        told = passing(iterator, self._watching, pins=pins)
-        if told is not None:
-            told.begin(began_ns, took_ns)
+            duration_ns = max(0, self._stopwatch.now_ns() - start_ns)
+        state = passing(iterator, self._watching, pins=pins)
+        if state is not None:
+            state.begin(epoch_start_ns, duration_ns)
         return iterator
 
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
-        told = passing(iterator, self._watching)
-        if told is None or threading.get_ident() != self._thread:
+        state = passing(iterator, self._watching)
+        if state is None or threading.get_ident() != self._thread:
             return original(iterator)
-        self._identify(iterator, told)
-        told.built = None
+        self._identify(iterator, state)
+        state.built = None
         inner = self._depth > 0
-        spent = 0, 0
-        unsure = not iterator._num_workers and told.loader not in self._plain
+        build_times = 0, 0
+        maybe_on_gpu = not iterator._num_workers and state.loader not in self._cpu_only
         try:
-            with self._working(self._modes_on if unsure else self._modes_off):
+            with self._working(self._modes_on if maybe_on_gpu else self._modes_off):
                 start_ns, start_cpu_ns = self._stopwatch.now_ns(), time.thread_time_ns()
                 try:
                     batch = original(iterator)
                 finally:
-                    spent_ns = max(0, self._stopwatch.now_ns() - start_ns)
-                    spent = spent_ns, time.thread_time_ns() - start_cpu_ns
-        except Exception:  # also the end of the pass
+                    build_ns = max(0, self._stopwatch.now_ns() - start_ns)
+                    build_times = build_ns, time.thread_time_ns() - start_cpu_ns
+        except Exception:  # including StopIteration
             if not inner:
-                self._write(told, (0, 0) if iterator._num_workers else spent)
+                self._write(state, (0, 0) if iterator._num_workers else build_times)
             raise
-        if unsure and all(tensor.device.type != "cuda" for tensor in tensors_of(batch)[0]):
-            self._plain.add(told.loader)
+        if maybe_on_gpu and all(tensor.device.type != "cuda" for tensor in tensors_of(batch)[0]):
+            self._cpu_only.add(state.loader)
         if not inner:
-            self._write(told, self._by_worker(iterator, told, spent) if iterator._num_workers else spent, batch)
+            self._write(
+                state, self._worker_cost(iterator, state, build_times) if iterator._num_workers else build_times, batch
+            )
         return batch
 
-    def _write(self, told: Passing, spent: Cost, *batches: Any) -> None:
-        """One Fetch: of a batch, or of the end of a pass."""
-        starting_ns = told.started()
+    def _write(self, state: Passing, build_times: Cost, *batches: Any) -> None:
+        """Log one Fetch: of a batch, or of the end of an epoch."""
+        starting_ns = state.started()
         self._sink(
             Fetch(
-                loader=told.loader,
-                epoch=told.epoch,
+                loader=state.loader,
+                epoch=state.epoch,
                 yielded=bool(batches),
-                built_ns=spent[0] + starting_ns,
-                built_cpu_ns=spent[1],
+                built_ns=build_times[0] + starting_ns,
+                built_cpu_ns=build_times[1],
                 bytes=size_bytes(batches[0]) if batches else -1,
                 starting_ns=starting_ns,
             )
         )
 
-    def _by_worker(self, iterator: Any, told: Passing, waited: Cost) -> Cost:
-        """What the batch took in its worker: as it tells, or as one built here does, or as long as it was awaited."""
-        if told.built is not None:
-            return told.built.built_ns, told.built.built_cpu_ns
-        loader = told.loader
+    def _worker_cost(self, iterator: Any, state: Passing, wait: Cost) -> Cost:
+        """Return the build time in the worker: measured there, else of a batch built here, else the wait for it."""
+        if state.built is not None:
+            return state.built.built_ns, state.built.built_cpu_ns
+        loader = state.loader
         if loader not in self._sampled:
             with self._working():
                 self._sampled[loader] = sampled(iterator, self._stopwatch)
-        known = self._sampled[loader]
-        self._assumptions.take(UNTIMED, SAMPLED if known is not None else "the wait for it")
-        return waited if known is None else known
+        cost = self._sampled[loader]
+        self._assumptions.take(UNTIMED, SAMPLED if cost is not None else "the wait for the batch")
+        return wait if cost is None else cost
 
-    def _identify(self, iterator: Any, told: Passing) -> None:
-        """Which loader this iterator belongs to, and which pass over it this is; counted as capture.marks counts."""
-        if told.loader < 0:
+    def _identify(self, iterator: Any, state: Passing) -> None:
+        """Set the loader and the epoch of an iterator, numbered as in capture.marks."""
+        if state.loader < 0:
             key = id(iterator._dataset), facts_of(iterator)
-            told.loader = self._indices.setdefault(key, len(self._indices))
-            if told.loader == len(self._epochs):
+            state.loader = self._indices.setdefault(key, len(self._indices))
+            if state.loader == len(self._epochs):
                 self._epochs.append(-1)
-        if told.epoch < 0:
-            self._epochs[told.loader] += 1
-            told.epoch = self._epochs[told.loader]
+        if state.epoch < 0:
+            self._epochs[state.loader] += 1
+            state.epoch = self._epochs[state.loader]
 
 
 @contextmanager
 def _prepared(loader: Any) -> Iterator[bool]:
-    """While it starts, a loader's workers are told to measure, and it does not pin: that needs a driver.
+    """Prepare a loader for its start: its workers measure, and it does not pin, which needs a driver.
 
-    Gives whether the loader was to pin.
+    Yields whether the loader is set to pin memory.
     """
     pins, init = loader.pin_memory, loader.worker_init_fn
     try:

@@ -1,4 +1,4 @@
-"""What a batch takes where its worker does not tell: one is built in the main process, and nothing must notice."""
+"""Time one batch in the main process, without side effects, for loaders whose workers do not report build times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 
 from gpulab.virtual.loading.build_time import Stopwatch
 
-UNTIMED = "time to build a batch, in workers that were started before or in a way of their own"
-SAMPLED = "that of one batch built in the main process"
+UNTIMED = "time to build a batch (its workers started earlier or in a custom way, so they do not report it)"
+SAMPLED = "the time of one batch built in the main process"
 
 
 def sampled(iterator: Any, stopwatch: Stopwatch) -> tuple[int, int] | None:
-    """Time and CPU time of one batch built here; None for a stream, which would lose it, and where it fails."""
+    """Return wall time and CPU time of one batch built here, in ns.
+
+    None for an iterable dataset, which would lose the batch, and if building it fails.
+    """
     from torch.utils.data import _DatasetKind
 
     kinds: Any = _DatasetKind
@@ -24,19 +27,19 @@ def sampled(iterator: Any, stopwatch: Stopwatch) -> tuple[int, int] | None:
         return None
     settings = iterator._dataset, iterator._auto_collation, iterator._collate_fn, iterator._drop_last
     try:
-        with _chance_kept(iterator):
+        with _rng_state_restored(iterator):
             fetcher = kinds.create_fetcher(iterator._dataset_kind, *settings)
             index = next(iter(iterator._index_sampler))
             start_ns, start_cpu_ns = stopwatch.now_ns(), time.thread_time_ns()
             fetcher.fetch(index)
             return max(0, stopwatch.now_ns() - start_ns), time.thread_time_ns() - start_cpu_ns
-    except Exception:  # the user's dataset, asked in a place it was not made for; its workers will tell what is wrong
+    except Exception:  # the user's dataset may fail in the main process; a real error shows up in its workers
         return None
 
 
 @contextmanager
-def _chance_kept(iterator: Any) -> Iterator[None]:
-    """Whatever draws random numbers within draws them as if nothing had been drawn, afterwards."""
+def _rng_state_restored(iterator: Any) -> Iterator[None]:
+    """Restore all random number generators after the block."""
     import torch
 
     sampler = iterator._index_sampler

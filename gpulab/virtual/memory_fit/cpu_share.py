@@ -1,4 +1,4 @@
-"""What a step takes from this machine's CPU: data that are copied from its memory, and what it computes itself."""
+"""What a step takes from this machine: H2D copies from its memory, and operators that run on its CPU."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gpulab.virtual.cost_model.copies import copy_ns
 from gpulab.virtual.op_log.ops import Copy, HostOp, Record, Way
 from gpulab.wording import size
 
-NOTABLE_FRAC = 0.01  # of a step: what takes less is not worth a word
-SPARED_FRAC = 0.8  # of the memory that is free here: a batch that wants more would have this process killed
+NOTABLE_FRAC = 0.01  # of the step time; less is not mentioned
+SPARED_FRAC = 0.8  # of this machine's free memory; the kernel could kill this process for a batch that needs more
 
 
 @dataclass(frozen=True, slots=True)
 class FromHost:
-    """In one step."""
+    """Host copies and CPU work of one step."""
 
     bytes: int = 0  # copied to the GPU
-    pageable: bool = False  # some of it from memory that is not pinned
-    copy_ns: float = 0.0  # estimated, as all that the GPU does
-    cpu_ns: float = 0.0  # measured here, as the CPU's work is real
+    pageable: bool = False  # whether some of it is copied from unpinned memory
+    copy_ns: float = 0.0  # estimated, like all GPU work
+    cpu_ns: float = 0.0  # measured here: CPU operators run for real
 
     def notable(self, step_ns: float) -> bool:
-        """Whether the step's time says as much of the copies or of this CPU as of the GPU."""
+        """Whether copies or CPU operators take a notable part of the step time."""
         return max(self.copy_ns, self.cpu_ns) > NOTABLE_FRAC * step_ns
 
 
 def from_host(records: Iterable[Record], spec: GpuSpec) -> FromHost:
-    """What these records tell of it."""
+    """Sum up the host copies and the CPU work in these records."""
     records = tuple(records)
     copies = [each for each in records if isinstance(each, Copy) and each.way is Way.TO_DEVICE]
     return FromHost(
@@ -42,17 +42,17 @@ def from_host(records: Iterable[Record], spec: GpuSpec) -> FromHost:
     )
 
 
-def refuse_beyond_memory(told: FromHost, work: int, batch: int) -> None:
-    """Raises RunError where a batch, made as this smaller one was, has no room in the memory of this machine.
+def refuse_beyond_memory(smaller: FromHost, samples: int, batch: int) -> None:
+    """Check that the CPU tensors of a batch fit in this machine's memory, given those of a batch of `samples`.
 
-    Tensors on the CPU are real: what asks for more memory than there is ends the process, not the search.
+    Raises RunError if not: CPU tensors are real, so an allocation that is too large would end the process.
     """
-    wanted, free = told.bytes / work * batch, free_bytes()
-    if batch <= work or wanted <= SPARED_FRAC * free:
+    needed_bytes, free = smaller.bytes / samples * batch, free_bytes()
+    if batch <= samples or needed_bytes <= SPARED_FRAC * free:
         return
     raise RunError(
-        "The largest batch cannot be looked for.",
-        why=f"the step makes its batch in CPU memory, which is real: {batch:,} samples are {size(wanted)}, "
+        "The largest batch cannot be searched for.",
+        why=f"the step builds its batch in CPU memory, which is real: {batch:,} samples need {size(needed_bytes)}, "
         f"and this machine has {size(free)} free",
-        fix='make it on the GPU, where it takes no memory here: torch.randn(batch, ..., device="cuda")',
+        fix='build it on the virtual GPU, where it takes no real memory: torch.randn(batch, ..., device="cuda")',
     )

@@ -1,4 +1,4 @@
-"""Does a training step fit on a GPU, how large may its batch be, and which GPU is worth its price."""
+"""Whether a training step fits on a GPU, its largest batch, and a comparison of GPUs by speed and cost."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gpulab.virtual.memory_fit.measuring import (
 from gpulab.virtual.memory_fit.request_script import Script
 from gpulab.virtual.op_log.ops import Role
 
-MOST_SIZES = 6  # of batches that are tried first
-NEAR_FRAC = 0.1  # of a batch: another that near has the same rate
-GAINING_FRAC = 0.9  # of the best rate: a batch that reaches it need not be larger for speed
-WORTH_FRAC = 0.075  # of the peak: what frees less is not worth the trouble
+MOST_SIZES = 6  # small batch sizes that are run first, on one GPU
+NEAR_FRAC = 0.1  # of a batch size: sizes closer than this have the same throughput
+GAINING_FRAC = 0.9  # of the best throughput: a batch that reaches it need not be larger for speed
+WORTH_FRAC = 0.075  # of the peak: a change that frees less is not suggested
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A way to need less memory, and how much it frees at most; None where that cannot be told."""
+    """A way to need less memory, and the most it can free; None if unknown."""
 
     key: str
     frees_bytes: int | None
@@ -50,8 +50,8 @@ class Fit:
     """Whether a step fits on a GPU."""
 
     measured: Measured
-    remedies: tuple[Remedy, ...]  # most first; none where it fits
-    larger: GpuSpec | None  # the smallest other GPU with room for it
+    remedies: tuple[Remedy, ...]  # the one that frees most first; empty if the step fits
+    larger: GpuSpec | None  # the smallest GPU that fits it
 
     @property
     def verdict(self) -> str:
@@ -61,27 +61,27 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class MaxBatch:
-    """The largest batch that a GPU has room for."""
+    """The largest batch that fits on a GPU."""
 
     spec: GpuSpec
-    batch: int | None  # the largest that was tried and fits; None: not even one sample does
-    refused: int | None  # the smallest that was tried and does not; None where the search ended before
-    roomy: int | None  # the largest that leaves a tenth of the memory free, by a straight line between those tried
-    fixed_bytes: float  # in use whatever the batch, at the peak
-    sample_bytes: float  # in use for each sample, at the peak
-    tried: tuple[Measured, ...]  # by batch
+    batch: int | None  # the largest size that was run and fits; None if not even one sample fits
+    refused: int | None  # the smallest size above it that was run and does not fit; None if the search ended before
+    roomy: int | None  # the largest that leaves a tenth of the memory free, interpolated between sizes that were run
+    fixed_bytes: float  # in use at the peak, independent of the batch
+    sample_bytes: float  # in use at the peak, per sample
+    tried: tuple[Measured, ...]  # one per size that was run, by batch size
 
     @property
     def even(self) -> tuple[int, ...]:
-        """Choices that suit the GPU below the largest: a multiple of 8, and a power of two."""
+        """Sizes up to the largest that suit the GPU: a multiple of 8 and a power of two, largest first."""
         if not self.batch:
             return ()
-        found = {self.batch // 8 * 8, 2 ** (self.batch.bit_length() - 1)}
-        return tuple(sorted((each for each in found if 0 < each <= self.batch), reverse=True))
+        sizes = {self.batch // 8 * 8, 2 ** (self.batch.bit_length() - 1)}
+        return tuple(sorted((size for size in sizes if 0 < size <= self.batch), reverse=True))
 
     @property
     def knee(self) -> Measured | None:
-        """The smallest batch tried with nearly the best rate."""
+        """The smallest batch that was run and reaches GAINING_FRAC of the best throughput."""
         fitting = [each for each in self.tried if each.verdict != TOO_LARGE]
         best = max((each.per_s for each in fitting), default=0.0)
         return next((each for each in fitting if each.per_s >= GAINING_FRAC * best), None)
@@ -89,201 +89,214 @@ class MaxBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One GPU for a step; None where no price was given, or nothing is known to reckon with."""
+    """One GPU of a comparison; fields are None if no price was given or the inputs are unknown."""
 
     measured: Measured
-    price: float | None  # of an hour
-    cost: float | None  # of 1000 samples, or steps
+    price: float | None  # per hour
+    cost: float | None  # per 1000 samples, or per 1000 steps if the batch size is unknown
     cost_range: tuple[float, float] | None
-    joules_range: tuple[float, float] | None  # of 1000 samples, or steps
+    joules_range: tuple[float, float] | None  # per 1000 samples or steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuComparison:
-    """The same step on several GPUs: those it fits on by speed, then the others."""
+    """The same step on several GPUs: first the GPUs it fits on, fastest first, then the others."""
 
     batch: int | None
     candidates: tuple[Candidate, ...]
 
 
 def fits(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -> Fit:
-    """Whether a step has room on a GPU, and what would help where it has not."""
-    measured = measure(step, gpu, batch, runner=runner)
-    if measured.verdict == FITS:
-        return Fit(measured=measured, remedies=(), larger=None)
-    roomy = [each for each in SPECS if measured.needed_bytes <= ROOM_FRAC * each.usable_bytes]
-    smallest = min(roomy, key=lambda each: each.usable_bytes, default=None)
-    return Fit(measured=measured, remedies=tuple(_remedies(measured)), larger=smallest)
+    """Estimate whether a step fits on a GPU, and what would reduce its memory if it does not."""
+    estimate = measure(step, gpu, batch, runner=runner)
+    if estimate.verdict == FITS:
+        return Fit(measured=estimate, remedies=(), larger=None)
+    large_enough = [spec for spec in SPECS if estimate.needed_bytes <= ROOM_FRAC * spec.usable_bytes]
+    smallest = min(large_enough, key=lambda spec: spec.usable_bytes, default=None)
+    return Fit(measured=estimate, remedies=tuple(_remedies(estimate)), larger=smallest)
 
 
 def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBatch:
-    """The largest batch that a GPU has room for: small ones tell what a sample needs, and large ones try what it says.
+    """Find the largest batch that fits on a GPU.
 
-    Raises RunError for a step that takes no batch size, and for one whose memory does not grow with it.
+    Small batches show the memory per sample; large ones are then run to find the limit.
+    Raises RunError for a step without a batch size, and for one whose memory does not grow with it.
     """
-    wanted = resolve(gpu)
+    spec = resolve(gpu)
     if start < 1:
-        raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
+        raise RunError(
+            f"start={start} is not a batch size.",
+            why="the search begins with a batch of `start` samples",
+            fix="pass start=1 or more",
+        )
     with collected_between_steps():
-        known, script = _first_sizes(step, wanted, start, runner)
-        with set_aside():  # what there is by now is searched once, not again for each GPU
-            look_for_edge(known, script, lambda batch: _tried(step, wanted, batch, known, runner))
-    return _largest(wanted, [known[batch] for batch in sorted(known)])
+        estimates, script = _first_sizes(step, spec, start, runner)
+        with set_aside():  # the garbage collector scans existing objects once, not again for every GPU
+            look_for_edge(estimates, script, lambda batch: _run_size(step, spec, batch, estimates, runner))
+    return _max_batch(spec, [estimates[batch] for batch in sorted(estimates)])
 
 
-def _tried(
-    step: Step, wanted: GpuSpec, batch: int, known: Mapping[int, Measured], runner: Runner
+def _run_size(
+    step: Step, spec: GpuSpec, batch: int, estimates: Mapping[int, Measured], runner: Runner
 ) -> tuple[Measured, Script]:
-    """The next size, where this machine has room for what the step makes on the CPU."""
-    _refuse_beyond_memory(known, batch)
-    return tried(step, wanted, batch, runner=runner)
+    """Run another batch size, if this machine has enough memory for the tensors that the step makes on the CPU."""
+    _check_host_memory(estimates, batch)
+    return tried(step, spec, batch, runner=runner)
 
 
-def _refuse_beyond_memory(known: Mapping[int, Measured], batch: int) -> None:
-    last = known[max(known)]
+def _check_host_memory(estimates: Mapping[int, Measured], batch: int) -> None:
+    last = estimates[max(estimates)]
     refuse_beyond_memory(last.from_host, last.work, batch)
 
 
-def _first_sizes(step: Step, wanted: GpuSpec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
-    """Small batches on one GPU, where the model need not be built for each: what a sample needs, and their rates."""
-    known: dict[int, Measured] = {}
-    with playing(runner, wanted, keep=False) as played:
-        script = noted(played)
+def _first_sizes(step: Step, spec: GpuSpec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
+    """Estimate small batches, by size. They share one GPU, so that the model is built once."""
+    estimates: dict[int, Measured] = {}
+    with playing(runner, spec, keep=False) as virtual_gpu:
+        script = noted(virtual_gpu)
         body = begun(step, start)
         script.end_part()
         if takes_one(body) is None:
             raise RunError(
-                "The largest batch cannot be looked for.",
-                why="the step takes no batch size",
-                fix="write it as a function of the batch size: def step(batch): ...",
+                "The largest batch cannot be searched for.",
+                why="the step function has no batch size parameter",
+                fix="make the batch size its first parameter: def step(batch): ...",
             )
-        following: int | None = start
-        while following is not None:
-            if known:
-                _refuse_beyond_memory(known, following)
-                played.memory.empty_cache()
-            collect = not known or any(told.rebuilt for told in known.values())  # it takes a while
-            told = stretch(played, wanted, body, following, collect=collect, ranged=False)
-            known[following] = told if known else whole(played, told)
+        batch: int | None = start
+        while batch is not None:
+            if estimates:
+                _check_host_memory(estimates, batch)
+                virtual_gpu.memory.empty_cache()
+            # Collecting takes long; only models that the step rebuilds leave garbage.
+            collect = not estimates or any(each.rebuilt for each in estimates.values())
+            estimate = stretch(virtual_gpu, spec, body, batch, collect=collect, ranged=False)
+            estimates[batch] = estimate if estimates else whole(virtual_gpu, estimate)
             script.end_part()
-            following = _growing(known)
-    return known, script
+            batch = _next_size(estimates)
+    return estimates, script
 
 
-def _growing(known: Mapping[int, Measured]) -> int | None:
-    """The next of the first sizes, always a larger one: a smaller would wait for a GPU that is busy with the last."""
-    last = max(known)
-    if len(known) == 1:
+def _next_size(estimates: Mapping[int, Measured]) -> int | None:
+    """Return the next small size; None when there are enough.
+
+    Sizes only grow: a smaller batch would wait for a GPU that is still busy with the last one.
+    """
+    last = max(estimates)
+    if len(estimates) == 1:
         return 2 * last
-    ceiling = ceiling_of(known)
+    ceiling = ceiling_of(estimates)
     if ceiling is None:
-        return 4 * last if len(known) < MOST_SIZES else None
-    wanted = [each // 8 * 8 if each >= 16 else each for each in (ceiling // 4, ceiling // 2)]
-    return next((each for each in wanted if each > last * (1 + NEAR_FRAC)), None)
+        return 4 * last if len(estimates) < MOST_SIZES else None
+    sizes = [size // 8 * 8 if size >= 16 else size for size in (ceiling // 4, ceiling // 2)]
+    return next((size for size in sizes if size > last * (1 + NEAR_FRAC)), None)
 
 
 def compare_gpus(
     step: Step, gpus: Sequence[str], batch: int | None = None, price: Mapping[str, float] | None = None, *,
     runner: Runner,
 ) -> GpuComparison:  # fmt: skip
-    """The same step on several GPUs. `price`: of an hour, by GPU. Raises RunError for a GPU that is not listed."""
-    wanted = {each.name: each for each in map(resolve, gpus)}
+    """Estimate the same step on several GPUs. `price`: per hour, by GPU.
+
+    Raises RunError for an unknown GPU, for no GPUs, and for a price of a GPU that is not compared.
+    """
+    names = list(dict.fromkeys(resolve(gpu).name for gpu in gpus))
     prices = {resolve(gpu).name: value for gpu, value in (price or {}).items()}
-    if not wanted or not prices.keys() <= wanted.keys():
-        other = next((name for name in prices if name not in wanted), "")
+    extra = next((name for name in prices if name not in names), None)
+    if not names or extra is not None:
         raise RunError(
             "The GPUs cannot be compared.",
-            why=f"a price was given for {other}, which is not among them" if other else "none was named",
-            fix=f"add it: compare_gpus(step, [..., {other!r}])" if other else 'name some: ["h100", "a100", "t4"]',
+            why="the list of GPUs is empty"
+            if extra is None
+            else f"there is a price for {extra}, which is not compared",
+            fix='name some GPUs: ["h100", "a100", "t4"]' if extra is None else f"add it to the list: [..., {extra!r}]",
         )
-    told = [_candidate(measure(step, name, batch, runner=runner), prices.get(name)) for name in wanted]
-    told.sort(key=lambda each: (each.measured.verdict == TOO_LARGE, -each.measured.per_s))
-    return GpuComparison(batch=batch, candidates=tuple(told))
+    candidates = [_candidate(measure(step, name, batch, runner=runner), prices.get(name)) for name in names]
+    candidates.sort(key=lambda candidate: (candidate.measured.verdict == TOO_LARGE, -candidate.measured.per_s))
+    return GpuComparison(batch=batch, candidates=tuple(candidates))
 
 
-def _needed(told: Measured) -> float:
-    return told.needed_bytes
+def _needed_bytes(estimate: Measured) -> float:
+    return estimate.needed_bytes
 
 
-def _in_use(told: Measured) -> float:
-    return told.peak.bytes
+def _peak_bytes(estimate: Measured) -> float:
+    return estimate.peak.bytes
 
 
-def _slope(one: Measured, other: Measured, of: Callable[[Measured], float]) -> float:
-    """Bytes a sample; 0 where more of them need no more."""
-    return max(0.0, (of(other) - of(one)) / (other.work - one.work))
+def _slope(smaller: Measured, larger: Measured, memory: Callable[[Measured], float]) -> float:
+    """Return the bytes per sample; 0 if a larger batch needs no more memory."""
+    return max(0.0, (memory(larger) - memory(smaller)) / (larger.work - smaller.work))
 
 
-def _largest(wanted: GpuSpec, told: Sequence[Measured]) -> MaxBatch:
-    low, high = edges({each.work: each for each in told})
-    fitting = [each for each in told if each.work <= low] or list(told)
+def _max_batch(spec: GpuSpec, estimates: Sequence[Measured]) -> MaxBatch:
+    low, high = edges({each.work: each for each in estimates})
+    fitting = [each for each in estimates if each.work <= low] or list(estimates)
     first, last = fitting[0], fitting[-1]
     sample = fixed = 0.0
-    if len(told) > 1:
-        other = last if last is not first else told[1]
-        sample = _slope(first, other, _in_use)
+    if len(estimates) > 1:
+        other = last if last is not first else estimates[1]
+        sample = _slope(first, other, _peak_bytes)
         fixed = first.peak.bytes - sample * first.work
     if high is None and not sample:
         raise RunError(
-            "The largest batch cannot be looked for.",
-            why=f"a batch of {last.work} needs no more memory than one of {first.work}",
-            fix="let the step make its batch in the size that it is called with",
+            "The largest batch cannot be searched for.",
+            why=f"a batch of {last.work} needs no more memory than a batch of {first.work}",
+            fix="make the step build its batch with the size that it is called with",
         )
     return MaxBatch(
-        spec=wanted,
+        spec=spec,
         batch=low or None,
         refused=high,
-        roomy=_roomy(fitting) if low else None,
+        roomy=_batch_with_headroom(fitting) if low else None,
         fixed_bytes=fixed,
         sample_bytes=sample,
-        tried=tuple(told),
+        tried=tuple(estimates),
     )
 
 
-def _roomy(fitting: Sequence[Measured]) -> int | None:
-    """The largest batch that leaves a tenth of the memory free: between the two tried on either side of that."""
-    before = [each for each in fitting if each.verdict == FITS]
-    after = [each for each in fitting if each.verdict != FITS]
-    if not before or not after:
-        return before[-1].work if before else None
-    one, other = before[-1], after[0]
-    slope = _slope(one, other, _needed)
-    room = ROOM_FRAC * one.usable_bytes - one.needed_bytes
-    return one.work if not slope else min(other.work - 1, one.work + int(room // slope))
+def _batch_with_headroom(fitting: Sequence[Measured]) -> int | None:
+    """Return the largest batch that leaves a tenth of the memory free, interpolated between the nearest sizes run."""
+    with_headroom = [each for each in fitting if each.verdict == FITS]
+    tight = [each for each in fitting if each.verdict != FITS]
+    if not with_headroom or not tight:
+        return with_headroom[-1].work if with_headroom else None
+    below, above = with_headroom[-1], tight[0]
+    slope = _slope(below, above, _needed_bytes)
+    headroom_bytes = ROOM_FRAC * below.usable_bytes - below.needed_bytes
+    return below.work if not slope else min(above.work - 1, below.work + int(headroom_bytes // slope))
 
 
-def _candidate(measured: Measured, price: float | None) -> Candidate:
-    thousand = 1000 / measured.work
-    hour = None if price is None else price * thousand / 3.6e12  # for each ns of a step
-    joules = measured.joules_range
+def _candidate(estimate: Measured, price: float | None) -> Candidate:
+    steps_per_1000 = 1000 / estimate.work
+    cost_per_ns = None if price is None else price * steps_per_1000 / 3.6e12  # of step time, for 1000 samples
     return Candidate(
-        measured=measured,
+        measured=estimate,
         price=price,
-        cost=None if hour is None else hour * measured.step_ns,
-        cost_range=None if hour is None else _each(measured.range_ns, hour),
-        joules_range=_each(joules, thousand),
+        cost=None if cost_per_ns is None else cost_per_ns * estimate.step_ns,
+        cost_range=None if cost_per_ns is None else _scaled(estimate.range_ns, cost_per_ns),
+        joules_range=_scaled(estimate.joules_range, steps_per_1000),
     )
 
 
-def _each(pair: tuple[float, float] | None, times: float) -> tuple[float, float] | None:
-    return None if pair is None else (pair[0] * times, pair[1] * times)
+def _scaled(pair: tuple[float, float] | None, factor: float) -> tuple[float, float] | None:
+    return None if pair is None else (pair[0] * factor, pair[1] * factor)
 
 
-def _remedies(measured: Measured) -> list[Remedy]:
-    """Ways to need less, by what most is used for."""
-    held, total = measured.peak.by_role, measured.peak.bytes
-    kept = held.get(Role.ACTIVATION, 0)
-    by_batch = kept + held.get(Role.TEMPORARY, 0)
-    cached = measured.reserved_bytes - total
-    found = [
-        Remedy("checkpoint", kept),
+def _remedies(estimate: Measured) -> list[Remedy]:
+    """Return ways to need less memory, by the roles that use it at the peak."""
+    by_role, total = estimate.peak.by_role, estimate.peak.bytes
+    activations = by_role.get(Role.ACTIVATION, 0)
+    by_batch = activations + by_role.get(Role.TEMPORARY, 0)
+    cached = estimate.reserved_bytes - total
+    remedies = [
+        Remedy("checkpoint", activations),
         Remedy("batch", by_batch // 2),
-        Remedy("autocast", kept // 2),
-        Remedy("optimizer", held.get(Role.OPTIMIZER, 0) // 2),
-        Remedy("parameters", (held.get(Role.PARAMETER, 0) + held.get(Role.GRADIENT, 0)) // 2),
+        Remedy("autocast", activations // 2),
+        Remedy("optimizer", by_role.get(Role.OPTIMIZER, 0) // 2),
+        Remedy("parameters", (by_role.get(Role.PARAMETER, 0) + by_role.get(Role.GRADIENT, 0)) // 2),
         Remedy("segments", cached),
     ]
-    worth = [each for each in found if (each.frees_bytes or 0) >= WORTH_FRAC * total]
-    if measured.squeezed and found[-1] not in worth:
-        worth.append(Remedy("segments", None))
-    return sorted(worth, key=lambda each: -(each.frees_bytes or 0))
+    useful = [each for each in remedies if (each.frees_bytes or 0) >= WORTH_FRAC * total]
+    if estimate.squeezed and remedies[-1] not in useful:
+        useful.append(Remedy("segments", None))
+    return sorted(useful, key=lambda remedy: -(remedy.frees_bytes or 0))

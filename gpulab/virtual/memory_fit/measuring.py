@@ -1,8 +1,9 @@
-"""One training step on a virtual GPU: how long it takes, what it needs of the memory, and for what.
+"""Estimate one training step on a virtual GPU: its time, its memory, and its bottleneck.
 
-A step is ordinary CUDA code that trains once: a function of the batch size, or of nothing; or one that only builds,
-and returns the function that trains. It is played on a GPU that gives out memory without end, so that what it needs is
-known also where it has no room. The first step makes the optimizer's state; what is told is the step after it.
+A step is ordinary CUDA code that trains once. It is a function of the batch size or a function without parameters. It
+may also only build the model and return the function that trains. It runs on a virtual GPU with unlimited memory, so
+that its memory need is known even if it does not fit. The first step creates the optimizer state; the estimate is of
+the second step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from gc import collect as collect_garbage  # as it is outside of a virtual GPU, which times what a program collects
+from gc import collect as collect_garbage  # the original: a virtual GPU patches gc.collect to time it
 from typing import Protocol
 
 import numpy as np
@@ -31,59 +32,59 @@ from gpulab.virtual.op_log.ops import Assumption, Role
 
 Step = Callable[..., object]
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
-ROOM_FRAC = 0.9  # of a GPU's memory: above it a step fits only if nothing was forgotten
-POWER_FRACS = (0.5, 1.0)  # of what lies between idle and the limit: what a GPU draws at work, by the kind of work
+ROOM_FRAC = 0.9  # of a GPU's memory; above it a step fits only if the estimate misses nothing, so it is "tight"
+POWER_FRACS = (0.5, 1.0)  # a working GPU draws 50 to 100 % of the range from idle power to its limit, by kind of work
 
-# What a step's time goes to, by parts of its ledger.
+# Ledger parts by what limits the step.
 LIMITS: Mapping[str, tuple[str, ...]] = {
     "arithmetic": ("matmul",),
-    "memory rate": ("kernels",),
+    "memory bandwidth": ("kernels",),
     "copies": ("copies", "communication"),
     "data": ("loader",),
     "host": ("alloc", "sync", "copy_call", "launch", "runtime", "dispatch", "glue", "python"),
 }
 
-ON_THE_GPU = ("arithmetic", "memory rate", "copies")
+ON_THE_GPU = ("arithmetic", "memory bandwidth", "copies")
 
 
 class Played(Protocol):
-    """A virtual GPU that code runs on."""
+    """A virtual GPU that can run and time a step."""
 
     @property
     def memory(self) -> Memory:
-        """Its memory."""
+        """The simulated GPU memory."""
 
     def mark(self) -> None:
-        """What is to be timed begins here."""
+        """Start timing here."""
 
     @property
     def step_ns(self) -> float:
-        """From the last mark until all that was asked for since is done."""
+        """Time from the last mark until all work requested since then is done."""
 
     @property
     def step_range_ns(self) -> tuple[float, float]:
-        """Between what it lies."""
+        """Uncertainty range of `step_ns`: low, high."""
 
     @property
     def from_host(self) -> FromHost:
-        """What it takes from this machine's CPU."""
+        """Copies from this machine's memory and work on this machine's CPU."""
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken in place of what cannot be known."""
+        """Values assumed in place of unknown ones."""
 
     @property
     def run(self) -> Run | None:
-        """All of it as a run, once it was stopped."""
+        """The recorded run; None until the GPU is stopped."""
 
     def start(self) -> None:
-        """From here on torch.cuda is this GPU."""
+        """Make torch.cuda this GPU."""
 
     def stop(self) -> object:
-        """Torch is as it was before, and the run is made."""
+        """Restore torch and build the run."""
 
     def abandon(self) -> None:
-        """The same without a run, which is quicker."""
+        """Restore torch without building a run, which is faster."""
 
 
 Runner = Callable[[str], Played]
@@ -91,72 +92,76 @@ Runner = Callable[[str], Played]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One step on one virtual GPU, estimated."""
+    """Estimate of one step on one virtual GPU."""
 
     spec: GpuSpec
-    batch: int | None  # None: not told, and then a step counts as one
+    batch: int | None  # batch size; None if unknown, and then rates count steps
     step_ns: float
-    range_ns: tuple[float, float] | None  # between what that lies; None: not asked
-    peak: Use  # when most was in use
-    phases: tuple[Use, ...]  # the same for each phase
-    reserved_bytes: int  # at most by PyTorch's allocator
-    outside_bytes: int  # allowed for what is no tensor
+    range_ns: tuple[float, float] | None  # uncertainty range of step_ns; None if not computed
+    peak: Use  # memory in use at the peak
+    phases: tuple[Use, ...]  # memory in use at the peak of each phase
+    reserved_bytes: int  # peak reserved by PyTorch's allocator
+    outside_bytes: int  # allowances for memory that is not tensors
     usable_bytes: int
-    rebuilt: bool = False  # it makes its model anew each time, which is in its time
-    state_bytes: int = 0  # of the optimizer, and then not there at the highest: added to it
-    retries: int = 0  # times all that is cached had to be given back for it to have room
-    refused: int = 0  # times it had no room even then, and was given it all the same
-    shares: Mapping[str, float] = field(default_factory=dict)  # of its time, by LIMITS; empty where not known
+    rebuilt: bool = False  # the step builds its model every time; its time includes that
+    state_bytes: int = 0  # optimizer state added to the peak, because a rebuilt model does not have it at the peak
+    retries: int = 0  # times the allocator had to release its whole cache to fit an allocation
+    refused: int = 0  # allocations that did not fit even then; they were served all the same
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the step time, by LIMITS; empty if unknown
     assumptions: tuple[Assumption, ...] = ()
     from_host: FromHost = field(default_factory=FromHost)
 
     @property
     def needed_bytes(self) -> int:
-        """With the allowances."""
+        """Reserved memory plus the allowances."""
         return self.reserved_bytes + self.outside_bytes
 
     @property
     def used_frac(self) -> float:
-        """Of the GPU's memory; above one where it has too little."""
+        """Needed memory as a fraction of the GPU's memory; above 1 if the GPU is too small."""
         return self.needed_bytes / self.usable_bytes
 
     @property
     def squeezed(self) -> bool:
-        """It has room only as the cache is given back again and again."""
+        """Whether the step fits only because the allocator releases its cache again and again."""
         return self.retries > 0 and self.verdict != TOO_LARGE
 
     @property
     def verdict(self) -> str:
-        """In words, as no such figure is sure to the last percent."""
+        """FITS, TIGHT or TOO_LARGE; a word, because the estimate is not exact to the last percent."""
         if self.refused or self.used_frac > 1:
             return TOO_LARGE
         return TIGHT if self.retries or self.used_frac > ROOM_FRAC else FITS
 
     @property
     def per_s(self) -> float:
-        """Samples a second; steps where the batch was not told."""
+        """Samples per second; steps per second if the batch size is unknown."""
         return self.work / self.step_ns * 1e9
 
     @property
     def per_s_range(self) -> tuple[float, float] | None:
-        """The slowest and the fastest it may be."""
+        """Uncertainty range of `per_s`: slowest, fastest."""
         return (
             None if self.range_ns is None else (self.work / self.range_ns[1] * 1e9, self.work / self.range_ns[0] * 1e9)
         )
 
     @property
     def work(self) -> int:
-        """What a step counts as."""
+        """Samples per step; 1 if the batch size is unknown."""
         return self.batch or 1
 
     @property
     def busy_frac(self) -> float | None:
-        """Share of its time in which the GPU works; None where that is not known."""
+        """Fraction of the step time in which the GPU works; None if unknown."""
         return sum(self.shares[each] for each in ON_THE_GPU) if self.shares else None
 
     @property
     def limit(self) -> str | None:
-        """What keeps it from being faster: of the GPU's work, or of what it waits for, whichever is more; or None."""
+        """The bottleneck, one of LIMITS; None if unknown.
+
+        The largest share of the GPU's work if the GPU is busy at least half of the time, else the largest cause of
+        waiting.
+        """
         if self.busy_frac is None:
             return None
         busy = self.busy_frac >= 0.5
@@ -164,7 +169,10 @@ class Measured:
 
     @property
     def joules_range(self) -> tuple[float, float] | None:
-        """Of a step: at idle power while the GPU waits, and at half to all of its limit while it works."""
+        """Energy per step in joules, low and high; None if unknown.
+
+        Assumes idle power while the GPU waits, and POWER_FRACS of the range up to its limit while it works.
+        """
         if self.busy_frac is None or self.range_ns is None:
             return None
         above_w = (self.spec.power_limit_w - self.spec.idle_w) * self.busy_frac
@@ -173,138 +181,142 @@ class Measured:
 
 
 def measure(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -> Measured:
-    """A step as it is once the optimizer has its state.
+    """Estimate a step once the optimizer has its state.
 
-    Raises what the step raises, and RunError for no such GPU.
+    Raises whatever the step raises, and RunError if the GPU is not known.
     """
-    wanted = resolve(gpu)
-    with playing(runner, wanted, keep=True) as played:
-        told = whole(played, stretch(played, wanted, begun(step, batch), batch))
-    return replace(told, shares=shares(played.run))
+    spec = resolve(gpu)
+    with playing(runner, spec, keep=True) as virtual_gpu:
+        estimate = whole(virtual_gpu, stretch(virtual_gpu, spec, begun(step, batch), batch))
+    return replace(estimate, shares=shares(virtual_gpu.run))
 
 
-def tried(step: Step, wanted: GpuSpec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
-    """The same without its range and what its time goes to, which is quicker; and what was asked of the memory."""
-    with playing(runner, wanted, keep=False) as played:
-        script = noted(played)
+def tried(step: Step, spec: GpuSpec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
+    """Estimate a step without its range and its shares, which is faster; also return its allocations."""
+    with playing(runner, spec, keep=False) as virtual_gpu:
+        script = noted(virtual_gpu)
         body = begun(step, batch)
         script.end_part()
-        told = whole(played, stretch(played, wanted, body, batch, ranged=False))
+        estimate = whole(virtual_gpu, stretch(virtual_gpu, spec, body, batch, ranged=False))
         script.end_part()
-    return told, script
+    return estimate, script
 
 
-def noted(played: Played) -> Script:
-    """What is asked of its memory from now on."""
-    played.memory.script = Script()
-    return played.memory.script
+def noted(virtual_gpu: Played) -> Script:
+    """Record the allocations of a virtual GPU from now on."""
+    virtual_gpu.memory.script = Script()
+    return virtual_gpu.memory.script
 
 
-def whole(played: Played, told: Measured) -> Measured:
-    """A step that had no room the first time has none."""
-    return replace(told, retries=played.memory.retries, refused=played.memory.refused)
+def whole(virtual_gpu: Played, estimate: Measured) -> Measured:
+    """Count the retries and failed allocations of the first step too: if it does not fit, the step does not fit."""
+    return replace(estimate, retries=virtual_gpu.memory.retries, refused=virtual_gpu.memory.refused)
 
 
 @contextmanager
-def playing(runner: Runner, wanted: GpuSpec, *, keep: bool) -> Iterator[Played]:
-    """A virtual GPU that gives out memory without end; `keep`: all of it becomes a run."""
-    played = runner(wanted.name)
-    played.start()
+def playing(runner: Runner, spec: GpuSpec, *, keep: bool) -> Iterator[Played]:
+    """Run the block on a virtual GPU with unlimited memory. `keep`: build a run from it."""
+    virtual_gpu = runner(spec.name)
+    virtual_gpu.start()
     try:
-        played.memory.limited = False
-        yield played
+        virtual_gpu.memory.limited = False
+        yield virtual_gpu
     except BaseException:
-        played.abandon()
+        virtual_gpu.abandon()
         raise
     if keep:
-        played.stop()
+        virtual_gpu.stop()
     else:
-        played.abandon()
+        virtual_gpu.abandon()
 
 
 def shares(run: Run | None) -> dict[str, float]:
-    """What the last step of a run went to, by LIMITS; empty where nothing of it was recorded on a GPU."""
+    """Return the shares of the last step's time, by LIMITS; empty if nothing was recorded on a GPU."""
     if run is None:
         return {}
-    found = steps(run)
-    last = np.arange(len(found)) == len(found) - 1
-    accounts = ledger(run, replace(found, interior=last))
-    if accounts is None or accounts.device != "gpu":
+    run_steps = steps(run)
+    is_last = np.arange(len(run_steps)) == len(run_steps) - 1
+    step_ledger = ledger(run, replace(run_steps, interior=is_last))
+    if step_ledger is None or step_ledger.device != "gpu":
         return {}
-    return {limit: accounts.frac(*parts) for limit, parts in LIMITS.items()}
+    return {limit: step_ledger.frac(*parts) for limit, parts in LIMITS.items()}
 
 
 def begun(step: Step, batch: int | None) -> Step:
-    """Run the first step; gives what runs the following ones, which a step that only builds returns."""
-    made = _call(step, batch)
-    if not (inspect.isroutine(made) or isinstance(made, functools.partial)):
+    """Run the first step. Return the function for the next ones: a step that only builds the model returns it."""
+    result = _call(step, batch)
+    if not (inspect.isroutine(result) or isinstance(result, functools.partial)):
         return step
-    _call(made, batch)
-    return made
+    _call(result, batch)
+    return result
 
 
 def _call(step: Step, batch: int | None) -> object:
-    given = takes_one(step)
-    if given is None or (batch is None and given.default is not inspect.Parameter.empty):
+    parameter = takes_one(step)
+    if parameter is None or (batch is None and parameter.default is not inspect.Parameter.empty):
         return step()
     if batch is None:
-        raise RunError("The step cannot be run.", why="it takes a batch size", fix="say which: batch=32")
+        raise RunError(
+            "The step needs a batch size.",
+            why=f"its parameter `{parameter.name}` has no default, and no batch was given",
+            fix="pass one: batch=32",
+        )
     return step(batch)
 
 
 def takes_one(step: Step) -> inspect.Parameter | None:
-    """The parameter of a step that is its batch size; None where it has none."""
+    """Return the parameter of a step that is its batch size; None if it has none."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return next((each for each in inspect.signature(step).parameters.values() if each.kind in kinds), None)
 
 
 def stretch(
-    played: Played, wanted: GpuSpec, body: Step, batch: int | None, *, collect: bool = True, ranged: bool = True
+    virtual_gpu: Played, spec: GpuSpec, body: Step, batch: int | None, *, collect: bool = True, ranged: bool = True
 ) -> Measured:
-    """One step, timed, with what it needs at most; its range takes some more time."""
-    if collect:  # a model that the step before made and dropped may still hang in a cycle
+    """Run and time one step and measure its peak memory. `ranged`: also compute its range, which takes longer."""
+    if collect:  # a model that the previous step built and dropped may still be alive in a reference cycle
         collect_garbage()
-    memory = played.memory
+    memory = virtual_gpu.memory
     memory.reset_peak()
-    held, retries, refused = memory.use(), memory.retries, memory.refused
+    before, retries, refused = memory.use(), memory.retries, memory.refused
     _settle()
-    played.mark()
+    virtual_gpu.mark()
     _call(body, batch)
     peak = memory.peak()
     phases = tuple(memory.peak(phase) for phase in memory.phases)
-    rebuilt = Role.PARAMETER in peak.by_role and Role.PARAMETER not in held.by_role
+    rebuilt = Role.PARAMETER in peak.by_role and Role.PARAMETER not in before.by_role
     peak, state = _with_state(phases) if rebuilt else (peak, 0)
     return Measured(
-        spec=wanted,
+        spec=spec,
         batch=batch,
-        step_ns=played.step_ns,
-        range_ns=played.step_range_ns if ranged else None,
+        step_ns=virtual_gpu.step_ns,
+        range_ns=virtual_gpu.step_range_ns if ranged else None,
         peak=peak,
         phases=phases,
         reserved_bytes=memory.max_reserved_bytes + state,
-        outside_bytes=sum(each.bytes for each in allowances(wanted)),
+        outside_bytes=sum(each.bytes for each in allowances(spec)),
         usable_bytes=memory.capacity_bytes,
         rebuilt=rebuilt,
         state_bytes=state,
         retries=memory.retries - retries,
         refused=memory.refused - refused,
-        assumptions=played.assumptions,
-        from_host=played.from_host,
+        assumptions=virtual_gpu.assumptions,
+        from_host=virtual_gpu.from_host,
     )
 
 
 def _settle() -> None:
-    """Call PyTorch once: the Python time before a call is the call's, and ours is none of the step's."""
+    """Call PyTorch once. Python time before a call is charged to the call; this keeps ours out of the step."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.empty(0, device="cuda")
 
 
 def _with_state(phases: Sequence[Use]) -> tuple[Use, int]:
-    """The peak of a step with the optimizer's state in it from the start, and how much that adds to the highest."""
+    """Return the peak of a step as if the optimizer state existed from its start, and how much that adds to it."""
     state = max(use.by_role.get(Role.OPTIMIZER, 0) for use in phases)
-    lacking = {use.phase: state - use.by_role.get(Role.OPTIMIZER, 0) for use in phases}
-    most = max(phases, key=lambda use: use.bytes + lacking[use.phase])
-    by_role = {**most.by_role, **({Role.OPTIMIZER: state} if state else {})}
-    whole = most.bytes + lacking[most.phase]
-    return Use(whole, most.phase, by_role), whole - max(use.bytes for use in phases)
+    missing_state = {use.phase: state - use.by_role.get(Role.OPTIMIZER, 0) for use in phases}
+    peak = max(phases, key=lambda use: use.bytes + missing_state[use.phase])
+    by_role = {**peak.by_role, **({Role.OPTIMIZER: state} if state else {})}
+    peak_bytes = peak.bytes + missing_state[peak.phase]
+    return Use(peak_bytes, peak.phase, by_role), peak_bytes - max(use.bytes for use in phases)

@@ -1,9 +1,9 @@
-"""The memory of a GPU that is not there: what is in use, for what, and what was when most was.
+"""The memory of a virtual GPU: what is in use, for which role, and the peak of each phase.
 
-What is in use is counted to the byte, every piece rounded up to 512 bytes; what PyTorch would hold of the GPU is
-simulated by gpulab.virtual.memory_fit.allocator. What a piece is for is often learned later: which tensors are
-gradients, what of the forward pass is kept for backward. So whoever was there at a maximum is remembered, and asked
-when told.
+Memory in use is exact, with every allocation rounded up to 512 bytes; the memory that PyTorch would reserve is
+simulated by gpulab.virtual.memory_fit.allocator. The role of an allocation is often known only later: which tensors
+are gradients, which activations are kept for backward. So a peak remembers its allocations, and their roles are read
+when the peak is queried.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gpulab.virtual.op_log.ops import Phase, Role
 
 __all__ = ["Allowance", "Full", "Memory", "Use", "allowances"]
 
-_WORKSPACE_BYTES = {True: 32 * 2**20, False: 8_519_680}  # of one cuBLAS handle: Hopper and later, before it
-_HANDLES = 2  # the thread that runs forward and the one that runs backward have one each
+_WORKSPACE_BYTES = {True: 32 * 2**20, False: 8_519_680}  # per cuBLAS handle: Hopper and later, older GPUs
+_HANDLES = 2  # one per thread: forward and backward run in different threads
 _WORKSPACE_SOURCE = "PyTorch's default, CUBLAS_WORKSPACE_CONFIG: 32 MiB from Hopper on, else 8.1 MiB"
 _CONTEXT_SOURCE = "an allowance, not measured: reports for CUDA 11.7 and later say 300 to 600 MiB, by GPU and driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Memory that is needed beside tensors, as a stated figure: it is not simulated."""
+    """Memory needed in addition to tensors: a fixed value with a source, not simulated."""
 
     what: str
     bytes: int
@@ -34,9 +34,9 @@ class Allowance:
 
 
 def allowances(spec: GpuSpec) -> tuple[Allowance, ...]:
-    """What a training process takes of a GPU beside its tensors.
+    """Return the memory that a training process needs in addition to its tensors.
 
-    cuDNN's workspaces are not among them: they are not known, and can be some hundred MiB for convolutions.
+    cuDNN workspaces are not included: their size is unknown and can be some hundred MiB for convolutions.
     """
     workspaces = _HANDLES * _WORKSPACE_BYTES[spec.generation >= 90]
     return (
@@ -47,7 +47,7 @@ def allowances(spec: GpuSpec) -> tuple[Allowance, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much was in use at a moment, in which phase, and for what; the roles sum to all of it."""
+    """Memory in use at one time, with the phase; `by_role` sums to `bytes`."""
 
     bytes: int
     phase: Phase
@@ -55,209 +55,206 @@ class Use:
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
-    """One piece of memory in use."""
+class _Allocation:
+    """One allocation."""
 
     bytes: int  # rounded up
-    number: int  # counted from the first piece
+    number: int  # in order of allocation
     phase: Phase
-    stretch: int  # in which stretch of that phase it came
-    block: Block | None  # None: of no bytes
+    phase_index: int  # number of phase changes before it
+    block: Block | None  # None for an allocation of 0 bytes
     role: Role | None = None
-    kept: bool = True  # it is there yet, or was when that stretch ended
+    outlives_phase: bool = True  # it is in use, or was when its phase ended
 
 
 @dataclass(slots=True, eq=False)
 class _Peak:
-    """The most in use in one phase: all pieces up to a number, but for those gone by then."""
+    """The peak of one phase: all allocations up to `number`, without those freed before the peak."""
 
     bytes: int
     number: int
-    gone: list[_Piece]  # were there then, and are not any more
+    freed: list[_Allocation]  # in use at the peak, freed since
 
 
 class Memory:
-    """Memory given out and taken back by key; keys are the caller's.
+    """Allocates and frees memory by keys that the caller chooses.
 
-    `outside_bytes` of the capacity is not PyTorch's to have: the CUDA context, and what else is not simulated.
+    `outside_bytes` of the capacity is not available to PyTorch: the CUDA context and all else that is not simulated.
     """
 
     def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:
         self._allocator = CachingAllocator(capacity_bytes, outside_bytes)
-        self._pieces: dict[int, _Piece] = {}
+        self._allocations: dict[int, _Allocation] = {}
         self._peaks: dict[Phase, _Peak] = {}
         self._phase = Phase.SETUP
-        self._stretch = 0
+        self._phase_index = 0
         self._number = 0
         self._allocated_bytes = 0
-        self.script: Script | None = None  # where all that is asked for is to be noted
+        self.script: Script | None = None  # records all allocations, if set
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the GPU, for this process."""
+        """GPU memory that this process can use."""
         return self._allocator.capacity_bytes
 
     @property
     def outside_bytes(self) -> int:
-        """Of the capacity, what PyTorch cannot have."""
+        """Part of the capacity that PyTorch cannot use."""
         return self._allocator.outside_bytes
 
     @property
     def free_bytes(self) -> int:
-        """What the driver would still give, as torch.cuda.mem_get_info() tells."""
+        """Bytes that cudaMalloc could still serve, as torch.cuda.mem_get_info() returns."""
         return max(0, self._allocator.free_bytes)
 
     @property
     def allocated_bytes(self) -> int:
-        """In use, each piece rounded up to 512 bytes.
+        """Bytes in use, each allocation rounded up to 512 bytes.
 
-        torch.cuda.memory_allocated() tells a little more, `stats()["allocated_bytes.all.current"]`: with it counts
-        what was too little to split off a block.
+        torch.cuda.memory_allocated() returns a little more, `stats()["allocated_bytes.all.current"]`: it includes
+        remainders that are too small to split off a block.
         """
         return self._allocated_bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """What PyTorch's allocator would hold, in use or not."""
+        """Bytes that PyTorch's allocator would reserve, in use or cached."""
         return self._allocator.reserved_bytes
 
     @property
     def max_allocated_bytes(self) -> int:
-        """The most in use since the start, or since the last reset."""
+        """Peak of `allocated_bytes` since the start or the last reset."""
         return self.peak().bytes
 
     @property
     def max_reserved_bytes(self) -> int:
-        """The most that would be held since the start, or since the last reset."""
+        """Peak of `reserved_bytes` since the start or the last reset."""
         return self._allocator.max_reserved_bytes
 
     @property
     def retries(self) -> int:
-        """How often the GPU was so full that the whole cache had to be given back, which takes long on a real one."""
+        """Times the whole cache was released because the GPU was full, which is slow on a real GPU."""
         return self._allocator.retries
 
     def phase(self, phase: Phase) -> None:
-        """A phase begins; the same phase again goes on."""
+        """Begin a phase; has no effect if it is the current one."""
         if phase is not self._phase:
             self._phase = phase
-            self._stretch += 1
-            self._rise()
+            self._phase_index += 1
+            self._update_peak()
 
     def allocate(self, key: int, bytes: int, phase: Phase, stream: int = DEFAULT_STREAM) -> None:
-        """Give out memory. Raises Full where there is none left; then nothing is held under the key.
+        """Allocate memory. Raises Full if there is none left; nothing is allocated then.
 
-        Raises ValueError for a key that holds memory already: that is a mistake of the caller.
+        Raises ValueError if the key is in use, which is a mistake of the caller.
         """
-        if key in self._pieces:
-            raise ValueError(f"key {key} holds memory already")
+        if key in self._allocations:
+            raise ValueError(f"key {key} already has memory")
         self.phase(phase)
         block = self._allocator.allocate(bytes, stream) if bytes else None
         size = rounded_bytes(bytes) if bytes else 0
         self._number += 1
-        self._pieces[key] = _Piece(size, self._number, phase, self._stretch, block)
+        self._allocations[key] = _Allocation(size, self._number, phase, self._phase_index, block)
         if self.script is not None:
             self.script.asked(self._number, bytes, stream)
         self._allocated_bytes += size
-        self._rise()
+        self._update_peak()
 
     def free(self, key: int) -> None:
-        """Take memory back. Raises KeyError for a key that holds none."""
-        piece = self._pieces.pop(key)
-        piece.kept = piece.stretch != self._stretch
-        self._allocated_bytes -= piece.bytes
+        """Free memory. Raises KeyError if the key has none."""
+        allocation = self._allocations.pop(key)
+        allocation.outlives_phase = allocation.phase_index != self._phase_index
+        self._allocated_bytes -= allocation.bytes
         for peak in self._peaks.values():
-            if piece.number <= peak.number:
-                peak.gone.append(piece)
-        if piece.block is not None:
-            self._allocator.free(piece.block)
+            if allocation.number <= peak.number:
+                peak.freed.append(allocation)
+        if allocation.block is not None:
+            self._allocator.free(allocation.block)
             if self.script is not None:
-                self.script.given_back(piece.number)
+                self.script.given_back(allocation.number)
 
     def role(self, key: int, role: Role) -> None:
-        """What the memory under a key is for; it counts for the time before it was known as well.
-
-        Raises KeyError for a key that holds none.
-        """
-        self._pieces[key].role = role
+        """Set the role of an allocation; it applies to earlier peaks, too. Raises KeyError if the key has no memory."""
+        self._allocations[key].role = role
 
     def address(self, key: int) -> int:
-        """Where the memory under a key would lie; -1 for a piece of no bytes."""
-        block = self._pieces[key].block
+        """Return the simulated address of an allocation; -1 if it has 0 bytes."""
+        block = self._allocations[key].block
         return -1 if block is None else block.address
 
     def use(self) -> Use:
-        """What is in use now."""
-        return _told(self._allocated_bytes, self._phase, self._pieces.values())
+        """Return the memory in use now."""
+        return _use(self._allocated_bytes, self._phase, self._allocations.values())
 
     def peak(self, phase: Phase | None = None) -> Use:
-        """What was in use when most was, in one phase or in all, since the start or the last reset.
+        """Return the memory in use at the peak, of one phase or of all, since the start or the last reset.
 
-        A phase in which the program has not been had nothing in use; `phases` tells which those are not.
+        A phase that the program did not enter has a peak of 0 bytes; `phases` lists the others.
         """
         phases = (phase,) if phase is not None else self.phases
-        seen = [(each, self._peaks[each]) for each in phases if each in self._peaks]
-        if not seen:
+        peaks = [(each, self._peaks[each]) for each in phases if each in self._peaks]
+        if not peaks:
             return Use(0, phase or self._phase, {})
-        where, most = max(seen, key=lambda each: (each[1].bytes, -each[1].number))
-        there = (piece for piece in self._pieces.values() if piece.number <= most.number)
-        return _told(most.bytes, where, [*there, *most.gone])
+        peak_phase, peak = max(peaks, key=lambda item: (item[1].bytes, -item[1].number))
+        in_use = (allocation for allocation in self._allocations.values() if allocation.number <= peak.number)
+        return _use(peak.bytes, peak_phase, [*in_use, *peak.freed])
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases with memory in use, in which the program was since the start or the last reset."""
+        """The phases with memory in use that the program entered since the start or the last reset."""
         return tuple(each for each in Phase if each in self._peaks)
 
     def reset_peak(self) -> None:
-        """Forget every maximum; what is in use now is the least of the next."""
+        """Reset all peaks to the memory in use now."""
         self._allocator.reset_peak()
         self._peaks.clear()
-        self._rise()
+        self._update_peak()
 
     def empty_cache(self) -> None:
-        """Give back to the driver what is held and not in use, as torch.cuda.empty_cache() does."""
+        """Release cached memory to the driver, as torch.cuda.empty_cache() does."""
         self._allocator.empty_cache()
         if self.script is not None:
             self.script.emptied()
 
     @property
     def refused(self) -> int:
-        """How often there was no memory left for a piece."""
+        """Number of allocations that did not fit."""
         return self._allocator.refused
 
     @property
     def limited(self) -> bool:
-        """False: what has no room is counted as refused and given out all the same, to learn how much is needed."""
+        """Whether allocations that do not fit raise Full; if False, they are counted as refused and served."""
         return self._allocator.limited
 
     @limited.setter
     def limited(self, limited: bool) -> None:
-        """From now on."""
+        """Set the limit for later allocations."""
         self._allocator.limited = limited
 
     def stats(self) -> dict[str, int]:
-        """The figures of torch.cuda.memory_stats() that can be told."""
+        """Return the values of torch.cuda.memory_stats() that are simulated."""
         return self._allocator.stats()
 
-    def _rise(self) -> None:
-        """Remember this moment, if it is the highest of its phase."""
+    def _update_peak(self) -> None:
+        """Record a new peak of the current phase, if there is one."""
         peak = self._peaks.get(self._phase)
         if peak is None:
             if self._allocated_bytes:
                 self._peaks[self._phase] = _Peak(self._allocated_bytes, self._number, [])
         elif self._allocated_bytes > peak.bytes:
             peak.bytes, peak.number = self._allocated_bytes, self._number
-            peak.gone = []
+            peak.freed = []
 
 
-def _told(total: int, phase: Phase, pieces: Iterable[_Piece]) -> Use:
+def _use(total_bytes: int, phase: Phase, allocations: Iterable[_Allocation]) -> Use:
     by_role = dict.fromkeys(Role, 0)
-    for piece in pieces:
-        by_role[_role(piece)] += piece.bytes
-    return Use(total, phase, {role: held for role, held in by_role.items() if held})
+    for allocation in allocations:
+        by_role[_role(allocation)] += allocation.bytes
+    return Use(total_bytes, phase, {role: role_bytes for role, role_bytes in by_role.items() if role_bytes})
 
 
-def _role(piece: _Piece) -> Role:
-    if piece.role is not None:
-        return piece.role
-    # What came in forward and went before its end was in between; what stayed is for backward.
-    return Role.ACTIVATION if piece.phase is Phase.FORWARD and piece.kept else Role.TEMPORARY
+def _role(allocation: _Allocation) -> Role:
+    if allocation.role is not None:
+        return allocation.role
+    # Forward allocations that outlive forward are kept for backward; the others are temporaries.
+    return Role.ACTIVATION if allocation.phase is Phase.FORWARD and allocation.outlives_phase else Role.TEMPORARY

@@ -1,6 +1,6 @@
-"""The self-test's program: a small training loop on a virtual GPU, part by part, run in a process of its own.
+"""The self-test program: a small training loop on a virtual GPU, run in a subprocess.
 
-It writes a line as each part begins, so that whoever reads it knows which part a crash or a hang belongs to.
+It writes a line when each part begins, so that the parent process knows which part crashed or hung.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any
 
 from gpulab.virtual.selftest.progress import BEGINS, DONE, FAILED, MARK, START
 
-_GPU = "h100"  # one that has everything: flash attention, bfloat16
+_GPU = "h100"  # supports all features: flash attention, bfloat16
 
 
 class WrongError(Exception):
-    """PyTorch did something else on the virtual GPU than it does on a GPU."""
+    """PyTorch behaves differently on the virtual GPU than on a GPU."""
 
 
 def main() -> None:
-    """Run all parts; tells the first that fails, and ends."""
-    _say(BEGINS + START)
+    """Run all parts; stop at the first that fails and write its error."""
+    _write(BEGINS + START)
     try:
         _run()
-    except Exception as error:  # whatever it is, it is what the self-test is there to find
-        _say(FAILED + f"{type(error).__name__}: {' '.join(str(error).split())}")
+    except Exception as error:  # any error is a result of the self-test
+        _write(FAILED + f"{type(error).__name__}: {' '.join(str(error).split())}")
     else:
-        _say(DONE)
+        _write(DONE)
 
 
-def _say(words: str) -> None:
-    sys.stdout.write(f"{MARK}{words}\n")
+def _write(text: str) -> None:
+    sys.stdout.write(f"{MARK}{text}\n")
     sys.stdout.flush()
 
 
-def _part(name: str) -> None:
-    _say(BEGINS + name)
+def _begin(name: str) -> None:
+    _write(BEGINS + name)
 
 
-def _must(right: bool, what: str) -> None:
-    if not right:
-        raise WrongError(what)
+def _check(condition: bool, error: str) -> None:
+    if not condition:
+        raise WrongError(error)
 
 
 def _run() -> None:
@@ -52,25 +52,25 @@ def _run() -> None:
     from gpulab.virtual.session import VirtualGpu
 
     presume(Selftest(True, "this is the self-test", str(torch.__version__), 0.0))
-    _on_the_cpu()  # imports what PyTorch imports late, and what must be the same afterwards
+    _on_the_cpu()  # triggers PyTorch's lazy imports, and shows that the CPU works before and after
     before, available = _functions(), torch.cuda.is_available()
-    _part("entering it")
+    _begin("starting the virtual GPU")
     with VirtualGpu(_GPU, "self-test", host=Host.usual()) as gpu:
         for name, part in _PARTS.items():
-            _part(name)
+            _begin(name)
             part()
-        _part("leaving it")
-    _part("PyTorch after leaving it")
+        _begin("stopping the virtual GPU")
+    _begin("restoring PyTorch")
     changed = [name for name, value in _functions().items() if before.get(name, value) is not value]
-    _must(not changed, f"not as before: {', '.join(changed[:5])}")
-    _must(torch.cuda.is_available() == available, "torch.cuda.is_available() is not as before")
+    _check(not changed, f"these functions were not restored: {', '.join(changed[:5])}")
+    _check(torch.cuda.is_available() == available, "torch.cuda.is_available() was not restored")
     _on_the_cpu()
-    _part("what was recorded")
-    _recorded(gpu.run)
+    _begin("recording")
+    _check_run(gpu.run)
 
 
 def _on_the_cpu() -> None:
-    """PyTorch itself."""
+    """Run one training step on the CPU."""
     import torch
 
     layer = torch.nn.Linear(4, 4)
@@ -78,12 +78,15 @@ def _on_the_cpu() -> None:
         out = layer(torch.ones(2, 4))
     out.float().sum().backward()
     torch.optim.AdamW(layer.parameters()).step()
-    _must(torch.ones(3).sum().item() == 3.0, "three ones do not sum to 3")
-    _must(out.dtype is torch.bfloat16 and layer.weight.grad is not None, "a step on the CPU is not as it should be")
+    _check(torch.ones(3).sum().item() == 3.0, "torch.ones(3).sum() is not 3 on the CPU")
+    _check(
+        out.dtype is torch.bfloat16 and layer.weight.grad is not None,
+        "a training step on the CPU gives a wrong dtype or no gradient",
+    )
 
 
 def _functions() -> dict[str, Any]:
-    """Every function and class that PyTorch's modules and main classes hold, by name."""
+    """Return every function and class of PyTorch's modules and main classes, by name."""
     import torch
     from torch._subclasses import fake_tensor
     from torch.utils.data import DataLoader
@@ -119,20 +122,23 @@ def _forward_and_backward() -> None:
         model(torch.randn(4, 3, 8, 8, device="cuda")), torch.randint(16, (4,)).cuda()
     )
     loss.backward()  # type: ignore[no-untyped-call]
-    _must(loss.device.type == "cuda" and loss.dim() == 0, "the loss is not one number on the GPU")
+    _check(loss.device.type == "cuda" and loss.dim() == 0, "the loss is not a scalar on the GPU")
     for parameter in model.parameters():
-        _must(parameter.grad is not None and parameter.grad.is_cuda, "a parameter has no gradient on the GPU")
-        _must(parameter.grad.shape == parameter.shape, "a gradient has another shape than its parameter")
+        _check(parameter.grad is not None and parameter.grad.is_cuda, "a parameter has no gradient on the GPU")
+        _check(parameter.grad.shape == parameter.shape, "a gradient and its parameter have different shapes")
 
 
 def _memory() -> None:
     import torch
 
     before = torch.cuda.memory_allocated()
-    kept = torch.empty(512, 512, device="cuda")
-    _must(torch.cuda.memory_allocated() - before == 512 * 512 * 4, "a tensor of 1 MiB does not take 1 MiB")
-    del kept
-    _must(torch.cuda.memory_allocated() == before, "a tensor's memory is not given back")
+    tensor = torch.empty(512, 512, device="cuda")
+    _check(
+        torch.cuda.memory_allocated() - before == 512 * 512 * 4,
+        "memory_allocated() does not grow by 1 MiB for a tensor of 1 MiB",
+    )
+    del tensor
+    _check(torch.cuda.memory_allocated() == before, "the memory of a deleted tensor is not freed")
 
 
 def _optimizers() -> None:
@@ -153,30 +159,30 @@ def _autocast() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("cuda", dtype=dtype):
             out = layer(x)
-            _must(out.dtype is dtype, f"a linear layer gives {out.dtype} under autocast to {dtype}")
-            _must(out.softmax(-1).dtype is torch.float32, "softmax is not in float32 under autocast")
+            _check(out.dtype is dtype, f"a linear layer returns {out.dtype} under autocast with {dtype}")
+            _check(out.softmax(-1).dtype is torch.float32, "softmax does not return float32 under autocast")
         out.float().sum().backward()
-    _must(layer(x).dtype is torch.float32, "autocast goes on after its end")
+    _check(layer(x).dtype is torch.float32, "autocast stays active after its end")
     grad = layer.weight.grad
-    _must(grad is not None and grad.dtype is torch.float32, "a gradient is not of its parameter's type")
+    _check(grad is not None and grad.dtype is torch.float32, "a gradient does not have the dtype of its parameter")
 
 
 def _attention() -> None:
     import torch
 
-    given: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
-    query, key, value = (torch.randn(2, 4, 16, 64, **given) for _ in range(3))
+    options: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
+    query, key, value = (torch.randn(2, 4, 16, 64, **options) for _ in range(3))
     out: Any = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     out.sum().backward()
-    _must(query.grad is not None and query.grad.shape == query.shape, "attention gives no gradient")
+    _check(query.grad is not None and query.grad.shape == query.shape, "attention computes no gradient for the query")
 
 
 def _scaler() -> None:
     import torch
 
-    model, stepped = _network(), []
+    model, optimizer_steps = _network(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.register_step_post_hook(lambda *given: stepped.append(1))
+    optimizer.register_step_post_hook(lambda *_: optimizer_steps.append(1))
     scaler = torch.amp.GradScaler("cuda")
     for _ in range(2):
         optimizer.zero_grad()
@@ -185,33 +191,33 @@ def _scaler() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-    _must(len(stepped) == 2, "GradScaler left steps out")
+    _check(len(optimizer_steps) == 2, "GradScaler skips optimizer steps")
 
 
 class Numbers:
-    """A dataset; workers find it by name."""
+    """A dataset at module level, so that workers can import it."""
 
     def __len__(self) -> int:
         return 6
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         import torch
 
-        return torch.full((3,), float(place)), place
+        return torch.full((3,), float(index)), index
 
 
 def _loader() -> None:
     import torch
     from torch.utils.data import DataLoader
 
-    for workers in (0, 1) if sys.platform == "linux" else (0,):  # starting one takes long elsewhere
+    for workers in (0, 1) if sys.platform == "linux" else (0,):  # starting a worker is slow on other systems
         batches = 0
-        for numbers, places in DataLoader(Numbers(), batch_size=2, num_workers=workers, pin_memory=True):  # type: ignore[arg-type]
-            _must(places.tolist() == [2 * batches, 2 * batches + 1], "a DataLoader's batches are not real")
-            _must(numbers.is_pinned(), "a DataLoader's batches are not pinned")
-            _must(numbers.to("cuda", non_blocking=True).is_cuda, "a batch does not go to the GPU")
+        for numbers, indices in DataLoader(Numbers(), batch_size=2, num_workers=workers, pin_memory=True):  # type: ignore[arg-type]
+            _check(indices.tolist() == [2 * batches, 2 * batches + 1], "a DataLoader returns wrong values")
+            _check(numbers.is_pinned(), "a DataLoader with pin_memory=True returns unpinned batches")
+            _check(numbers.to("cuda", non_blocking=True).is_cuda, "a batch cannot be copied to the GPU")
             batches += 1
-        _must(batches == 3, "a DataLoader's pass has another length")
+        _check(batches == 3, "a DataLoader returns a wrong number of batches")
     torch.cuda.synchronize()
 
 
@@ -219,8 +225,11 @@ def _values() -> None:
     import torch
 
     total = torch.randn(4, device="cuda").sum()
-    _must(isinstance(total.item(), float), "item() gives no number")
-    _must(total.cpu().device.type == "cpu" and len(torch.ones(3).cuda().tolist()) == 3, "cpu() or tolist() fails")
+    _check(isinstance(total.item(), float), "item() does not return a float")
+    _check(
+        total.cpu().device.type == "cpu" and len(torch.ones(3).cuda().tolist()) == 3,
+        "cpu() or tolist() returns a wrong result",
+    )
 
 
 def _streams() -> None:
@@ -235,24 +244,24 @@ def _streams() -> None:
     torch.cuda.current_stream().wait_stream(side)
     end.record()
     torch.cuda.synchronize()
-    _must(start.elapsed_time(end) > 0, "an event's time does not go on")
+    _check(start.elapsed_time(end) > 0, "elapsed_time() between two events is 0")
 
 
 _PARTS: dict[str, Callable[[], None]] = {
     "forward and backward": _forward_and_backward,
     "memory": _memory,
-    "an optimizer's step": _optimizers,
+    "optimizer steps": _optimizers,
     "autocast": _autocast,
     "attention": _attention,
     "GradScaler": _scaler,
-    "a DataLoader": _loader,
-    "reading values": _values,
+    "DataLoader": _loader,
+    "item, cpu and tolist": _values,
     "streams and events": _streams,
 }
 
 
-def _recorded(run: Any) -> None:
-    """What the parts must have left in the run."""
+def _check_run(run: Any) -> None:
+    """Check that the operators of all parts were recorded."""
     names = {name for name in run.event_rows.words("name").to_list() if name}
     for name in ("aten::addmm", "aten::convolution_backward", "aten::_foreach_add_", "aten::_scaled_dot_product_flash"):
-        _must(any(name in each for each in names), f"no {name} was recorded")
+        _check(any(name in each for each in names), f"{name} was not recorded")

@@ -1,4 +1,4 @@
-"""The lines that the self-test writes as it goes: one as each part begins, one at the end."""
+"""Parse the output of the self-test program: one line when a part begins, one line at the end."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ START = "importing PyTorch"
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the self-test came, by its output."""
+    """Progress of the self-test, from its output."""
 
-    part: str  # the last one that began
-    failure: str | None  # the error in it
+    part: str  # the last part that began
+    failure: str | None  # the error in that part
     done: bool
 
 
 def read_progress(output: str) -> Progress:
-    """Parse the output of the program; other libraries may have written into it."""
+    """Parse the program's output, which may contain lines of other libraries."""
     part, failure, done = START, None, False
     for line in output.splitlines():
-        _, mark, words = line.partition(MARK)
+        _, mark, text = line.partition(MARK)
         if not mark:
             continue
-        if words.startswith(BEGINS):
-            part = words.removeprefix(BEGINS)
-        elif words.startswith(FAILED):
-            failure = words.removeprefix(FAILED)
-        elif words == DONE:
+        if text.startswith(BEGINS):
+            part = text.removeprefix(BEGINS)
+        elif text.startswith(FAILED):
+            failure = text.removeprefix(FAILED)
+        elif text == DONE:
             done = True
     return Progress(part, failure, done)

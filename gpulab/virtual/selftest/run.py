@@ -1,10 +1,9 @@
-"""Whether the virtual GPU works with this PyTorch: tried once, in a process of its own, before the user's is touched.
+"""Run the self-test: whether the virtual GPU works with the installed PyTorch.
 
-The virtual GPU stands on PyTorch's insides, and those differ from version to version. The versions in TESTED were
-tried with all that gpulab's tests ask, and are not tried again where those tests ran. Any other is given a small
-training loop first, and that it was passed is remembered in the user's cache folder. Where it fails, or kills its
-process, or hangs, the answer says so, and the virtual GPU counts instead of playing: see
-gpulab.virtual.device.counting.
+The virtual GPU depends on PyTorch internals, which differ between versions. The versions in TESTED passed all tests of
+gpulab and are not tested again on the platform of those tests. For any other version, a small training loop runs once
+in a subprocess, before the user's process is touched; a success is remembered in the user's cache folder. If it fails,
+crashes or hangs, the result says so, and the virtual GPU only counts operators: see gpulab.virtual.device.counting.
 """
 
 from __future__ import annotations
@@ -20,92 +19,92 @@ from gpulab.user_data import selftests
 from gpulab.virtual.selftest.progress import read_progress
 from gpulab.wording import duration
 
-TESTED = frozenset({"2.13", "2.12", "2.10", "2.7"})  # of PyTorch, on Linux without a GPU
-LONGEST_S = 180.0  # importing PyTorch alone takes a minute from some networks' disks
-MOST_WORDS = 300  # characters of an error
+TESTED = frozenset({"2.13", "2.12", "2.10", "2.7"})  # PyTorch versions tested on Linux without a GPU
+LONGEST_S = 180.0  # importing PyTorch alone takes a minute from some network disks
+MOST_WORDS = 300  # characters of an error message that are shown
 _PROGRAM = "from gpulab.virtual.selftest.program import main; main()"
 
 
 @dataclass(frozen=True)
 class Selftest:
-    """What came of it."""
+    """Result of the self-test."""
 
     ok: bool
-    why: str  # what was tried, or what failed
-    torch: str  # its version
-    seconds: float  # that it took; 0 where nothing was tried
+    why: str  # what was tested, or what failed
+    torch: str  # PyTorch version
+    seconds: float  # duration of the self-test; 0 if it was not run
 
     def __str__(self) -> str:
-        return f"PyTorch {self.torch}: {'works' if self.ok else 'does not work'} with the virtual GPU ({self.why})"
+        return f"The virtual GPU {'works' if self.ok else 'does not work'} with PyTorch {self.torch} ({self.why})"
 
 
 def playable() -> Selftest:
-    """Whether the virtual GPU works on this PyTorch, tried only where that is not known yet."""
+    """Return whether the virtual GPU works with this PyTorch; run the self-test only if that is not known yet."""
     version = _torch_version()
-    if _KNOWN:
-        return _KNOWN[-1]
+    if _RESULT:
+        return _RESULT[-1]
     if _tested(version):
-        return Selftest(True, "tested with this version of gpulab", version, 0.0)
+        return Selftest(True, "this version of gpulab is tested with it", version, 0.0)
     if selftests.worked(_versions(version)):
-        return Selftest(True, "the self-test was passed here before", version, 0.0)
+        return Selftest(True, "the self-test passed earlier on this machine", version, 0.0)
     return selftest()
 
 
 def _tested(version: str) -> bool:
-    """Whether this is a PyTorch that was tested, in surroundings that were."""
+    """Whether this PyTorch version is tested, and on a platform like this one."""
     import torch
 
-    # Counting devices asks NVML, and so does not begin with CUDA, as asking whether it is available may.
-    known = ".".join(version.split(".")[:2]) in TESTED
-    return known and sys.platform == "linux" and torch.cuda.device_count() == 0
+    # device_count() uses NVML; is_available() may initialize CUDA.
+    is_tested = ".".join(version.split(".")[:2]) in TESTED
+    return is_tested and sys.platform == "linux" and torch.cuda.device_count() == 0
 
 
 def selftest(longest_s: float = LONGEST_S) -> Selftest:
-    """Try the virtual GPU in a process of its own, in 3 to 8 seconds; this process goes by the answer from now on."""
+    """Run the self-test in a subprocess, in 3 to 8 seconds, and use its result in this process from now on."""
     version = _torch_version()
-    began = time.perf_counter()
-    failed = failure(_PROGRAM, longest_s)
-    seconds = round(time.perf_counter() - began, 1)
-    told = Selftest(failed is None, failed or "the self-test was passed", version, seconds)
-    if told.ok:
+    start = time.perf_counter()
+    error = failure(_PROGRAM, longest_s)
+    seconds = round(time.perf_counter() - start, 1)
+    result = Selftest(error is None, error or "the self-test passed", version, seconds)
+    if result.ok:
         selftests.keep(_versions(version))
-    presume(told)
-    return told
+    presume(result)
+    return result
 
 
-def presume(told: Selftest) -> None:
-    """Take this for the answer in this process, until `selftest()` is asked again."""
-    _KNOWN[:] = [told]
+def presume(result: Selftest) -> None:
+    """Use this result in this process, until `selftest()` runs again."""
+    _RESULT[:] = [result]
 
 
 def forget() -> None:
-    """Know nothing any more, as a new process does."""
-    _KNOWN.clear()
+    """Forget the result of this process."""
+    _RESULT.clear()
 
 
-_KNOWN: list[Selftest] = []
+_RESULT: list[Selftest] = []
 
 
 def failure(program: str, longest_s: float) -> str | None:
-    """The error of a process that runs this program, in one line; None where it succeeds."""
+    """Run a program in a subprocess and return its error in one line; None if it succeeds."""
     if not sys.executable:
-        return "this Python cannot start another one to try it in"
+        return "the self-test cannot run, because sys.executable is not set"
     command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"]
     try:
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=longest_s, check=False)
-    except subprocess.TimeoutExpired as late:
-        part = read_progress(_text(late.stdout)).part
-        return f"{part} did not end within {duration(1e9 * longest_s)}"
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=longest_s, check=False)
+    except subprocess.TimeoutExpired as timeout:
+        part = read_progress(_text(timeout.stdout)).part
+        return f"{part} did not finish within {duration(1e9 * longest_s)}"
     except OSError as error:
-        return f"no process could be started to try it in: {error}"
-    seen = read_progress(_text(ended.stdout))
-    if seen.failure is not None:
-        return f"{seen.part} failed: {_short(seen.failure)}"
-    if ended.returncode < 0:
-        return f"{seen.part} killed the process that tried it, with signal {-ended.returncode}"
-    if not seen.done:
-        last = _text(ended.stderr).strip().rpartition("\n")[2]
-        return f"{seen.part} ended the process that tried it, with status {ended.returncode}: {_short(last)}"
+        return f"the self-test process could not be started: {error}"
+    progress = read_progress(_text(process.stdout))
+    if progress.failure is not None:
+        return f"{progress.part} failed: {_short(progress.failure)}"
+    if process.returncode < 0:
+        return f"{progress.part} crashed the self-test process with signal {-process.returncode}"
+    if not progress.done:
+        last_line = _text(process.stderr).strip().rpartition("\n")[2]
+        return f"{progress.part} ended the self-test process with exit status {process.returncode}: {_short(last_line)}"
     return None
 
 
@@ -113,8 +112,8 @@ def _text(output: bytes | None) -> str:
     return (output or b"").decode("utf-8", "replace")
 
 
-def _short(words: str) -> str:
-    line = " ".join(words.split())
+def _short(text: str) -> str:
+    line = " ".join(text.split())
     return line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..."
 
 
@@ -125,7 +124,7 @@ def _torch_version() -> str:
 
 
 def _versions(torch_version: str) -> tuple[str, ...]:
-    """What an answer holds for: PyTorch, Python, and the virtual GPU's own source."""
+    """Return what a result is valid for: PyTorch, Python, platform, and a checksum of the virtual GPU's source."""
     source = 0
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         source = zlib.crc32(path.read_bytes(), source)

@@ -116,9 +116,9 @@ def anew(gpu, **sizes):
     """The same as one function, that makes its model each time it is called, and drops it at its end."""
 
     def step(batch):
-        here, before = gpu.last, set(gpu.last.memory._pieces)
+        here, before = gpu.last, set(gpu.last.memory._allocations)
         training(gpu, **sizes)()(batch)
-        for key in set(here.memory._pieces) - before:
+        for key in set(here.memory._allocations) - before:
             here.memory.free(key)
 
     return step

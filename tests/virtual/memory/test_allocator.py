@@ -87,7 +87,7 @@ actions = st.lists(
 
 @examples(150)
 @given(actions)
-def test_every_block_lies_where_the_smallest_free_run_with_room_is(asked):
+def test_every_block_is_placed_in_the_smallest_free_block_that_is_large_enough(asked):
     """Address and size are those of an independent search, so no two blocks overlap, and the fit is the best."""
     allocator, oracle, live = CachingAllocator(96 * MIB, 8 * MIB), ByteMap(88 * MIB), []
     for what, number, stream in asked:
@@ -112,13 +112,13 @@ def test_every_block_lies_where_the_smallest_free_run_with_room_is(asked):
 
 @examples(40)
 @given(actions)
-def test_the_same_requests_in_the_same_order_get_the_same_places(asked):
+def test_the_same_requests_in_the_same_order_get_the_same_addresses(asked):
     assert places(asked) == places(asked)
 
 
 @examples(40)
 @given(actions)
-def test_when_all_is_freed_and_the_cache_emptied_nothing_is_held(asked):
+def test_after_all_is_freed_and_the_cache_emptied_nothing_is_reserved(asked):
     allocator = CachingAllocator(GIB)
     blocks = [allocator.allocate(max(1, number), stream) for what, number, stream in asked if what == "allocate"]
     for block in blocks[::2] + blocks[1::2]:
@@ -176,7 +176,7 @@ def test_sizes_are_multiples_of_512_bytes(asked, rounded):
     assert rounded_bytes(asked) == rounded
 
 
-def test_a_megabyte_left_of_a_large_block_is_given_out_with_it():
+def test_a_large_block_with_a_remainder_of_a_megabyte_is_not_split():
     allocator = CachingAllocator(GIB)
     assert allocator.allocate(11 * MIB).bytes == 12 * MIB
     assert allocator.allocate(11 * MIB - 512).bytes == 11 * MIB - 512  # here 1 MiB and 512 bytes are left
@@ -185,7 +185,7 @@ def test_a_megabyte_left_of_a_large_block_is_given_out_with_it():
     assert stats["allocated_bytes.all.current"] == 23 * MIB - 512
 
 
-def test_512_bytes_left_of_a_small_block_are_a_block_of_their_own():
+def test_a_small_block_with_a_remainder_of_512_bytes_is_split():
     allocator = CachingAllocator(GIB)
     first = allocator.allocate(MIB)
     second = allocator.allocate(MIB - 512)
@@ -195,7 +195,7 @@ def test_512_bytes_left_of_a_small_block_are_a_block_of_their_own():
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])
-def test_free_neighbours_become_one_block_in_whatever_order_they_were_freed(order):
+def test_free_neighbours_are_merged_in_any_order_of_freeing(order):
     allocator = CachingAllocator(GIB)
     blocks = [allocator.allocate(6 * MIB) for _ in range(3)]
     for place in order:
@@ -212,7 +212,7 @@ def test_small_and_large_requests_and_streams_do_not_share_segments():
     assert allocator.reserved_bytes == (20 + 2 + 20) * MIB
 
 
-def test_before_it_says_full_the_cache_is_given_back():
+def test_the_cache_is_released_before_an_allocation_fails():
     allocator = CachingAllocator(50 * MIB)
     allocator.free(allocator.allocate(30 * MIB))
     assert allocator.allocate(40 * MIB).bytes == 40 * MIB
@@ -220,7 +220,7 @@ def test_before_it_says_full_the_cache_is_given_back():
     assert allocator.stats()["num_alloc_retries"] == 1
 
 
-def test_a_segment_that_is_partly_in_use_cannot_be_given_back():
+def test_a_segment_that_is_partly_in_use_is_not_released():
     """The classic: a lot is free, and in pieces."""
     allocator = CachingAllocator(60 * MIB)
     blocks = [allocator.allocate(9 * MIB) for _ in range(6)]
@@ -232,7 +232,7 @@ def test_a_segment_that_is_partly_in_use_cannot_be_given_back():
     assert allocator.stats()["inactive_split_bytes.all.current"] == 60 * MIB - allocator.allocated_bytes
 
 
-def test_full_tells_what_was_asked_and_what_there_is_and_changes_nothing():
+def test_a_failed_request_reports_sizes_and_changes_nothing():
     allocator = CachingAllocator(30 * MIB, outside_bytes=4 * MIB)
     allocator.allocate(3 * MIB)
     with pytest.raises(Full) as full:
@@ -246,7 +246,7 @@ def test_full_tells_what_was_asked_and_what_there_is_and_changes_nothing():
     assert allocator.allocate(3 * MIB).bytes == 3 * MIB
 
 
-def test_without_a_limit_more_is_given_than_there_is():
+def test_without_a_limit_more_than_the_capacity_is_allocated():
     allocator = CachingAllocator(30 * MIB)
     allocator.limited = False
     allocator.free(allocator.allocate(30 * MIB))
@@ -256,7 +256,7 @@ def test_without_a_limit_more_is_given_than_there_is():
     assert (allocator.reserved_bytes, allocator.free_bytes, allocator.refused) == (120 * MIB, -90 * MIB, 1)
 
 
-def test_a_maximum_stays_until_it_is_reset():
+def test_a_peak_stays_until_it_is_reset():
     allocator = CachingAllocator(GIB)
     allocator.free(allocator.allocate(40 * MIB))
     allocator.empty_cache()
@@ -279,7 +279,7 @@ def test_the_pools_sum_to_all():
             assert stats[f"{name}.all.{which}"] == parts
 
 
-def test_pytorch_can_sum_it_up_in_its_own_words(monkeypatch):
+def test_pytorch_can_format_the_memory_summary(monkeypatch):
     """The names are those that torch.cuda.memory_summary reads."""
     torch = pytest.importorskip("torch")
     allocator = CachingAllocator(GIB)
@@ -294,7 +294,7 @@ def test_pytorch_can_sum_it_up_in_its_own_words(monkeypatch):
 # As a real one did.
 
 
-def test_it_chooses_the_places_that_the_allocator_of_an_h100_chose(recorded: Callable[[str], Path]):
+def test_addresses_match_those_of_the_allocator_on_an_h100(recorded: Callable[[str], Path]):
     """A recorded inference of TimeSformer, from the segments it had: all 381 large requests, to the byte."""
     rows = trace.read(recorded("h100_timesformer_inference.json.gz")).memory_rows
     rows = rows.where((rows["device"] >= 0) & (abs(rows["bytes"]) > MIB + 512))

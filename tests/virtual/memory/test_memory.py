@@ -49,7 +49,7 @@ def in_mib(by_role) -> dict[Role, float]:
 # What is in use.
 
 
-def test_every_piece_takes_a_multiple_of_512_bytes_and_nothing_takes_nothing():
+def test_every_allocation_takes_a_multiple_of_512_bytes_and_an_empty_one_takes_none():
     memory = Memory(GIB)
     memory.allocate(1, 1, FORWARD)
     memory.allocate(2, 513, FORWARD)
@@ -62,7 +62,7 @@ def test_every_piece_takes_a_multiple_of_512_bytes_and_nothing_takes_nothing():
     assert memory.allocated_bytes == 0
 
 
-def test_in_use_is_what_was_asked_while_pytorch_counts_whole_blocks():
+def test_memory_in_use_counts_requests_while_pytorch_counts_whole_blocks():
     memory = Memory(GIB)
     memory.allocate(1, 11 * MIB, FORWARD)
     assert memory.allocated_bytes == memory.max_allocated_bytes == 11 * MIB
@@ -70,14 +70,14 @@ def test_in_use_is_what_was_asked_while_pytorch_counts_whole_blocks():
     assert memory.reserved_bytes == memory.max_reserved_bytes == 12 * MIB
 
 
-def test_of_the_gpu_there_is_free_what_is_neither_held_nor_outside():
+def test_free_memory_is_neither_reserved_nor_outside_pytorch():
     memory = Memory(GIB, outside_bytes=100 * MIB)
     memory.allocate(1, 3 * MIB, FORWARD)
     assert memory.free_bytes == GIB - 100 * MIB - 20 * MIB
     assert (memory.capacity_bytes, memory.outside_bytes) == (GIB, 100 * MIB)
 
 
-def test_after_full_nothing_is_held_under_the_key():
+def test_a_failed_allocation_allocates_nothing():
     memory = Memory(64 * MIB)
     memory.allocate(1, 40 * MIB, FORWARD)
     with pytest.raises(Full):
@@ -90,7 +90,7 @@ def test_after_full_nothing_is_held_under_the_key():
     assert memory.retries == 2
 
 
-def test_without_a_limit_it_tells_what_would_be_needed():
+def test_without_a_limit_the_peak_is_the_memory_needed():
     memory = Memory(64 * MIB)
     memory.limited = False
     memory.allocate(1, 100 * MIB, FORWARD)
@@ -100,16 +100,16 @@ def test_without_a_limit_it_tells_what_would_be_needed():
         memory.allocate(2, 1, FORWARD)
 
 
-def test_a_key_holds_one_piece():
+def test_a_key_has_at_most_one_allocation():
     memory = Memory(GIB)
     memory.allocate(1, 1, FORWARD)
-    with pytest.raises(ValueError, match="key 1 holds memory already"):
+    with pytest.raises(ValueError, match="key 1"):
         memory.allocate(1, 1, FORWARD)
     with pytest.raises(KeyError):
         memory.role(2, Role.GRADIENT)
 
 
-def test_an_empty_cache_holds_what_is_in_use():
+def test_after_empty_cache_only_memory_in_use_is_reserved():
     memory = trained()
     for key in (1, 4, 6):
         memory.free(key)
@@ -137,7 +137,7 @@ def test_the_second_step_has_the_state_of_the_optimizer_in_it():
     }  # fmt: skip
 
 
-def test_every_phase_has_a_peak_of_its_own():
+def test_every_phase_has_its_own_peak():
     memory = trained(2)
     assert {phase: memory.peak(phase).bytes / MIB for phase in memory.phases} == {
         SETUP: 10, FORWARD: 97, BACKWARD: 98, OPTIMIZER: 50,
@@ -150,13 +150,13 @@ def test_every_phase_has_a_peak_of_its_own():
     }  # fmt: skip
 
 
-def test_now_is_told_by_role_as_well():
+def test_memory_in_use_now_is_split_by_role():
     use = trained().use()
     assert (use.bytes, use.phase) == (40 * MIB, OPTIMIZER)
     assert in_mib(use.by_role) == {Role.PARAMETER: 10, Role.GRADIENT: 10, Role.OPTIMIZER: 20}
 
 
-def test_a_role_that_is_learned_later_counts_for_the_peak_before():
+def test_a_role_set_later_applies_to_the_peak_before():
     memory = Memory(GIB)
     memory.allocate(1, MIB, SETUP)
     before = memory.peak()
@@ -165,7 +165,7 @@ def test_a_role_that_is_learned_later_counts_for_the_peak_before():
     assert in_mib(memory.peak().by_role) == {Role.PARAMETER: 1}
 
 
-def test_what_forward_left_behind_is_an_activation_and_what_it_dropped_is_not():
+def test_forward_allocations_that_outlive_forward_are_activations():
     memory = Memory(GIB)
     for key in (1, 2):
         memory.allocate(key, MIB, FORWARD)
@@ -175,7 +175,7 @@ def test_what_forward_left_behind_is_an_activation_and_what_it_dropped_is_not():
     assert in_mib(memory.peak(FORWARD).by_role) == {Role.TEMPORARY: 1, Role.ACTIVATION: 1}
 
 
-def test_forward_twice_is_two_stretches_where_backward_lies_between():
+def test_two_forwards_with_a_backward_between_are_separate_phases():
     """Accumulated gradients: what the first forward kept is gone before the second."""
     memory = Memory(GIB)
     for key in (1, 2):
@@ -186,7 +186,7 @@ def test_forward_twice_is_two_stretches_where_backward_lies_between():
     assert in_mib(memory.peak().by_role) == {Role.ACTIVATION: 1}
 
 
-def test_a_phase_that_only_holds_has_its_peak_where_it_begins():
+def test_a_phase_that_allocates_nothing_has_its_peak_at_its_start():
     memory = Memory(GIB)
     memory.allocate(1, 5 * MIB, SETUP)
     memory.phase(FORWARD)
@@ -197,7 +197,7 @@ def test_a_phase_that_only_holds_has_its_peak_where_it_begins():
     assert (memory.peak(BACKWARD).bytes, memory.peak(BACKWARD).by_role) == (0, {})
 
 
-def test_a_reset_begins_with_what_is_in_use():
+def test_after_a_reset_the_peak_is_the_memory_in_use():
     memory = trained()
     memory.reset_peak()
     assert memory.max_allocated_bytes == memory.allocated_bytes == 40 * MIB

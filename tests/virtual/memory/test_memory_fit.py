@@ -1,4 +1,4 @@
-"""Does it fit, how large a batch, which GPU: asked of a stand-in whose program says itself what it takes."""
+"""Tests of fits, max_batch and compare_gpus, on a stand-in whose program states its own time and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import gpulab
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.tables import Kind, MarkKind
-from gpulab.virtual.memory_fit import cpu_share as room_here
+from gpulab.virtual.memory_fit import cpu_share
 from gpulab.virtual.memory_fit.batch_search import MOST_RUNS
 from gpulab.virtual.memory_fit.cpu_share import FromHost, from_host
 from gpulab.virtual.memory_fit.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
@@ -41,38 +41,38 @@ pytestmark = pytest.mark.usefixtures("old_is_frozen")
 # One step.
 
 
-def test_what_is_told_is_the_second_step_which_has_the_state_of_the_optimizer(gpu):
-    told = measure(training(gpu), "h100", 8, runner=gpu)
-    assert {role: held // MIB for role, held in told.peak.by_role.items()} == {
+def test_the_estimate_is_of_the_second_step_with_optimizer_state(gpu):
+    estimate = measure(training(gpu), "h100", 8, runner=gpu)
+    assert {role: held // MIB for role, held in estimate.peak.by_role.items()} == {
         Role.PARAMETER: 100, Role.GRADIENT: 100, Role.OPTIMIZER: 200, Role.ACTIVATION: 768,
     }  # fmt: skip
-    assert told.peak.phase is Phase.BACKWARD
-    assert {use.phase: use.bytes // MIB for use in told.phases} == {
+    assert estimate.peak.phase is Phase.BACKWARD
+    assert {use.phase: use.bytes // MIB for use in estimate.phases} == {
         Phase.FORWARD: 1068, Phase.BACKWARD: 1168, Phase.OPTIMIZER: 400,
     }  # fmt: skip
-    assert told.step_ns == 13 * MS
-    assert told.range_ns == pytest.approx((10.4 * MS, 16.9 * MS))
-    assert told.per_s_range == pytest.approx((8 / 0.0169, 8 / 0.0104))
-    assert told.per_s == pytest.approx(8 / 0.013)
-    assert told.assumptions == StandIn.assumptions
+    assert estimate.step_ns == 13 * MS
+    assert estimate.range_ns == pytest.approx((10.4 * MS, 16.9 * MS))
+    assert estimate.per_s_range == pytest.approx((8 / 0.0169, 8 / 0.0104))
+    assert estimate.per_s == pytest.approx(8 / 0.013)
+    assert estimate.assumptions == StandIn.assumptions
 
 
-def test_a_step_that_makes_its_model_anew_needs_as_much_as_one_that_keeps_it(gpu):
+def test_a_step_that_rebuilds_its_model_needs_as_much_as_one_that_keeps_it(gpu):
     kept = measure(training(gpu), "h100", 8, runner=gpu)
-    told = measure(anew(gpu), "h100", 8, runner=gpu)
-    assert (told.rebuilt, kept.rebuilt) == (True, False)
-    assert told.peak.by_role == kept.peak.by_role
-    assert told.state_bytes == 200 * MIB
-    assert told.reserved_bytes >= told.peak.bytes
+    estimate = measure(anew(gpu), "h100", 8, runner=gpu)
+    assert (estimate.rebuilt, kept.rebuilt) == (True, False)
+    assert estimate.peak.by_role == kept.peak.by_role
+    assert estimate.state_bytes == 200 * MIB
+    assert estimate.reserved_bytes >= estimate.peak.bytes
 
 
-def test_without_a_batch_a_step_counts_as_one(gpu):
-    told = measure(functools.partial(training(gpu)(), 4) if gpu.last else lambda: None, "h100", runner=gpu)
-    assert told.batch is None
-    assert told.work == 1
+def test_a_step_without_a_batch_size_counts_as_one_sample(gpu):
+    estimate = measure(functools.partial(training(gpu)(), 4) if gpu.last else lambda: None, "h100", runner=gpu)
+    assert estimate.batch is None
+    assert estimate.work == 1
 
 
-def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_too(gpu):
+def test_a_step_without_parameters_or_with_a_default_batch_is_called_without_a_batch(gpu):
     called = []
 
     def usual(batch=5):
@@ -84,13 +84,13 @@ def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_
     assert called == [5, 5, 7, 7]
 
 
-def test_a_step_that_takes_a_batch_must_be_told_one(gpu):
-    with pytest.raises(RunError, match="takes a batch size") as error:
+def test_a_step_with_a_required_batch_needs_a_batch(gpu):
+    with pytest.raises(RunError, match="batch size") as error:
         measure(anew(gpu), "h100", runner=gpu)
     assert "batch=32" in error.value.fix
 
 
-def test_what_the_step_raises_is_raised(gpu):
+def test_an_exception_in_the_step_propagates(gpu):
     def broken():
         raise ZeroDivisionError("mine")
 
@@ -99,7 +99,7 @@ def test_what_the_step_raises_is_raised(gpu):
     assert gpu.last.ended == "abandoned"
 
 
-def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
+def test_the_gpu_is_always_stopped_and_builds_a_run_only_on_request(gpu):
     measure(training(gpu), "h100", 8, runner=gpu)
     assert gpu.last.ended == "stopped"
     quick, _ = tried(training(gpu), resolve("h100"), 8, runner=gpu)
@@ -107,7 +107,7 @@ def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(
     assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
 
 
-def test_where_the_last_step_went_is_told_by_what_limits_it():
+def test_the_shares_of_the_last_step_are_by_bottleneck():
     events = [
         event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 0.0, 10.0),  # a first step, all of it arithmetic
         event(Kind.OP, "aten::mm", 10.0, 2.0),
@@ -115,9 +115,9 @@ def test_where_the_last_step_went_is_told_by_what_limits_it():
         event(Kind.KERNEL, "vectorized_elementwise_kernel", 17.0, 3.0),
     ]
     ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0, 20.0)]
-    told = shares(run_of(events, marks=ends))
-    assert told == {"arithmetic": 0.5, "memory rate": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
-    assert set(told) == set(LIMITS)
+    step_shares = shares(run_of(events, marks=ends))
+    assert step_shares == {"arithmetic": 0.5, "memory bandwidth": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
+    assert set(step_shares) == set(LIMITS)
     assert shares(run_of([event(Kind.OP, "aten::mm", 0.0, 2.0)])) == {}
 
 
@@ -127,18 +127,18 @@ def test_where_the_last_step_went_is_told_by_what_limits_it():
 @pytest.mark.parametrize(
     ("batch", "verdict"), [(8, "fits"), (680, "fits"), (770, "tight"), (825, "tight"), (840, "does not fit")]
 )
-def test_the_verdict_is_a_word_and_a_tenth_of_the_gpu_is_doubt(gpu, batch, verdict):
+def test_a_step_that_uses_more_than_nine_tenths_of_the_gpu_is_tight(gpu, batch, verdict):
     """79.1 GiB less 664 MiB of allowances hold 832 samples of 96 MiB beside 400 MiB."""
-    told = fits(training(gpu), "h100", batch, runner=gpu)
-    assert told.verdict == verdict
-    assert told.measured.needed_bytes == pytest.approx((400 + 96 * batch + 664) * MIB, rel=0.01, abs=200 * MIB)
+    fit = fits(training(gpu), "h100", batch, runner=gpu)
+    assert fit.verdict == verdict
+    assert fit.measured.needed_bytes == pytest.approx((400 + 96 * batch + 664) * MIB, rel=0.01, abs=200 * MIB)
 
 
-def test_a_step_that_fits_needs_no_advice(gpu):
+def test_a_step_that_fits_gets_no_advice(gpu):
     assert fits(training(gpu), "h100", 8, runner=gpu).remedies == ()
 
 
-def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gpu):
+def test_a_step_that_does_not_fit_lists_savings_largest_first_and_a_larger_gpu(gpu):
     told = fits(training(gpu, model=2048, sample=500), "a10", 60, runner=gpu)
     assert told.verdict == "does not fit"
     assert [each.key for each in told.remedies] == ["checkpoint", "batch", "autocast"]
@@ -146,28 +146,28 @@ def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gp
     assert told.larger.usable_bytes == min(resolve(name).usable_bytes for name in ("a100-80", "h100"))
 
 
-def test_a_model_that_is_mostly_state_is_told_to_save_on_that(gpu):
-    told = fits(training(gpu, model=8000, sample=10, state=2), "v100", 1, runner=gpu)
-    assert [each.key for each in told.remedies][:2] == ["optimizer", "parameters"]
+def test_a_model_that_is_mostly_optimizer_state_is_advised_to_reduce_it(gpu):
+    fit = fits(training(gpu, model=8000, sample=10, state=2), "v100", 1, runner=gpu)
+    assert [each.key for each in fit.remedies][:2] == ["optimizer", "parameters"]
 
 
-def test_what_no_gpu_has_room_for_names_none(gpu):
+def test_a_step_that_fits_on_no_gpu_names_no_larger_gpu(gpu):
     assert fits(training(gpu, sample=3000), "b200", 100, runner=gpu).larger is None
 
 
-def test_what_fits_only_once_the_cache_is_given_back_is_tight(gpu):
-    told = fits(fragmented(gpu), "h100", runner=gpu)
-    assert told.measured.used_frac < 0.9
-    assert (told.verdict, told.measured.squeezed, told.measured.refused) == ("tight", True, 0)
+def test_a_step_that_fits_only_after_the_cache_is_released_is_tight(gpu):
+    fit = fits(fragmented(gpu), "h100", runner=gpu)
+    assert fit.measured.used_frac < 0.9
+    assert (fit.verdict, fit.measured.squeezed, fit.measured.refused) == ("tight", True, 0)
 
 
-def test_one_piece_without_room_is_enough_for_a_step_not_to_fit(gpu):
-    told = measure(training(gpu), "h100", 8, runner=gpu)
-    assert (told.verdict, replace(told, refused=1, retries=1).verdict) == ("fits", "does not fit")
-    assert not replace(told, refused=1, retries=1).squeezed
+def test_one_allocation_that_fails_means_that_the_step_does_not_fit(gpu):
+    estimate = measure(training(gpu), "h100", 8, runner=gpu)
+    assert (estimate.verdict, replace(estimate, refused=1, retries=1).verdict) == ("fits", "does not fit")
+    assert not replace(estimate, refused=1, retries=1).squeezed
 
 
-def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
+def test_unused_cached_memory_is_a_saving(gpu):
     def step():
         keys = [gpu.last.hold(9, Phase.FORWARD) for _ in range(6000)]
         for key in keys[::2]:
@@ -186,17 +186,17 @@ def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
 # How large a batch?
 
 
-def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
-    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
-    assert (told.batch, told.refused) == (79, 80)
-    assert [each.batch for each in told.tried] == sorted(each.batch for each in told.tried)
-    assert told.sample_bytes == pytest.approx(1000 * MIB, rel=0.001)
-    assert told.fixed_bytes == pytest.approx(400 * MIB, rel=0.01)
+def test_the_largest_batch_fits_and_the_next_one_does_not(gpu):
+    result = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert (result.batch, result.refused) == (79, 80)
+    assert [each.batch for each in result.tried] == sorted(each.batch for each in result.tried)
+    assert result.sample_bytes == pytest.approx(1000 * MIB, rel=0.001)
+    assert result.fixed_bytes == pytest.approx(400 * MIB, rel=0.01)
 
 
 @examples(12, phases=[Phase_.generate])
 @given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
-def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
+def test_the_largest_batch_equals_that_of_an_exhaustive_search(model, sample, start, name):
     """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
     there = resolve(name)
     room = there.usable_bytes - sum(each.bytes for each in allowances(there))
@@ -217,47 +217,47 @@ def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
             return False
         return True
 
-    told = max_batch(training(play, model=model, sample=sample), name, start, runner=play)
-    assert len(told.tried) <= MOST_SIZES + MOST_RUNS + 1
-    if told.batch is None:
+    result = max_batch(training(play, model=model, sample=sample), name, start, runner=play)
+    assert len(result.tried) <= MOST_SIZES + MOST_RUNS + 1
+    if result.batch is None:
         assert not goes(1)
         return
-    assert goes(told.batch)
-    assert told.refused == told.batch + 1
-    assert not goes(told.refused)
-    assert told.batch <= (room / MIB - 4 * model) / sample
-    assert told.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
+    assert goes(result.batch)
+    assert result.refused == result.batch + 1
+    assert not goes(result.refused)
+    assert result.batch <= (room / MIB - 4 * model) / sample
+    assert result.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
 
 
-def test_a_model_that_has_no_room_for_one_sample_has_no_largest_batch(gpu):
-    told = max_batch(training(gpu, model=6000), "t4", runner=gpu)
-    assert (told.batch, told.refused, told.roomy, told.even, told.knee) == (None, 1, None, (), None)
-    assert told.tried[0].batch == 1
-    assert told.tried[0].needed_bytes > told.spec.usable_bytes
+def test_a_model_that_does_not_fit_with_one_sample_has_no_largest_batch(gpu):
+    result = max_batch(training(gpu, model=6000), "t4", runner=gpu)
+    assert (result.batch, result.refused, result.roomy, result.even, result.knee) == (None, 1, None, (), None)
+    assert result.tried[0].batch == 1
+    assert result.tried[0].needed_bytes > result.spec.usable_bytes
 
 
-def test_a_start_that_is_far_too_large_is_no_hindrance(gpu):
+def test_a_start_that_is_far_too_large_finds_the_same_batch(gpu):
     assert max_batch(training(gpu, sample=1000), "t4", start=4096, runner=gpu).batch in (13, 14)
 
 
-def test_the_choices_beside_it_suit_the_gpu(gpu):
-    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
-    assert told.even == (72, 64)
-    assert told.roomy in (70, 71)
+def test_aligned_sizes_are_a_multiple_of_8_and_a_power_of_two(gpu):
+    result = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert result.even == (72, 64)
+    assert result.roomy in (70, 71)
 
 
-def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
-    told = max_batch(training(gpu, sample=200, fixed_ms=8.0, sample_ms=1.0), "h100", runner=gpu)
-    rates = [each.per_s for each in told.tried if each.verdict != "does not fit"]
+def test_the_search_reports_throughput_and_where_it_stops_growing(gpu):
+    result = max_batch(training(gpu, sample=200, fixed_ms=8.0, sample_ms=1.0), "h100", runner=gpu)
+    rates = [each.per_s for each in result.tried if each.verdict != "does not fit"]
     assert rates == sorted(rates)
-    assert told.knee.per_s >= 0.9 * rates[-1]
-    assert told.knee.batch < told.batch / 2
-    assert any(told.batch / 3 < each.batch < 0.7 * told.batch for each in told.tried)
+    assert result.knee.per_s >= 0.9 * rates[-1]
+    assert result.knee.batch < result.batch / 2
+    assert any(result.batch / 3 < each.batch < 0.7 * result.batch for each in result.tried)
 
 
-def test_few_runs_are_enough(gpu):
-    told = max_batch(training(gpu, sample=37), "h100", runner=gpu)
-    assert len(told.tried) <= 6
+def test_the_search_takes_few_runs(gpu):
+    result = max_batch(training(gpu, sample=37), "h100", runner=gpu)
+    assert len(result.tried) <= 6
     assert gpu.count <= 3
 
 
@@ -267,28 +267,28 @@ def alone(gpu):
 
 
 @pytest.mark.parametrize("sample", [37, 5000, 17000])
-def test_the_largest_and_the_one_above_it_were_played_on_gpus_of_their_own(gpu, sample):
-    told = max_batch(training(gpu, sample=sample), "h100", runner=gpu)
-    assert {told.batch, told.refused} <= alone(gpu)
-    assert told.refused == told.batch + 1
+def test_the_largest_batch_and_the_one_above_it_were_each_run_on_a_new_gpu(gpu, sample):
+    result = max_batch(training(gpu, sample=sample), "h100", runner=gpu)
+    assert {result.batch, result.refused} <= alone(gpu)
+    assert result.refused == result.batch + 1
 
 
 @pytest.mark.parametrize(("first", "start"), [(1.5, 300), (2.0, 8), (3.0, 1)])
-def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start):
+def test_a_first_step_that_needs_more_than_later_ones_sets_the_limit(gpu, first, start):
     """As where cuDNN tries its algorithms: later steps of a GPU that has run already do not tell."""
-    told = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
-    assert {told.batch, told.refused} <= alone(gpu)
-    for batch, fits_there in ((told.batch, True), (told.refused, False)):
+    result = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
+    assert {result.batch, result.refused} <= alone(gpu)
+    for batch, fits_there in ((result.batch, True), (result.refused, False)):
         found, _ = tried(training(gpu, sample=200, first=first), resolve("h100"), batch, runner=gpu)
         assert (found.verdict != "does not fit") == fits_there
-    assert told.refused <= told.batch * 1.02 + 1
+    assert result.refused <= result.batch * 1.02 + 1
 
 
-def test_a_step_that_does_something_else_with_a_large_batch_is_not_foretold_but_found(gpu):
-    told = max_batch(training(gpu, sample=200, more=250), "h100", runner=gpu)
-    assert told.batch < 250 <= told.refused
-    assert told.refused <= told.batch * 1.05
-    assert {told.batch, told.refused} <= alone(gpu)
+def test_a_step_that_behaves_differently_at_large_batches_is_searched_without_prediction(gpu):
+    result = max_batch(training(gpu, sample=200, more=250), "h100", runner=gpu)
+    assert result.batch < 250 <= result.refused
+    assert result.refused <= result.batch * 1.05
+    assert {result.batch, result.refused} <= alone(gpu)
 
 
 # What is asked of the memory, foretold.
@@ -299,7 +299,7 @@ def asked(gpu, batch, **sizes):
 
 
 @pytest.mark.parametrize("batch", [4, 200, 411, 415, 419, 600])
-def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
+def test_the_allocations_of_two_sizes_predict_whether_another_fits(gpu, batch):
     sizes = {"sample": 190.0, "model": 300.0}
     foretold = forecast(asked(gpu, 8, **sizes)[1], 8, asked(gpu, 64, **sizes)[1], 64)
     there = resolve("h100")
@@ -308,14 +308,14 @@ def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
     assert foretold.fits(batch, there.usable_bytes, outside) == fits_there
 
 
-def test_the_edge_is_the_last_that_is_foretold_to_fit(gpu):
+def test_the_edge_is_the_largest_batch_predicted_to_fit(gpu):
     foretold = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
     edge = foretold.edge(0, 2000, resolve("h100").usable_bytes, 0)
     assert foretold.fits(edge, resolve("h100").usable_bytes, 0)
     assert not foretold.fits(edge + 1, resolve("h100").usable_bytes, 0)
 
 
-def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
+def test_steps_on_one_gpu_predict_first_steps_on_others(gpu):
     script = noted(gpu("h100"))
     step = training(gpu)()
     step(8)
@@ -328,7 +328,7 @@ def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
     assert by_steps.slopes == pytest.approx(by_pair.slopes, abs=1)
 
 
-def test_steps_that_are_not_alike_foretell_nothing(gpu):
+def test_steps_that_do_not_match_give_no_prediction(gpu):
     few, many = Script(), Script()
     for script, count in ((few, 2), (many, 3)):
         for number in range(count):
@@ -339,7 +339,7 @@ def test_steps_that_are_not_alike_foretell_nothing(gpu):
     assert forecast(few, 8, few, 8) is None
 
 
-def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
+def test_a_script_records_allocations_and_frees_in_order():
     memory = Memory(GIB)
     script = memory.script = Script()
     memory.allocate(1, 3000, Phase.FORWARD)
@@ -354,49 +354,49 @@ def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
     assert (script.part(0).events, script.part(1).events) == (script.events[:1], script.events[1:])
 
 
-def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
+def test_a_step_whose_memory_does_not_grow_with_the_batch_is_an_error(gpu):
     build = training(gpu)
 
     def constant():
         step = build()
         return lambda batch: step(4)
 
-    with pytest.raises(RunError, match="largest batch cannot be looked for") as error:
+    with pytest.raises(RunError, match="largest batch") as error:
         max_batch(constant, "h100", runner=gpu)
-    assert "needs no more memory" in error.value.why
+    assert "no more memory" in error.value.why
 
 
-def test_a_step_that_takes_no_batch_says_so(gpu):
+def test_a_step_without_a_batch_parameter_is_an_error(gpu):
     with pytest.raises(RunError) as error:
         max_batch(lambda: None, "h100", runner=gpu)
     assert "def step(batch)" in error.value.fix
-    with pytest.raises(RunError, match="A batch of 0 is none"):
+    with pytest.raises(RunError, match="start=0"):
         max_batch(lambda batch: None, "h100", start=0, runner=gpu)
 
 
 # Which GPU?
 
 
-def test_gpus_come_by_speed_and_those_without_room_last(gpu):
-    told = compare_gpus(on(gpu, {**SPEEDS, "T4": 1.0}), ["t4", "a100", "h100"], 200, runner=gpu)
-    assert [each.measured.spec.name for each in told.candidates] == ["H100 SXM", "A100-80 SXM", "T4"]
-    assert told.candidates[-1].measured.verdict == "does not fit"
+def test_gpus_are_sorted_by_speed_and_those_too_small_come_last(gpu):
+    comparison = compare_gpus(on(gpu, {**SPEEDS, "T4": 1.0}), ["t4", "a100", "h100"], 200, runner=gpu)
+    assert [each.measured.spec.name for each in comparison.candidates] == ["H100 SXM", "A100-80 SXM", "T4"]
+    assert comparison.candidates[-1].measured.verdict == "does not fit"
 
 
-def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
-    told = compare_gpus(on(gpu, SPEEDS), ["h100", "a100", "t4"], 100, {"H100": 3.6, "t4": 0.36}, runner=gpu)
-    h100, a100, t4 = told.candidates
+def test_a_price_gives_the_cost_of_1000_samples(gpu):
+    comparison = compare_gpus(on(gpu, SPEEDS), ["h100", "a100", "t4"], 100, {"H100": 3.6, "t4": 0.36}, runner=gpu)
+    h100, a100, t4 = comparison.candidates
     assert h100.cost == pytest.approx(3.6 * 10 * 0.010 / 3600)
     assert h100.cost_range == (pytest.approx(0.8 * h100.cost), pytest.approx(1.3 * h100.cost))
     assert (a100.cost, a100.cost_range) == (None, None)
     assert t4.cost == pytest.approx(0.36 * 10 * 0.150 / 3600)
 
 
-def test_energy_lies_between_half_and_all_of_what_a_gpu_may_draw_while_it_works(gpu):
-    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
+def test_energy_assumes_half_to_all_of_the_power_range_while_the_gpu_works(gpu):
+    comparison = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
     there = resolve("h100")
-    assert told.measured.shares["arithmetic"] == pytest.approx(0.75)
-    low, high = told.joules_range
+    assert comparison.measured.shares["arithmetic"] == pytest.approx(0.75)
+    low, high = comparison.joules_range
     assert low == pytest.approx(10 * 0.008 * (there.idle_w + 0.375 * (there.power_limit_w - there.idle_w)))
     assert high == pytest.approx(10 * 0.013 * (there.idle_w + 0.75 * (there.power_limit_w - there.idle_w)))
 
@@ -405,47 +405,47 @@ def test_a_gpu_named_twice_is_compared_once(gpu):
     assert len(compare_gpus(on(gpu, SPEEDS), ["h100", "H100 SXM"], 8, runner=gpu).candidates) == 1
 
 
-def test_what_cannot_be_compared_is_named(gpu):
-    with pytest.raises(RunError, match="cannot be compared") as error:
+def test_gpus_that_cannot_be_compared_are_named(gpu):
+    with pytest.raises(RunError, match="GPUs") as error:
         compare_gpus(lambda: None, ["h100"], price={"t4": 1.0}, runner=gpu)
     assert "T4" in error.value.why
-    with pytest.raises(RunError, match="cannot be compared"):
+    with pytest.raises(RunError, match="GPUs"):
         compare_gpus(lambda: None, [], runner=gpu)
     with pytest.raises(RunError, match="'gtx9000' is not a GPU that gpulab knows"):
         compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
 
 
-def test_what_is_told_cannot_be_changed(gpu):
-    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 8, runner=gpu)
-    for value in (told, told.candidates[0], told.candidates[0].measured):
+def test_results_are_immutable(gpu):
+    comparison = compare_gpus(on(gpu, SPEEDS), ["h100"], 8, runner=gpu)
+    for value in (comparison, comparison.candidates[0], comparison.candidates[0].measured):
         with pytest.raises(AttributeError):
             value.batch = 1
-    assert isinstance(told.candidates[0], Candidate)
-    assert isinstance(replace(told.candidates[0].measured, batch=1), Measured)
+    assert isinstance(comparison.candidates[0], Candidate)
+    assert isinstance(replace(comparison.candidates[0].measured, batch=1), Measured)
     assert MaxBatch.__dataclass_params__.frozen
 
 
 # What a step takes from this machine's CPU.
 
 
-def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_computed_here():
+def test_host_work_is_copies_to_the_gpu_and_operators_on_this_cpu():
     def copied(way, size, *, pinned):
         return Copy(name="aten::copy_", way=way, bytes=size, pinned=pinned, non_blocking=False)
 
     made = HostOp(name="aten::randn", inputs=(), ns=5 * 10**6)
     records = [made, copied(Way.TO_DEVICE, 6 * 10**6, pinned=False), copied(Way.TO_HOST, 4, pinned=False)]
-    told = from_host(records, resolve("h100"))
-    assert (told.bytes, told.pageable, told.cpu_ns) == (6 * 10**6, True, 5 * MS)
-    assert told.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
+    host_work = from_host(records, resolve("h100"))
+    assert (host_work.bytes, host_work.pageable, host_work.cpu_ns) == (6 * 10**6, True, 5 * MS)
+    assert host_work.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
     pinned = from_host([copied(Way.TO_DEVICE, 6 * 10**6, pinned=True)], resolve("h100"))
     assert not pinned.pageable
-    assert pinned.copy_ns < told.copy_ns / 5
+    assert pinned.copy_ns < host_work.copy_ns / 5
 
 
-def test_a_time_that_counts_copies_and_this_cpu_says_so(gpu, monkeypatch):
+def test_a_step_time_with_notable_copies_or_cpu_work_says_so(gpu, monkeypatch):
     assert "CPU" not in str(max_batch_view(gpu))
-    told = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
-    monkeypatch.setattr(StandIn, "from_host", told)
+    host_work = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
+    monkeypatch.setattr(StandIn, "from_host", host_work)
     text = " ".join(str(max_batch_view(gpu)).split())
     assert "copies of 32 MiB from pageable CPU memory (40 ms)" in text
     monkeypatch.setattr(StandIn, "from_host", FromHost(cpu_ns=40 * MS))
@@ -456,16 +456,16 @@ def max_batch_view(gpu):
     return gpulab.virtual.max_batch(training(gpu, sample=1000), "h100", runner=gpu)
 
 
-def test_a_batch_that_this_machine_has_no_memory_for_is_not_tried(gpu, monkeypatch):
+def test_a_batch_that_exceeds_the_memory_of_this_machine_is_not_run(gpu, monkeypatch):
     monkeypatch.setattr(StandIn, "from_host", FromHost(bytes=8 * MIB))
-    monkeypatch.setattr(room_here, "free_bytes", lambda: 40 * MIB)
-    with pytest.raises(RunError, match="makes its batch in CPU memory") as error:
+    monkeypatch.setattr(cpu_share, "free_bytes", lambda: 40 * MIB)
+    with pytest.raises(RunError, match="CPU memory") as error:
         max_batch(training(gpu, sample=1), "h100", runner=gpu)
     assert 'device="cuda"' in error.value.fix
     assert max(batch for sizes in gpu.sizes.values() for batch in sizes) <= 32, "8 MiB a step, 40 MiB free"
 
 
-def test_what_was_tried_is_kept_as_a_run_under_the_name_it_was_given_or_not_at_all():
+def test_an_estimate_becomes_a_run_only_if_it_is_given_a_name():
     torch = pytest.importorskip("torch")
     before = set(gpulab.runs)
 

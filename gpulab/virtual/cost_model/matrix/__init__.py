@@ -1,1 +1,8 @@
-"""Matrix products and what is computed as them: GEMM, convolutions, attention, recurrent layers."""
+"""Matrix products, and operators that are computed as matrix products.
+
+gemm            matrix products and decompositions
+gemm_names      kernel names of cuBLAS and CUTLASS
+convolutions    convolutions, forward and backward
+attention       fused attention
+rnn             recurrent layers and cells
+"""

@@ -1,4 +1,4 @@
-"""What fused attention costs: flash, memory-efficient, cuDNN's; forward and backward."""
+"""Fused attention: flash, memory-efficient and cuDNN; forward and backward."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail
 from gpulab.virtual.op_log.ops import Op, Tensor
 
-TILE = 128  # queries, and keys, that one block takes at once
-# Of flash forward: what others reach. Backward against forward is flash's authors' figure for an A100; the share of
-# memory-efficient attention is a guess, cuDNN's on an H100 what its makers show.
+TILE = 128  # queries and keys per tile
+# Speed relative to flash attention forward. Backward: the FlashAttention authors' figure for an A100. Memory-efficient
+# attention: a guess. cuDNN on an H100: NVIDIA's figure.
 BACKWARD = 0.72
 EFFICIENT = 0.60
 CUDNN = 1.45
-NARROW = 0.75  # heads of less than 64
-PLAIN = 0.55  # float32: of what large products reach
-CHAIN_NS = 2500.0  # of one tile of keys, one after the other: H100, 9 us for 141 tokens, which are two
-CHAIN_BACKWARD = 2.5
+NARROW = 0.75  # head dimension below 64
+FLOAT32 = 0.55  # float32, relative to large matrix products
+CHAIN_NS = 2500.0  # per tile of keys, which run in sequence: H100, 9 us for 141 tokens, which are two tiles
+CHAIN_BACKWARD = 2.5  # of the forward's CHAIN_NS
 
 
 def attention_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of _scaled_dot_product_{flash,efficient,cudnn}_attention and of what they call, forward and backward."""
+    """Return the kernels of _scaled_dot_product_{flash,efficient,cudnn}_attention and the operators that they call."""
     query, key = _query_and_key(op)
     if query is None or key is None or not query.bytes or not key.bytes or len(query.sizes) != len(key.sizes):
         return ()
@@ -34,21 +34,23 @@ def attention_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     causal = detail(op, "causal") == "True"
     blocks = batch * heads * ceil(length / TILE)
     work_ns = _work_ns(op, spec, query, flops, blocks, causal)
-    if not causal:  # the last tiles of a row are worked off whole
+    if not causal:  # partial tiles at the ends take as long as full ones
         work_ns *= ceil(length / TILE) * TILE / length * ceil(keys / TILE) * TILE / keys
-    moved = float(sum(each.bytes for each in (*op.inputs, *op.outputs)))
+    traffic_bytes = float(sum(each.bytes for each in (*op.inputs, *op.outputs)))
     chain_ns = ceil(keys / TILE) * CHAIN_NS * (CHAIN_BACKWARD if backward else 1.0)
-    found = rates(spec)
-    ns = FIXED_PRODUCT_NS + max(found.fixed_ns + max(work_ns, chain_ns), pass_ns(moved, spec, found.stream))
+    gpu_rates = rates(spec)
+    ns = FIXED_PRODUCT_NS + max(
+        gpu_rates.fixed_ns + max(work_ns, chain_ns), pass_ns(traffic_bytes, spec, gpu_rates.stream)
+    )
     main = Kernel(
         _name(op, spec, query, width, backward), ns, blocks, 128, 255, 147_456 if backward else 49_152,
         OpClass.ATTENTION,
     )  # fmt: skip
-    return _around(op, spec, query, main, blocks) if backward else (main,)
+    return _with_helper_kernels(op, spec, query, main, blocks) if backward else (main,)
 
 
 def _query_and_key(op: Op) -> tuple[Tensor | None, Tensor | None]:
-    """The first two of several dimensions; in backward the gradient stands before them."""
+    """Return the first two inputs with 3 or 4 dimensions; in backward the gradient comes before them."""
     first = 1 if op.name.endswith("_backward") else 0
     wide = [each for each in op.inputs if len(each.sizes) in (3, 4)]
     if len(wide) < first + 2:
@@ -66,29 +68,29 @@ def _lengths(op: Op, query: Tensor, key: Tensor) -> tuple[int, int, int, int, in
 
 
 def _work_ns(op: Op, spec: GpuSpec, query: Tensor, flops: float, blocks: int, causal: bool) -> float:
-    """The arithmetic, in waves of blocks."""
-    reached = _reached(op, spec, query) * (BACKWARD if op.name.endswith("_backward") else 1.0)
+    """Return the time of the arithmetic, in waves of blocks."""
+    flops_per_s = _flops_per_s(op, spec, query) * (BACKWARD if op.name.endswith("_backward") else 1.0)
     if query.sizes[-1] < 64:
-        reached *= NARROW
-    even = blocks / spec.multiprocessors
+        flops_per_s *= NARROW
+    waves = blocks / spec.multiprocessors
     if not causal:
-        return flops / reached * 1e9 * ceil(even) / even
-    # Half of the scores, and the half of the tiles on the diagonal that is computed in vain. Blocks fill one
-    # another's gaps, but the longest takes twice as long as the mean.
+        return flops / flops_per_s * 1e9 * ceil(waves) / waves
+    # Half of the scores, plus the masked half of the tiles on the diagonal. Blocks of different length share the GPU
+    # well, but the longest takes twice as long as the mean.
     keys = max(TILE, max(query.sizes[1:3]))
-    return flops / reached * 1e9 * min(1.0, 0.5 + TILE / 2 / keys) * max(1.0, 2.0 / even)
+    return flops / flops_per_s * 1e9 * min(1.0, 0.5 + TILE / 2 / keys) * max(1.0, 2.0 / waves)
 
 
-def _reached(op: Op, spec: GpuSpec, query: Tensor) -> float:
-    """Operations per second of long sequences, forward."""
-    found = rates(spec)
+def _flops_per_s(op: Op, spec: GpuSpec, query: Tensor) -> float:
+    """Return the FLOP/s reached with long sequences, forward."""
+    gpu_rates = rates(spec)
     usable = query.dtype in HALVES and (query.dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
     if not usable or spec.generation < 70:
-        return spec.float32_flops_per_s * found.plain * PLAIN
-    reached = spec.half_flops_per_s * found.attention
+        return spec.float32_flops_per_s * gpu_rates.plain * FLOAT32
+    flops_per_s = spec.half_flops_per_s * gpu_rates.attention
     if "efficient" in op.name:
-        return reached * EFFICIENT
-    return reached * CUDNN if "cudnn" in op.name else reached
+        return flops_per_s * EFFICIENT
+    return flops_per_s * CUDNN if "cudnn" in op.name else flops_per_s
 
 
 def _name(op: Op, spec: GpuSpec, query: Tensor, width: int, backward: bool) -> str:
@@ -118,10 +120,10 @@ def _cutlass(query: Tensor) -> str:
     return {"float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}.get(query.dtype, c_type(query.dtype))
 
 
-def _around(op: Op, spec: GpuSpec, query: Tensor, main: Kernel, blocks: int) -> tuple[Kernel, ...]:
-    """Before backward the sums of gradient times output; after flash's, its query gradient becomes half again."""
-    found = rates(spec)
-    dot_ns = pass_ns(2.0 * query.bytes, spec, found.stream)
+def _with_helper_kernels(op: Op, spec: GpuSpec, query: Tensor, main: Kernel, blocks: int) -> tuple[Kernel, ...]:
+    """Return backward with the sum of gradient times output before it, and flash's dq conversion to half after it."""
+    share = rates(spec).stream
+    dot_ns = pass_ns(2.0 * query.bytes, spec, share)
     if "efficient" in op.name:
         c = c_type(query.dtype)
         name = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::sum_functor<{c}> > >"
@@ -129,7 +131,7 @@ def _around(op: Op, spec: GpuSpec, query: Tensor, main: Kernel, blocks: int) -> 
     traits = f"pytorch_flash::Flash_bwd_kernel_traits<{query.sizes[-1]}, 64, 128, 8, 2, 4, 4, {_cutlass(query)}>"
     dot = f"void pytorch_flash::flash_bwd_dot_do_o_kernel<true, {traits}>(pytorch_flash::Flash_bwd_params)"
     convert = f"void pytorch_flash::flash_bwd_convert_dq_kernel<{traits}>(pytorch_flash::Flash_bwd_params, int)"
-    convert_ns = pass_ns(3.0 * query.bytes, spec, found.stream)  # read in float32, written in half
+    convert_ns = pass_ns(3.0 * query.bytes, spec, share)  # read in float32, written in half
     return (
         Kernel(dot, dot_ns, blocks, 256, 40, 0, OpClass.ATTENTION),
         main,

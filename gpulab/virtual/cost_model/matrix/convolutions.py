@@ -1,4 +1,4 @@
-"""Convolutions, forward and backward: as products in disguise, by Winograd's algorithm, or one channel at a time."""
+"""Convolutions, forward and backward: as implicit matrix products, by Winograd's algorithm, or depthwise."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
 
-CHANNELS_WANTED = 8  # tensor cores want so many channels at least: fewer are padded with zeros
-WEIGHTS_SLOWER = 0.85  # the gradient of the weights sums over the whole batch, in parts: V100 trace, 0.65 against 0.75
-DEPTHWISE = 0.45  # of the memory's rate: a guess; such kernels read each pixel several times
-TURNING, TURNING_HOPPER = 0.60, 0.35  # of an elementwise pass; H100 trace: 0.35, and less with three channels
-UNTURNED_TF32 = 0.8  # of the speed with channels last: cuDNN's TF32 kernels take either order; a guess
+CHANNELS_WANTED = 8  # minimum channels for tensor cores; fewer are padded with zeros
+WEIGHTS_SLOWER = 0.85  # weight gradient, which sums over the batch in parts: V100 trace, 0.65 instead of 0.75
+DEPTHWISE = 0.45  # of the memory bandwidth: a guess; these kernels read every pixel several times
+# NCHW-to-NHWC conversions, of an elementwise pass; H100 trace: 0.35, and less with three channels.
+TURNING, TURNING_HOPPER = 0.60, 0.35
+UNTURNED_TF32 = 0.8  # NCHW relative to channels last: cuDNN has TF32 kernels for both; a guess
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """One convolution: of what, by what, into what."""
+    """The tensors and parameters of one convolution."""
 
     image: Tensor
     weight: Tensor
@@ -31,19 +32,19 @@ class Sizes:
 
     @property
     def taps(self) -> int:
-        """Pixels that the filter looks at."""
+        """Number of filter positions (kernel height times width)."""
         return prod(self.weight.sizes[2:])
 
     @property
     def shape(self) -> Shape:
-        """The product that it is."""
+        """The matrix product that computes the forward convolution."""
         small, large = (self.image, self.result) if self.transposed else (self.result, self.image)
         pixels = small.sizes[0] * prod(small.sizes[2:])
         return Shape(self.groups, pixels, large.sizes[1] // self.groups * self.taps, small.sizes[1] // self.groups)
 
     @property
     def winograd(self) -> bool:
-        """3 x 3 without a stride: then fewer multiplications do."""
+        """Whether Winograd's algorithm applies: 3 x 3, stride 1, one group, at least 16 channels."""
         same = self.image.sizes[2:] == self.result.sizes[2:] or all(
             0 <= before - after <= 2 for before, after in zip(self.image.sizes[2:], self.result.sizes[2:], strict=False)
         )
@@ -51,68 +52,68 @@ class Sizes:
 
 
 def convolution_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of a convolution, forward or backward."""
+    """Return the kernels of a convolution, forward or backward."""
     return _backward_kernels(op, spec) if "backward" in op.name else _forward_kernels(op, spec)
 
 
 def _forward_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    if len(op.inputs) < 2 or not op.outputs or not _alike(op.inputs[0], op.inputs[1], op.outputs[0]):
+    if len(op.inputs) < 2 or not op.outputs or not _are_images(op.inputs[0], op.inputs[1], op.outputs[0]):
         return ()
     sizes = _sizes(op, op.inputs[0], op.inputs[1], op.outputs[0])
-    found = list(_one(op, spec, sizes, "fprop"))
+    kernels = list(_product_kernels(op, spec, sizes, "fprop"))
     if len(op.inputs) > 2:
-        moved = 2.0 * sizes.result.bytes
-        found.append(_bias(sizes.result, moved, spec))
-    return tuple(found)
+        traffic_bytes = 2.0 * sizes.result.bytes
+        kernels.append(_bias(sizes.result, traffic_bytes, spec))
+    return tuple(kernels)
 
 
 def _backward_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """The gradients that were asked for: of the image, of the weight, of the bias."""
-    if len(op.inputs) < 3 or not _alike(*op.inputs[:3]):
+    """Return the kernels of the gradients that are outputs: of the image, the weight, the bias."""
+    if len(op.inputs) < 3 or not _are_images(*op.inputs[:3]):
         return ()
     result, image, weight = op.inputs[:3]
     if op.name.endswith("cudnn_convolution_backward"):
         image, result = result, image
     sizes = _sizes(op, image, weight, result)
-    found: list[Kernel] = []
-    told = [each.sizes for each in op.outputs]
-    if image.sizes in told:
-        found += _one(op, spec, sizes, "dgrad")
-    if weight.sizes in told:
-        found += _one(op, spec, sizes, "wgrad")
+    kernels: list[Kernel] = []
+    output_sizes = [each.sizes for each in op.outputs]
+    if image.sizes in output_sizes:
+        kernels += _product_kernels(op, spec, sizes, "dgrad")
+    if weight.sizes in output_sizes:
+        kernels += _product_kernels(op, spec, sizes, "wgrad")
     bias = (result.sizes[1],)
-    if bias in told:
-        found.append(_reduced(result, spec))
-    return tuple(found)
+    if bias in output_sizes:
+        kernels.append(_bias_gradient(result, spec))
+    return tuple(kernels)
 
 
-def _alike(*tensors: Tensor) -> bool:
-    """Whether all have a batch, channels and pixels, and none is empty."""
+def _are_images(*tensors: Tensor) -> bool:
+    """Whether all tensors have a batch, channel and spatial dimension, and none is empty."""
     dimensions = {len(each.sizes) for each in tensors}
     return len(dimensions) == 1 and min(dimensions) >= 3 and all(elements(each) for each in tensors)
 
 
 def _sizes(op: Op, image: Tensor, weight: Tensor, result: Tensor) -> Sizes:
-    """Groups are told by the device, or follow from the channels: the weight holds those of one group."""
+    """Return the sizes. The number of groups is recorded by the device, or follows from the channels of the weight."""
     transposed = detail(op, "transposed") == "True"
-    told = detail(op, "groups")
+    recorded_groups = detail(op, "groups")
     inward = weight.sizes[0] if transposed else weight.sizes[1]
-    groups = int(told) if told else 1 if transposed else max(1, image.sizes[1] // max(1, inward))
+    groups = int(recorded_groups) if recorded_groups else 1 if transposed else max(1, image.sizes[1] // max(1, inward))
     return Sizes(image, weight, result, groups, transposed)
 
 
-def _one(op: Op, spec: GpuSpec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
-    """One of the three products: fprop, dgrad (the image's gradient), wgrad (the weight's)."""
-    moved = float(sizes.image.bytes + sizes.weight.bytes + sizes.result.bytes)
+def _product_kernels(op: Op, spec: GpuSpec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
+    """Return the kernels of one of the three products: fprop, dgrad (image gradient), wgrad (weight gradient)."""
+    traffic_bytes = float(sizes.image.bytes + sizes.weight.bytes + sizes.result.bytes)
     dtype = sizes.image.dtype
     if sizes.groups > 1 and sizes.weight.sizes[1] == 1:
-        return (_depthwise(spec, sizes, part, moved),)
+        return (_depthwise(spec, sizes, part, traffic_bytes),)
     shape = _shape_of(sizes, part)
     half = dtype in HALVES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
     tf32 = dtype == "float32" and op.tf32 and bool(spec.tf32_flops_per_s)
     if not half and not tf32:
-        return _plain(spec, sizes, part, shape, moved)
-    return _on_tensor_cores(spec, sizes, part, shape, moved, half)
+        return _without_tensor_cores(spec, sizes, part, shape, traffic_bytes)
+    return _on_tensor_cores(spec, sizes, part, shape, traffic_bytes, half)
 
 
 def _shape_of(sizes: Sizes, part: str) -> Shape:
@@ -121,22 +122,24 @@ def _shape_of(sizes: Sizes, part: str) -> Shape:
         return Shape(shape.times, shape.columns, shape.rows, shape.inner)
     if part == "dgrad":
         pixels = sizes.image.sizes[0] * prod(sizes.image.sizes[2:])
-        strided = max(1, pixels // max(1, shape.rows))  # with a stride, only part of the filter meets each pixel
+        strided = max(1, pixels // max(1, shape.rows))  # with a stride, each pixel meets only part of the filter
         inner = max(1, shape.columns * sizes.taps // strided)
         return Shape(shape.times, pixels, inner, shape.inner // sizes.taps)
     return shape
 
 
-def _plain(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, moved: float) -> tuple[Kernel, ...]:
-    found = rates(spec)
-    share = found.winograd if sizes.winograd else found.direct
+def _without_tensor_cores(
+    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, traffic_bytes: float
+) -> tuple[Kernel, ...]:
+    gpu_rates = rates(spec)
+    share = gpu_rates.winograd if sizes.winograd else gpu_rates.direct
     share *= WEIGHTS_SLOWER if part == "wgrad" else 1.0
     if sizes.image.dtype == "float64":
         share *= spec.float64_share
-    name = _plain_name(spec, sizes, part, shape)
-    cut = tiling(shape, spec, plain(spec, share), moved)
+    name = _float32_name(spec, sizes, part, shape)
+    best = tiling(shape, spec, plain(spec, share), traffic_bytes)
     main = Kernel(
-        name, cut.ns + cut.adding_ns, cut.blocks, 256, 126, 49_152 if sizes.winograd else 6_400, OpClass.CONVOLUTION
+        name, best.ns + best.adding_ns, best.blocks, 256, 126, 49_152 if sizes.winograd else 6_400, OpClass.CONVOLUTION
     )
     if not sizes.winograd or part == "wgrad":
         return (main,)
@@ -146,11 +149,11 @@ def _plain(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, moved: float) -
         f"(cudnn::winograd::GenerateWinogradTilesParams<{c}, {c}>)"
     )
     filters = max(1, elements(sizes.weight) // 4096)
-    prepared_ns = pass_ns(3.0 * sizes.weight.bytes, spec, found.stream)
-    return Kernel(tiles, prepared_ns, filters, 128, 40, 8704, OpClass.CONVOLUTION), main
+    filters_ns = pass_ns(3.0 * sizes.weight.bytes, spec, gpu_rates.stream)
+    return Kernel(tiles, filters_ns, filters, 128, 40, 8704, OpClass.CONVOLUTION), main
 
 
-def _plain_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
+def _float32_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
     c = c_type(sizes.image.dtype)
     maker = "ampere" if spec.generation >= 80 else "volta" if spec.generation >= 70 else "maxwell"
     if part == "wgrad":
@@ -168,38 +171,38 @@ def _plain_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
 
 
 def _on_tensor_cores(
-    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, moved: float, half: bool
+    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, traffic_bytes: float, half: bool
 ) -> tuple[Kernel, ...]:
-    found, turned = rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
-    engine = tensor(spec, tf32=not half, factor=found.convolved * (WEIGHTS_SLOWER if part == "wgrad" else 1.0))
-    if turned and not half:
+    gpu_rates, is_nchw = rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
+    engine = tensor(spec, tf32=not half, factor=gpu_rates.convolved * (WEIGHTS_SLOWER if part == "wgrad" else 1.0))
+    if is_nchw and not half:
         engine = Engine(engine.flops * UNTURNED_TF32, engine.tiles, engine.prologue, engine.step_ns)
     padded = _padded(sizes, part, shape)
-    cut = tiling(padded, spec, engine, moved / PRODUCT_MEMORY * found.stream)
+    best = tiling(padded, spec, engine, traffic_bytes / PRODUCT_MEMORY * gpu_rates.stream)
     kind = ("bf16" if sizes.image.dtype == "bfloat16" else "f16") if half else "tf32"
-    order = "nchw" if turned and not half else "nhwc"
-    name = _tensor_name(spec, kind, part, max(cut.rows, cut.columns), min(cut.rows, cut.columns), order)
-    main = Kernel(name, cut.ns + cut.adding_ns, cut.blocks, 256, 232, 81_920, OpClass.CONVOLUTION)
-    if not turned or not half:
+    order = "nchw" if is_nchw and not half else "nhwc"
+    name = _tensor_name(spec, kind, part, max(best.rows, best.columns), min(best.rows, best.columns), order)
+    main = Kernel(name, best.ns + best.adding_ns, best.blocks, 256, 232, 81_920, OpClass.CONVOLUTION)
+    if not is_nchw or not half:
         return (main,)
-    before, after = _turns(sizes, part)
-    to = [_turn(each, spec, "nchwToNhwc") for each in before]
-    return *to, main, _turn(after, spec, "nhwcToNchw")
+    inputs, output = _converted_tensors(sizes, part)
+    conversions = [_conversion(each, spec, "nchwToNhwc") for each in inputs]
+    return *conversions, main, _conversion(output, spec, "nhwcToNchw")
 
 
 def _padded(sizes: Sizes, part: str, shape: Shape) -> Shape:
-    """With channels up to what tensor cores want."""
-    inward = max(1, sizes.weight.sizes[1])
-    if inward >= CHANNELS_WANTED or part == "dgrad":
+    """Return the shape with channels padded for tensor cores."""
+    channels = max(1, sizes.weight.sizes[1])
+    if channels >= CHANNELS_WANTED or part == "dgrad":
         return shape
-    grown = CHANNELS_WANTED if inward > 4 else 4
+    padded = CHANNELS_WANTED if channels > 4 else 4
     if part == "wgrad":
-        return Shape(shape.times, shape.rows, shape.inner, shape.columns // inward * grown)
-    return Shape(shape.times, shape.rows, shape.inner // inward * grown, shape.columns)
+        return Shape(shape.times, shape.rows, shape.inner, shape.columns // channels * padded)
+    return Shape(shape.times, shape.rows, shape.inner // channels * padded, shape.columns)
 
 
-def _turns(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """What is turned to channels last before, and what is turned back after."""
+def _converted_tensors(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Return the tensors to convert to NHWC before the product, and the one to convert back to NCHW after it."""
     if part == "fprop":
         return (sizes.image, sizes.weight), sizes.result
     if part == "dgrad":
@@ -207,7 +210,7 @@ def _turns(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
     return (sizes.image, sizes.result), sizes.weight
 
 
-def _turn(tensor_: Tensor, spec: GpuSpec, way: str) -> Kernel:
+def _conversion(tensor_: Tensor, spec: GpuSpec, way: str) -> Kernel:
     kind = {"float16": "__half", "bfloat16": "__nv_bfloat16"}.get(tensor_.dtype, "float")
     flags = "false, true" if way == "nchwToNhwc" else "true, false"
     name = (
@@ -237,7 +240,7 @@ def _tensor_name(spec: GpuSpec, kind: str, part: str, tall: int, wide: int, orde
     return f"void cutlass__5x_cudnn::Kernel<{kernel}>({kernel}::Params)"
 
 
-def _depthwise(spec: GpuSpec, sizes: Sizes, part: str, moved: float) -> Kernel:
+def _depthwise(spec: GpuSpec, sizes: Sizes, part: str, traffic_bytes: float) -> Kernel:
     c = c_type(sizes.image.dtype)
     way = {"fprop": "forward", "dgrad": "backward", "wgrad": "grad_weight"}[part]
     name = f"void at::native::(anonymous namespace)::conv_depthwise2d_{way}_kernel<3, {c}, int>(...)"
@@ -245,21 +248,21 @@ def _depthwise(spec: GpuSpec, sizes: Sizes, part: str, moved: float) -> Kernel:
     share = DEPTHWISE * rates(spec).stream / max(1.0, width(sizes.image) / 2) * 2
     share = min(share, rates(spec).stream)
     if part == "wgrad":
-        share *= 0.5  # each weight sums over the whole batch, in one block
-    return Kernel(name, pass_ns(moved, spec, share, fixed=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION)
+        share *= 0.5  # one block per weight sums over the batch
+    return Kernel(name, pass_ns(traffic_bytes, spec, share, fixed=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION)
 
 
-def _bias(result: Tensor, moved: float, spec: GpuSpec) -> Kernel:
+def _bias(result: Tensor, traffic_bytes: float, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
         f"void at::native::elementwise_kernel<128, {4 if width(result) < 4 else 2}, at::native::gpu_kernel_impl_nocast<"
         f"at::native::CUDAFunctor_add<{c}> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<{c}> const&)>"
     )
     blocks = max(1, elements(result) // 512)
-    return Kernel(name, pass_ns(moved, spec, rates(spec).stream), blocks, 128, 24, 0, OpClass.ELEMENTWISE)
+    return Kernel(name, pass_ns(traffic_bytes, spec, rates(spec).stream), blocks, 128, 24, 0, OpClass.ELEMENTWISE)
 
 
-def _reduced(result: Tensor, spec: GpuSpec) -> Kernel:
+def _bias_gradient(result: Tensor, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
         f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::func_wrapper_t<{c}, "

@@ -1,4 +1,4 @@
-"""Matrix products: which units multiply, how well the sizes suit them, and the kernels that result."""
+"""Matrix products and decompositions: arithmetic units, alignment, tiling, and the resulting kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
 
 _LAYOUTS = {(True, False): "tn", (True, True): "nn", (False, True): "nt", (False, False): "tt"}
-COLUMN_NS = 10_000.0  # of one column in a decomposition: two or three small kernels; a guess
+COLUMN_NS = 10_000.0  # per column of a decomposition: two or three small kernels; a guess
 
 
 def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of mm, addmm, bmm, baddbmm and their like; none where the tensors do not form a product."""
+    """Return the kernels of mm, addmm, bmm, baddbmm and similar; none if the tensors do not form a product."""
     factors = _factors(op)
     if factors is None:
         return ()
@@ -27,7 +27,7 @@ def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
 
 
 def _factors(op: Op) -> tuple[Tensor, Tensor] | None:
-    """The two tensors that are multiplied: the last two, before which a bias may stand."""
+    """Return the two tensors that are multiplied: the last two inputs, after an optional bias."""
     if len(op.inputs) < 2:
         return None
     for first in range(len(op.inputs) - 1):
@@ -51,86 +51,86 @@ def _shape(left: Tensor, right: Tensor) -> Shape | None:
 
 
 def product(op: Op, shape: Shape, spec: GpuSpec, *, left: Tensor, right: Tensor) -> tuple[Kernel, ...]:
-    """The kernels of a product of this shape, in the types and layouts of its factors."""
-    dtype, each = left.dtype, width(left)
+    """Return the kernels of a matrix product of this shape, for the dtypes and layouts of its factors."""
+    dtype, element_bytes = left.dtype, width(left)
     layout = _LAYOUTS[left.contiguous, right.contiguous]
-    moved = shape.times * each * float(
+    traffic_bytes = shape.times * element_bytes * float(
         shape.rows * shape.inner + shape.inner * shape.columns + shape.rows * shape.columns
     )  # fmt: skip
     batched = shape.times > 1
     if min(shape.rows, shape.columns) == 1 and not batched:
-        return (_vector(shape, dtype, moved, spec),)
-    align = _alignment(shape, left, right, each)
+        return (_vector(shape, dtype, traffic_bytes, spec),)
+    align = _alignment(shape, left, right, element_bytes)
     engine, on_tensor_cores = _engine(op, dtype, align, spec)
-    # From Hopper on, the kernel itself adds up the parts of a split product.
-    cut = tiling(shape, spec, engine, moved, adds=not (on_tensor_cores and spec.generation >= 90))
-    name = _name(spec, dtype, cut, layout, align, on_tensor_cores)
+    # From Hopper on, split-K needs no separate reduction kernel.
+    tiles = tiling(shape, spec, engine, traffic_bytes, adds=not (on_tensor_cores and spec.generation >= 90))
+    name = _name(spec, dtype, tiles, layout, align, on_tensor_cores)
     of = OpClass.BATCHED if batched else OpClass.TENSOR_PRODUCT if on_tensor_cores else OpClass.PRODUCT
     shared = 147_456 if on_tensor_cores and spec.generation >= 80 else 32_768
-    main = Kernel(name, cut.ns, cut.blocks, 256 if cut.rows * cut.columns >= 8192 else 128, 168, shared, of)
-    if not cut.adding_ns:
+    main = Kernel(name, tiles.ns, tiles.blocks, 256 if tiles.rows * tiles.columns >= 8192 else 128, 168, shared, of)
+    if not tiles.adding_ns:
         return (main,)
     blocks = max(1, shape.times * shape.rows * shape.columns // 512)
-    return main, Kernel(gemm_names.split_reduce(dtype), cut.adding_ns, blocks, 512, 40, 0, of)
+    return main, Kernel(gemm_names.split_reduce(dtype), tiles.adding_ns, blocks, 512, 40, 0, of)
 
 
-def _vector(shape: Shape, dtype: str, moved: float, spec: GpuSpec) -> Kernel:
-    """A matrix times a vector reads the matrix once, and that is all of its time."""
+def _vector(shape: Shape, dtype: str, traffic_bytes: float, spec: GpuSpec) -> Kernel:
+    """Return the kernel of a matrix-vector product, whose time is that of reading the matrix once."""
     rows = max(shape.rows, shape.columns)
     name = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>"
     if dtype in HALVES:
         name = "void gemvNSP_kernel<__half, __half, __half, float, 1, 32, 4, 1024>"
     blocks = max(1, rows // 4)
-    return Kernel(name, pass_ns(moved, spec, 0.8 * rates(spec).stream, fixed=2.0), blocks, 128, 40, 0,
+    return Kernel(name, pass_ns(traffic_bytes, spec, 0.8 * rates(spec).stream, fixed=2.0), blocks, 128, 40, 0,
                   OpClass.PRODUCT)  # fmt: skip
 
 
-def _alignment(shape: Shape, left: Tensor, right: Tensor, each: int) -> int:
-    """How many elements at once all three matrices can be read and written by: the lengths of their rows decide."""
+def _alignment(shape: Shape, left: Tensor, right: Tensor, element_bytes: int) -> int:
+    """Return the elements per vector load that all three matrices allow, by the lengths of their rows."""
     lengths = (
         shape.inner if left.contiguous else shape.rows,
         shape.columns if right.contiguous else shape.inner,
         shape.columns,
     )
-    most = max(1, 16 // each)
+    most = max(1, 16 // element_bytes)
     while most > 1 and any(length % most for length in lengths):
         most //= 2
     return most
 
 
 def _engine(op: Op, dtype: str, align: int, spec: GpuSpec) -> tuple[Engine, bool]:
-    """What multiplies, and whether that is tensor cores."""
-    found = rates(spec)
+    """Return the arithmetic units, and whether they are tensor cores."""
+    gpu_rates = rates(spec)
     if dtype in HALVES:
         if spec.generation < 70 or (dtype == "bfloat16" and not spec.bfloat16_flops_per_s):
-            return plain(spec), False  # on older GPUs bfloat16 is rounded from float32 products
-        factor = 1.0 if align >= 8 else found.misaligned[{4: 0, 2: 1}.get(align, 2)]
+            return plain(spec), False  # older GPUs compute bfloat16 products in float32 and round the result
+        factor = 1.0 if align >= 8 else gpu_rates.misaligned[{4: 0, 2: 1}.get(align, 2)]
         return tensor(spec, tf32=False, factor=factor, odd=align < 8), True
     if dtype == "float32" and op.tf32 and spec.tf32_flops_per_s:
-        factor = 1.0 if align >= 4 else found.misaligned_tf32[0 if align == 2 else 1]
+        factor = 1.0 if align >= 4 else gpu_rates.misaligned_tf32[0 if align == 2 else 1]
         return tensor(spec, tf32=True, factor=factor), True
     if dtype == "float64":
-        return plain(spec, found.plain * spec.float64_share), False
+        return plain(spec, gpu_rates.plain * spec.float64_share), False
     if dtype.startswith("complex"):
-        return plain(spec, found.plain / 4), False
+        return plain(spec, gpu_rates.plain / 4), False
     return plain(spec), False
 
 
-def _name(spec: GpuSpec, dtype: str, cut: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
+def _name(spec: GpuSpec, dtype: str, tiles: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
     if on_tensor_cores and dtype in HALVES:
-        return gemm_names.half_product(spec.generation, dtype, cut.rows, cut.columns, layout, align)
+        return gemm_names.half_product(spec.generation, dtype, tiles.rows, tiles.columns, layout, align)
     if on_tensor_cores:
-        return gemm_names.tf32_product(spec.generation, cut.rows, cut.columns, layout, align)
+        return gemm_names.tf32_product(spec.generation, tiles.rows, tiles.columns, layout, align)
     if dtype == "float64":
         maker = "ampere" if spec.generation >= 80 else "volta"
-        return f"{maker}_dgemm_{min(cut.rows, 64)}x{min(cut.columns, 64)}_{layout}"
+        return f"{maker}_dgemm_{min(tiles.rows, 64)}x{min(tiles.columns, 64)}_{layout}"
     if dtype in HALVES:
-        return gemm_names.half_without_tensor_cores(dtype, cut.rows, cut.columns, layout)
-    return gemm_names.plain_product(spec.generation, cut.rows, cut.columns, layout, cut.split)
+        return gemm_names.half_without_tensor_cores(dtype, tiles.rows, tiles.columns, layout)
+    return gemm_names.plain_product(spec.generation, tiles.rows, tiles.columns, layout, tiles.split)
 
 
 def kernels_by_flops(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of an operator that multiplies and is not known here: a product with its result's sizes and its operations."""
+    """Return the kernels of an unknown operator with FLOPs, as a product with its output sizes and its FLOPs."""
     if not op.inputs or not op.outputs or not elements(op.outputs[0]):
         return ()
     columns = op.outputs[0].sizes[-1] if op.outputs[0].sizes else 1
@@ -140,16 +140,16 @@ def kernels_by_flops(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
 
 
 def decomposition_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of SVD, QR, Cholesky, inverses, transforms: the libraries' own, told as one kernel. A guess, for its order."""
-    most = max((*op.inputs, *op.outputs), key=lambda each: each.bytes, default=None)
+    """Return one kernel for an SVD, QR, Cholesky, inverse or FFT; an order-of-magnitude guess."""
+    most = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.bytes, default=None)
     if most is None or not elements(most):
         return ()
-    moved = 4.0 * most.bytes
-    ns = pass_ns(moved, spec, rates(spec).stream, fixed=2.0)
+    traffic_bytes = 4.0 * most.bytes
+    ns = pass_ns(traffic_bytes, spec, rates(spec).stream, fixed=2.0)
     if "fft" not in op.name and len(most.sizes) >= 2:
         size = min(most.sizes[-2:])
         many = elements(most) // (most.sizes[-1] * most.sizes[-2])
-        # One column follows the other; the matrices of a batch are worked on side by side.
+        # Columns run in sequence, the matrices of a batch in parallel.
         ns += size * COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.float32_flops_per_s) * 1e9
     name = f"void cusolver_{op.name.rpartition('::')[2].strip('_')}_kernel<{c_type(most.dtype)}>"
     return (Kernel(name, ns, max(1, elements(most) // 1024), 256, 64, 8192, OpClass.OTHER),)

@@ -1,4 +1,4 @@
-"""Recurrent layers: cuDNN's, one product for all steps of the input, then one for each step; and PyTorch's cells."""
+"""Recurrent layers: cuDNN's, with one product for the inputs of all steps, then one per step; and fused cells."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
 
-STEP_TILE = 128 * 64  # each step waits for the one before: smaller tiles, which more multiprocessors share. A guess
-MOST_STEPS = 2000  # kernels of longer sequences are told as if of so many steps, each so much longer
+STEP_TILE = 128 * 64  # largest tile of a step: steps run in sequence, so small tiles use more of the GPU. A guess
+MOST_STEPS = 2000  # a longer sequence is modelled as this many steps, each longer in proportion
 
 
 def recurrent_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Of _cudnn_rnn and its backward, and of the fused cells."""
+    """Return the kernels of _cudnn_rnn, its backward, and the fused cells."""
     if not op.inputs or not op.inputs[0].bytes or not op.inputs[0].sizes:
         return ()
     if "cudnn_rnn" not in op.name:
@@ -26,26 +26,26 @@ def recurrent_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     steps, batch = _lengths(op, weights)
     if not weights or not steps:
         return (_cell(op.inputs[0], spec, op),)
-    found: list[Kernel] = []
-    for into, within in zip(weights[::2], weights[1::2], strict=False):
-        layer = _layer(op, spec, into, within, steps, batch)
-        found += layer
-        if "backward" in op.name:  # two more products over all steps: the gradients of both weights
-            found += layer[:1] * 2
-    return tuple(found)
+    kernels: list[Kernel] = []
+    for input_weight, state_weight in zip(weights[::2], weights[1::2], strict=False):
+        layer = _layer(op, spec, input_weight, state_weight, steps, batch)
+        kernels += layer
+        if "backward" in op.name:  # two more products over all steps, for the gradients of both weights
+            kernels += layer[:1] * 2
+    return tuple(kernels)
 
 
 def _weights(op: Op) -> list[Tensor]:
-    """For each layer and direction the weights of the input, then of the state; biases have one dimension."""
+    """Return the weights: for each layer and direction those of the input, then those of the state."""
     gates, hidden = detail(op, "gates"), detail(op, "hidden")
-    flat = [each for each in op.inputs[1:] if len(each.sizes) == 2]
+    matrices = [each for each in op.inputs[1:] if len(each.sizes) == 2]
     if gates and hidden:
-        return [each for each in flat if each.sizes[0] == int(gates) * int(hidden)]
-    return [each for each in flat if each.sizes[0] > each.sizes[1] // 8]
+        return [each for each in matrices if each.sizes[0] == int(gates) * int(hidden)]
+    return [each for each in matrices if each.sizes[0] > each.sizes[1] // 8]
 
 
 def _lengths(op: Op, weights: list[Tensor]) -> tuple[int, int]:
-    """Steps, and sequences side by side: whatever the input's order, the state has layers, sequences, width."""
+    """Return sequence length and batch size; the batch size is that of the state, in any layout of the input."""
     sequence = op.inputs[0]
     if not weights:
         return 0, 0
@@ -57,37 +57,42 @@ def _lengths(op: Op, weights: list[Tensor]) -> tuple[int, int]:
         ),
         None,
     )
-    places = elements(sequence) // sequence.sizes[-1]
+    positions = elements(sequence) // sequence.sizes[-1]
     batch = state.sizes[1] if state is not None else sequence.sizes[1] if len(sequence.sizes) == 3 else 1
-    return max(1, round(places / max(1, batch))), max(1, batch)
+    return max(1, round(positions / max(1, batch))), max(1, batch)
 
 
-def _layer(op: Op, spec: GpuSpec, into: Tensor, within: Tensor, steps: int, batch: int) -> list[Kernel]:
-    """One layer in one direction: all steps' inputs at once, then each step waits for the one before."""
-    dtype, each = into.dtype, width(into)
+def _layer(op: Op, spec: GpuSpec, input_weight: Tensor, state_weight: Tensor, steps: int, batch: int) -> list[Kernel]:
+    """Return the kernels of one layer in one direction: the inputs of all steps, then the steps in sequence."""
+    dtype, element_bytes = input_weight.dtype, width(input_weight)
     half = dtype in HALVES and spec.generation >= 70
     tf32 = dtype == "float32" and op.tf32 and bool(spec.tf32_flops_per_s)
     engine = tensor(spec, tf32=tf32) if half or tf32 else plain(spec)
-    wide, inner = into.sizes
+    wide, inner = input_weight.sizes
     shape = Shape(1, steps * batch, inner, wide)
-    cut = tiling(shape, spec, engine, float(each) * (shape.rows * inner + inner * wide + shape.rows * wide))
-    once = Shape(1, batch, within.sizes[1], wide)
+    tiles = tiling(shape, spec, engine, float(element_bytes) * (shape.rows * inner + inner * wide + shape.rows * wide))
+    once = Shape(1, batch, state_weight.sizes[1], wide)
     small = replace(engine, tiles=tuple(each for each in engine.tiles if each[0] * each[1] <= STEP_TILE))
-    step = tiling(once, spec, small, float(each) * (batch * within.sizes[1] + within.bytes / each + batch * wide))
-    shown = min(steps, MOST_STEPS)
-    longer = steps / max(1, shown)
-    name = _name(spec, dtype, tf32, cut.rows, cut.columns)
-    called = _name(spec, dtype, tf32, step.rows, step.columns)
+    step = tiling(
+        once,
+        spec,
+        small,
+        float(element_bytes) * (batch * state_weight.sizes[1] + state_weight.bytes / element_bytes + batch * wide),
+    )
+    modelled_steps = min(steps, MOST_STEPS)
+    longer = steps / max(1, modelled_steps)
+    name = _name(spec, dtype, tf32, tiles.rows, tiles.columns)
+    kernel_name = _name(spec, dtype, tf32, step.rows, step.columns)
     c = c_type(dtype)
     cell = f"void elemWiseRNNcell<{c}, {c}, {c}, (cudnnRNNMode_t)2, (cudnnRNNBiasMode_t)2>"
-    cell_ns = pass_ns(float(batch * wide * each * 2), spec, rates(spec).stream) * longer
-    found = [Kernel(name, cut.ns + cut.adding_ns, cut.blocks, 256, 126, 32_768, OpClass.RECURRENT)]
-    for _ in range(shown):
-        found.append(
-            Kernel(called, (step.ns + step.adding_ns) * longer, step.blocks, 128, 126, 16_384, OpClass.RECURRENT)
+    cell_ns = pass_ns(float(batch * wide * element_bytes * 2), spec, rates(spec).stream) * longer
+    kernels = [Kernel(name, tiles.ns + tiles.adding_ns, tiles.blocks, 256, 126, 32_768, OpClass.RECURRENT)]
+    for _ in range(modelled_steps):
+        kernels.append(
+            Kernel(kernel_name, (step.ns + step.adding_ns) * longer, step.blocks, 128, 126, 16_384, OpClass.RECURRENT)
         )
-        found.append(Kernel(cell, cell_ns, max(1, batch * wide // 1024), 256, 40, 0, OpClass.RECURRENT))
-    return found
+        kernels.append(Kernel(cell, cell_ns, max(1, batch * wide // 1024), 256, 40, 0, OpClass.RECURRENT))
+    return kernels
 
 
 def _name(spec: GpuSpec, dtype: str, tf32: bool, rows: int, columns: int) -> str:
@@ -100,9 +105,11 @@ def _name(spec: GpuSpec, dtype: str, tf32: bool, rows: int, columns: int) -> str
 
 def _cell(main: Tensor, spec: GpuSpec, op: Op) -> Kernel:
     c = c_type(main.dtype)
-    moved = float(sum(each.bytes for each in (*op.inputs, *op.outputs)))
+    traffic_bytes = float(sum(each.bytes for each in (*op.inputs, *op.outputs)))
     kind = "lstm" if "lstm" in op.name else "gru"
     way = "backward" if "backward" in op.name else "forward"
     name = f"void at::native::(anonymous namespace)::kernel::{kind}_cell_{way}<{c}, float, int, 1>"
     blocks = max(1, main.bytes // 2048)
-    return Kernel(name, pass_ns(moved, spec, rates(spec).stream, fixed=1.2), blocks, 512, 40, 0, OpClass.RECURRENT)
+    return Kernel(
+        name, pass_ns(traffic_bytes, spec, rates(spec).stream, fixed=1.2), blocks, 512, 40, 0, OpClass.RECURRENT
+    )
