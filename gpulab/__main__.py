@@ -40,12 +40,12 @@ SANITIZER = Path(__file__).parent / "lessons" / "nbval.cfg"
 
 
 def _lessons(folder: Path) -> str:
-    from gpulab.lessons.handout import copy  # imported here: `nbval` does not need it
+    from gpulab.lessons.handout import copy_course  # imported here: `nbval` does not need it
 
-    copied = copy(folder)
+    copied = copy_course(folder)
     lines = [f"{len(copied.written)} notebooks written to {folder}"]
-    if copied.kept:
-        lines.append(f"{len(copied.kept)} exist already and are unchanged; delete one to get the original again")
+    if copied.existing:
+        lines.append(f"{len(copied.existing)} exist already and are unchanged; delete one to get the original again")
     return "\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}"))
 
 

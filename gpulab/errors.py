@@ -9,13 +9,13 @@ from pathlib import Path
 class GpulabError(Exception):
     """An expected failure: what happened, why, and the fix. A notebook shows it without a traceback."""
 
-    def __init__(self, what: str, *, why: str, fix: str) -> None:
-        super().__init__(f"{what}\n  why: {why}\n  fix: {fix}")
-        self.what, self.why, self.fix = what, why, fix
+    def __init__(self, problem: str, *, why: str, fix: str) -> None:
+        super().__init__(f"{problem}\n  why: {why}\n  fix: {fix}")
+        self.problem, self.why, self.fix = problem, why, fix
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions with keyword-only arguments do not pickle by default, and worker processes send them to the parent.
-        return _rebuild, (type(self), self.what, self.why, self.fix)
+        return _rebuild, (type(self), self.problem, self.why, self.fix)
 
     def _render_traceback_(self) -> list[str]:
         # IPython prints these lines instead of the traceback. Nothing else calls this.

@@ -36,7 +36,7 @@ def union(start_ns: ArrayLike, end_ns: ArrayLike) -> Spans:
     if not real.all():
         start, end = start[real], end[real]
     if not len(start):
-        return nothing()
+        return no_spans()
     if (start[1:] < start[:-1]).any():
         # Traces are nearly sorted, and a stable sort of nearly sorted int64 takes close to linear time.
         order = np.argsort(start, kind="stable")
@@ -49,17 +49,17 @@ def union(start_ns: ArrayLike, end_ns: ArrayLike) -> Spans:
     return Spans(start[opens], reach[closes])
 
 
-def merged(*several: Spans) -> Spans:
+def union_of(*several: Spans) -> Spans:
     """Return the time covered by at least one of several `Spans`."""
     non_empty = [spans for spans in several if len(spans.start_ns)]
     if len(non_empty) < 2:
-        return non_empty[0] if non_empty else nothing()
+        return non_empty[0] if non_empty else no_spans()
     return union(
         np.concatenate([spans.start_ns for spans in non_empty]), np.concatenate([spans.end_ns for spans in non_empty])
     )
 
 
-def nothing() -> Spans:
+def no_spans() -> Spans:
     """Return `Spans` without any span."""
     return Spans(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -84,7 +84,7 @@ def clip(spans: Spans, start_ns: int, end_ns: int) -> Spans:
 def intersect(one: Spans, other: Spans) -> Spans:
     """Return the time covered by both."""
     if not len(one.start_ns) or not len(other.start_ns):
-        return nothing()
+        return no_spans()
     # For each span of `one`, the spans of `other` that overlap it are contiguous.
     first = np.searchsorted(other.end_ns, one.start_ns, side="right")
     last = np.searchsorted(other.start_ns, one.end_ns, side="left")
@@ -104,13 +104,13 @@ def subtract(one: Spans, other: Spans) -> Spans:
     return intersect(one, gaps(other, lowest, highest))
 
 
-def longer(spans: Spans, than_ns: int) -> Spans:
+def spans_longer_than(spans: Spans, than_ns: int) -> Spans:
     """Return the spans longer than `than_ns`, in order of time."""
     mask = spans.end_ns - spans.start_ns > than_ns
     return Spans(spans.start_ns[mask], spans.end_ns[mask])
 
 
-def longest(spans: Spans, count: int) -> Spans:
+def longest_spans(spans: Spans, count: int) -> Spans:
     """Return the `count` longest spans, in order of time; of equally long spans the earlier ones."""
     by_length = np.argsort(spans.start_ns - spans.end_ns, kind="stable")
     index = np.sort(by_length[: max(0, count)])
@@ -122,7 +122,7 @@ class Coverage:
     """Spans with their cumulative length. Ten thousand windows over a million spans take less than a millisecond."""
 
     spans: Spans
-    done_ns: Ints  # done_ns[i] is the time covered before span i starts; the last value is the total
+    cumulative_ns: Ints  # done_ns[i] is the time covered before span i starts; the last value is the total
 
     @classmethod
     def of(cls, spans: Spans) -> Coverage:
@@ -134,9 +134,9 @@ class Coverage:
     @property
     def total_ns(self) -> int:
         """Total time that the spans cover."""
-        return int(self.done_ns[-1])
+        return int(self.cumulative_ns[-1])
 
-    def until(self, at_ns: ArrayLike) -> Ints:
+    def covered_before_ns(self, at_ns: ArrayLike) -> Ints:
         """Return, for each time, how much time before it the spans cover: int64 ns."""
         at = np.asarray(at_ns, np.int64)
         if not len(self.spans.start_ns):
@@ -144,17 +144,17 @@ class Coverage:
         started = np.searchsorted(self.spans.start_ns, at, side="right")
         # The last span that started may not have ended. Before the first span, nothing is subtracted.
         unfinished = np.maximum(self.spans.end_ns[np.maximum(started - 1, 0)] - at, 0)
-        return np.asarray(self.done_ns[started] - np.where(started > 0, unfinished, 0), np.int64)
+        return np.asarray(self.cumulative_ns[started] - np.where(started > 0, unfinished, 0), np.int64)
 
-    def within(self, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
+    def covered_ns(self, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
         """Return, for each window, how much of it the spans cover: int64 ns. A window with end < start is empty."""
         start = np.asarray(start_ns, np.int64)
         end = np.maximum(np.asarray(end_ns, np.int64), start)
         if (
             start.ndim and len(start) > 1 and (start[1:] == end[:-1]).all()
         ):  # adjacent windows, such as steps: each edge is computed once
-            return np.diff(self.until(np.append(start, end[-1])))
-        return self.until(end) - self.until(start)
+            return np.diff(self.covered_before_ns(np.append(start, end[-1])))
+        return self.covered_before_ns(end) - self.covered_before_ns(start)
 
 
 def covered_ns(spans: Spans, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
@@ -162,4 +162,4 @@ def covered_ns(spans: Spans, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
 
     Build a `Coverage` once to query the same spans several times.
     """
-    return Coverage.of(spans).within(start_ns, end_ns)
+    return Coverage.of(spans).covered_ns(start_ns, end_ns)

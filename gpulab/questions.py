@@ -10,30 +10,30 @@ from collections.abc import Sequence
 from typing import overload
 
 from gpulab import comparison, rules
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.comparison import Comparison, Story
-from gpulab.comparison.sides import Given
+from gpulab.comparison.sides import Runs
 from gpulab.errors import RunError
 from gpulab.replay import parsing, prediction
 from gpulab.replay.history import History
-from gpulab.replay.prediction import SAMPLES, Prediction, Scene
+from gpulab.replay.prediction import SAMPLES, Prediction, ReplayModel
 from gpulab.rules import Diagnosis, Gain
-from gpulab.rules.engine.evidence import gain_of
+from gpulab.rules.engine.evidence import gain_from_prediction
 from gpulab.run import Run
 from gpulab.user_data import predictions
 
 
-def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
+def diagnose(runs: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
     """Return the ranked findings for a run. Never raises for missing data: rules without their inputs are not judged.
 
     For a sequence of runs, as `gpulab.load("folder/")` returns, this diagnoses the straggler, or the first run if there
     is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `what` is one of them:
     gpulab.diagnose(ranks[2], ranks). Raises RunError if `what` is not a run.
     """
-    candidates = what if isinstance(what, Sequence) else (what,)
+    candidates = runs if isinstance(runs, Sequence) else (runs,)
     first = next((each for each in candidates if isinstance(each, Run)), None)
-    return rules.diagnose(what, peers, learned(first))
+    return rules.diagnose(runs, peers, prediction_history(first))
 
 
 def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
@@ -42,38 +42,40 @@ def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
     Raises RunError for an unknown rewrite, for one that does not apply to this run, and if the replay of the run is not
     reliable.
     """
-    return prediction.predict(ready(run), parsing.chosen(rewrites), samples=samples, history=learned(run))
+    return prediction.predict(
+        prepare_scene(run), parsing.parse_changes(rewrites), samples=samples, history=prediction_history(run)
+    )
 
 
-def ready(run: Run) -> Scene:
+def prepare_scene(run: Run) -> ReplayModel:
     """Prepare a run for what-ifs. Raises RunError if no step was recorded with events."""
-    detected_steps = steps(run)
-    step_ledger = ledger(run, detected_steps)
+    detected_steps = find_steps(run)
+    step_ledger = build_ledger(run, detected_steps)
     if step_ledger is None or detected_steps.step_ns is None:
         raise RunError(
             f"The run {run.name!r} cannot be used for predictions.",
             why="no step was recorded with events",
             fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps",
         )
-    return prediction.scene(run, detected_steps, step_ledger)
+    return prediction.build_replay_model(run, detected_steps, step_ledger)
 
 
 @overload
 def compare(
-    before: Given,
-    after: Given,
+    before: Runs,
+    after: Runs,
     rule: str | None = None,
     *,
     predicted: Gain | None = None,
     rewrites: str | None = None,
 ) -> Comparison: ...
 @overload
-def compare(before: Given, after: Given, rule: Given, /, *more: Given) -> Story: ...
+def compare(before: Runs, after: Runs, rule: Runs, /, *more: Runs) -> Story: ...
 def compare(
-    before: Given,
-    after: Given,
-    rule: str | Given | None = None,
-    *more: Given,
+    before: Runs,
+    after: Runs,
+    rule: str | Runs | None = None,
+    *more: Runs,
     predicted: Gain | None = None,
     rewrites: str | None = None,
 ) -> Comparison | Story:
@@ -85,31 +87,31 @@ def compare(
     """
     if rule is not None and not isinstance(rule, str):
         return comparison.compare(before, after, rule, *more)
-    predicted = gain_of(predict(_first_run(before), rewrites)) if rewrites else predicted
+    predicted = gain_from_prediction(predict(_first_run(before), rewrites)) if rewrites else predicted
     result = comparison.compare(before, after, rule, predicted=predicted)
-    keep(result, kind(rewrites) if rewrites else None)
+    remember(result, history_key(rewrites) if rewrites else None)
     return result
 
 
-def _first_run(side: Given) -> Run:
+def _first_run(side: Runs) -> Run:
     return side if isinstance(side, Run) else side[0]
 
 
-def keep(result: Comparison, rewrites_key: str | None = None) -> None:
+def remember(result: Comparison, rewrites_key: str | None = None) -> None:
     """Add a prediction that was measured here to the history of this machine."""
     acted_on = result.acted_on
     if rewrites_key is None and acted_on is not None and acted_on.rewrites:
-        rewrites_key = kind(acted_on.rewrites)
-    outcome = comparison.outcome(result, rewrites_key)
+        rewrites_key = history_key(acted_on.rewrites)
+    outcome = comparison.measured_prediction(result, rewrites_key)
     if outcome is not None and result.after.run.source.how == "measured":
-        predictions.remember(outcome)
+        predictions.store_prediction(outcome)
 
 
-def kind(rewrites: str) -> str:
+def history_key(rewrites: str) -> str:
     """Return the key under which predictions of these rewrites are remembered."""
-    return "+".join(sorted(chosen.rewrite.name for chosen in parsing.chosen(rewrites)))
+    return "+".join(sorted(chosen.rewrite.name for chosen in parsing.parse_changes(rewrites)))
 
 
-def learned(run: Run | None) -> History:
+def prediction_history(run: Run | None) -> History:
     """Return the history of predictions for this run's device on this machine."""
-    return History(predictions.known(run.source.device)) if run is not None else History()
+    return History(predictions.read_measured_predictions(run.source.device)) if run is not None else History()

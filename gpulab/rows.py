@@ -1,7 +1,7 @@
 """Tables and their rows in memory: one numpy array per column.
 
-Text columns hold an integer code per row and each distinct text once (`Words`), so a million kernel names take four
-bytes each. A missing value is -1 in integer columns and NaN in float columns, never zero.
+Text columns hold an integer code per row and each distinct text once (`TextColumn`), so a million kernel names take
+four bytes each. A missing value is -1 in integer columns and NaN in float columns, never zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
+class TextColumn:
     """A text column: `vocabulary[codes[i]]` is the text of row i; code -1 means absent."""
 
     codes: NDArray[np.int32]
@@ -38,9 +38,9 @@ class Words:
         code = int(self.codes[row])
         return self.vocabulary[code] if code >= 0 else None
 
-    def where(self, mask: Array) -> Words:
+    def select(self, mask: Array) -> TextColumn:
         """Return the rows selected by a mask or an index; the vocabulary is shared."""
-        return Words(self.codes[mask], self.vocabulary)
+        return TextColumn(self.codes[mask], self.vocabulary)
 
     def matching(self, matches: Iterable[bool]) -> NDArray[np.bool_]:
         """Return a mask over rows from one boolean per entry of the vocabulary (absent rows: False)."""
@@ -53,7 +53,7 @@ class Words:
         return [texts[code] for code in self.codes.tolist()]
 
     @classmethod
-    def of(cls, values: Iterable[str | None]) -> Words:
+    def of(cls, values: Iterable[str | None]) -> TextColumn:
         """Build a text column from strings; the vocabulary is in order of first appearance."""
         index: dict[str, int] = {}
         codes = [-1 if value is None else index.setdefault(value, len(index)) for value in values]
@@ -115,10 +115,10 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a table: one read-only array (or `Words`) per column."""
+    """The rows of a table: one read-only array (or `TextColumn`) per column."""
 
     table: Table
-    columns: Mapping[str, Array | Words]
+    columns: Mapping[str, Array | TextColumn]
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -128,22 +128,22 @@ class Rows:
 
     def __getitem__(self, column: str) -> Array:
         values = self.columns[column]
-        return values.codes if isinstance(values, Words) else values
+        return values.codes if isinstance(values, TextColumn) else values
 
-    def words(self, column: str) -> Words:
+    def text(self, column: str) -> TextColumn:
         """Return a text column."""
         values = self.columns[column]
-        assert isinstance(values, Words), f"{column} is not text"
+        assert isinstance(values, TextColumn), f"{column} is not text"
         return values
 
     def matching(self, predicate: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
         """Return a mask of the rows whose text satisfies the predicate, called once per distinct text."""
-        texts = self.words(column)
+        texts = self.text(column)
         return texts.matching(bool(predicate(text)) for text in texts.vocabulary)
 
-    def where(self, mask: Array) -> Rows:
+    def select(self, mask: Array) -> Rows:
         """Return the rows selected by a mask or an index."""
-        columns = {name: v.where(mask) if isinstance(v, Words) else v[mask] for name, v in self.columns.items()}
+        columns = {name: v.select(mask) if isinstance(v, TextColumn) else v[mask] for name, v in self.columns.items()}
         return Rows(self.table, columns)
 
     def of_kind(self, *kinds: IntEnum) -> Rows:
@@ -152,7 +152,7 @@ class Rows:
         mask = kind == int(kinds[0])
         for other in kinds[1:]:
             mask |= kind == int(other)
-        return self.where(np.flatnonzero(mask))
+        return self.select(np.flatnonzero(mask))
 
     def spans(self) -> Spans:
         """Return the time in which at least one of these events ran."""
@@ -162,10 +162,10 @@ class Rows:
         """Return the rows with `by_ns` added to these time columns."""
         return Rows(self.table, {**self.columns, **{column: self[column] + by_ns for column in columns}})
 
-    def spread(self, column: str, count: int) -> Array:
+    def per_event(self, column: str, count: int) -> Array:
         """Return a column of a side table with a value for each of `count` events: absent for events without a row."""
         values = self[column]
-        per_event: Array = np.full(count, absent(values.dtype), values.dtype)
+        per_event: Array = np.full(count, absent_value(values.dtype), values.dtype)
         per_event[self["event"]] = values
         return per_event
 
@@ -180,7 +180,7 @@ class Rows:
         columns: dict[str, Any] = {}
         for column in self.table.columns:
             values = self.columns[column.name]
-            if isinstance(values, Words):
+            if isinstance(values, TextColumn):
                 vocabulary = pd.Index(list(values.vocabulary), dtype=object)
                 columns[column.name] = pd.Categorical.from_codes(values.codes, vocabulary)
             elif column.kinds is not None:
@@ -191,7 +191,7 @@ class Rows:
         return pd.DataFrame(columns, copy=False)
 
 
-def absent(dtype: np.dtype[Any]) -> Any:
+def absent_value(dtype: np.dtype[Any]) -> Any:
     """Return the value that means "unknown" in a column of this dtype: NaN, -1, or False."""
     return np.nan if dtype.kind == "f" else dtype.type(0) if dtype.kind == "b" else -1
 
@@ -203,25 +203,25 @@ def concat(table: Table, parts: Sequence[Rows]) -> Rows:
     columns: dict[str, Any] = {}
     for column in table.columns:
         if column.dtype == "words":
-            columns[column.name] = _concat_words([part.words(column.name) for part in parts])
+            columns[column.name] = _concat_words([part.text(column.name) for part in parts])
         else:
             columns[column.name] = np.concatenate([part[column.name] for part in parts])
     return table.rows(columns)
 
 
-def _concat_words(parts: Sequence[Words]) -> Words:
+def _concat_words(parts: Sequence[TextColumn]) -> TextColumn:
     index: dict[str, int] = {}
     codes = []
     for part in parts:
         # The additional last entry maps the absent code -1 to itself.
         new_codes = np.array([*(index.setdefault(text, len(index)) for text in part.vocabulary), -1], np.int32)
         codes.append(new_codes[part.codes])
-    return Words(np.concatenate(codes), tuple(index))
+    return TextColumn(np.concatenate(codes), tuple(index))
 
 
-def _convert(column: Column, values: Any) -> Array | Words:
+def _convert(column: Column, values: Any) -> Array | TextColumn:
     if column.dtype == "words":
-        texts = values if isinstance(values, Words) else Words.of(values)
+        texts = values if isinstance(values, TextColumn) else TextColumn.of(values)
         texts.codes.flags.writeable = False
         return texts
     array = np.ascontiguousarray(values, np.dtype(column.dtype))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
-TRACED = {
+TRACE_TABLES = {
     "event_rows": EVENTS,
     "grid_rows": GRIDS,
     "shape_rows": SHAPES,
@@ -41,8 +41,8 @@ TRACED = {
     "wait_rows": WAITS,
     "memory_rows": MEMORY,
 }
-FIELDS = {
-    **TRACED,
+TABLE_FIELDS = {
+    **TRACE_TABLES,
     "mark_rows": MARKS,
     "gpu_rows": GPU_SAMPLES,
     "host_rows": HOST_SAMPLES,
@@ -246,9 +246,9 @@ class Run:
         """Show the diagnosis of this run: `gpulab.report(run)`."""
         return _view("report", self)
 
-    def timeline(self, beside: Any = None) -> Any:
+    def timeline(self, other: Any = None) -> Any:
         """Show the timeline, with another run or a prediction below it if given: `gpulab.timeline(run, beside)`."""
-        return _view("timeline", self, beside)
+        return _view("timeline", self, other)
 
     @overload
     def whatif(self, *, samples: int = ...) -> View: ...

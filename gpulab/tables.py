@@ -11,7 +11,7 @@ from gpulab.sensor_tables import HOST_SAMPLES as HOST_SAMPLES
 from gpulab.sensor_tables import WORKER_SAMPLES as WORKER_SAMPLES
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """Kinds of event, the same for every trace version. Device work has KERNEL or a higher value."""
 
     OP = 0  # a PyTorch operator on the host
@@ -32,8 +32,8 @@ class Kind(IntEnum):
     COLLECTIVE = 15  # a kernel that communicates (NCCL, RCCL, ...)
 
 
-DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
-RUNTIME_KINDS = (Kind.LAUNCH, Kind.SYNC, Kind.COPY_CALL, Kind.ALLOC, Kind.RUNTIME)
+DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.COLLECTIVE)
+RUNTIME_KINDS = (EventKind.LAUNCH, EventKind.SYNC, EventKind.COPY_CALL, EventKind.ALLOC, EventKind.RUNTIME)
 
 
 class MarkKind(IntEnum):
@@ -54,7 +54,7 @@ class StallKind(IntEnum):
 EVENTS = Table(
     "events",
     (
-        Column("kind", "int8", "kind of event: a gpulab.tables.Kind", Kind),
+        Column("kind", "int8", "kind of event: a gpulab.tables.EventKind", EventKind),
         Column("name", "words", "operator, kernel, runtime call or annotation, as the trace names it"),
         Column("start_ns", "int64", "when it started, from the start of the run"),
         Column("dur_ns", "int64", "how long it took"),

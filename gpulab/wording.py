@@ -165,7 +165,7 @@ def duration(ns: float | None) -> str:
     return f"{_fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns)} {unit}"
 
 
-def clock(elapsed_s: float) -> str:
+def clock_time(elapsed_s: float) -> str:
     """Format elapsed seconds like a clock: "0:07", "12:30", "1:02:03"."""
     if not math.isfinite(elapsed_s):
         return UNKNOWN
@@ -202,22 +202,24 @@ def article(text: str) -> str:
     return f"an {text}" if text.startswith(tuple(_VOWEL_LETTERS if is_acronym else "aeiouAEIOU")) else f"a {text}"
 
 
-def shorten(text: str, most: int) -> str:
-    """Replace the middle of the text with an ellipsis if it has more than `most` characters."""
-    if len(text) <= most:
+def shorten(text: str, max_length: int) -> str:
+    """Replace the middle of the text with an ellipsis if it has more than `max_length` characters."""
+    if len(text) <= max_length:
         return text
-    head = (most - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
+    head = (max_length - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (max_length - 1 - head) :]}"
 
 
-def clean(text: str, most: int = 600) -> str:
+def clean(text: str, max_length: int = 600) -> str:
     """Make foreign text safe to show on one line: escape invisible characters and those that reorder text."""
-    return "".join(map(_escape, shorten(text, most)))
+    return "".join(map(_escape, shorten(text, max_length)))
 
 
-def clean_code(text: str, most: int = 6000) -> str:
+def clean_code(text: str, max_length: int = 6000) -> str:
     """Make foreign text of several lines safe to show: keep line ends, replace tabs with spaces."""
-    return "\n".join("".join(map(_escape, line.replace("\t", "    "))) for line in shorten(text, most).split("\n"))
+    return "\n".join(
+        "".join(map(_escape, line.replace("\t", "    "))) for line in shorten(text, max_length).split("\n")
+    )
 
 
 def _escape(character: str) -> str:

@@ -128,9 +128,9 @@ def test_a_duration_has_three_figures_and_the_unit_that_fits(ns: float, words: s
         (wording.count(2, "batch"), "2 batches"),
         (wording.count(2, "copy", "copies"), "2 copies"),
         (wording.count(1_234_567, "event"), "1,234,567 events"),
-        (wording.clock(7.9), "0:07"),
-        (wording.clock(750), "12:30"),
-        (wording.clock(3723), "1:02:03"),
+        (wording.clock_time(7.9), "0:07"),
+        (wording.clock_time(750), "12:30"),
+        (wording.clock_time(3723), "1:02:03"),
         (wording.number_ranges([0, 1, 2, 5]), "0-2, 5"),
         (wording.number_ranges([]), ""),
     ],
@@ -146,7 +146,7 @@ def test_an_absent_value_is_not_measured(name: str, absent: float | None) -> Non
 
 
 def test_a_scale_and_a_clock_know_absent_values_too() -> None:
-    assert scale(12e6)(math.nan) == scale(12e6).number(math.inf) == wording.clock(math.nan) == wording.UNKNOWN
+    assert scale(12e6)(math.nan) == scale(12e6).number(math.inf) == wording.clock_time(math.nan) == wording.UNKNOWN
     assert scale(math.nan)(12e9) == "12 s"
 
 

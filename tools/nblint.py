@@ -134,7 +134,7 @@ def worded(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
         if source.rstrip().endswith(";"):
             yield f"cell {place} ends in a semicolon, which nbval does not know"
         try:
-            regions.marked(source)
+            regions.region_kinds(source)
         except GpulabError as problem:
             yield f"cell {place}: {problem}"
         outputs = json.dumps(cell.get("outputs", []))
@@ -199,7 +199,7 @@ def complete(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     for one in course_lesson.experiments:
         if not re.search(rf"^#+ .*\b{re.escape(one.number)}\b", prose, re.MULTILINE):
             yield f"has no heading for experiment {one.number}"
-    keys = (*(each.key for each in course_lesson.questions), *(each.key for each in course_lesson.pars))
+    keys = (*(each.key for each in course_lesson.questions), *(each.key for each in course_lesson.targets))
     yield from (f"never asks {key!r}" for key in keys if f'"{key}"' not in code)
     if not (
         course_lesson.title
@@ -207,7 +207,7 @@ def complete(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
         and course_lesson.symptom
         and course_lesson.signature
         and course_lesson.fix
-        and course_lesson.not_when
+        and course_lesson.limits
     ):
         yield "its lesson has no outcomes, symptom, signature, fix or not_when"
 

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gpulab
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.files.datasets import (
     CARD,
     MAX_DATASET_BYTES,
@@ -40,12 +40,12 @@ from gpulab.files.datasets import (
     datasets_folder,
     device_label,
 )
-from gpulab.rows import Rows, Words
-from gpulab.run import FIELDS, Run, Source
-from gpulab.virtual.host.costs import Host
+from gpulab.rows import Rows, TextColumn
+from gpulab.run import TABLE_FIELDS, Run, Source
+from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import WORKLOADS
-from gpulab.workloads.training import computing_on, narrow_and_deep
+from gpulab.workloads.training import deep_narrow_model, torch_threads
 
 KEPT_STEPS = 7  # profiled steps that a run on the CPU keeps: enough for a median
 _PYTHON_FILE = re.compile(r"\b\w+\.py\b")  # in "preprocess (audio.py:25)"
@@ -72,7 +72,7 @@ def called_often(*, device: str = "cuda", steps: int = 5, rows: int = 1) -> None
     import torch
     from torch import nn
 
-    model = narrow_and_deep(64, 16).to(device, torch.bfloat16)
+    model = deep_narrow_model(64, 16).to(device, torch.bfloat16)
     samples = torch.randn(rows, 64, device=device, dtype=torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     for _ in range(steps):
@@ -87,8 +87,8 @@ def many_tensors(*, steps: int = 60, fused: bool = False) -> None:
     import torch
     from torch import nn
 
-    with computing_on(1):
-        model = narrow_and_deep(512, 5)
+    with torch_threads(1):
+        model = deep_narrow_model(512, 5)
         samples = torch.randn(16, 512)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
         for _ in range(steps):
@@ -186,7 +186,7 @@ def record_run(recipe: Recipe, name: str) -> Run:
         return run
     import torch
 
-    gpu = VirtualGpu(recipe.gpu, name, host=Host.usual())
+    gpu = VirtualGpu(recipe.gpu, name, host=HostCosts.reference())
     with contextlib.suppress(torch.cuda.OutOfMemoryError), gpu:
         loop(device="cuda", **options)
     assert gpu.run is not None
@@ -195,13 +195,13 @@ def record_run(recipe: Recipe, name: str) -> Run:
 
 def shortened(run: Run) -> Run:
     """The run as if the profiler had stopped sooner; marks and sensors stay. For a run on the CPU alone."""
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     ends = run_steps.end_ns[run_steps.recorded]
     if len(ends) <= KEPT_STEPS or len(run.shape_rows) or len(run.memory_rows):
         return run  # what is beside the events points at their rows
     until_ns = int(ends[KEPT_STEPS - 1])
     events = run.event_rows
-    left = events.where(np.flatnonzero(events["start_ns"] + events["dur_ns"] <= until_ns))
+    left = events.select(np.flatnonzero(events["start_ns"] + events["dur_ns"] <= until_ns))
     windows = tuple((start, min(end, until_ns)) for start, end in run.recording.windows_ns if start < until_ns)
     return replace(run, event_rows=left, recording=replace(run.recording, windows_ns=windows))
 
@@ -211,7 +211,7 @@ def anonymous(run: Run, name: str) -> Run:
     measured = run.source.how == "measured"
     source = Source(how="recorded", device=run.source.device, date=date.today().isoformat()) if measured else run.source
     failure = run.failure and replace(run.failure, where=_without_file_names(run.failure.where))
-    tables: dict[str, Any] = {field: _anonymous(getattr(run, field)) for field in FIELDS}
+    tables: dict[str, Any] = {field: _anonymous(getattr(run, field)) for field in TABLE_FIELDS}
     return replace(
         run,
         name=name,
@@ -227,9 +227,9 @@ def anonymous(run: Run, name: str) -> Run:
 
 def _anonymous(rows: Rows) -> Rows:
     """The same rows; file names in their words are all one."""
-    columns = {name: values for name, values in rows.columns.items() if isinstance(values, Words)}
+    columns = {name: values for name, values in rows.columns.items() if isinstance(values, TextColumn)}
     replaced = {
-        name: Words(values.codes, tuple(_without_file_names(word) or "" for word in values.vocabulary))
+        name: TextColumn(values.codes, tuple(_without_file_names(word) or "" for word in values.vocabulary))
         for name, values in columns.items()
     }
     return Rows(rows.table, {**rows.columns, **replaced})

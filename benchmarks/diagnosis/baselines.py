@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpulab import Run
-from gpulab.analysis.steps.detection import Steps, steps
-from gpulab.intervals import Spans, clip, intersect, merged, subtract, union
+from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.intervals import Spans, clip, intersect, subtract, union, union_of
 from gpulab.rows import Rows
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind
 
 Adviser = Callable[[Run], Sequence[str]]
 
@@ -57,7 +57,7 @@ def always_batch_size(run: Run) -> Sequence[str]:
 
 def tensorboard_plugin(run: Run) -> Sequence[str]:
     """Return all recommendations that apply, in the order in which the plug-in shows them; it does not rank them."""
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     window = union(
         run_steps.start_ns[run_steps.recorded], run_steps.end_ns[run_steps.recorded]
     )  # edge steps are averaged in
@@ -108,23 +108,23 @@ def _workers(run: Run) -> str:
 def _exclusive_shares(run: Run, window: Spans) -> dict[str, float]:
     """Shares of loader and communication, each without the time that the plug-in attributes to a higher category."""
     events = run.event_rows
-    names = events.words("name")
-    talking = events.where(names.matching(word in _COLLECTIVES for word in names.vocabulary))
+    names = events.text("name")
+    talking = events.select(names.matching(word in _COLLECTIVES for word in names.vocabulary))
     attributed = intersect(events.of_kind(*DEVICE_KINDS).spans(), window)
     shares = {}
     for key, rows in (
-        ("communication", talking.of_kind(Kind.OP, Kind.ANNOTATION)),
+        ("communication", talking.of_kind(EventKind.OP, EventKind.ANNOTATION)),
         ("runtime", events.of_kind(*RUNTIME_KINDS)),
-        ("loader", events.of_kind(Kind.LOADER)),
+        ("loader", events.of_kind(EventKind.LOADER)),
     ):
         exclusive = subtract(intersect(rows.spans(), window), attributed)
         shares[key] = exclusive.total_ns / window.total_ns
-        attributed = merged(attributed, exclusive)
+        attributed = union_of(attributed, exclusive)
     return shares
 
 
 def _distributed(run: Run, communication: float) -> list[str]:
-    names = run.event_rows.words("name").vocabulary
+    names = run.event_rows.text("name").vocabulary
     advice = []
     if "DataParallel.forward" in names and len(run.machine.gpus) > 1:
         advice.append("data_parallel")
@@ -140,7 +140,7 @@ def _distributed(run: Run, communication: float) -> list[str]:
 
 def _kernel_share(run: Run, window: Spans) -> float | None:
     """Share of time with a kernel, from the first step to the last, without copies. None without a GPU."""
-    kernels = run.event_rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
+    kernels = run.event_rows.of_kind(EventKind.KERNEL, EventKind.COLLECTIVE)
     if not len(kernels):
         return None
     first, last = int(window.start_ns[0]), int(window.end_ns[-1])
@@ -152,10 +152,10 @@ def _no_tensor_cores(run: Run) -> bool:
     capability = _capability(run)
     if capability is None or capability < TENSOR_CORES_SINCE:
         return False
-    kernels = run.event_rows.of_kind(Kind.KERNEL)
-    names = kernels.words("name")
+    kernels = run.event_rows.of_kind(EventKind.KERNEL)
+    names = kernels.text("name")
     used = names.matching(any(part in word for part in _TENSOR_CORE) for word in names.vocabulary)
-    ops = run.event_rows.of_kind(Kind.OP).words("name")
+    ops = run.event_rows.of_kind(EventKind.OP).text("name")
     eligible = ops.matching(word in _ELIGIBLE for word in ops.vocabulary)
     return len(kernels) > 0 and not used.any() and bool(eligible.any())
 
@@ -188,7 +188,7 @@ def _device_use(run: Run) -> float | None:
     """GPU utilisation by the driver, else by the trace; without a GPU, the time in operators stands for it."""
     if (sampled := _mean(run.gpu_rows, "util_frac")) is not None:
         return sampled
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     window = union(run_steps.start_ns[run_steps.recorded], run_steps.end_ns[run_steps.recorded])
     if not window.total_ns or not len(run.event_rows):
         return None
@@ -198,7 +198,7 @@ def _device_use(run: Run) -> float | None:
 
 def _operator_share(run: Run, run_steps: Steps, window: Spans) -> float:
     events = run.event_rows
-    working = subtract(events.of_kind(Kind.OP).spans(), events.of_kind(Kind.LOADER).spans())
+    working = subtract(events.of_kind(EventKind.OP).spans(), events.of_kind(EventKind.LOADER).spans())
     return intersect(working, window).total_ns / int(run_steps.dur_ns[run_steps.recorded].sum())
 
 

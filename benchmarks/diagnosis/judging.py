@@ -47,8 +47,8 @@ class Judgement:
 def verdict(name: str, run: Run, labels: Sequence[str]) -> Verdict:
     """Return the verdict on a run."""
     diagnosis = diagnose(run)
-    acting = [finding for finding in diagnosis.findings if not finding.aside]
-    shares = [(finding.saves_ns / finding.gain.step_ns, finding.rule) for finding in acting if finding.gain]
+    acting = [finding for finding in diagnosis.findings if not finding.informs_only]
+    shares = [(finding.saved_ns / finding.gain.step_ns, finding.rule) for finding in acting if finding.gain]
     loudest = max(shares, default=(0.0, None))
     return Verdict(
         name=name,
@@ -82,10 +82,10 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
         ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns
         # A twin with more samples per step applies another fix than the predicted one.
-        fix_applied = workload(name).mends and work == 1
-        inside = compared.inside if fix_applied else None
+        fix_applied = workload(name).twin_applies_fix and work == 1
+        inside = compared.in_predicted_range if fix_applied else None
         if before_ns > after_ns and fix_applied:
-            predicted = finding.gain.saves_ns / finding.gain.step_ns
+            predicted = finding.gain.saved_ns / finding.gain.step_ns
             error = abs(predicted / (1 - after_ns / before_ns) - 1)
     return Judgement(
         cause=cause,

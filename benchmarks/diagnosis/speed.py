@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import gpulab
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.rules import RULES, diagnose
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.needs import unmet
+from gpulab.rules.engine.needs import first_unmet_need
 
 ROUNDS = 3
 
@@ -28,16 +28,16 @@ def speed(trace: Path) -> str:
 def _round(run: gpulab.Run) -> dict[str, float]:
     took: dict[str, float] = {}
     began = time.perf_counter()
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     took["finding the steps"] = time.perf_counter() - began
     began = time.perf_counter()
-    accounts = ledger(run, run_steps)
+    accounts = build_ledger(run, run_steps)
     took["the ledger"] = time.perf_counter() - began
     evidence = Evidence(run, run_steps, accounts)
     for rule in RULES:
         began = time.perf_counter()
-        if unmet(rule.needs, evidence) is None:
-            rule.ask(evidence)
+        if first_unmet_need(rule.needs, evidence) is None:
+            rule.check(evidence)
         took[rule.name] = time.perf_counter() - began
     began = time.perf_counter()
     diagnose(run)

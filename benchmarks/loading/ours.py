@@ -54,14 +54,14 @@ def loaded(path: str) -> tuple[Run, Results]:
 
 def basic_figures(run: Run) -> Results:
     """Busy and idle per device and of all, gaps, each step, kernels by name, copies by kind, launch delay."""
-    from gpulab.analysis import busy, busy_table, copy_table, devices, gap_table, kernel_table, launch_delays
-    from gpulab.analysis.steps.detection import steps
+    from gpulab.analysis import busy_table, busy_time, copy_table, devices, gap_table, kernel_table, launch_delays
+    from gpulab.analysis.steps.detection import find_steps
 
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     tables = {
-        device: (busy_table(run, device=device), gap_table(run, device, found=run_steps)) for device in devices(run)
+        device: (busy_table(run, device=device), gap_table(run, device, steps=run_steps)) for device in devices(run)
     }
-    together, gaps = busy(run), gap_table(run, found=run_steps)
+    together, gaps = busy_time(run), gap_table(run, steps=run_steps)
     in_steps = busy_table(run, run_steps)
     kernels, copies, delays = kernel_table(run), copy_table(run), launch_delays(run)
     assert tables, "no device worked"

@@ -32,7 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 
 import gpulab  # noqa: E402
 from gpulab.comparison import Comparison, compare  # noqa: E402
-from gpulab.comparison.sides import basis  # noqa: E402
+from gpulab.comparison.sides import choose_basis  # noqa: E402
 from gpulab.workloads import workload  # noqa: E402
 
 LOOPS = {"in_one": 60, "tiny_ops": 250, "matmul": 40}  # and how many steps; about 1.5 s of training each
@@ -94,7 +94,7 @@ def pair(loop: str, steps: int, share: float, repeats: int, level: str) -> dict[
 
     result = gpulab.experiment(train, after, repeats=repeats, level=level)
     two = compare(result.before[0], result.after[0])
-    crowd = [side.crowd(basis([side], averaged=False)) for side in result.comparison.sides]
+    crowd = [side.other_cores(choose_basis([side], averaged=False)) for side in result.comparison.sides]
     return {"all": judged(result.comparison), "two": judged(two), "others": max(crowd)}
 
 

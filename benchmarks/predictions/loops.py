@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from gpulab.workloads.training import classify, convolutional, narrow_and_deep, perceptron
+from gpulab.workloads.training import deep_narrow_model, image_classifier, perceptron, train_classifier
 
 PIECES, PIECE, SHORT = 32, 48, 512  # pieces of a sample, numbers in each; samples on the disk
 WORDS_PER_TEXT = 1200  # in a text
@@ -131,7 +131,7 @@ def train_on_rows(*, quick: bool, steps: int = 60) -> None:
 def train(model: nn.Module, batches: Iterable[Any]) -> None:
     """Train on every batch once, on one thread."""
     torch.set_num_threads(1)
-    classify(model, batches, "cpu")
+    train_classifier(model, batches, "cpu")
 
 
 def fit(
@@ -188,7 +188,7 @@ def train_with_log(*, every: int, steps: int = 80) -> None:
 
 def train_deep(*, batch: int, steps: int = 80, width: int = 64, depth: int = 60) -> None:
     """Many layers of little work."""
-    fit(narrow_and_deep(width, depth), ready(batch, width), steps=steps)
+    fit(deep_narrow_model(width, depth), ready(batch, width), steps=steps)
 
 
 def train_wide(*, batch: int, steps: int = 60) -> None:
@@ -201,14 +201,19 @@ def train_images(*, batch: int, steps: int = 60) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, 48, 48, generator=generator)
     labels = torch.arange(batch) % 10
-    train(convolutional(16), ((images, labels) for _ in range(steps)))
+    train(image_classifier(16), ((images, labels) for _ in range(steps)))
 
 
 def train_updating(kind: str, *, width: int, depth: int, batch: int = 8, steps: int = 60, **how: Any) -> None:
     """Layers updated by some optimizer, one parameter at a time unless `how` says otherwise."""
     chosen = {"foreach": False, **how}
     many = getattr(torch.optim, kind)
-    fit(narrow_and_deep(width, depth), ready(batch, width), steps=steps, optimizer=lambda p: many(p, lr=1e-4, **chosen))
+    fit(
+        deep_narrow_model(width, depth),
+        ready(batch, width),
+        steps=steps,
+        optimizer=lambda p: many(p, lr=1e-4, **chosen),
+    )
 
 
 class Elementwise(nn.Module):
@@ -258,7 +263,7 @@ def train_by_hand_compiled(*, steps: int) -> None:
 
     gelu, normalised = (
         torch.compile(handwritten_layers.gelu_by_hand),
-        torch.compile(handwritten_layers.normalised_by_hand),
+        torch.compile(handwritten_layers.layer_norm_by_hand),
     )
-    handwritten_layers.gelu_by_hand, handwritten_layers.normalised_by_hand = gelu, normalised
+    handwritten_layers.gelu_by_hand, handwritten_layers.layer_norm_by_hand = gelu, normalised
     handwritten_layers.train_feed_forward(steps=steps)

@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.predictions import loops
 from gpulab.workloads.data.audio import train_on_audio
 from gpulab.workloads.data.images import train_on_images
-from gpulab.workloads.data.label_service import train_on_answers
+from gpulab.workloads.data.label_service import train_on_service_labels
 from gpulab.workloads.data.slow_items import RemoteImages, train_from_storage
-from gpulab.workloads.data.word_pairs import BATCH, CountedDocuments, Documents, train_on_documents
-from gpulab.workloads.host.garbage import train_collecting
+from gpulab.workloads.data.word_pairs import BATCH, Documents, PrecountedDocuments, train_on_documents
+from gpulab.workloads.host.garbage import train_with_gc_collect
 from gpulab.workloads.kernels.handwritten_layers import train_feed_forward
 from gpulab.workloads.kernels.many_parameters import train_many_parameters
 
@@ -55,7 +55,7 @@ def _digests(rounds: int) -> Iterable[Any]:
 
 
 def _documents(counted: bool) -> Iterable[Any]:
-    return loops.loading((CountedDocuments if counted else Documents)(40 * BATCH), BATCH)
+    return loops.loading((PrecountedDocuments if counted else Documents)(40 * BATCH), BATCH)
 
 
 def _stored(wait_s: float) -> Iterable[Any]:
@@ -179,8 +179,8 @@ PYTHON = (
         name="labels_ahead",
         kind="Python moved out",
         spec="no_python",
-        before=partial(train_on_answers, steps=50),
-        after=partial(train_on_answers, steps=50, beforehand=True),
+        before=partial(train_on_service_labels, steps=50),
+        after=partial(train_on_service_labels, steps=50, beforehand=True),
         about="a service asked ahead, in a thread",
     ),
     Pair(
@@ -215,8 +215,8 @@ GARBAGE = (
         name="collecting_seldom",
         kind="garbage collection off",
         spec="no_gc",
-        before=partial(train_collecting, steps=30),
-        after=partial(train_collecting, steps=120, every=1000),
+        before=partial(train_with_gc_collect, steps=30),
+        after=partial(train_with_gc_collect, steps=120, every=1000),
         about="gc.collect() no longer called in every step",
     ),
     Pair(

@@ -34,13 +34,13 @@ import numpy as np  # noqa: E402
 
 import gpulab  # noqa: E402
 from benchmarks.predictions.pairs import PAIRS, Pair  # noqa: E402
-from gpulab.analysis.host.other_programs import other_cores  # noqa: E402
-from gpulab.analysis.steps.detection import steps  # noqa: E402
-from gpulab.analysis.steps.ledger import ledger  # noqa: E402
+from gpulab.analysis.host.other_programs import cores_used_by_others  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
+from gpulab.analysis.steps.ledger import build_ledger  # noqa: E402
 from gpulab.errors import RunError  # noqa: E402
-from gpulab.replay.parsing import chosen  # noqa: E402
-from gpulab.replay.prediction import Prediction, predict, scene  # noqa: E402
-from gpulab.replay.sweep import typical  # noqa: E402
+from gpulab.replay.parsing import parse_changes  # noqa: E402
+from gpulab.replay.prediction import Prediction, build_replay_model, predict  # noqa: E402
+from gpulab.replay.sweep import burst_median  # noqa: E402
 from gpulab.run import Run  # noqa: E402
 
 WANTED_INSIDE, WANTED_ERROR = 0.80, 0.15
@@ -232,10 +232,10 @@ def judged(pair: Pair, folder: Path) -> Outcome:
 
 
 def _predicted(run: Run, spec: str) -> Prediction:
-    run_steps = steps(run)
-    accounts = ledger(run, run_steps)
+    run_steps = find_steps(run)
+    accounts = build_ledger(run, run_steps)
     assert accounts is not None, "every pair is recorded with events"
-    return predict(scene(run, run_steps, accounts), chosen(spec))
+    return predict(build_replay_model(run, run_steps, accounts), parse_changes(spec))
 
 
 def _as_fractions(prediction: Prediction) -> Asked:
@@ -248,16 +248,16 @@ def _as_fractions(prediction: Prediction) -> Asked:
 
 
 def _plain_ms(run: Run) -> float:
-    return (steps(run).step_ns or 0) / 1e6
+    return (find_steps(run).step_ns or 0) / 1e6
 
 
 def _why(prediction: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
     """The part of the step that went least as predicted, and whether other programs took the cores."""
-    graph = prediction.timed.graph
+    graph = prediction.schedule.graph
     differences: dict[str, tuple[float, float]] = {}
     for part, ns in graph.host.before_ns.items():
         done = np.cumsum(ns)
-        predicted = typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
+        predicted = burst_median(done[graph.step_end_node] - done[graph.step_start_node], graph.steps.burst)
         measured = median(_part_ns(run, part) for run in after)
         differences[part] = predicted / 1e6, measured / 1e6
     part, (predicted, measured) = max(differences.items(), key=lambda each: abs(each[1][0] - each[1][1]))
@@ -272,17 +272,17 @@ def _why(prediction: Prediction, before: Sequence[Run], after: Sequence[Run]) ->
 
 
 def _others(run: Run) -> float:
-    run_steps = steps(run)
-    return other_cores(run, run_steps, run_steps.plain | run_steps.interior) or 0.0
+    run_steps = find_steps(run)
+    return cores_used_by_others(run, run_steps, run_steps.unprofiled | run_steps.interior) or 0.0
 
 
 def _part_ns(run: Run, part: str) -> float:
     """A part of a typical step, without what recording added: calls take that, and little else does."""
-    run_steps = steps(run)
-    accounts = ledger(run, run_steps)
+    run_steps = find_steps(run)
+    accounts = build_ledger(run, run_steps)
     if accounts is None or part not in accounts.part_ns:
         return 0.0
-    return accounts.median_ns(part) / (run_steps.inflation or 1.0)
+    return accounts.median_ns(part) / (run_steps.profiler_overhead or 1.0)
 
 
 HEAD = (

@@ -24,13 +24,13 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import gpulab  # noqa: E402
-from gpulab.analysis.steps.detection import steps  # noqa: E402
-from gpulab.analysis.steps.ledger import ledger  # noqa: E402
-from gpulab.replay.graph.build import graph_of  # noqa: E402
-from gpulab.replay.parsing import chosen  # noqa: E402
-from gpulab.replay.prediction import predict, scene  # noqa: E402
-from gpulab.replay.quality import quality  # noqa: E402
-from gpulab.replay.sweep import swept  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
+from gpulab.analysis.steps.ledger import build_ledger  # noqa: E402
+from gpulab.replay.graph.build import build_graph  # noqa: E402
+from gpulab.replay.parsing import parse_changes  # noqa: E402
+from gpulab.replay.prediction import build_replay_model, predict  # noqa: E402
+from gpulab.replay.quality import assess_quality  # noqa: E402
+from gpulab.replay.sweep import sweep  # noqa: E402
 
 HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws | refused |"
 
@@ -48,23 +48,23 @@ def main() -> None:
 
 def _row(path: Path) -> str:
     run = gpulab.load(path)
-    run_steps = steps(run)
-    accounts = ledger(run, run_steps)
+    run_steps = find_steps(run)
+    accounts = build_ledger(run, run_steps)
     if accounts is None:
         return f"| {path.name} | {len(run.event_rows):,} | | | | | | | no step was recorded |"
-    graph, build_s = _timed(lambda: graph_of(run, run_steps, accounts), 5)
-    _, sweep_s = _timed(lambda: swept(graph), 5)
-    replay_quality = quality(graph)
+    graph, build_s = _timed(lambda: build_graph(run, run_steps, accounts), 5)
+    _, sweep_s = _timed(lambda: sweep(graph), 5)
+    replay_quality = assess_quality(graph)
     draws = ""
-    if replay_quality.refusal is None:
-        ready = scene(run, run_steps, accounts)
-        change = chosen("instant_gpu" if graph.on_gpu else "free_input")
-        if change[0].rewrite.lacking(ready.graph, True) is None:
+    if replay_quality.refusal_reason is None:
+        ready = build_replay_model(run, run_steps, accounts)
+        change = parse_changes("instant_gpu" if graph.on_gpu else "free_input")
+        if change[0].rewrite.refusal_reason(ready.graph, True) is None:
             draws = f"{_timed(lambda: predict(ready, change), 1)[1]:.2f} s"
     errors = (replay_quality.replay_error, replay_quality.generic_error, replay_quality.unexplained_frac)
     figures = " | ".join(f"{100 * error:+.2f} %" for error in errors[:2])
     times = f"{1e3 * build_s:.0f} ms | {1e3 * sweep_s:.1f} ms | {draws}"
-    name, reason = path.name.removesuffix(".json.gz"), replay_quality.refusal or ""
+    name, reason = path.name.removesuffix(".json.gz"), replay_quality.refusal_reason or ""
     return f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {reason} |"
 
 

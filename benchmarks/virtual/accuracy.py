@@ -36,7 +36,7 @@ if str(ROOT) not in sys.path:
 from benchmarks.virtual.models import counted  # noqa: E402
 from gpulab.hardware.gpu_spec import GpuSpec, Shares  # noqa: E402
 from gpulab.hardware.lookup import resolve  # noqa: E402
-from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels  # noqa: E402
+from gpulab.virtual.cost_model.operators import COST_FACTORS, OpClass, kernels_of  # noqa: E402
 from gpulab.virtual.op_log.ops import Op  # noqa: E402
 
 LEFT_OUT = ("switchxl4",)
@@ -102,8 +102,8 @@ def by_class(ops: list[Op], gpu: GpuSpec) -> dict[OpClass, float]:
     """Milliseconds of these operators' kernels, by class of work."""
     totals: dict[OpClass, float] = {}
     for op in ops:
-        for kernel in kernels(op, gpu):
-            totals[kernel.of] = totals.get(kernel.of, 0.0) + kernel.ns / 1e6
+        for kernel in kernels_of(op, gpu):
+            totals[kernel.op_class] = totals.get(kernel.op_class, 0.0) + kernel.ns / 1e6
     return totals
 
 
@@ -125,7 +125,7 @@ def ranged(ms: dict[OpClass, float]) -> tuple[float, float]:
     random = np.random.default_rng(0)
     total = np.zeros(DRAWS)
     for of in sorted(ms, key=lambda each: each.name):
-        best, worst = SPREAD[of]
+        best, worst = COST_FACTORS[of]
         draw = random.standard_normal(DRAWS) / NORMAL_P90
         total += ms[of] * np.where(draw < 0, best ** np.abs(draw), worst ** np.abs(draw))
     low, high = np.percentile(total, [10, 90])

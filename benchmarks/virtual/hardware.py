@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 import gpulab  # noqa: E402
-from gpulab.analysis.steps.detection import steps as steps_of  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps as steps_of  # noqa: E402
 from gpulab.errors import RunError  # noqa: E402
 from gpulab.hardware.gpus import SPECS  # noqa: E402
 from gpulab.workloads import workload  # noqa: E402

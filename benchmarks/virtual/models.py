@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.device.device import FakeDevice
-from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
 from gpulab.virtual.op_log.ops import Op, Record
 
 BOUNDLESS = 10**15  # bytes: nothing is refused for want of memory
@@ -136,12 +136,12 @@ class Transformer(nn.Module):
         return scores
 
 
-class Standing:
+class StoppedClock:
     """A clock that stands still: operators are counted, not timed."""
 
     now_ns = 0
 
-    def done_ns(self, event: int) -> int | None:
+    def event_done_ns(self, event: int) -> int | None:
         """Every event is done at once."""
         return 0
 
@@ -149,7 +149,7 @@ class Standing:
 def operators(sizes: Model, length: int, batch: int, mode: str) -> list[Op]:
     """What one iteration runs on a virtual GPU: "inf" is forward, "train" adds backward; no optimizer."""
     noted: list[Record] = []
-    with FakeDevice(resolve("a100"), noted.append, Memory(BOUNDLESS), Standing()):
+    with FakeDevice(resolve("a100"), noted.append, SimulatedMemory(BOUNDLESS), StoppedClock()):
         with torch.device("cuda"):
             model = Transformer(sizes, length).train(mode == "train")
         tokens = torch.zeros(batch, length, dtype=torch.long, device="cuda")

@@ -31,7 +31,7 @@ work there is no busy time. Figures cover all devices together unless one is giv
 """
 
 from gpulab.analysis.copies.table import COPIES, copy_table
-from gpulab.analysis.events.busy import BUSY, busy, busy_table
+from gpulab.analysis.events.busy import BUSY, busy_table, busy_time
 from gpulab.analysis.events.device_work import devices
 from gpulab.analysis.host.launch_delays import LAUNCHES, launch_delays
 from gpulab.analysis.kernels.table import KERNELS, kernel_table
@@ -40,8 +40,8 @@ from gpulab.analysis.steps.gaps import GAPS, gap_table
 from gpulab.tables import STEPS
 
 __all__ = [
-    "busy",
     "busy_table",
+    "busy_time",
     "copy_table",
     "describe",
     "devices",

@@ -7,7 +7,7 @@ from typing import Protocol
 from gpulab.errors import CaptureError
 
 
-class Recorder(Protocol):
+class ActiveRecorder(Protocol):
     """Something that records: a session or a virtual GPU."""
 
     name: str
@@ -16,21 +16,21 @@ class Recorder(Protocol):
         """Mark the end of a step, as requested by the user's code."""
 
 
-class Yielding(Recorder, Protocol):
+class BackgroundRecorder(ActiveRecorder, Protocol):
     """A recorder in the background, fully inactive during any other recording."""
 
-    def give_way(self, recorder: str) -> None:
+    def pause(self, recorder: str) -> None:
         """Pause for a recording of this name: remove all hooks and threads. Must not raise."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume after that recording. Must not raise."""
 
 
-_active: Recorder | None = None
-_behind: Yielding | None = None
+_active: ActiveRecorder | None = None
+_behind: BackgroundRecorder | None = None
 
 
-def claim(recorder: Recorder) -> None:
+def activate(recorder: ActiveRecorder) -> None:
     """Make this the active recorder. Raises CaptureError if another one is active."""
     global _active
     if _active is not None:
@@ -40,19 +40,19 @@ def claim(recorder: Recorder) -> None:
             fix="remove the inner %%gpuprofile, or run it in a separate cell",
         )
     if _behind is not None:
-        _behind.give_way(recorder.name)
+        _behind.pause(recorder.name)
     _active = recorder
 
 
-def release() -> None:
+def deactivate() -> None:
     """End the active recording; a background monitor resumes."""
     global _active
     _active = None
     if _behind is not None:
-        _behind.go_on()
+        _behind.resume()
 
 
-def settle(monitor: Yielding) -> None:
+def register_monitor(monitor: BackgroundRecorder) -> None:
     """Make this the background monitor. Raises CaptureError if there is another one, or if a cell is being recorded."""
     global _behind
     if _behind is not None:
@@ -70,7 +70,7 @@ def settle(monitor: Yielding) -> None:
     _behind = monitor
 
 
-def leave() -> None:
+def unregister_monitor() -> None:
     """Unregister the background monitor."""
     global _behind
     _behind = None

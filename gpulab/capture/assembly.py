@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from gpulab.rows import Rows, concat
-from gpulab.run import TRACED, Gap, Machine, Run
-from gpulab.tables import DEVICE_KINDS, Kind
+from gpulab.run import TRACE_TABLES, Gap, Machine, Run
+from gpulab.tables import DEVICE_KINDS, EventKind
 
 
-def merged(cell: Run, traces: Sequence[Run]) -> Run:
+def merge_traces(cell: Run, traces: Sequence[Run]) -> Run:
     """Return `cell` with the events of all traces, shifted from the start of each trace to the start of the cell."""
     if not traces:
         return cell
     threads: dict[str, int] = {}
-    parts: dict[str, list[Rows]] = {field: [] for field in TRACED}
+    parts: dict[str, list[Rows]] = {field: [] for field in TRACE_TABLES}
     event_count = 0  # events of the traces before this one
     for trace in traces:
         for field, rows in _on_cell_clock(trace, cell, threads, event_count).items():
@@ -30,7 +30,7 @@ def merged(cell: Run, traces: Sequence[Run]) -> Run:
         event_count += len(trace.event_rows)
     largest = max(traces, key=lambda trace: len(trace.event_rows))
     main_thread = largest.threads[largest.main_thread] if largest.threads else None
-    joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in TRACED.items()}
+    joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in TRACE_TABLES.items()}
     return replace(
         cell,
         **joined,
@@ -43,7 +43,7 @@ def merged(cell: Run, traces: Sequence[Run]) -> Run:
 def missing_gpu_work(run: Run, activities: Sequence[str]) -> Gap | None:
     """Report GPU calls without GPU activity: CUPTI delivered nothing. None if nothing is missing."""
     kinds = run.event_rows["kind"]
-    started = np.isin(kinds, (Kind.LAUNCH, Kind.COPY_CALL)).any()
+    started = np.isin(kinds, (EventKind.LAUNCH, EventKind.COPY_CALL)).any()
     if "cuda" not in activities or not started or np.isin(kinds, DEVICE_KINDS).any():
         return None
     return Gap(
@@ -63,7 +63,7 @@ def _on_cell_clock(trace: Run, cell: Run, threads: dict[str, int], event_count: 
     offset_ns = trace.began_ns - cell.began_ns
     thread_numbers = np.array([*codes, -1], np.int32)
     tables = {}
-    for field, table in TRACED.items():
+    for field, table in TRACE_TABLES.items():
         columns = dict(getattr(trace, field).columns)
         for name, values in columns.items():
             if name in ("start_ns", "at_ns"):
@@ -88,7 +88,7 @@ def _with_multiprocessors(machine: Machine, traced: Machine) -> Machine:
     return replace(machine, gpus=gpus or traced.gpus)
 
 
-def torch_facts() -> dict[str, str]:
+def torch_settings() -> dict[str, str]:
     """PyTorch settings that rules need and traces lack; they are read, never changed."""
     torch = sys.modules.get("torch")
     if torch is None:

@@ -14,8 +14,10 @@ from gpulab.run import Gap
 from gpulab.sensors.host.frames import user_line
 from gpulab.tables import STALLS, StallKind
 
-LEAST_NS = 20_000  # shorter collections are not recorded: most are of the youngest objects, and there can be millions
-MOST = 200_000  # collections recorded per cell: more would not change the conclusion
+MIN_STALL_NS = (
+    20_000  # shorter collections are not recorded: most are of the youngest objects, and there can be millions
+)
+MAX_COLLECTIONS = 200_000  # collections recorded per cell: more would not change the conclusion
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-\d+")
 _FOLDERS = re.compile(r".*[/\\]")
 _TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
@@ -24,7 +26,7 @@ _ID_PREFIX = re.compile(r"^\d+/\d+: ")  # PyTorch numbers its compilations: "0/1
 Row = tuple[int, int, int, str]  # kind, start, duration, description; times in UNIX ns
 
 
-class Stalls:
+class StallRecorder:
     """Records garbage collections between `install()` and `remove()`, and torch.compile's compilations at the end.
 
     A collection in any thread holds the GIL, so all of them count. Each one costs two callbacks of about 0.3 us.
@@ -65,9 +67,9 @@ class Stalls:
             self._began_ns = time.time_ns()
             return
         dur_ns = time.time_ns() - self._began_ns
-        if not self._began_ns or dur_ns < LEAST_NS:
+        if not self._began_ns or dur_ns < MIN_STALL_NS:
             return
-        if len(self._collections) >= MOST:
+        if len(self._collections) >= MAX_COLLECTIONS:
             self._missed_count += 1
             return
         self._collections.append((StallKind.GC, self._began_ns, dur_ns, self._description))
@@ -136,7 +138,7 @@ def _first_line(reason: str) -> str:
 def _missed_gap(count: int) -> Gap:
     return Gap(
         what=f"{count:,} garbage collections",
-        why=f"the cell had more than {MOST:,}, and gpulab records only that many",
+        why=f"the cell had more than {MAX_COLLECTIONS:,}, and gpulab records only that many",
         fix="nothing to do: the recorded ones show the cost",
     )
 

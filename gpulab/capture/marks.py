@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab.capture.user_names import loader_names, model_of, optimizer_of
+from gpulab.capture.user_names import describe_model, describe_optimizer, find_loader_names
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
-from gpulab.sensors.host.storage import location
+from gpulab.sensors.host.storage import dataset_file_system
 from gpulab.tables import MARKS, MarkKind
 
 
 @dataclass(frozen=True)
-class Timer:
+class MarkClocks:
     """Clocks for step marks, in ns: time, CPU time of the calling thread, CPU time of the process."""
 
     now_ns: Callable[[], int] = time.time_ns
@@ -26,24 +26,24 @@ class Timer:
     process_cpu_ns: Callable[[], int] = time.process_time_ns
 
 
-class Marks:
+class StepMarks:
     """Hooks torch while installed and records step marks of the thread that installed it.
 
     `on_boundary(known_steps)` is called at the start of a step, before the user's code continues. It must not raise.
     """
 
-    def __init__(self, on_boundary: Callable[[int | None], None], timer: Timer | None = None) -> None:
+    def __init__(self, on_boundary: Callable[[int | None], None], timer: MarkClocks | None = None) -> None:
         self.loaders: list[Loader] = []
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
         self.gaps: list[Gap] = []
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0
-        self.waited_ns = 0
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
+        self.loader_wait_ns = 0
+        self.first_mark_ns: int | None = None
+        self.last_mark_ns: int | None = None
         self._on_boundary = on_boundary
-        self._timer = timer or Timer()
+        self._timer = timer or MarkClocks()
         self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
         self._indices: dict[tuple[int, Loader], int] = {}
         self._described: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were inspected
@@ -106,7 +106,7 @@ class Marks:
             spent_ns = timer.thread_cpu_ns() - cpu_ns
             process = process_cpu_ns, timer.process_cpu_ns()
             self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, *process))
-            self.waited_ns += end_ns - start_ns
+            self.loader_wait_ns += end_ns - start_ns
             self._note_times(start_ns, end_ns)
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
@@ -126,9 +126,9 @@ class Marks:
         self._note_times(now_ns, now_ns)
 
     def _note_times(self, start_ns: int, end_ns: int) -> None:
-        if self.first_ns is None:
-            self.first_ns = start_ns
-        self.last_ns = end_ns
+        if self.first_mark_ns is None:
+            self.first_mark_ns = start_ns
+        self.last_mark_ns = end_ns
 
     def _boundary(self, known_steps: int | None) -> None:
         self._stepped = False
@@ -137,7 +137,7 @@ class Marks:
 
     def _identify(self, iterator: Any) -> tuple[int, int]:
         """Index of the iterator's loader, and number of this pass over it."""
-        facts = facts_of(iterator)
+        facts = loader_settings(iterator)
         key = (id(iterator._dataset), facts)
         index = self._indices.get(key)
         if index is None:
@@ -152,15 +152,15 @@ class Marks:
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
         frame = sys._getframe()
-        self.optimizers.append(optimizer_of(frame, optimizer))
-        model = model_of(frame, optimizer)
+        self.optimizers.append(describe_optimizer(frame, optimizer))
+        model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
 
     def _inspect_loader(self, index: int, dataset: Any) -> None:
-        name, dataset_name = loader_names(sys._getframe(), dataset)
+        name, dataset_name = find_loader_names(sys._getframe(), dataset)
         self.loaders[index] = replace(
-            self.loaders[index], name=name, dataset_name=dataset_name, location=location(dataset)
+            self.loaders[index], name=name, dataset_name=dataset_name, location=dataset_file_system(dataset)
         )
 
     def _inspect_safely(self, inspect: Callable[[], None]) -> None:
@@ -174,7 +174,7 @@ class Marks:
             )
 
 
-def facts_of(iterator: Any) -> Loader:
+def loader_settings(iterator: Any) -> Loader:
     """Settings of the DataLoader behind an iterator."""
     sampler = iterator._index_sampler
     try:

@@ -16,7 +16,7 @@ from enum import Enum
 SECOND_NS = 1_000_000_000
 
 
-class Phase(Enum):
+class ProfilerPhase(Enum):
     """Phase of the profiler; the value is shown in the live panel."""
 
     OPENING = "before the first step"
@@ -25,7 +25,7 @@ class Phase(Enum):
     DONE = "recorded; sensors go on"
 
 
-class Act(Enum):
+class ProfilerAction(Enum):
     """Action for the profiler at this boundary."""
 
     NONE = "none"
@@ -34,26 +34,26 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RecordingLimits:
     """How much to record. The defaults suffice for steps of 1 ms as well as of 10 s."""
 
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
     max_events: int = 200_000  # with a million, the kernel froze for seconds
-    warm_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
-    enough_steps: int = 14  # twelve interior steps give a stable median
-    enough_ns: int = 1 * SECOND_NS
+    warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
+    target_steps: int = 14  # twelve interior steps give a stable median
+    target_ns: int = 1 * SECOND_NS
     slow_ns: int = 10 * SECOND_NS  # after this, `few_steps` suffice
-    few_steps: int = 5  # three of them interior
-    opening_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
-    silent_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
+    min_slow_steps: int = 5  # three of them interior
+    opening_timeout_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
+    idle_timeout_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
 
 @dataclass
-class Plan:
+class RecordingPlan:
     """Decides when to start and stop; holds no profiler and reads no clock."""
 
-    limits: Limits
-    phase: Phase = Phase.OPENING
+    limits: RecordingLimits
+    phase: ProfilerPhase = ProfilerPhase.OPENING
     boundaries: int = 0
     events_per_step: float | None = None
     _phase_ns: int = 0
@@ -66,47 +66,51 @@ class Plan:
         """The cell begins with the profiler on."""
         self._phase_ns = self._last_ns = at_ns
 
-    def boundary(self, at_ns: int, known_steps: int | None = None) -> Act:
+    def boundary(self, at_ns: int, known_steps: int | None = None) -> ProfilerAction:
         """A step begins now; `known_steps`: length of the loader's epoch, if known."""
         if self.boundaries:
             self._slowest_ns = max(self._slowest_ns, at_ns - self._last_ns)
         self.boundaries += 1
         self._known_steps = known_steps
         self._last_ns = at_ns
-        if self.phase is Phase.OPENING:
+        if self.phase is ProfilerPhase.OPENING:
             if self.boundaries < 2:
-                return Act.NONE
-            self._enter(Phase.WARMING, at_ns)
-            return Act.STOP
+                return ProfilerAction.NONE
+            self._enter(ProfilerPhase.WARMING, at_ns)
+            return ProfilerAction.STOP
         self._phase_steps += 1
-        if self.phase is Phase.WARMING and self._phase_steps >= self._warm_steps():
-            self._enter(Phase.RECORDING, at_ns)
-            return Act.START
-        if self.phase is Phase.RECORDING and self._enough(at_ns):
-            self._enter(Phase.DONE, at_ns)
-            return Act.STOP
-        return Act.NONE
+        if self.phase is ProfilerPhase.WARMING and self._phase_steps >= self._warm_steps():
+            self._enter(ProfilerPhase.RECORDING, at_ns)
+            return ProfilerAction.START
+        if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns):
+            self._enter(ProfilerPhase.DONE, at_ns)
+            return ProfilerAction.STOP
+        return ProfilerAction.NONE
 
-    def tick(self, at_ns: int) -> Act:
+    def tick(self, at_ns: int) -> ProfilerAction:
         """Check timeouts; called several times a second from outside the loop."""
         silent_ns = at_ns - self._last_ns
-        if self.phase is Phase.OPENING and at_ns - self._phase_ns > self.limits.opening_ns and not self.boundaries:
-            self._enter(Phase.WARMING, at_ns)
-            return Act.STOP
-        if self.phase is Phase.OPENING and self.boundaries and silent_ns > self.limits.slow_ns:
-            self._enter(Phase.WARMING, at_ns)
-            return Act.STOP
-        timeout_ns = max(self.limits.silent_ns, 5 * self._slowest_ns)
-        if self.phase is Phase.RECORDING and silent_ns > timeout_ns:
-            self._enter(Phase.DONE, at_ns)
-            return Act.STOP
-        return Act.NONE
+        if (
+            self.phase is ProfilerPhase.OPENING
+            and at_ns - self._phase_ns > self.limits.opening_timeout_ns
+            and not self.boundaries
+        ):
+            self._enter(ProfilerPhase.WARMING, at_ns)
+            return ProfilerAction.STOP
+        if self.phase is ProfilerPhase.OPENING and self.boundaries and silent_ns > self.limits.slow_ns:
+            self._enter(ProfilerPhase.WARMING, at_ns)
+            return ProfilerAction.STOP
+        timeout_ns = max(self.limits.idle_timeout_ns, 5 * self._slowest_ns)
+        if self.phase is ProfilerPhase.RECORDING and silent_ns > timeout_ns:
+            self._enter(ProfilerPhase.DONE, at_ns)
+            return ProfilerAction.STOP
+        return ProfilerAction.NONE
 
-    def give_up(self, at_ns: int) -> None:
+    def stop_for_good(self, at_ns: int) -> None:
         """Stop recording for good: another profiler took over, or recording failed."""
-        self._enter(Phase.DONE, at_ns)
+        self._enter(ProfilerPhase.DONE, at_ns)
 
-    def _enter(self, phase: Phase, at_ns: int) -> None:
+    def _enter(self, phase: ProfilerPhase, at_ns: int) -> None:
         self.phase, self._phase_ns, self._phase_steps = phase, at_ns, 0
 
     def _recorded_half_epoch(self, steps: int) -> bool:
@@ -116,9 +120,9 @@ class Plan:
     def _warm_steps(self) -> int:
         if self.boundaries == 1:  # the opening timed out before the first step, which is cold: skip it
             return 2
-        short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_steps
+        short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_up_steps
         slow = self._slowest_ns > self.limits.slow_ns
-        return 2 if short or slow else self.limits.warm_steps
+        return 2 if short or slow else self.limits.warm_up_steps
 
     def _enough(self, at_ns: int) -> bool:
         steps, spent_ns = self._phase_steps, at_ns - self._phase_ns
@@ -126,8 +130,8 @@ class Plan:
             return steps >= self.limits.steps
         if self.events_per_step and steps + 1 > max(3, self.limits.max_events / self.events_per_step):
             return True
-        if steps >= self.limits.enough_steps and (
-            spent_ns >= self.limits.enough_ns or self._recorded_half_epoch(steps)
+        if steps >= self.limits.target_steps and (
+            spent_ns >= self.limits.target_ns or self._recorded_half_epoch(steps)
         ):
             return True
-        return steps >= self.limits.few_steps and spent_ns >= self.limits.slow_ns
+        return steps >= self.limits.min_slow_steps and spent_ns >= self.limits.slow_ns

@@ -25,16 +25,16 @@ def has_cuda() -> bool:
 
 def warm_up() -> None:
     """Run torch.profiler and the trace reader once, so that the first cell does not pay for a second of imports."""
-    if someone_profiles():
+    if is_profiler_running():
         return
-    window = Stretch(())
+    window = TraceWindow(())
     window.start()
     if window.stop():
         window.read("warm-up")
 
 
 @contextlib.contextmanager
-def quiet_kineto() -> Iterator[None]:
+def silence_kineto() -> Iterator[None]:
     """Silence Kineto's log, which goes straight to stderr; Kineto reads this variable at its first start."""
     before = os.environ.get("KINETO_LOG_LEVEL")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -45,7 +45,7 @@ def quiet_kineto() -> Iterator[None]:
             del os.environ["KINETO_LOG_LEVEL"]
 
 
-def someone_profiles() -> bool:
+def is_profiler_running() -> bool:
     """Whether a PyTorch profiler is running in this process."""
     if "torch" not in sys.modules:
         return False
@@ -54,7 +54,7 @@ def someone_profiles() -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
-class Stretch:
+class TraceWindow:
     """One window of profiling: start, stop, and read later."""
 
     def __init__(self, options: tuple[str, ...]) -> None:
@@ -71,7 +71,7 @@ class Stretch:
     def start(self) -> None:
         """Start the profiler; raises CaptureError if it does not start."""
         try:
-            with quiet_kineto():
+            with silence_kineto():
                 self._profile.start()
         except RuntimeError as error:
             raise CaptureError(
@@ -86,7 +86,7 @@ class Stretch:
         if not self._running:
             return False
         self._running = False
-        if not someone_profiles():
+        if not is_profiler_running():
             return False
         gc_enabled = gc.isenabled()
         gc.disable()  # stop() builds an object per event; without garbage collection it takes half the time
@@ -133,8 +133,8 @@ def _sync_events() -> Any:
 
 
 @contextlib.contextmanager
-def stepping_aside(aside: Any) -> Iterator[None]:
-    """Within this context, call `aside()` just before a profiler that is not ours starts.
+def yield_to_user_profiler(aside: Any) -> Iterator[None]:
+    """Within this context, call `informs_only()` just before a profiler that is not ours starts.
 
     Two PyTorch profilers cannot record at once: the outer one silently gets nothing. The user's own has precedence.
     """
@@ -160,10 +160,10 @@ def stepping_aside(aside: Any) -> Iterator[None]:
 
 def _is_our_start(frame: Any) -> bool:
     while frame is not None:
-        if frame.f_code is Stretch.start.__code__:
+        if frame.f_code is TraceWindow.start.__code__:
             return True
         frame = frame.f_back
     return False
 
 
-__all__ = ["Stretch", "has_cuda", "quiet_kineto", "someone_profiles", "stepping_aside", "warm_up"]
+__all__ = ["TraceWindow", "has_cuda", "is_profiler_running", "silence_kineto", "warm_up", "yield_to_user_profiler"]

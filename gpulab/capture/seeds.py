@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 
-def begin_anew(number: int) -> None:
+def seed_everything(number: int) -> None:
     """Seed Python's, NumPy's and, if it is imported, PyTorch's random numbers on every GPU in use."""
     random.seed(number)
     np.random.seed(number % 2**32)  # the global generator, which other people's code uses
@@ -20,7 +20,7 @@ def begin_anew(number: int) -> None:
         torch.manual_seed(number)
 
 
-def settled() -> None:
+def synchronize_gpus() -> None:
     """Wait until every GPU in use is idle."""
     torch = _torch()
     if torch is not None and torch.cuda.is_initialized():
@@ -29,7 +29,7 @@ def settled() -> None:
 
 
 @contextlib.contextmanager
-def chance_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Restore the state of the random number generators at the end of this context."""
     python_state, numpy_state, torch_states = random.getstate(), np.random.get_state(), _torch_states()
     try:

@@ -11,22 +11,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gpulab.capture.active_session import claim, release
-from gpulab.capture.assembly import merged, missing_gpu_work, torch_facts
-from gpulab.capture.gc_and_compilation import Stalls
-from gpulab.capture.live.activity import Pulse
-from gpulab.capture.live.snapshot import Live
-from gpulab.capture.live.workers import WorkersNow
+from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.assembly import merge_traces, missing_gpu_work, torch_settings
+from gpulab.capture.gc_and_compilation import StallRecorder
+from gpulab.capture.live.activity import ActivityTracker
+from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.main_thread import PendingCall
-from gpulab.capture.marks import Marks
+from gpulab.capture.marks import StepMarks
 from gpulab.capture.memory.watch import MemoryWatch
-from gpulab.capture.plan import Act, Limits, Phase, Plan
-from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
+from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
+from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Recording, Run, Source
-from gpulab.sensors import Sensors, machine
+from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.readings import PERIOD_NS
 
 LEVELS = {
@@ -48,7 +48,7 @@ class Session:
         *,
         level: str = "trace",
         steps: int | None = None,
-        on_tick: Callable[[Live], None] | None = None,
+        on_tick: Callable[[LiveSnapshot], None] | None = None,
         period_ns: int = PERIOD_NS,
     ) -> None:
         if level not in LEVELS:
@@ -64,15 +64,15 @@ class Session:
         self.name = name or runs.free_name()
         self.level = level
         self.run: Run | None = None
-        self._plan = Plan(Limits(steps=steps))
-        self._marks = Marks(self._boundary)
-        self._stalls = Stalls()
+        self._plan = RecordingPlan(RecordingLimits(steps=steps))
+        self._marks = StepMarks(self._boundary)
+        self._stalls = StallRecorder()
         self._memory = MemoryWatch()
         self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
-        self._pulse, self._workers_now = Pulse(), WorkersNow()
+        self._pulse, self._workers_now = ActivityTracker(), WorkerStates()
         self._on_tick = on_tick
-        self._trace_windows: list[Stretch] = []
-        self._window: Stretch | None = None
+        self._trace_windows: list[TraceWindow] = []
+        self._window: TraceWindow | None = None
         self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
@@ -85,9 +85,9 @@ class Session:
 
     def start(self) -> None:
         """Start recording: install the hooks, start the sensors and, unless the level is "sensors", the profiler."""
-        claim(self)
+        activate(self)
         try:
-            self._exit.callback(release)
+            self._exit.callback(deactivate)
             self._stalls.install()
             self._exit.callback(self._stalls.remove)
             self._prepare_torch()
@@ -123,13 +123,13 @@ class Session:
         self._overdue_stop.cancel()
         self._exit.close()
 
-    def live(self) -> Live:
+    def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
         now_ns = time.time_ns()
-        marks, sensed = self._marks, self._sensors.now()
-        beat = self._pulse.look(now_ns, marks, sensed.gpus)
+        marks, sensed = self._marks, self._sensors.latest()
+        beat = self._pulse.update(now_ns, marks, sensed.gpus)
         self._recent.append((now_ns, marks.steps))
-        return Live(
+        return LiveSnapshot(
             phase="processing" if self._processing else self._phase(),
             elapsed_s=(now_ns - self._began_ns) / 1e9,
             steps=marks.steps,
@@ -139,7 +139,7 @@ class Session:
             rss_bytes=sensed.rss_bytes,
             workers=sensed.workers or 0,
             frame=sensed.frame,
-            workers_now=self._workers_now.look(now_ns, marks.worker_pids),
+            worker_states=self._workers_now.read(now_ns, marks.worker_pids),
             **vars(beat),
         )
 
@@ -168,34 +168,34 @@ class Session:
         self._exit.callback(self._marks.remove)
         if self.level == "sensors":
             return
-        if someone_profiles():
-            self._plan.give_up(0)
+        if is_profiler_running():
+            self._plan.stop_for_good(0)
             self._add_gap(
                 "operators and kernels",
                 "another PyTorch profiler is already running, and two cannot record at once",
                 "stop it (profiler.stop(), or restart the kernel) and run the cell again",
             )
             return
-        self._exit.enter_context(stepping_aside(self._yield_to_user_profiler))
-        self._window = Stretch(LEVELS[self.level])
+        self._exit.enter_context(yield_to_user_profiler(self._yield_to_user_profiler))
+        self._window = TraceWindow(LEVELS[self.level])
 
     def _boundary(self, known_steps: int | None) -> None:
         """A step begins in the recorded thread. No failure here may reach the user's loop."""
-        self._facts = self._facts or torch_facts()  # as they are in the loop: a function may set and restore them
+        self._facts = self._facts or torch_settings()  # as they are in the loop: a function may set and restore them
         self._memory.boundary(self._marks.steps, sys._getframe())
-        if self.level == "sensors" or self._plan.phase is Phase.DONE:
+        if self.level == "sensors" or self._plan.phase is ProfilerPhase.DONE:
             return
         at_ns = time.time_ns()
         try:
             act = self._plan.boundary(at_ns, known_steps)
-            if act is Act.STOP:
+            if act is ProfilerAction.STOP:
                 self._stop_profiler()
                 self._plan.events_per_step = self._events_per_step()
-            elif act is Act.START and not someone_profiles():
-                self._window = Stretch(LEVELS[self.level])
+            elif act is ProfilerAction.START and not is_profiler_running():
+                self._window = TraceWindow(LEVELS[self.level])
                 self._window.start()
                 self._window_ns = time.time_ns()
-            if act is not Act.NONE:
+            if act is not ProfilerAction.NONE:
                 self._pauses.append((at_ns, time.time_ns()))
         except Exception as error:  # protects the user's training loop; the failure is reported as a gap
             self._recording_failed(error)
@@ -209,7 +209,7 @@ class Session:
             self._trace_windows.append(window)
             self._window_spans.append((self._window_ns, ended_ns))
         else:
-            self._plan.give_up(ended_ns)
+            self._plan.stop_for_good(ended_ns)
             self._add_gap(
                 "operators and kernels in part of the cell",
                 "another PyTorch profiler, perhaps one in the cell, took over the recording",
@@ -219,10 +219,10 @@ class Session:
     def _yield_to_user_profiler(self) -> None:
         """The cell starts its own profiler, which has precedence: stop ours."""
         if self._window is None:
-            self._plan.give_up(time.time_ns())
+            self._plan.stop_for_good(time.time_ns())
             return
         at_ns = time.time_ns()
-        self._plan.give_up(at_ns)
+        self._plan.stop_for_good(at_ns)
         self._stop_profiler()
         self._pauses.append((at_ns, time.time_ns()))
         self._add_gap(
@@ -232,14 +232,18 @@ class Session:
         )
 
     def _events_per_step(self) -> float | None:
-        if self._plan.phase is not Phase.WARMING or not self._trace_windows or self._marks.first_ns is None:
+        if (
+            self._plan.phase is not ProfilerPhase.WARMING
+            or not self._trace_windows
+            or self._marks.first_mark_ns is None
+        ):
             return None
-        return float(self._trace_windows[-1].events_since(self._marks.first_ns)) or None
+        return float(self._trace_windows[-1].events_since(self._marks.first_mark_ns)) or None
 
     def _tick(self) -> None:
         """Called several times a second in the sampler's thread."""
         in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
-        if in_main and self._plan.tick(time.time_ns()) is Act.STOP:
+        if in_main and self._plan.tick(time.time_ns()) is ProfilerAction.STOP:
             self._overdue_stop.request()
         if self._on_tick is not None:
             self._on_tick(self.live())
@@ -254,7 +258,7 @@ class Session:
             self._recording_failed(error)
 
     def _recording_failed(self, error: Exception) -> None:
-        self._plan.give_up(time.time_ns())
+        self._plan.stop_for_good(time.time_ns())
         self._discard_window()
         self._add_gap("operators and kernels", f"recording failed: {error}", "please report this with the cell")
 
@@ -267,9 +271,9 @@ class Session:
         self._gaps.append(Gap(what=subject, why=why, fix=fix))
 
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
-        this_machine = machine()
+        this_machine = describe_machine()
         began_ns = self._began_ns
-        failure, holder_rows = self._memory.ended_by(error)
+        failure, holder_rows = self._memory.finish(error)
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),
@@ -283,7 +287,7 @@ class Session:
             loaders=tuple(self._marks.loaders),
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
-            facts=self._facts or torch_facts(),
+            facts=self._facts or torch_settings(),
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=_samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
             host_rows=_samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
@@ -297,7 +301,7 @@ class Session:
             except CaptureError as problem:
                 self._add_gap("operators and kernels", problem.why, problem.fix)
         activities = self._trace_windows[0].activities if self._trace_windows else ()
-        run = merged(empty, parts)
+        run = merge_traces(empty, parts)
         if (gap := missing_gpu_work(run, activities)) is not None:
             self._gaps.append(gap)
         # Without a GPU, the machine's own gaps already say why there are no GPU sensors.
@@ -315,7 +319,7 @@ class Session:
 
 def _samples_until(samples: Rows, span_ns: int) -> Rows:
     """Samples within the run; the sampler takes one more when it stops."""
-    return samples.where(samples["at_ns"] <= span_ns)
+    return samples.select(samples["at_ns"] <= span_ns)
 
 
 @contextlib.contextmanager
@@ -324,7 +328,7 @@ def profile(
     *,
     level: str = "trace",
     steps: int | None = None,
-    on_tick: Callable[[Live], None] | None = None,
+    on_tick: Callable[[LiveSnapshot], None] | None = None,
 ) -> Iterator[Session]:
     """Record a block: `with gpulab.profile("before") as session: ...`, then `session.run` or `gpulab.runs["before"]`.
 

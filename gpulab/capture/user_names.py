@@ -13,34 +13,34 @@ from types import FrameType
 from typing import Any
 
 from gpulab.run import Model, Optimizer
-from gpulab.sensors.host.frames import users_frames
+from gpulab.sensors.host.frames import user_frames
 
 _FRAME_AND_US = 3  # references to a frame's copy of its variables: the frame's, ours, and that of getrefcount
 NamedValues = Iterator[tuple[str, Any]]
 
 
-def name_of(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
+def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
     """The variable, or attribute of `self`, that holds a matching value; the one nearest to the running line."""
     return next((name for name, value in _visible_values(innermost) if matches(value)), None)
 
 
-def loader_names(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
+def find_loader_names(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
     """The names of the DataLoader of this dataset, and of the dataset."""
     from torch.utils.data import DataLoader
 
     def is_loader(value: Any) -> bool:
         return issubclass(type(value), DataLoader) and value.__dict__.get("dataset") is dataset
 
-    return name_of(innermost, is_loader), name_of(innermost, lambda value: value is dataset)
+    return find_variable_name(innermost, is_loader), find_variable_name(innermost, lambda value: value is dataset)
 
 
-def optimizer_of(innermost: FrameType | None, optimizer: Any) -> Optimizer:
+def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer:
     """Settings and name of an optimizer."""
     groups = optimizer.param_groups
     parameters = _parameters(optimizer)
     return Optimizer(
         kind=type(optimizer).__name__,
-        name=name_of(innermost, lambda value: value is optimizer),
+        name=find_variable_name(innermost, lambda value: value is optimizer),
         tensors=len(parameters),
         elements=sum(parameter.numel() for parameter in parameters),
         foreach=_common_value(group.get("foreach") for group in groups),
@@ -49,7 +49,7 @@ def optimizer_of(innermost: FrameType | None, optimizer: Any) -> Optimizer:
     )
 
 
-def model_of(innermost: FrameType | None, optimizer: Any) -> Model | None:
+def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
     """The model that an optimizer trains: the visible module that holds most of its parameters."""
     from torch import nn
 
@@ -78,8 +78,8 @@ def model_of(innermost: FrameType | None, optimizer: Any) -> Model | None:
 def _visible_values(innermost: FrameType | None) -> NamedValues:
     """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
     visited: set[int] = set()
-    for frame in users_frames(innermost):
-        local_variables = variables(frame)
+    for frame in user_frames(innermost):
+        local_variables = frame_variables(frame)
         yield from ((name, value) for name, value in local_variables.items() if not name.startswith("_"))
         if id(frame.f_globals) not in visited:
             visited.add(id(frame.f_globals))
@@ -87,7 +87,7 @@ def _visible_values(innermost: FrameType | None) -> NamedValues:
         yield from _attributes(local_variables.get("self"))
 
 
-def variables(frame: FrameType) -> dict[str, Any]:
+def frame_variables(frame: FrameType) -> dict[str, Any]:
     """Variables of a frame.
 
     Before Python 3.13, reading a function's frame leaves a copy with it, which would keep the tensors of this step

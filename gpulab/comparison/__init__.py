@@ -13,10 +13,10 @@ outcomes         a prediction with its measurement, for the history of this mach
 from __future__ import annotations
 
 from gpulab.comparison.compare_runs import compare
-from gpulab.comparison.comparison import LEAST_FRAC, Comparison
-from gpulab.comparison.outcomes import outcome
+from gpulab.comparison.comparison import MIN_DIFFERENCE_FRAC, Comparison
+from gpulab.comparison.outcomes import measured_prediction
 from gpulab.comparison.reasons import Reason
-from gpulab.comparison.sides import Side
+from gpulab.comparison.sides import ComparedSide
 from gpulab.comparison.stories import Story
 
-__all__ = ["LEAST_FRAC", "Comparison", "Reason", "Side", "Story", "compare", "outcome"]
+__all__ = ["MIN_DIFFERENCE_FRAC", "ComparedSide", "Comparison", "Reason", "Story", "compare", "measured_prediction"]

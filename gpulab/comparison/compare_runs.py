@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import overload
 
-from gpulab.comparison.comparison import Comparison, paired
-from gpulab.comparison.sides import Given, side, told_apart
-from gpulab.comparison.stories import Story, story
+from gpulab.comparison.comparison import Comparison, compare_sides
+from gpulab.comparison.sides import Runs, build_side, with_unique_names
+from gpulab.comparison.stories import Story, compare_in_order
 from gpulab.errors import RunError
 from gpulab.rules import Gain
 
 
 @overload
-def compare(before: Given, after: Given, rule: str | None = None, *, predicted: Gain | None = None) -> Comparison: ...
+def compare(before: Runs, after: Runs, rule: str | None = None, *, predicted: Gain | None = None) -> Comparison: ...
 @overload
-def compare(before: Given, after: Given, rule: Given, /, *more: Given) -> Story: ...
+def compare(before: Runs, after: Runs, rule: Runs, /, *more: Runs) -> Story: ...
 def compare(
-    before: Given,
-    after: Given,
-    rule: str | Given | None = None,
-    *more: Given,
+    before: Runs,
+    after: Runs,
+    rule: str | Runs | None = None,
+    *more: Runs,
     predicted: Gain | None = None,
 ) -> Comparison | Story:
     """Compare two sides; with three and more, each one with its predecessor and with the first.
@@ -35,12 +35,12 @@ def compare(
                 why="a rule names the one fix applied between two runs",
                 fix="compare two runs, or omit the rule",
             )
-        before_side, after_side = told_apart([side(before), side(after)])
-        return paired(before_side, after_side, rule, predicted)
+        before_side, after_side = with_unique_names([build_side(before), build_side(after)])
+        return compare_sides(before_side, after_side, rule, predicted)
     if predicted is not None:
         raise RunError(
             "A prediction cannot be checked against several changes.",
             why="it predicts one change, but three or more runs were given",
             fix="compare two of these runs",
         )
-    return story(told_apart([side(runs) for runs in (before, after, rule, *more)]))
+    return compare_in_order(with_unique_names([build_side(runs) for runs in (before, after, rule, *more)]))

@@ -10,25 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.analysis.kernels.matching import Matched, matched
-from gpulab.analysis.machine.memory_and_energy import Usage, usage
-from gpulab.comparison.interval import ENOUGH_RUNS, Centre, Ratio, ratio
-from gpulab.comparison.ledger_changes import Moved, parts
-from gpulab.comparison.reasons import Pair, Reason, circumstances, misses
-from gpulab.comparison.sides import Basis, Side, basis, taken_in_turn
+from gpulab.analysis.kernels.matching import WorkChanges, match_work
+from gpulab.analysis.machine.memory_and_energy import ResourceUse, resource_use
+from gpulab.comparison.interval import MIN_REPEATED_RUNS, Ratio, Statistic, step_time_ratio
+from gpulab.comparison.ledger_changes import PartChange, part_changes
+from gpulab.comparison.reasons import Pair, Reason, circumstances, miss_reasons
+from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose_basis
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
 from gpulab.wording import number, percent
 
-LEAST_STEPS = 3  # with fewer steps on either side the spread is unknown
+MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
 # A smaller share of a step is not reported as a difference: see benchmarks/predictions/comparisons.py for how much two
 # runs of the same program differ.
-LEAST_FRAC = 0.03
+MIN_DIFFERENCE_FRAC = 0.03
 # Per core used by other programs, step times differ by this much more from run to run.
 CROWDING_FRAC = 0.2
-UNEVEN = 0.1  # if other programs use this many more cores on one side, its steps are longer for that reason alone
-UNEVEN_MEANS = 0.3  # the same for repeated runs, whose spread includes that effect
+MAX_UNEVEN_CORES = (
+    0.1  # if other programs use this many more cores on one side, its steps are longer for that reason alone
+)
+MAX_UNEVEN_CORES_REPEATED = 0.3  # the same for repeated runs, whose spread includes that effect
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,62 +39,70 @@ class Comparison:
 
     before: Diagnosis  # of repeated runs, the one with the median step time
     after: Diagnosis
-    sides: tuple[Side, Side]  # all runs of both sides
+    sides: tuple[ComparedSide, ComparedSide]  # all runs of both sides
     before_steps_ns: Ints  # step times that the ratio is based on: unprofiled if both sides have them, in bursts
     after_steps_ns: Ints
     runs_ns: tuple[Ints, Ints]  # typical step time of each compared run, for both sides
     before_ns: int  # typical step time of the run; the mean over repeated runs
     after_ns: int
-    centre: Centre  # the statistic that represents the steps of a run
+    statistic: Statistic  # the statistic that represents the steps of a run
     profiled: bool  # the compared steps were recorded and include profiler overhead
-    left_out: tuple[tuple[int, int], tuple[int, int]]  # per side: steps disturbed by other programs, and all steps
+    disturbed_steps: tuple[
+        tuple[int, int], tuple[int, int]
+    ]  # per side: steps disturbed by other programs, and all steps
     ratio: float  # typical step time before / after
     ratio_low: float  # bounds of the 95 % confidence interval
     ratio_high: float
-    between_frac: float  # assumed standard deviation between runs of the same program, as a fraction
-    judged: bool  # there are enough steps, and other programs do not explain the difference
+    between_runs_frac: float  # assumed standard deviation between runs of the same program, as a fraction
+    conclusive: bool  # there are enough steps, and other programs do not explain the difference
     above_noise: bool
     resolved: tuple[Finding, ...]  # findings before only
     new: tuple[Finding, ...]  # findings after only
     remaining: tuple[Finding, ...]  # findings in both, as of after
     acted_on: Finding | None  # the finding whose fix was applied in between; None if the caller gave a prediction
     predicted: Gain | None  # the finding's prediction, or the caller's
-    inside: bool | None  # whether the measured step time is in the predicted range; None without a prediction
+    in_predicted_range: (
+        bool | None
+    )  # whether the measured step time is in the predicted range; None without a prediction
     why: str  # one sentence: why the prediction missed, or why there is no verdict; "" otherwise
     reasons: tuple[Reason, ...]  # possible reasons why the prediction missed, largest effect first
     circumstances: tuple[Reason, ...]  # differences other than the code, whether or not a prediction missed
-    parts: tuple[Moved, ...]  # of the mean recorded step; each column sums to its step time
-    usage: tuple[Usage, Usage]  # memory and energy; None: not measured
+    parts: tuple[PartChange, ...]  # of the mean recorded step; each column sums to its step time
+    usage: tuple[ResourceUse, ResourceUse]  # memory and energy; None: not measured
 
     @cached_property
-    def work(self) -> Matched | None:
+    def device_work_changes(self) -> WorkChanges | None:
         """Kernels or operators of both sides, matched; None if a side has none, or if only one ran on a GPU."""
-        return matched(*(side.recorded for side in self.sides))
+        return match_work(*(side.recorded for side in self.sides))
 
     @property
     def measured_ns(self) -> float:
         """The measured step time, scaled to the step time that the prediction started from."""
         if self.predicted is None:
             return self.before_ns / self.ratio
-        return self.predicted.step_ns / self.ratio / self.predicted.work
+        return self.predicted.step_ns / self.ratio / self.predicted.work_ratio
 
 
-def paired(
-    before: Side, after: Side, rule: str | None = None, predicted: Gain | None = None, upon: Basis | None = None
+def compare_sides(
+    before: ComparedSide,
+    after: ComparedSide,
+    rule: str | None = None,
+    predicted: Gain | None = None,
+    basis: Basis | None = None,
 ) -> Comparison:
-    """Compare two sides. `upon`: the steps to use; given if more than two sides must use the same kind of steps."""
+    """Compare two sides. `basis`: the steps to use; given if more than two sides must use the same kind of steps."""
     acted_on = None if predicted is not None else _acted_on(before, rule)
     predicted = predicted if predicted is not None else acted_on.gain if acted_on else None
-    upon = upon or basis((before, after), averaged=predicted is not None and predicted.averaged)
+    basis = basis or choose_basis((before, after), averaged=predicted is not None and predicted.is_mean)
     pair = Pair(
         before=before,
         after=after,
-        before_ns=before.step_ns(upon),
-        after_ns=after.step_ns(upon),
-        parts=parts(before.ledgers, after.ledgers),
+        before_ns=before.step_ns(basis),
+        after_ns=after.step_ns(basis),
+        parts=part_changes(before.ledgers, after.ledgers),
         acted_on=acted_on,
-        upon=upon,
-        crowds=(before.crowd(upon), after.crowd(upon)),
+        basis=basis,
+        other_cores=(before.other_cores(basis), after.other_cores(basis)),
     )
     rules_before, rules_after = ({finding.rule for finding in side.findings} for side in (before, after))
     return Comparison(
@@ -101,9 +111,9 @@ def paired(
         sides=(before, after),
         before_ns=pair.before_ns,
         after_ns=pair.after_ns,
-        centre=upon.centre,
-        profiled=upon.profiled,
-        left_out=(before.left_out(upon), after.left_out(upon)),
+        statistic=basis.statistic,
+        profiled=basis.profiled,
+        disturbed_steps=(before.disturbed_steps(basis), after.disturbed_steps(basis)),
         resolved=tuple(finding for finding in before.findings if finding.rule not in rules_after),
         new=tuple(finding for finding in after.findings if finding.rule not in rules_before),
         remaining=tuple(finding for finding in after.findings if finding.rule in rules_before),
@@ -118,31 +128,38 @@ def paired(
 
 def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     """Return how certain the difference is, and whether the prediction was right."""
-    before_ns, after_ns = pair.before.steps_ns(pair.upon), pair.after.steps_ns(pair.upon)
-    extra_frac = (CROWDING_FRAC * pair.crowds[0], CROWDING_FRAC * pair.crowds[1])
-    in_turn = taken_in_turn(pair.before.used(pair.upon), pair.after.used(pair.upon))
-    step_ratio = ratio(before_ns, after_ns, centre=pair.upon.centre, in_turn=in_turn, extra_frac=extra_frac)
-    enough_steps = min(sum(map(len, side)) for side in (before_ns, after_ns)) >= LEAST_STEPS
-    repeated = min(len(before_ns), len(after_ns)) >= ENOUGH_RUNS
-    disturbed = _disturbed(step_ratio, pair.crowds, UNEVEN_MEANS if repeated else UNEVEN)
-    inside = None if predicted is None else _in_predicted_range(predicted, step_ratio, after_ns, pair.upon.centre)
-    too_slow = predicted is not None and predicted.step_ns / step_ratio.value / predicted.work > predicted.worst_ns
-    reasons = () if predicted is None or inside else misses(pair, too_slow, predicted.work)
+    before_ns, after_ns = pair.before.steps_ns(pair.basis), pair.after.steps_ns(pair.basis)
+    extra_frac = (CROWDING_FRAC * pair.other_cores[0], CROWDING_FRAC * pair.other_cores[1])
+    in_turn = are_alternating(pair.before.compared_runs(pair.basis), pair.after.compared_runs(pair.basis))
+    step_ratio = step_time_ratio(
+        before_ns, after_ns, statistic=pair.basis.statistic, alternating=in_turn, extra_frac=extra_frac
+    )
+    enough_steps = min(sum(map(len, side)) for side in (before_ns, after_ns)) >= MIN_COMPARED_STEPS
+    repeated = min(len(before_ns), len(after_ns)) >= MIN_REPEATED_RUNS
+    disturbed = _disturbed(step_ratio, pair.other_cores, MAX_UNEVEN_CORES_REPEATED if repeated else MAX_UNEVEN_CORES)
+    inside = None if predicted is None else _in_predicted_range(predicted, step_ratio, after_ns, pair.basis.statistic)
+    too_slow = (
+        predicted is not None and predicted.step_ns / step_ratio.value / predicted.work_ratio > predicted.worst_ns
+    )
+    reasons = () if predicted is None or inside else miss_reasons(pair, too_slow, predicted.work_ratio)
     return {
         "before_steps_ns": np.concatenate(before_ns),
         "after_steps_ns": np.concatenate(after_ns),
-        "runs_ns": tuple(_typical_ns(side, pair.upon.centre) for side in (before_ns, after_ns)),
+        "runs_ns": tuple(_typical_ns(side, pair.basis.statistic) for side in (before_ns, after_ns)),
         "ratio": step_ratio.value,
         "ratio_low": step_ratio.low,
         "ratio_high": step_ratio.high,
-        "between_frac": step_ratio.between_frac,
-        "judged": enough_steps and not disturbed,
-        "above_noise": enough_steps and step_ratio.sure and _size(step_ratio) >= LEAST_FRAC and not disturbed,
-        "inside": inside,
+        "between_runs_frac": step_ratio.between_runs_frac,
+        "conclusive": enough_steps and not disturbed,
+        "above_noise": enough_steps
+        and step_ratio.significant
+        and _size(step_ratio) >= MIN_DIFFERENCE_FRAC
+        and not disturbed,
+        "in_predicted_range": inside,
         "reasons": reasons,
         "why": _why(
             enough_steps,
-            disturbed or _noise_of_other_programs(step_ratio, max(pair.crowds)),
+            disturbed or _noise_of_other_programs(step_ratio, max(pair.other_cores)),
             step_ratio,
             inside,
             reasons,
@@ -150,11 +167,11 @@ def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     }
 
 
-def _typical_ns(runs: Sequence[Ints], centre: Centre) -> Ints:
-    return np.array([round(float(centre.of(steps))) for steps in runs], np.int64)
+def _typical_ns(runs: Sequence[Ints], centre: Statistic) -> Ints:
+    return np.array([round(float(centre.compute(steps))) for steps in runs], np.int64)
 
 
-def _acted_on(before: Side, rule: str | None) -> Finding | None:
+def _acted_on(before: ComparedSide, rule: str | None) -> Finding | None:
     if rule is None:
         return before.typical.first
     match = next((finding for finding in before.findings if finding.rule == rule), None)
@@ -170,7 +187,7 @@ def _acted_on(before: Side, rule: str | None) -> Finding | None:
 def _disturbed(step_ratio: Ratio, crowds: tuple[float, float], uneven: float) -> str:
     """Say why other programs may explain the difference (they can only make steps longer); "" if they do not."""
     more = crowds[1] - crowds[0]
-    if abs(more) < uneven or (more > 0) != (step_ratio.value < 1) or _size(step_ratio) < LEAST_FRAC:
+    if abs(more) < uneven or (more > 0) != (step_ratio.value < 1) or _size(step_ratio) < MIN_DIFFERENCE_FRAC:
         return ""
     cores = f"other programs used {number(crowds[0], 2)} cores before and {number(crowds[1], 2)} after"
     return f"{cores}, which alone changes the step time; record both again on an otherwise idle machine"
@@ -178,7 +195,7 @@ def _disturbed(step_ratio: Ratio, crowds: tuple[float, float], uneven: float) ->
 
 def _noise_of_other_programs(step_ratio: Ratio, crowd: float) -> str:
     """Say that other programs added noise to an uncertain difference; "" if they did not."""
-    if crowd < UNEVEN or step_ratio.sure:
+    if crowd < MAX_UNEVEN_CORES or step_ratio.significant:
         return ""
     noise = "the difference is within the noise of the step times"
     return f"{noise}; other programs used {number(crowd, 2)} cores at the same time"
@@ -189,20 +206,20 @@ def _size(step_ratio: Ratio) -> float:
     return 1 - min(step_ratio.value, 1 / step_ratio.value)
 
 
-def _in_predicted_range(predicted: Gain, step_ratio: Ratio, after_ns: Sequence[Ints], centre: Centre) -> bool:
+def _in_predicted_range(predicted: Gain, step_ratio: Ratio, after_ns: Sequence[Ints], centre: Statistic) -> bool:
     """Whether the measured step time is in the predicted range, allowing for the noise of the steps after."""
-    measured_ns = predicted.step_ns / step_ratio.value / predicted.work
+    measured_ns = predicted.step_ns / step_ratio.value / predicted.work_ratio
     noise = _error_frac(after_ns, centre) * measured_ns
     return predicted.best_ns - noise <= measured_ns <= predicted.worst_ns + noise
 
 
-def _error_frac(runs: Sequence[Ints], centre: Centre) -> float:
+def _error_frac(runs: Sequence[Ints], centre: Statistic) -> float:
     """Return the 95 % half-width of a side's typical step time as a share of it, from that side's steps alone."""
-    centres = np.array([float(centre.of(steps)) for steps in runs])
+    centres = np.array([float(centre.compute(steps)) for steps in runs])
     if len(runs) > 1:
         return float(2 * centres.std(ddof=1) / np.sqrt(len(runs)) / centres.mean())
     steps = runs[0]
-    if centre is Centre.MEAN:
+    if centre is Statistic.MEAN:
         return float(2 * np.std(steps) / np.sqrt(len(steps)) / centres[0])
     low, high = np.percentile(steps, (25, 75))  # of a median, as in notched box plots
     return float(1.57 * (high - low) / np.sqrt(len(steps)) / centres[0])
@@ -210,26 +227,26 @@ def _error_frac(runs: Sequence[Ints], centre: Centre) -> float:
 
 def _why(enough: bool, disturbance: str, step_ratio: Ratio, inside: bool | None, reasons: Sequence[Reason]) -> str:
     if not enough:
-        return f"one side has fewer than {LEAST_STEPS} steps, too few to separate a difference from noise"
+        return f"one side has fewer than {MIN_COMPARED_STEPS} steps, too few to separate a difference from noise"
     if disturbance:
         return disturbance
     if not step_ratio.excludes_one:
         return "the difference is within the noise of the step times"
-    if not step_ratio.sure:
+    if not step_ratio.significant:
         return "one in twenty comparisons shows such a difference by chance; repeat the runs to be sure"
-    if _size(step_ratio) < LEAST_FRAC:
-        return f"differences below {percent(LEAST_FRAC)} of a step do not count"
+    if _size(step_ratio) < MIN_DIFFERENCE_FRAC:
+        return f"differences below {percent(MIN_DIFFERENCE_FRAC)} of a step do not count"
     if inside is False:
         unknown = "the two runs differ in more than the fix, or the prediction model is wrong for this fix"
         return reasons[0].text if reasons else unknown
     return ""
 
 
-def _usage(side: Side) -> Usage:
+def _usage(side: ComparedSide) -> ResourceUse:
     """Return the mean of each measured figure over the runs of a side."""
-    usages = [usage(each.run, each.steps) for each in side.runs]
+    usages = [resource_use(each.run, each.steps) for each in side.runs]
     means = {}
-    for name in (field.name for field in fields(Usage)):
+    for name in (field.name for field in fields(ResourceUse)):
         values = [getattr(each, name) for each in usages if getattr(each, name) is not None]
         means[name] = fmean(values) if values else None
-    return Usage(**means)
+    return ResourceUse(**means)

@@ -10,7 +10,7 @@ import numpy as np
 from gpulab.analysis.steps.ledger import Ledger
 
 
-class Moved(NamedTuple):
+class PartChange(NamedTuple):
     """One part of a mean recorded step on both sides."""
 
     key: str
@@ -24,7 +24,7 @@ class Moved(NamedTuple):
         return self.after_ns - self.before_ns
 
 
-def parts(before: Sequence[Ledger], after: Sequence[Ledger]) -> tuple[Moved, ...]:
+def part_changes(before: Sequence[Ledger], after: Sequence[Ledger]) -> tuple[PartChange, ...]:
     """Return each part before and after: means over steps, then over runs; () if a side has no ledger.
 
     Each column sums to its mean step time, so the differences sum to the difference of the step times.
@@ -33,7 +33,7 @@ def parts(before: Sequence[Ledger], after: Sequence[Ledger]) -> tuple[Moved, ...
         return ()
     labels = {part.key: part.label for ledger in (*before, *after) for part in ledger.parts}
     before_means, after_means = (_means(side, list(labels)) for side in (before, after))
-    return tuple(Moved(key, label, before_means[key], after_means[key]) for key, label in labels.items())
+    return tuple(PartChange(key, label, before_means[key], after_means[key]) for key, label in labels.items())
 
 
 def mean_step_ns(ledgers: Sequence[Ledger]) -> int:
@@ -43,7 +43,7 @@ def mean_step_ns(ledgers: Sequence[Ledger]) -> int:
 
 def _means(ledgers: Sequence[Ledger], keys: list[str]) -> dict[str, int]:
     """Return the mean of each part, rounded so that they sum to the rounded step: largest remainders are rounded up."""
-    exact = np.array([np.mean([ledger.of(key).mean() for ledger in ledgers]) for key in keys])
+    exact = np.array([np.mean([ledger.sum_ns(key).mean() for ledger in ledgers]) for key in keys])
     rounded = np.floor(exact).astype(np.int64)
     missing = mean_step_ns(ledgers) - int(rounded.sum())
     order = np.argsort(rounded - exact, kind="stable")

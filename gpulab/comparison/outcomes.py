@@ -8,7 +8,7 @@ from gpulab.comparison.comparison import Comparison
 from gpulab.replay.history import MeasuredPrediction
 
 
-def outcome(compared: Comparison, kind: str | None = None) -> MeasuredPrediction | None:
+def measured_prediction(compared: Comparison, kind: str | None = None) -> MeasuredPrediction | None:
     """Return the prediction of a comparison with its measurement; None without a prediction or a valid measurement.
 
     A measurement disturbed by other programs, or made on other hardware, does not test a prediction.
@@ -16,12 +16,12 @@ def outcome(compared: Comparison, kind: str | None = None) -> MeasuredPrediction
     """
     gain = compared.predicted
     devices = {side.run.source.device for side in (compared.before, compared.after)}
-    if gain is None or compared.inside is None or not compared.judged or len(devices) > 1:
+    if gain is None or compared.in_predicted_range is None or not compared.conclusive or len(devices) > 1:
         return None
     return MeasuredPrediction(
         kind=kind or (compared.acted_on.rule if compared.acted_on else "unnamed"),
         step_ns=gain.step_ns,
-        predicted_ns=gain.step_ns - gain.saves_ns,
+        predicted_ns=gain.step_ns - gain.saved_ns,
         best_ns=gain.best_ns,
         worst_ns=gain.worst_ns,
         measured_ns=round(compared.measured_ns),

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpulab.analysis.data.loader import leading_loader
-from gpulab.analysis.host.cpu_contention import in_the_loop, rate
-from gpulab.analysis.host.gc_and_compilation import Stalling, compiling
-from gpulab.analysis.machine.clocks import Clocks, clocks
+from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.host.cpu_contention import counter_rate, host_samples_in_loop
+from gpulab.analysis.host.gc_and_compilation import StallCost, compilation_cost
+from gpulab.analysis.machine.clocks import Clocks, clocks_under_load
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.comparison.ledger_changes import Moved
-from gpulab.comparison.sides import Basis, Side
+from gpulab.comparison.ledger_changes import PartChange
+from gpulab.comparison.sides import Basis, ComparedSide
 from gpulab.rules import Diagnosis, Finding
 from gpulab.wording import count, duration, number, percent, quantity
 
@@ -41,22 +41,22 @@ class Reason:
 class Pair:
     """The two sides and the figures that the checks use."""
 
-    before: Side
-    after: Side
+    before: ComparedSide
+    after: ComparedSide
     before_ns: int
     after_ns: int
-    parts: tuple[Moved, ...]
+    parts: tuple[PartChange, ...]
     acted_on: Finding | None  # the finding whose fix was applied in between
-    upon: Basis
-    crowds: tuple[float, float]  # cores that other programs used during the steps of each side
+    basis: Basis
+    other_cores: tuple[float, float]  # cores that other programs used during the steps of each side
 
 
 def circumstances(pair: Pair) -> tuple[Reason, ...]:
     """Return the differences other than the code, whatever the verdict; largest effect first."""
-    return _ordered(check(pair) for check in CIRCUMSTANCES if check is not profiler or pair.upon.profiled)
+    return _ordered(check(pair) for check in CIRCUMSTANCES if check is not profiler or pair.basis.profiled)
 
 
-def misses(pair: Pair, too_slow: bool, work: float = 1.0) -> tuple[Reason, ...]:
+def miss_reasons(pair: Pair, too_slow: bool, work: float = 1.0) -> tuple[Reason, ...]:
     """Return possible reasons why a prediction missed, in the direction in which it did; largest effect first.
 
     `work`: the predicted ratio of work per step. If it is not 1, a different batch size is no reason.
@@ -64,7 +64,7 @@ def misses(pair: Pair, too_slow: bool, work: float = 1.0) -> tuple[Reason, ...]:
     checks = [check for check in (*CIRCUMSTANCES, *OUTCOMES) if check is not batch_size or work == 1]
     reasons = (reason for check in checks for reason in [check(pair)])
     return _ordered(
-        reason for reason in reasons if reason and (reason.kind in EITHER_WAY or (reason.effect_ns > 0) == too_slow)
+        reason for reason in reasons if reason and (reason.kind in EITHER_SIGN or (reason.effect_ns > 0) == too_slow)
     )
 
 
@@ -72,17 +72,22 @@ def _ordered(reasons: Iterator[Reason | None]) -> tuple[Reason, ...]:
     return tuple(sorted((reason for reason in reasons if reason), key=lambda reason: -abs(reason.effect_ns)))
 
 
-def contention(pair: Pair) -> Reason | None:
+def contention_reason(pair: Pair) -> Reason | None:
     """Other programs used more cores on one side, or the recorded thread waited longer for a core."""
     delayed = [
-        _mean([rate(in_the_loop(each.run, each.steps), "main_delayed_s") for each in side.used(pair.upon)])
+        _mean(
+            [
+                counter_rate(host_samples_in_loop(each.run, each.steps), "main_delayed_s")
+                for each in side.compared_runs(pair.basis)
+            ]
+        )
         for side in (pair.before, pair.after)
     ]
     cores = max((each.run.machine.cores or 1 for each in pair.after.runs), default=1)
-    share = (pair.crowds[1] - pair.crowds[0]) / cores
+    share = (pair.other_cores[1] - pair.other_cores[0]) / cores
     clauses = []
-    if abs(pair.crowds[1] - pair.crowds[0]) > CORES:
-        before, after = (number(cores_used, 2) for cores_used in pair.crowds)
+    if abs(pair.other_cores[1] - pair.other_cores[0]) > CORES:
+        before, after = (number(cores_used, 2) for cores_used in pair.other_cores)
         clauses.append(f"other programs used {before} cores before and {after} after")
     if delayed[0] is not None and delayed[1] is not None and abs(delayed[1] - delayed[0]) > DELAYED_FRAC:
         shares = f"{percent(delayed[0])} of the time before and {percent(delayed[1])} after"
@@ -108,7 +113,7 @@ def recompiles(pair: Pair) -> Reason | None:
 def clock_rates(pair: Pair) -> Reason | None:
     """The GPU ran at different clocks."""
     sides = [
-        [gpu_clocks for each in side.runs if (gpu_clocks := clocks(each.run, each.steps))]
+        [gpu_clocks for each in side.runs if (gpu_clocks := clocks_under_load(each.run, each.steps))]
         for side in (pair.before, pair.after)
     ]
     rates = [_mean([gpu_clocks.clock_mhz for gpu_clocks in side]) for side in sides]
@@ -127,7 +132,7 @@ def clock_rates(pair: Pair) -> Reason | None:
 
 def batch_size(pair: Pair) -> Reason | None:
     """The batch size changed, so a step does more or less work."""
-    one, other = (leading_loader(side.typical.run) for side in (pair.before, pair.after))
+    one, other = (loader_with_most_batches(side.typical.run) for side in (pair.before, pair.after))
     sizes = [loader.batch_size for loader in (one, other) if loader and loader.batch_size]
     if len(set(sizes)) != 2:
         return None
@@ -135,7 +140,7 @@ def batch_size(pair: Pair) -> Reason | None:
     return Reason("batch_size", text, round(pair.after_ns * (1 - sizes[0] / sizes[1])))
 
 
-def devices(pair: Pair) -> Reason | None:
+def device_reason(pair: Pair) -> Reason | None:
     """The runs are from different devices and cannot be compared."""
     one, other = (side.typical.run.source.device for side in (pair.before, pair.after))
     if one == other:
@@ -145,11 +150,11 @@ def devices(pair: Pair) -> Reason | None:
 
 def profiler(pair: Pair) -> Reason | None:
     """The profiler overhead differs between the sides."""
-    one, other = (_mean([each.steps.inflation for each in side.runs]) for side in (pair.before, pair.after))
+    one, other = (_mean([each.steps.profiler_overhead for each in side.runs]) for side in (pair.before, pair.after))
     if one is None or other is None or max(one, other) < INFLATION or abs(one - other) < 0.1:
         return None
     text = f"the profiler made a step {number(one)} times as long before and {number(other)} times as long after"
-    if pair.upon.profiled:
+    if pair.basis.profiled:
         return Reason("profiler", text, round(pair.after_ns * (1 - one / other)))
     # The compared steps are unprofiled, but the prediction is based on recorded steps.
     return Reason(
@@ -157,20 +162,20 @@ def profiler(pair: Pair) -> Reason | None:
     )
 
 
-def lessened(pair: Pair) -> Reason | None:
+def cause_remains(pair: Pair) -> Reason | None:
     """The cause that the fix addresses is still found."""
     cause = pair.acted_on
     if cause is None or cause.rule not in {finding.rule for finding in pair.after.findings}:
         return None
-    parts = [part for part in pair.parts if part.key in cause.parts]
+    parts = [part for part in pair.parts if part.key in cause.ledger_parts]
     left_ns, before_ns = sum(part.after_ns for part in parts), sum(part.before_ns for part in parts)
     remaining = f": {duration(left_ns)} per step remain of {duration(before_ns)}" if before_ns else ""
     return Reason("lessened", f"the cause was reduced, not removed{remaining}", max(1, left_ns))
 
 
-def grown(pair: Pair) -> Reason | None:
+def other_part_grew(pair: Pair) -> Reason | None:
     """Another part of the step became longer."""
-    fixed_parts = pair.acted_on.parts if pair.acted_on else ()
+    fixed_parts = pair.acted_on.ledger_parts if pair.acted_on else ()
     largest = max(
         (part for part in pair.parts if part.key not in fixed_parts), key=lambda part: part.difference_ns, default=None
     )
@@ -179,9 +184,9 @@ def grown(pair: Pair) -> Reason | None:
     return Reason("grown", f"{largest.label} grew by {duration(largest.difference_ns)} per step", largest.difference_ns)
 
 
-def shrunk(pair: Pair) -> Reason | None:
+def other_part_shrank(pair: Pair) -> Reason | None:
     """Another part of the step also became shorter."""
-    fixed_parts = pair.acted_on.parts if pair.acted_on else ()
+    fixed_parts = pair.acted_on.ledger_parts if pair.acted_on else ()
     largest = min(
         (part for part in pair.parts if part.key not in fixed_parts), key=lambda part: part.difference_ns, default=None
     )
@@ -192,10 +197,10 @@ def shrunk(pair: Pair) -> Reason | None:
     )
 
 
-Question = Callable[[Pair], Reason | None]
-CIRCUMSTANCES: tuple[Question, ...] = (contention, recompiles, clock_rates, batch_size, devices, profiler)
-OUTCOMES: tuple[Question, ...] = (lessened, grown, shrunk)
-EITHER_WAY = ("devices", "profiler")  # their effect on a prediction may have either sign
+Check = Callable[[Pair], Reason | None]
+CIRCUMSTANCES: tuple[Check, ...] = (contention_reason, recompiles, clock_rates, batch_size, device_reason, profiler)
+OUTCOMES: tuple[Check, ...] = (cause_remains, other_part_grew, other_part_shrank)
+EITHER_SIGN = ("devices", "profiler")  # their effect on a prediction may have either sign
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -203,8 +208,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(measured) if measured else None
 
 
-def _compilation_cost(diagnosis: Diagnosis, ledger: Ledger) -> Stalling | None:
-    return compiling(diagnosis.run, diagnosis.steps, ledger)
+def _compilation_cost(diagnosis: Diagnosis, ledger: Ledger) -> StallCost | None:
+    return compilation_cost(diagnosis.run, diagnosis.steps, ledger)
 
 
 def _compiling_ns(diagnosis: Diagnosis) -> float | None:

@@ -11,20 +11,20 @@ from statistics import fmean
 
 import numpy as np
 
-from gpulab.analysis.host.other_programs import calm, other_cores
+from gpulab.analysis.host.other_programs import cores_used_by_others, undisturbed_steps
 from gpulab.analysis.kernels.matching import Recorded
-from gpulab.analysis.steps.detection import Mask, grouped
+from gpulab.analysis.steps.detection import Mask, burst_means
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.comparison.interval import Centre, steadiest
+from gpulab.comparison.interval import Statistic, steadiest_statistic
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, diagnose
 from gpulab.run import Run
 
-CALM_STEPS = 20  # with fewer undisturbed steps or bursts, the median is not reliable
+MIN_UNDISTURBED_STEPS = 20  # with fewer undisturbed steps or bursts, the median is not reliable
 
-Given = Run | Sequence[Run]  # the input for one side
+Runs = Run | Sequence[Run]  # the input for one side
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Basis:
     """The kind of steps compared, the same on every side, and their statistic."""
 
     profiled: bool  # compare recorded steps, which include profiler overhead; else unprofiled steps
-    centre: Centre  # the statistic that represents the steps of a run
-    calm: bool = False  # use only steps undisturbed by other programs, and only runs with enough of them
+    statistic: Statistic  # the statistic that represents the steps of a run
+    undisturbed: bool = False  # use only steps undisturbed by other programs, and only runs with enough of them
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedSide:
     """One side: its name and the diagnoses of its runs."""
 
     name: str
@@ -72,41 +72,44 @@ class Side:
         """The ledgers of the runs that have one."""
         return tuple(ledger for _, _, ledger in self.recorded)
 
-    def used(self, basis: Basis) -> tuple[Diagnosis, ...]:
+    def compared_runs(self, basis: Basis) -> tuple[Diagnosis, ...]:
         """Return the runs to compare: all, or those with enough undisturbed steps."""
-        if not basis.calm:
+        if not basis.undisturbed:
             return self.runs
         return tuple(each for each in self.runs if _calm_enough(each, basis))
 
     def steps_ns(self, basis: Basis) -> tuple[Ints, ...]:
         """Return the step times of each run to compare. Raises RunError for a run without steps."""
-        return tuple(_steps_ns(each, basis) for each in self.used(basis))
+        return tuple(_steps_ns(each, basis) for each in self.compared_runs(basis))
 
     def step_ns(self, basis: Basis) -> int:
         """Return the typical step time: the statistic of the basis for each run, averaged over runs."""
-        return round(fmean(float(basis.centre.of(steps)) for steps in self.steps_ns(basis)))
+        return round(fmean(float(basis.statistic.compute(steps)) for steps in self.steps_ns(basis)))
 
-    def crowd(self, basis: Basis) -> float:
+    def other_cores(self, basis: Basis) -> float:
         """Return how many cores other programs used on average during the compared steps; 0 if unknown."""
-        return fmean(other_cores(each.run, each.steps, _compared(each, basis)) or 0.0 for each in self.used(basis))
+        return fmean(
+            cores_used_by_others(each.run, each.steps, _compared(each, basis)) or 0.0
+            for each in self.compared_runs(basis)
+        )
 
-    def left_out(self, basis: Basis) -> tuple[int, int]:
+    def disturbed_steps(self, basis: Basis) -> tuple[int, int]:
         """Return how many steps are excluded as disturbed by other programs, and the number of all steps."""
         total = sum(int(_eligible(each, basis).sum()) for each in self.runs)
-        return total - sum(int(_compared(each, basis).sum()) for each in self.used(basis)), total
+        return total - sum(int(_compared(each, basis).sum()) for each in self.compared_runs(basis)), total
 
 
-def side(runs: Given) -> Side:
+def build_side(runs: Runs) -> ComparedSide:
     """Build a side from a run or runs. Raises RunError for anything else."""
     if isinstance(runs, Run):
-        return Side(runs.name, (diagnose(runs),))
+        return ComparedSide(runs.name, (diagnose(runs),))
     if isinstance(runs, Ranks) or not isinstance(runs, Sequence) or not _repeats(runs):
         diagnosis = diagnose(runs)
-        return Side(diagnosis.run.name, (diagnosis,))
-    return Side(_shared_name(runs), tuple(diagnose(run) for run in runs))
+        return ComparedSide(diagnosis.run.name, (diagnosis,))
+    return ComparedSide(_shared_name(runs), tuple(diagnose(run) for run in runs))
 
 
-def told_apart(sides: Sequence[Side]) -> list[Side]:
+def with_unique_names(sides: Sequence[ComparedSide]) -> list[ComparedSide]:
     """Make the names of the sides unique: equal names get a number."""
     uses = Counter(one.name for one in sides)
     numbers: Counter[str] = Counter()
@@ -134,21 +137,21 @@ def _shared_name(runs: Sequence[Run]) -> str:
     return first[: sum(1 for _ in shared_positions)].rstrip(" -_.0123456789") or first
 
 
-def basis(sides: Sequence[Side], *, averaged: bool) -> Basis:
+def choose_basis(sides: Sequence[ComparedSide], *, averaged: bool) -> Basis:
     """Choose unprofiled steps if every run has them, and undisturbed steps if every side has enough of them."""
-    profiled = not all(each.steps.plain_ns is not None for side_ in sides for each in side_.runs)
-    choice = Basis(profiled=profiled, centre=Centre.MEAN if averaged else Centre.MEDIAN, calm=True)
-    if not all(2 * len(side_.used(choice)) >= len(side_.runs) for side_ in sides):
-        choice = replace(choice, calm=False)
-    return choice if averaged else replace(choice, centre=_steadiest(sides, choice))
+    profiled = not all(each.steps.unprofiled_ns is not None for side_ in sides for each in side_.runs)
+    choice = Basis(profiled=profiled, statistic=Statistic.MEAN if averaged else Statistic.MEDIAN, undisturbed=True)
+    if not all(2 * len(side_.compared_runs(choice)) >= len(side_.runs) for side_ in sides):
+        choice = replace(choice, undisturbed=False)
+    return choice if averaged else replace(choice, statistic=_steadiest(sides, choice))
 
 
-def _steadiest(sides: Sequence[Side], upon: Basis) -> Centre:
-    in_turn = len(sides) == 2 and taken_in_turn(*(side_.used(upon) for side_ in sides))
-    return steadiest([side_.steps_ns(upon) for side_ in sides], in_turn)
+def _steadiest(sides: Sequence[ComparedSide], upon: Basis) -> Statistic:
+    in_turn = len(sides) == 2 and are_alternating(*(side_.compared_runs(upon) for side_ in sides))
+    return steadiest_statistic([side_.steps_ns(upon) for side_ in sides], in_turn)
 
 
-def taken_in_turn(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> bool:
+def are_alternating(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> bool:
     """Whether the runs of both sides alternated: the first of both, then the second of both, and so on."""
     if len(before) != len(after) or len(before) < 3:
         return False
@@ -164,23 +167,23 @@ def _rules(diagnosis: Diagnosis) -> set[str]:
 
 def _eligible(diagnosis: Diagnosis, basis: Basis) -> Mask:
     steps = diagnosis.steps
-    return steps.interior if basis.profiled else steps.plain
+    return steps.interior if basis.profiled else steps.unprofiled
 
 
 def _compared(diagnosis: Diagnosis, basis: Basis) -> Mask:
     mask = _eligible(diagnosis, basis)
-    return mask & calm(diagnosis.run, diagnosis.steps) if basis.calm else mask
+    return mask & undisturbed_steps(diagnosis.run, diagnosis.steps) if basis.undisturbed else mask
 
 
 def _calm_enough(diagnosis: Diagnosis, basis: Basis) -> bool:
     undisturbed, eligible = int(_compared(diagnosis, basis).sum()), int(_eligible(diagnosis, basis).sum())
-    return undisturbed >= min(eligible, CALM_STEPS * diagnosis.steps.burst)
+    return undisturbed >= min(eligible, MIN_UNDISTURBED_STEPS * diagnosis.steps.burst)
 
 
 def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
     steps, eligible = diagnosis.steps, _eligible(diagnosis, basis)
     durations_ns, undisturbed = steps.dur_ns[eligible], _compared(diagnosis, basis)[eligible]
-    if basis.centre is Centre.MEAN and (eligible[1:] & eligible[:-1]).any():
+    if basis.statistic is Statistic.MEAN and (eligible[1:] & eligible[:-1]).any():
         # Rare events may happen between two steps, such as the start of the workers of an epoch.
         adjacent = eligible[1:] & eligible[:-1]
         durations_ns, undisturbed = np.diff(steps.start_ns)[adjacent], _compared(diagnosis, basis)[:-1][adjacent]
@@ -191,8 +194,10 @@ def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
             fix="profile the cell with the training loop, and let it run for at least six steps",
         )
     # A burst of steps counts only if none of its steps was disturbed.
-    calm_bursts = grouped(undisturbed.astype(np.int64) * 1000, steps.burst) == 1000
+    calm_bursts = burst_means(undisturbed.astype(np.int64) * 1000, steps.burst) == 1000
     return np.asarray(
-        grouped(durations_ns, steps.burst)[calm_bursts] if calm_bursts.any() else grouped(durations_ns, steps.burst),
+        burst_means(durations_ns, steps.burst)[calm_bursts]
+        if calm_bursts.any()
+        else burst_means(durations_ns, steps.burst),
         np.int64,
     )

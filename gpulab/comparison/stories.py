@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpulab.comparison.comparison import Comparison, paired
-from gpulab.comparison.ledger_changes import Moved
-from gpulab.comparison.sides import Side, basis
+from gpulab.comparison.comparison import Comparison, compare_sides
+from gpulab.comparison.ledger_changes import PartChange
+from gpulab.comparison.sides import ComparedSide, choose_basis
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Story:
     """Sides in the given order, each compared with its predecessor and with the first."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[ComparedSide, ...]
     step_ns: tuple[int, ...]  # typical step time of each side
     changes: tuple[Comparison, ...]  # each side but the first, compared with its predecessor
     totals: tuple[Comparison, ...]  # each side but the first, compared with the first
 
     @property
-    def whole(self) -> Comparison:
+    def overall(self) -> Comparison:
         """The last side compared with the first."""
         return self.totals[-1]
 
-    def shrunk(self, change: int) -> tuple[Moved, ...]:
+    def shortened_parts(self, change: int) -> tuple[PartChange, ...]:
         """Return the parts of the ledger that this change made shorter, largest reduction first."""
         shorter = [part for part in self.changes[change].parts if part.difference_ns < 0]
         return tuple(sorted(shorter, key=lambda part: part.difference_ns))
 
 
-def story(sides: Sequence[Side]) -> Story:
+def compare_in_order(sides: Sequence[ComparedSide]) -> Story:
     """Compare several sides in order, all by the same kind of steps."""
     first_findings = [side.typical.first for side in sides[:-1]]
-    averaged = any(first is not None and first.gain is not None and first.gain.averaged for first in first_findings)
-    upon = basis(sides, averaged=averaged)
-    changes = tuple(paired(one, other, upon=upon) for one, other in pairwise(sides))
-    totals = (changes[0], *(paired(sides[0], other, upon=upon) for other in sides[2:]))
+    averaged = any(first is not None and first.gain is not None and first.gain.is_mean for first in first_findings)
+    upon = choose_basis(sides, averaged=averaged)
+    changes = tuple(compare_sides(one, other, basis=upon) for one, other in pairwise(sides))
+    totals = (changes[0], *(compare_sides(sides[0], other, basis=upon) for other in sides[2:]))
     return Story(
         sides=tuple(sides),
         step_ns=tuple(side.step_ns(upon) for side in sides),

@@ -20,17 +20,17 @@ _MARK = "cache_of"  # fact of a cached run with the fingerprint of its trace; a 
 _END_BYTES = 64 * 1024
 
 
-class Reading(NamedTuple):
+class ReadSettings(NamedTuple):
     """Settings for reading a trace, as given by the user."""
 
     limits: Limits
     shapes: bool | None  # None: unless the trace is large
 
 
-class Cache:
+class RunCache:
     """The cached runs of one load. With `location` False, nothing is read or written."""
 
-    def __init__(self, location: bool | str | os.PathLike[str], reading: Reading) -> None:
+    def __init__(self, location: bool | str | os.PathLike[str], reading: ReadSettings) -> None:
         self._folder = None if isinstance(location, bool) else Path(os.path.expanduser(location))  # noqa: PTH111
         self._on = location is not False
         self._reading = reading
@@ -52,12 +52,12 @@ class Cache:
             self._write(run, sidecar, fingerprint)
         return run
 
-    def complain(self) -> None:
+    def warn_of_failures(self) -> None:
         """Warn once about runs that could not be cached in this load."""
         if self._failures:
             first = self._failures[0]
             more = f" (and {len(self._failures) - 1} more)" if len(self._failures) > 1 else ""
-            warn(f"the cache was not written{more}. {first.what} why: {first.why}; fix: {first.fix}")
+            warn(f"the cache was not written{more}. {first.problem} why: {first.why}; fix: {first.fix}")
 
     def _write(self, run: Run, sidecar: Path, fingerprint: str) -> None:
         try:

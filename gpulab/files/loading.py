@@ -9,10 +9,10 @@ from typing import Any
 
 from gpulab import store, trace
 from gpulab.errors import GpulabError, TraceError
-from gpulab.files.cache import Cache, Reading
-from gpulab.files.paths import Place, find, is_other_json, nothing_in
+from gpulab.files.cache import ReadSettings, RunCache
+from gpulab.files.paths import FileSet, find_files, is_other_json, no_files_error
 from gpulab.files.progress_bar import Progress
-from gpulab.files.rank_order import in_order
+from gpulab.files.rank_order import sort_by_rank
 from gpulab.files.ranks import Ranks
 from gpulab.files.warnings import warn
 from gpulab.run import Gap, Run
@@ -45,9 +45,11 @@ def load(
     Raises TraceError or StoreError if nothing can be read. The type of the result depends on the path, so the declared
     type is open; `gpulab.files.load_run` and `gpulab.files.load_ranks` have one type each.
     """
-    file_set = find(path)
-    reading = Reading(limits or Limits(), shapes)
-    return _ranks(file_set, reading, progress, cache) if file_set.many else _run(file_set, reading, progress, cache)
+    file_set = find_files(path)
+    reading = ReadSettings(limits or Limits(), shapes)
+    return (
+        _ranks(file_set, reading, progress, cache) if file_set.is_multiple else _run(file_set, reading, progress, cache)
+    )
 
 
 def load_run(
@@ -59,14 +61,14 @@ def load_run(
     cache: bool | PathOrPattern = False,
 ) -> Run:
     """Load the Run of one file, like `load`. Raises TraceError for a directory or a pattern, too."""
-    file_set = find(path)
-    if file_set.many:
+    file_set = find_files(path)
+    if file_set.is_multiple:
         raise TraceError(
             f"{file_set.name} is not one file.",
             why="it is a directory or a pattern",
             fix="give the path of one file, or load all of them with gpulab.load(...)",
         )
-    return _run(file_set, Reading(limits or Limits(), shapes), progress, cache)
+    return _run(file_set, ReadSettings(limits or Limits(), shapes), progress, cache)
 
 
 def load_ranks(
@@ -78,7 +80,7 @@ def load_ranks(
     cache: bool | PathOrPattern = False,
 ) -> Ranks:
     """Load the runs of a directory or a pattern, like `load`; a single file gives a sequence of one."""
-    return _ranks(find(path), Reading(limits or Limits(), shapes), progress, cache)
+    return _ranks(find_files(path), ReadSettings(limits or Limits(), shapes), progress, cache)
 
 
 def save(run: Run, path: PathOrPattern) -> Path:
@@ -86,36 +88,36 @@ def save(run: Run, path: PathOrPattern) -> Path:
     return store.save(run, path)
 
 
-def _run(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Run:
-    run_cache = Cache(cache, reading)
-    with Progress(file_set.files, shown=progress) as bar:
+def _run(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> Run:
+    run_cache = RunCache(cache, reading)
+    with Progress(file_set.files, visible=progress) as bar:
         run = _read(file_set.files[0], reading, run_cache, bar)
-    run_cache.complain()
+    run_cache.warn_of_failures()
     return run
 
 
-def _ranks(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Ranks:
-    run_cache = Cache(cache, reading)
+def _ranks(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> Ranks:
+    run_cache = RunCache(cache, reading)
     runs: dict[Path, Run] = {}
     failed: dict[Path, GpulabError] = {}
-    with Progress(file_set.files, shown=progress) as bar:
+    with Progress(file_set.files, visible=progress) as bar:
         for path in file_set.files:
             try:
                 runs[path] = _read(path, reading, run_cache, bar)
             except GpulabError as error:
                 # A JSON file of settings among the traces is not a loss.
-                if not (file_set.many and is_other_json(path)):
+                if not (file_set.is_multiple and is_other_json(path)):
                     failed[path] = error
-    run_cache.complain()
+    run_cache.warn_of_failures()
     if not runs:
         raise _error_for_nothing_read(file_set, failed)
     if failed:
         warn(f"{len(failed)} of {len(runs) + len(failed)} files could not be read: {_first_reasons(failed)}")
-    unread = tuple(Gap(what=error.what, why=error.why, fix=error.fix) for error in failed.values())
-    return Ranks(in_order(runs, failed), unread)
+    unread = tuple(Gap(what=error.problem, why=error.why, fix=error.fix) for error in failed.values())
+    return Ranks(sort_by_rank(runs, failed), unread)
 
 
-def _read(path: Path, reading: Reading, run_cache: Cache, bar: Progress) -> Run:
+def _read(path: Path, reading: ReadSettings, run_cache: RunCache, bar: Progress) -> Run:
     bar.begin(path)
     # A run whose first bytes are damaged is recognised by its suffix, so that the error message is about a run.
     if store.is_run(path) or (path.suffix == store.SUFFIX and not trace.is_trace(path)):
@@ -125,9 +127,9 @@ def _read(path: Path, reading: Reading, run_cache: Cache, bar: Progress) -> Run:
     )
 
 
-def _error_for_nothing_read(file_set: Place, failed: Mapping[Path, GpulabError]) -> GpulabError:
+def _error_for_nothing_read(file_set: FileSet, failed: Mapping[Path, GpulabError]) -> GpulabError:
     if not failed:
-        return nothing_in(file_set.name)
+        return no_files_error(file_set.name)
     first = next(iter(failed.values()))
     if len(failed) == 1:
         return first

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpulab.errors import TraceError
 from gpulab.files.cache import without_sidecars
-from gpulab.files.rank_order import by_name
+from gpulab.files.rank_order import natural_sort_key
 from gpulab.store import SUFFIX
 
 _SUFFIXES = (".json", ".json.gz", SUFFIX)
@@ -20,28 +20,28 @@ _SETTINGS_BYTES = 16 * 2**20  # a JSON file that is not a trace is small
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class FileSet:
     """Files to be read."""
 
     name: str
     files: tuple[Path, ...]
-    many: bool = False  # a directory or a pattern, regardless of the number of files
+    is_multiple: bool = False  # a directory or a pattern, regardless of the number of files
 
 
-def find(path: str | os.PathLike[str]) -> Place:
+def find_files(path: str | os.PathLike[str]) -> FileSet:
     """Find the files at a path or pattern; `~` is the home folder. Raises TraceError if there is none."""
     text = os.fspath(path)
     location = Path(text)
     if not location.exists():
         location = Path(os.path.expanduser(text))  # noqa: PTH111, Path.expanduser raises if there is no such user
     if location.is_dir():
-        return Place(name=str(location), files=_files_in_folder(location), many=True)
+        return FileSet(name=str(location), files=_files_in_folder(location), is_multiple=True)
     if location.exists():
-        return Place(name=str(location), files=(location,))
+        return FileSet(name=str(location), files=(location,))
     if _SCHEME.match(text):
         raise _url_error(text)
     if glob.has_magic(text):
-        return Place(name=text, files=_files_matching(str(location)), many=True)
+        return FileSet(name=text, files=_files_matching(str(location)), is_multiple=True)
     raise TraceError(
         f"There is no file {text!r}.",
         why="the path does not exist",
@@ -60,7 +60,7 @@ def is_other_json(path: Path) -> bool:
     return not (isinstance(document, dict) and "traceEvents" in document)
 
 
-def nothing_in(name: str) -> TraceError:
+def no_files_error(name: str) -> TraceError:
     """Error for a directory or a pattern without any trace or run."""
     folder = Path(name)
     if not folder.is_dir():
@@ -85,9 +85,9 @@ def _files_in_folder(folder: Path) -> tuple[Path, ...]:
         raise TraceError(
             f"The directory {folder} cannot be read.", why=error.strerror or str(error), fix="check its permissions"
         ) from None
-    files = without_sidecars(sorted(candidates, key=by_name))
+    files = without_sidecars(sorted(candidates, key=natural_sort_key))
     if not files:
-        raise nothing_in(str(folder))
+        raise no_files_error(str(folder))
     return files
 
 
@@ -98,7 +98,7 @@ def _is_candidate(path: Path) -> bool:
 def _files_matching(pattern: str) -> tuple[Path, ...]:
     # Not Path.glob, which rejects absolute patterns and finds hidden files. Links between folders may form a circle.
     matches = {os.path.realpath(each): Path(each) for each in glob.glob(pattern, recursive=True)}  # noqa: PTH207
-    files = without_sidecars(sorted((path for path in matches.values() if path.is_file()), key=by_name))
+    files = without_sidecars(sorted((path for path in matches.values() if path.is_file()), key=natural_sort_key))
     if files:
         return files
     raise TraceError(

@@ -19,9 +19,9 @@ _NAME_LETTERS = 40
 class Progress:
     """Number of bytes read so far, shown as a bar while loading; the bar always disappears at the end."""
 
-    def __init__(self, files: Sequence[Path], *, shown: bool) -> None:
+    def __init__(self, files: Sequence[Path], *, visible: bool) -> None:
         self._sizes = {path: _size(path) for path in files}
-        self._due_s = time.monotonic() + DELAY_S if shown else float("inf")
+        self._due_s = time.monotonic() + DELAY_S if visible else float("inf")
         self._read = self._before = 0  # bytes of all files; of the files before the current one
         self._name = ""
         self._bar: _Bar | None = None

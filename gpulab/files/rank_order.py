@@ -15,7 +15,7 @@ _LAST = re.compile(r"(.*[-_.])(\d{1,7})")
 _ENDINGS = (".gpulab", ".gz", ".json", ".trace", ".pt")
 
 
-def in_order(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run, ...]:
+def sort_by_rank(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run, ...]:
     """The runs by rank; those of one rank by start; those without a rank at the end, by name.
 
     If a trace does not contain its rank, consistent file names decide; `run.facts["rank"]` then says so.
@@ -26,13 +26,13 @@ def in_order(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run, ...
     def sort_key(item: tuple[Path, Run]) -> tuple[object, ...]:
         path, run = item
         if run.rank is None:
-            return True, 0, False, 0, by_name(path)
-        return False, run.rank, run.began_ns is None, run.began_ns or 0, by_name(path)
+            return True, 0, False, 0, natural_sort_key(path)
+        return False, run.rank, run.began_ns is None, run.began_ns or 0, natural_sort_key(path)
 
     return tuple(run for _, run in sorted(ranked.items(), key=sort_key))
 
 
-def by_name(path: Path) -> tuple[object, ...]:
+def natural_sort_key(path: Path) -> tuple[object, ...]:
     """Sort key for natural order: 9 before 10."""
     parts = re.split(r"(\d+)", path.as_posix())
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))

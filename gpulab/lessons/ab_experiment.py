@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab.capture.seeds import begin_anew, chance_kept, settled
+from gpulab.capture.seeds import preserve_random_state, seed_everything, synchronize_gpus
 from gpulab.capture.session import Session
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
-from gpulab.lessons.equality import Equality, equality
+from gpulab.lessons.equality import Equality, check_equality
 from gpulab.questions import compare
 from gpulab.rules import Gain
 from gpulab.run import Run
-from gpulab.views.compare.comparison import told
+from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
 
@@ -67,16 +67,20 @@ def experiment(
             why="each variant must be recorded at least once, and several times to tell a difference from noise",
             fix="leave out repeats to use the default of five",
         )
-    with chance_kept():
+    with preserve_random_state():
         # The results may hold the memory of a model, which must be free during the recordings: store no reference.
-        equal_results = equality(_run(before, seed), _run(after, seed), equal)
+        equal_results = check_equality(_run(before, seed), _run(after, seed), equal)
         runs = _alternate(before, after, repeats, lambda variant, name: _record(variant, name, level, steps, seed))
     sides, order = (runs[::2], runs[1::2]), [run.name for run in runs]
     before_runs, after_runs = (side if repeats > 1 else side[0] for side in sides)
     comparison = compare(before_runs, after_runs, rule, predicted=predicted, rewrites=rewrites)
-    rows = (("equal results", equal_results.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run"))
+    rows = (
+        ("equal results", equal_results.description),
+        ("order", ", ".join(order)),
+        ("seed", f"{seed} before each run"),
+    )
     return Experiment(
-        Sheet("gpulab: an experiment", told(comparison, (Facts(rows),))),
+        Sheet("gpulab: an experiment", comparison_blocks(comparison, (Facts(rows),))),
         comparison=comparison,
         before=tuple(sides[0]),
         after=tuple(sides[1]),
@@ -95,20 +99,20 @@ def _alternate(before: Variant, after: Variant, repeats: int, record: Callable[[
 
 
 def _run(variant: Variant, seed: int) -> Any:
-    begin_anew(seed)
+    seed_everything(seed)
     result = variant()
-    settled()
+    synchronize_gpus()
     return result
 
 
 def _record(variant: Variant, name: str, level: str, steps: int | None, seed: int) -> Run:
     """Record one run of a variant; if it raises an exception, store no run."""
-    begin_anew(seed)
+    seed_everything(seed)
     session = Session(name, level=level, steps=steps)
     session.start()
     try:
         variant()
-        settled()
+        synchronize_gpus()
     except BaseException:
         session.abandon()
         raise

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
-from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Table
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, TableBlock
 from gpulab.wording import count, number
 
-Predicted = tuple[str, str, str]  # the question, the prediction, the right answer
+PredictionRow = tuple[str, str, str]  # the question, the prediction, the right answer
 
 
 def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple[Block, ...]:
@@ -23,7 +23,7 @@ def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple
         ("measurements", mode),
         *([("without a GPU", lesson.without_gpu)] if lesson.without_gpu else []),
         ("size", f"{size}; set GPULAB_SIZE to tiny, lab or full to change it"),
-        ("do first", ", ".join(lesson.before) or "nothing"),
+        ("do first", ", ".join(lesson.prerequisites) or "nothing"),
     ]
     title = lesson.title if lesson.title.endswith("?") else f"{lesson.title}:"
     head = Answer(claim=f"{lesson.number} {title} {lesson.question}", leading=True)
@@ -32,28 +32,28 @@ def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple
 
 
 def summary(
-    lesson: Lesson, claims: Sequence[Claim], predicted: Sequence[Predicted], onward: Sequence[str] = ()
+    lesson: Lesson, claims: Sequence[Claim], predicted: Sequence[PredictionRow], next_lessons: Sequence[str] = ()
 ) -> tuple[Block, ...]:
     """Sum up a lesson: its main points, the learner's claims and predictions, and the next lessons."""
     points = (
         ("symptom", lesson.symptom),
         ("signature", lesson.signature),
         ("fix", lesson.fix),
-        ("when the fix does not help", lesson.not_when),
+        ("when the fix does not help", lesson.limits),
     )
     facts = Facts(tuple((name, text) for name, text in points if text))
     held = sum(claim.holds for claim in claims)
     blocks: list[Block] = [Answer(claim=f"Summary of {lesson.number} {lesson.title}", leading=True), facts]
     if claims:
         rows = tuple(
-            Row((claim.sentence, "yes" if claim.holds else "no", claim.figures, claim.source)) for claim in claims
+            Row((claim.sentence, "yes" if claim.holds else "no", claim.values, claim.source)) for claim in claims
         )
-        table = Table(header=("claim", "holds", "your measurements", "source"), rows=rows, left=4)
+        table = TableBlock(header=("claim", "holds", "your measurements", "source"), rows=rows, text_columns=4)
         blocks.append(Section(f"{held} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:
         header = ("question", "your prediction", "right answer")
-        table = Table(header=header, rows=tuple(map(Row, predicted)), left=3)
+        table = TableBlock(header=header, rows=tuple(map(Row, predicted)), text_columns=3)
         blocks.append(Section("Your predictions", (table,)))
-    if onward:
-        blocks.append(Section("Next lessons", tuple(map(Line, onward))))
+    if next_lessons:
+        blocks.append(Section("Next lessons", tuple(map(Line, next_lessons))))
     return tuple(blocks)

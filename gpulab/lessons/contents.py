@@ -5,22 +5,22 @@ from __future__ import annotations
 from gpulab.lessons.course import PATHS, lesson, lessons
 from gpulab.lessons.lesson import Lesson
 from gpulab.user_data import course_progress
-from gpulab.views.sheet.sheet import Answer, Row, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Row, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.wording import count
 
 
-def table(links: str = "") -> str:
+def lesson_table(links: str = "") -> str:
     """Return all lessons as a Markdown table; `links` is the path prefix of the links to their notebooks."""
     rows = []
     for item in lessons():
-        first = ", ".join(id.partition("_")[0] for id in item.before) or "-"
+        first = ", ".join(id.partition("_")[0] for id in item.prerequisites) or "-"
         title = f"[{item.number} {item.title}]({links}{item.id}.ipynb)"
         rows.append(f"| {title} | {item.question} | {item.minutes} | {first} |")
     return "\n".join(("| lesson | question | minutes | do first |", "|---|---|---|---|", *rows))
 
 
-def paths(links: str = "") -> str:
+def path_list(links: str = "") -> str:
     """Return the learning paths as a Markdown list, each with its minutes."""
     lines = []
     for name, numbers in PATHS.items():
@@ -30,14 +30,14 @@ def paths(links: str = "") -> str:
     return "\n".join(lines)
 
 
-def onward(one: Lesson) -> tuple[str, ...]:
+def next_lessons(current: Lesson) -> tuple[str, ...]:
     """Describe the next lesson on each path that contains this lesson, and the paths that end with it."""
     next_on_paths: dict[str, list[str]] = {}
     ends = []
     for name, numbers in PATHS.items():
-        if one.number in numbers[:-1]:
-            next_on_paths.setdefault(numbers[numbers.index(one.number) + 1], []).append(name)
-        elif one.number == numbers[-1]:
+        if current.number in numbers[:-1]:
+            next_on_paths.setdefault(numbers[numbers.index(current.number) + 1], []).append(name)
+        elif current.number == numbers[-1]:
             ends.append(f'This was the last lesson of the path "{name}".')
     lines = []
     for number, names in next_on_paths.items():
@@ -49,7 +49,7 @@ def onward(one: Lesson) -> tuple[str, ...]:
 
 def progress() -> View:
     """Show which lessons are done, as stored on this machine; end a cell with it."""
-    done_lessons = course_progress.known()
+    done_lessons = course_progress.load_progress()
     rows = []
     for item in lessons():
         done = done_lessons.get(item.id)
@@ -62,5 +62,5 @@ def progress() -> View:
     summary = f"{finished} of {count(len(rows), 'lesson')} done, {left} minutes left."
     header = ("lesson", "minutes", "done on", "right predictions", "claims that held")
     return View(
-        Sheet("gpulab: progress", (Answer(claim=summary, leading=True), Table(header=header, rows=tuple(rows))))
+        Sheet("gpulab: progress", (Answer(claim=summary, leading=True), TableBlock(header=header, rows=tuple(rows))))
     )

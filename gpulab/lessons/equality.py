@@ -26,22 +26,22 @@ class Equality:
     checked: bool
     values: int = 0  # numbers compared
     largest_frac: float = 0.0  # the largest difference, as a share of the largest number of the same part
-    where: str = ""  # the part of the result with the largest difference: "['loss']"
+    path: str = ""  # the part of the result with the largest difference: "['loss']"
     allowed_frac: float | None = None  # the tolerance of that part
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """One clause for a report."""
         if not self.checked:
             return "not checked"
         if not self.largest_frac:
             return f"bitwise equal ({count(self.values, 'value')} compared)"
-        place = f" at {self.where}" if self.where else ""
+        place = f" at {self.path}" if self.path else ""
         largest = percent(self.largest_frac, figures=2)
         return f"equal within {largest} of the largest value{place} ({self.values:,} compared)"
 
 
-def equality(before: Any, after: Any, equal: bool | float = True) -> Equality:
+def check_equality(before: Any, after: Any, equal: bool | float = True) -> Equality:
     """Compare two results. Raises RunError if they differ by more than the tolerance, or cannot be compared.
 
     `equal`: True for the tolerance of the data types, a share of the largest value as tolerance, or False to check
@@ -58,7 +58,7 @@ def equality(before: Any, after: Any, equal: bool | float = True) -> Equality:
         checked=True,
         values=values,
         largest_frac=worst.largest_frac,
-        where=worst.where,
+        path=worst.path,
         allowed_frac=worst.allowed_frac,
     )
 
@@ -107,7 +107,7 @@ def _compare_arrays(path: str, one: np.ndarray, other: np.ndarray, allowed: floa
         difference = of_largest if np.isfinite(share) else "one of them is not finite"
         tolerance = percent(allowed, figures=2)
         raise _difference_error(path, f"{difference}; the tolerance is {tolerance}{_example(one, other)}")
-    return Equality(checked=True, values=one.size, largest_frac=share, where=path, allowed_frac=allowed)
+    return Equality(checked=True, values=one.size, largest_frac=share, path=path, allowed_frac=allowed)
 
 
 def _compare_objects(path: str, one: Any, other: Any) -> Equality:

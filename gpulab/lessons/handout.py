@@ -15,14 +15,14 @@ SOLUTIONS = "solutions"
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """The files that were written, and the files that existed already and were not changed."""
 
     written: tuple[Path, ...]
-    kept: tuple[Path, ...]
+    existing: tuple[Path, ...]
 
 
-def copy(folder: Path) -> Copied:
+def copy_course(folder: Path) -> CopyResult:
     """Write every notebook into a folder, and its solution into `solutions` below it; do not replace existing files.
 
     Raises GpulabError if the folder cannot be written.
@@ -37,7 +37,7 @@ def copy(folder: Path) -> Copied:
                 continue
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(rendered(source.read_text(encoding="utf-8"), render), encoding="utf-8")
+                target.write_text(render_notebook(source.read_text(encoding="utf-8"), render), encoding="utf-8")
             except OSError as problem:
                 raise GpulabError(
                     f"The course cannot be copied to {str(folder)!r}.",
@@ -45,7 +45,7 @@ def copy(folder: Path) -> Copied:
                     fix="choose a folder that you can write to: python -m gpulab lessons course",
                 ) from problem
             written.append(target)
-    return Copied(tuple(written), tuple(existing))
+    return CopyResult(tuple(written), tuple(existing))
 
 
 def notebooks() -> tuple[Path, ...]:
@@ -64,7 +64,7 @@ def notebooks() -> tuple[Path, ...]:
     )
 
 
-def rendered(text: str, render: Callable[[str], str]) -> str:
+def render_notebook(text: str, render: Callable[[str], str]) -> str:
     """Return a notebook (JSON) with `render` applied to its code cells, and without outputs."""
     notebook: dict[str, Any] = json.loads(text)
     notebook["metadata"].pop("jupytext", None)

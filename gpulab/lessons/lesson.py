@@ -18,7 +18,7 @@ class Choice:
 
     key: str  # "a", "b", ...
     text: str
-    told: str = ""  # feedback for a learner who chose it
+    feedback: str = ""  # feedback for a learner who chose it
     # In a question that a measurement decides: right if the value is below this limit and no earlier choice is right.
     below: float | None = None
 
@@ -28,16 +28,17 @@ class Question:
     """A question before a measurement (predict, reveal) or about one (check).
 
     `right` is the key of the right choice; None if the measured value decides: then every choice except the last has a
-    limit `below`. For a question without choices, `judge` returns the problem with an answer, or None if it is right.
+    limit `below`. For a question without choices, `find_problem` returns the problem with an answer, or None if it is
+    right.
     """
 
     key: str
-    ask: str
+    prompt: str
     choices: tuple[Choice, ...] = ()
     right: str | None = None
-    because: str = ""  # the explanation, shown with the right answer
+    explanation: str = ""  # the explanation, shown with the right answer
     hints: Hints | None = None
-    judge: Callable[[Any], str | None] | None = None
+    find_problem: Callable[[Any], str | None] | None = None
 
     def choice(self, key: str) -> Choice:
         """Return the choice with this key. Raises GpulabError if there is none."""
@@ -52,7 +53,7 @@ class Question:
             else "read the question for the kind of answer",
         )
 
-    def right_for(self, measured: float | None) -> Choice | None:
+    def right_choice(self, measured: float | None) -> Choice | None:
         """Return the right choice, given the measured value; None if it is not known."""
         if self.right is not None:
             return self.choice(self.right)
@@ -63,26 +64,26 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Par:
+class Target:
     """A count with a target that it should not exceed, or should reach."""
 
     key: str
-    what: str  # "file opens in an epoch"
-    par: int
+    unit: str  # "file opens in an epoch"
+    value: int
     lower_is_better: bool = True
     hints: Hints | None = None
 
     def reached(self, count: int) -> bool:
         """Return whether this count reaches the target."""
-        return count <= self.par if self.lower_is_better else count >= self.par
+        return count <= self.value if self.lower_is_better else count >= self.value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class LessonExperiment:
     """One experiment of the course: its number, such as "05.1", and a short description."""
 
     number: str
-    shows: str
+    description: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,28 +98,28 @@ class Lesson:
     level: int = 1  # 1 to 3
     needs: str = "gpu-optional"
     without_gpu: str = ""  # one sentence: what differs without a CUDA GPU
-    before: tuple[str, ...] = ()  # ids of the lessons to do first
+    prerequisites: tuple[str, ...] = ()  # ids of the lessons to do first
     outcomes: tuple[str, ...] = ()
     symptom: str = ""  # on the summary card
     signature: str = ""  # the counter that tells this cause from similar ones
     fix: str = ""
-    not_when: str = ""  # when the fix does not help
-    experiments: tuple[Experiment, ...] = ()
+    limits: str = ""  # when the fix does not help
+    experiments: tuple[LessonExperiment, ...] = ()
     questions: tuple[Question, ...] = field(default=(), repr=False)
-    pars: tuple[Par, ...] = field(default=(), repr=False)
+    targets: tuple[Target, ...] = field(default=(), repr=False)
 
     @property
     def number(self) -> str:
         """The number of the notebook, such as "05"."""
         return self.id.partition("_")[0]
 
-    def asked(self, key: str) -> Question:
+    def find_question(self, key: str) -> Question:
         """Return the question with this key. Raises GpulabError if there is none."""
         return _find(self.questions, key, f"question {key!r} in lesson {self.id}")
 
-    def par(self, key: str) -> Par:
+    def target(self, key: str) -> Target:
         """Return the target with this key. Raises GpulabError if there is none."""
-        return _find(self.pars, key, f"score {key!r} in lesson {self.id}")
+        return _find(self.targets, key, f"score {key!r} in lesson {self.id}")
 
 
 class _Keyed(Protocol):

@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 from gpulab.errors import GpulabError, RunError
 from gpulab.lessons import question_view
-from gpulab.lessons.answer import Said
+from gpulab.lessons.answer import LessonView
 from gpulab.lessons.card import device_card, summary
-from gpulab.lessons.contents import onward
+from gpulab.lessons.contents import next_lessons
 from gpulab.lessons.course import lesson
-from gpulab.lessons.equality import equality
+from gpulab.lessons.equality import check_equality
 from gpulab.lessons.lesson import Choice, Lesson, Question
-from gpulab.lessons.sources import MEASURED, Sourced, named
-from gpulab.lessons.verdicts import UNEQUAL, Claim, claimed, figure, sameness, scored
+from gpulab.lessons.sources import MEASURED, SourceLike, source_label
+from gpulab.lessons.verdicts import DIFFERENT_RESULTS, Claim, claim_view, equality_view, format_value, score_view
 from gpulab.run import Machine
 from gpulab.user_data import course_progress
 from gpulab.views.sheet.sheet import Sheet
 from gpulab.views.sheet.view import View
-from gpulab.virtual.cuda_available import USUAL, cuda_here
+from gpulab.virtual.cuda_available import DEFAULT_GPU, has_cuda_gpu
 
 SIZES = ("tiny", "lab", "full")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def lab(id: str, size: str | None = None) -> Lab:
     """
     from gpulab import sensors  # queries the driver
 
-    machine, on_gpu = sensors.machine(), cuda_here()
+    machine, on_gpu = sensors.describe_machine(), has_cuda_gpu()
     selected_size = size or os.environ.get("GPULAB_SIZE", "").strip() or ("full" if on_gpu else "lab")
     if selected_size not in SIZES:
         raise GpulabError(
@@ -76,7 +76,7 @@ class Lab:
     @property
     def view(self) -> View:
         """The device card: the lesson, and the hardware that it runs on here."""
-        on_cpu = f"live on this CPU; what needs a GPU runs on a virtual {USUAL.upper()}, and is labelled so"
+        on_cpu = f"live on this CPU; what needs a GPU runs on a virtual {DEFAULT_GPU.upper()}, and is labelled so"
         mode = "everything live on this GPU" if self.device == "cuda" else on_cpu
         return View(Sheet(f"gpulab: lesson {self.lesson.id}", device_card(self.lesson, self.machine, self.size, mode)))
 
@@ -85,7 +85,7 @@ class Lab:
         return {"tiny": tiny, "lab": lab, "full": lab if full is None else full}[self.size]
 
     @contextlib.contextmanager
-    def gpu(self, name: str, gpu: str = USUAL, *, steps: int | None = None) -> Iterator[None]:
+    def gpu(self, name: str, gpu: str = DEFAULT_GPU, *, steps: int | None = None) -> Iterator[None]:
         """Record a block of CUDA code as a run with this name, on a CUDA GPU or, if there is none, on a virtual one.
 
         The run is `gpulab.runs[name]`; its source says which GPU it was. `%%gpuprofile --virtual auto NAME` does the
@@ -104,56 +104,58 @@ class Lab:
         with recording:
             yield
 
-    def predict(self, key: str) -> Said:
+    def predict(self, key: str) -> LessonView:
         """Ask a question before its measurement; the learner presses a button or calls `answer`."""
-        question, chosen = self.lesson.asked(key), self._predicted.get(key)
-        return question_view.put(question, chosen.key if chosen else "", lambda letter: self._choose(question, letter))
+        question, chosen = self.lesson.find_question(key), self._predicted.get(key)
+        return question_view.ask_view(
+            question, chosen.key if chosen else "", lambda letter: self._choose(question, letter)
+        )
 
-    def answer(self, key: str, choice: str) -> Said:
+    def answer(self, key: str, choice: str) -> LessonView:
         """Record a prediction by the letter of a choice. Raises GpulabError if there is no such choice."""
-        question = self.lesson.asked(key)
+        question = self.lesson.find_question(key)
         self._choose(question, choice)
-        return question_view.noted(question, self._predicted[key])
+        return question_view.confirmation_view(question, self._predicted[key])
 
     def _choose(self, question: Question, letter: str) -> None:
         self._predicted[question.key] = question.choice(letter)
-        course_progress.predict(self.lesson.id, {key: choice.key for key, choice in self._predicted.items()})
+        course_progress.store_predictions(self.lesson.id, {key: choice.key for key, choice in self._predicted.items()})
 
-    def reveal(self, key: str, measured: float | None = None, unit: str = "") -> Said:
+    def reveal(self, key: str, measured: float | None = None, unit: str = "") -> LessonView:
         """Show the right answer, and in the HTML the learner's prediction, if there is one.
 
         `measured`: the value that decides, for a question whose answer depends on the measurement; it is always shown.
         """
-        question = self.lesson.asked(key)
-        right = question.right_for(measured)
+        question = self.lesson.find_question(key)
+        right = question.right_choice(measured)
         if right is not None:
             self._resolved[key] = right
-        value = "" if measured is None else figure(measured, unit)
-        return question_view.resolved(question, right, self._predicted.get(key), value)
+        value = "" if measured is None else format_value(measured, unit)
+        return question_view.solution_view(question, right, self._predicted.get(key), value)
 
-    def check(self, key: str, value: Any) -> Said:
+    def check(self, key: str, value: Any) -> LessonView:
         """Show whether an answer is right, and why; None means that it is not answered yet."""
-        self._checked[key], feedback = question_view.checked(self.lesson.asked(key), value)
+        self._checked[key], feedback = question_view.check_answer(self.lesson.find_question(key), value)
         return feedback
 
-    def hint(self, key: str) -> Said:
+    def hint(self, key: str) -> LessonView:
         """Show the next of three hints to a question or a score: where to look, which counter, which line."""
-        hints = next((par.hints for par in self.lesson.pars if par.key == key), None)
+        hints = next((par.hints for par in self.lesson.targets if par.key == key), None)
         hints = hints or next((question.hints for question in self.lesson.questions if question.key == key), None)
         self._hint_level[key] = min(3, self._hint_level.get(key, 0) + 1)
-        return question_view.hint(key, hints, self._hint_level[key])
+        return question_view.hint_view(key, hints, self._hint_level[key])
 
-    def same(self, before: Any, after: Any, equal: bool | float = True) -> Said:
+    def same(self, before: Any, after: Any, equal: bool | float = True) -> LessonView:
         """Show whether two variants gave the same result, within the precision of their data types.
 
         If they differ, the next claim fails. `equal`: a share of the largest value as another tolerance.
         """
         try:
-            result, problem = equality(before, after, equal), ""
+            result, problem = check_equality(before, after, equal), ""
         except RunError as error:
             result, problem = None, error.why
         self._differ = result is None
-        return sameness(result, problem)
+        return equality_view(result, problem)
 
     def claim(
         self,
@@ -163,8 +165,8 @@ class Lab:
         before: float | None = None,
         after: float | None = None,
         unit: str = "",
-        source: Sourced = MEASURED,
-    ) -> Said:
+        source: SourceLike = MEASURED,
+    ) -> LessonView:
         """State the result of an experiment in one line, and whether it holds here.
 
         `before`, `after`, `unit`: the measured values, which are shown and stored for the card ("%": fractions of 1).
@@ -173,23 +175,25 @@ class Lab:
         """
         key = _NUMBER.sub("#", sentence)  # a repeated claim replaces the earlier one, also with other numbers
         if self._differ:
-            sentence, holds, self._differ = f"{sentence}: {UNEQUAL}", False, False
-        claim = Claim(sentence=sentence, holds=bool(holds), source=named(source), before=before, after=after, unit=unit)
+            sentence, holds, self._differ = f"{sentence}: {DIFFERENT_RESULTS}", False, False
+        claim = Claim(
+            sentence=sentence, holds=bool(holds), source=source_label(source), before=before, after=after, unit=unit
+        )
         self._claims[key] = claim
-        return claimed(claim)
+        return claim_view(claim)
 
-    def score(self, key: str, count: int | None) -> Said:
+    def score(self, key: str, count: int | None) -> LessonView:
         """Show a count and its target; None means that it is not done yet."""
-        return scored(self.lesson.par(key), count)
+        return score_view(self.lesson.target(key), count)
 
     def card(self) -> View:
         """Sum up the lesson with the learner's own results, and store it as done; `.save("card.html")` saves it."""
         predicted = []
         for key, right in self._resolved.items():
             prediction = self._predicted[key].text if key in self._predicted else "not answered"
-            predicted.append((self.lesson.asked(key).ask, prediction, right.text))
+            predicted.append((self.lesson.find_question(key).prompt, prediction, right.text))
         claims = tuple(self._claims.values())
-        done = course_progress.Done(
+        done = course_progress.LessonResults(
             date=date.today().isoformat(),
             device=self.machine.device,
             predicted=len(self._predicted),
@@ -198,14 +202,14 @@ class Lab:
             held=sum(claim.holds for claim in claims),
             claims=len(claims),
         )
-        course_progress.remember(self.lesson.id, done)
-        blocks = summary(self.lesson, claims, predicted, onward(self.lesson))
+        course_progress.store_progress(self.lesson.id, done)
+        blocks = summary(self.lesson, claims, predicted, next_lessons(self.lesson))
         return View(Sheet(f"gpulab: card of lesson {self.lesson.id}", blocks))
 
 
 def _stored_predictions(lesson: Lesson) -> dict[str, Choice]:
     """Return the predictions from earlier sessions, for questions and choices that still exist."""
-    letters, predictions = course_progress.predicted(lesson.id), {}
+    letters, predictions = course_progress.read_predicted_letters(lesson.id), {}
     for question in lesson.questions:
         choices = {choice.key: choice for choice in question.choices}
         if letters.get(question.key) in choices:

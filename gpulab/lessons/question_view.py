@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpulab.lessons.answer import Said, said
+from gpulab.lessons.answer import LessonView, lesson_view
 from gpulab.lessons.lesson import Choice, Hints, Question
-from gpulab.views.choices.choices import choosable
+from gpulab.views.choices.choices import choice_buttons
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section, Sheet, Verdict
 
@@ -17,46 +17,46 @@ _HINT = ("Hint 1", "Hint 2", "Hint 3")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Put(Said):
+class QuestionView(LessonView):
     """A question with its choices, which are buttons in a live notebook; the hints stay below them."""
 
-    place: Callable[[str], str] = str  # turns the HTML of question and choices into buttons
+    add_buttons: Callable[[str], str] = str  # turns the HTML of question and choices into buttons
     hints: tuple[Block, ...] = ()
 
     @cached_property
     def _html(self) -> str:
         hints = fragment(Sheet(f"{self.sheet.title}, hints", self.hints)) if self.hints else ""
-        return self.place(fragment(self.sheet)) + hints
+        return self.add_buttons(fragment(self.sheet)) + hints
 
 
-def put(question: Question, chosen: str, told: Callable[[str], None]) -> Put:
-    """Show a question before its measurement; `told` is called with the letter of a pressed button."""
-    prompt = f"{question.key}: {question.ask}"
+def ask_view(question: Question, chosen: str, on_choice: Callable[[str], None]) -> QuestionView:
+    """Show a question before its measurement; `on_choice` is called with the letter of a pressed button."""
+    prompt = f"{question.key}: {question.prompt}"
     steady = (Line(prompt), *_choices(question))
     instruction = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then continue.'
     choices = [(choice.key, choice.text) for choice in question.choices]
-    return Put(
+    return QuestionView(
         Sheet(f"gpulab: question {question.key}", (*steady, Line(instruction, soft=True))),
-        steady=steady,
-        place=lambda html: choosable(html, prompt, choices, chosen, told),
-        hints=folded(question.hints),
+        stable=steady,
+        add_buttons=lambda html: choice_buttons(html, prompt, choices, chosen, on_choice),
+        hints=hint_sections(question.hints),
     )
 
 
-def noted(question: Question, chosen: Choice) -> Said:
+def confirmation_view(question: Question, chosen: Choice) -> LessonView:
     """Confirm an answer; the solution follows after the measurement."""
     line = f"{question.key}: your answer is {chosen.key}) {chosen.text}"
-    return said(f"gpulab: question {question.key}", (Line(line),))
+    return lesson_view(f"gpulab: question {question.key}", (Line(line),))
 
 
-def resolved(question: Question, right: Choice | None, chosen: Choice | None, figure: str) -> Said:
+def solution_view(question: Question, right: Choice | None, chosen: Choice | None, figure: str) -> LessonView:
     """Show the right answer with its explanation; only in the HTML, also the prediction and the measured value."""
     if right is None:
         steady: tuple[Block, ...] = (Line(f"{question.key}: not measured yet; run the cell above first"),)
-        return said(f"gpulab: question {question.key}", steady)
+        return lesson_view(f"gpulab: question {question.key}", steady)
     steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_explanation(question))
     more: list[Block] = [Facts((("measured", figure),))] if figure else []
-    return said(f"gpulab: question {question.key}", steady, (*more, *_prediction(right, chosen)))
+    return lesson_view(f"gpulab: question {question.key}", steady, (*more, *_prediction(right, chosen)))
 
 
 def _prediction(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
@@ -64,41 +64,41 @@ def _prediction(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
         return (Line("You made no prediction.", soft=True),)
     good = chosen == right
     word = "right" if good else "wrong"
-    verdict = Verdict(f"You predicted {chosen.key}) {chosen.text.rstrip('.')}: {word}", word=word, good=good)
-    return (verdict, Line(chosen.told)) if chosen.told else (verdict,)
+    verdict = Verdict(f"You predicted {chosen.key}) {chosen.text.rstrip('.')}: {word}", result=word, good=good)
+    return (verdict, Line(chosen.feedback)) if chosen.feedback else (verdict,)
 
 
-def checked(question: Question, value: Any) -> tuple[bool, Said]:
+def check_answer(question: Question, value: Any) -> tuple[bool, LessonView]:
     """Return whether an answer is right, and a view that gives the reason in either case."""
     title = f"gpulab: question {question.key}"
-    prompt = (Line(f"{question.key}: {question.ask}"), *_choices(question))
+    prompt = (Line(f"{question.key}: {question.prompt}"), *_choices(question))
     if value is None:
-        line = Verdict(f"{question.key}: not answered yet", word="not answered yet")
-        return False, said(title, (*prompt, line), folded(question.hints))
+        line = Verdict(f"{question.key}: not answered yet", result="not answered yet")
+        return False, lesson_view(title, (*prompt, line), hint_sections(question.hints))
     wrong, feedback = _judge(question, value)
     if wrong:
-        line = Verdict(f"{question.key}: not right yet: {feedback}", word="not right yet", good=False)
-        return False, said(title, (*prompt, line), folded(question.hints))
-    line = Verdict(f"{question.key}: right. {feedback}".rstrip(), word="right", good=True)
+        line = Verdict(f"{question.key}: not right yet: {feedback}", result="not right yet", good=False)
+        return False, lesson_view(title, (*prompt, line), hint_sections(question.hints))
+    line = Verdict(f"{question.key}: right. {feedback}".rstrip(), result="right", good=True)
     steady = (*prompt, line, *_explanation(question))
-    return True, said(title, steady)
+    return True, lesson_view(title, steady)
 
 
-def hint(question_key: str, hints: Hints | None, level: int) -> Said:
+def hint_view(question_key: str, hints: Hints | None, level: int) -> LessonView:
     """Show one of three hints; each says more than the one before."""
     if hints is None:
         line = f"{question_key}: there is no hint; the text above it contains all you need"
-        return said("gpulab: hint", (Line(line),))
-    return said("gpulab: hint", (Line(f"{question_key}, {_HINT[level - 1].lower()}: {hints[level - 1]}"),))
+        return lesson_view("gpulab: hint", (Line(line),))
+    return lesson_view("gpulab: hint", (Line(f"{question_key}, {_HINT[level - 1].lower()}: {hints[level - 1]}"),))
 
 
 def _judge(question: Question, value: Any) -> tuple[bool, str]:
     """Return whether an answer is wrong, and the feedback on it."""
-    if question.judge is not None:
-        problem = question.judge(value)
+    if question.find_problem is not None:
+        problem = question.find_problem(value)
         return problem is not None, problem or ""
     chosen = question.choice(value)
-    return chosen.key != question.right, chosen.told or ("" if chosen.key == question.right else chosen.text)
+    return chosen.key != question.right, chosen.feedback or ("" if chosen.key == question.right else chosen.text)
 
 
 def _choices(question: Question) -> tuple[Block, ...]:
@@ -107,9 +107,9 @@ def _choices(question: Question) -> tuple[Block, ...]:
 
 
 def _explanation(question: Question) -> tuple[Block, ...]:
-    return (Line(question.because),) if question.because else ()
+    return (Line(question.explanation),) if question.explanation else ()
 
 
-def folded(hints: Hints | None) -> tuple[Block, ...]:
+def hint_sections(hints: Hints | None) -> tuple[Block, ...]:
     """Return the three hints as collapsed sections; nothing if there are no hints."""
     return tuple(Section(title, (Line(text),), folded=True) for title, text in zip(_HINT, hints or (), strict=False))

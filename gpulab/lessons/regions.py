@@ -43,7 +43,7 @@ def sabotaged(source: str) -> str:
     return _render(source, lambda kind, indent, task, old, new: old)
 
 
-def marked(source: str) -> tuple[str, ...]:
+def region_kinds(source: str) -> tuple[str, ...]:
     """Return the kinds of the regions of a cell, in order. Raises GpulabError if the marks do not match."""
     kinds: list[str] = []
 

@@ -9,10 +9,10 @@ COUNTED = "counted here"  # operators, bytes, files: the same on every machine
 SIMULATED = "simulated"  # by a model that the notebook shows
 GIVEN = "from published figures"
 
-Sourced = str | Source | Run
+SourceLike = str | Source | Run
 
 
-def named(source: Sourced) -> str:
+def source_label(source: SourceLike) -> str:
     """Return the label of a source, or of the source of a run."""
     if isinstance(source, Run):
         source = source.source

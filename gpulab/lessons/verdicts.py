@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.lessons.answer import Said, said
+from gpulab.lessons.answer import LessonView, lesson_view
 from gpulab.lessons.equality import Equality
-from gpulab.lessons.lesson import Par
-from gpulab.lessons.question_view import folded
+from gpulab.lessons.lesson import Target
+from gpulab.lessons.question_view import hint_sections
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
 
@@ -16,7 +16,7 @@ FAILURE_ADVICE = (
     "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first. A timing "
     "claim can fail on a busy machine: run the measurement again."
 )
-UNEQUAL = "the two variants give different results, so a comparison of their costs would be meaningless"
+DIFFERENT_RESULTS = "the two variants give different results, so a comparison of their costs would be meaningless"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,46 +36,51 @@ class Claim:
         return f"{HOLDS if self.holds else FAILS}  {self.sentence}  [{self.source}]"
 
     @property
-    def figures(self) -> str:
+    def values(self) -> str:
         """The values before and after, as far as known; the unit appears once, except "%", which each value has."""
         values = [value for value in (self.before, self.after) if value is not None]
         first_unit = self.unit if self.unit == "%" else ""
-        texts = [*(figure(value, first_unit) for value in values[:-1]), *(figure(v, self.unit) for v in values[-1:])]
+        texts = [
+            *(format_value(value, first_unit) for value in values[:-1]),
+            *(format_value(v, self.unit) for v in values[-1:]),
+        ]
         return " -> ".join(texts)
 
 
-def figure(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """Format a number with its unit: 0.67 in "%" as "67 %", 0.004 as "0.4 %"; in other units with three digits."""
     if unit == "%":
         return percent(value, figures=2 if abs(value) < 0.01 else None)
     return f"{number(value)} {unit}".rstrip()
 
 
-def claimed(claim: Claim) -> Said:
+def claim_view(claim: Claim) -> LessonView:
     """Show a claim and its values; if it fails, also what to do."""
-    blocks: list[Block] = [Verdict(claim.line, word=HOLDS if claim.holds else FAILS, good=claim.holds)]
-    if claim.figures:
-        blocks.append(Facts((("figures", claim.figures),)))
+    blocks: list[Block] = [Verdict(claim.line, result=HOLDS if claim.holds else FAILS, good=claim.holds)]
+    if claim.values:
+        blocks.append(Facts((("figures", claim.values),)))
     if not claim.holds:
         blocks.append(Line(FAILURE_ADVICE, soft=True))
-    return Said(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
+    return LessonView(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
 
 
-def sameness(equal: Equality | None, problem: str = "") -> Said:
+def equality_view(equal: Equality | None, problem: str = "") -> LessonView:
     """Show whether two variants gave the same result; `problem` describes the difference."""
     if equal is None:
-        return said("gpulab: different results", (Verdict(f"DIFFERENT  {problem}", word="DIFFERENT", good=False),))
-    line = Verdict("SAME  both variants give the same result", word="SAME", good=True)
-    return said("gpulab: equal results", (line,), (Line(equal.words, soft=True),))
+        return lesson_view(
+            "gpulab: different results", (Verdict(f"DIFFERENT  {problem}", result="DIFFERENT", good=False),)
+        )
+    line = Verdict("SAME  both variants give the same result", result="SAME", good=True)
+    return lesson_view("gpulab: equal results", (line,), (Line(equal.description, soft=True),))
 
 
-def scored(par: Par, count: int | None) -> Said:
+def score_view(par: Target, count: int | None) -> LessonView:
     """Show a count and its target, and the hints if it misses the target; None means that there is no result yet."""
     title = f"gpulab: score {par.key}"
     if count is None:
-        line = f"{par.key}: not done yet; the target is {par.par:,} {par.what}"
-        return said(title, (Verdict(line, word="not done yet"),), folded(par.hints))
+        line = f"{par.key}: not done yet; the target is {par.value:,} {par.unit}"
+        return lesson_view(title, (Verdict(line, result="not done yet"),), hint_sections(par.hints))
     reached = par.reached(count)
     word = "reached" if reached else "not reached yet"
-    line = f"{par.key}: {count:,} {par.what}, target {par.par:,}: {word}"
-    return said(title, (Verdict(line, word=word, good=reached),), () if reached else folded(par.hints))
+    line = f"{par.key}: {count:,} {par.unit}, target {par.value:,}: {word}"
+    return lesson_view(title, (Verdict(line, result=word, good=reached),), () if reached else hint_sections(par.hints))

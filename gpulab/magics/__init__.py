@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpulab.magics import monitor_display
 from gpulab.magics.cell_hook import CellHook
 from gpulab.magics.commands import GpuProfileMagics
-from gpulab.magics.completion import matcher
+from gpulab.magics.completion import complete_line
 
 _hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook]] = WeakKeyDictionary()
 
@@ -25,7 +25,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hook.install()
     monitor_display.install(shell)
     if shell.Completer is not None:
-        shell.Completer.custom_matchers.append(matcher)
+        shell.Completer.custom_matchers.append(complete_line)
     _hooks[shell] = magics, hook
     if "torch" in sys.modules:  # otherwise the first profiled cell imports torch, and pays for both imports
         from gpulab.capture.profiler import warm_up
@@ -41,8 +41,8 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     magics.abandon()
     monitor_display.remove(shell)
     hook.remove()
-    if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
-        shell.Completer.custom_matchers.remove(matcher)
+    if shell.Completer is not None and complete_line in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(complete_line)
     configurables: list[object] = shell.configurables  # type: ignore[assignment]
     configurables.remove(magics)
     shell.magics_manager.registry.pop(type(magics).__name__, None)

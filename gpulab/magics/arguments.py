@@ -16,11 +16,11 @@ from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
-from gpulab.virtual.cuda_available import AUTO, USUAL, cuda_here
+from gpulab.virtual.cuda_available import AUTO, DEFAULT_GPU, has_cuda_gpu
 
 LEVELS = ("sensors", "trace", "deep")
 MONITOR_PERIOD_S = 0.5  # between two sensor readings
-SAVED_AS = (".gpulab", ".html")
+SAVE_SUFFIXES = (".gpulab", ".html")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
 _HELP = argument("-h", "--help", action="store_true", help="show this help and exit")
@@ -80,7 +80,7 @@ WHY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ProfileOptions:
     """Checked options of a %%gpuprofile line; None: use the settings of the magics."""
 
     name: str | None = None
@@ -93,7 +93,7 @@ class Request:
     help: bool = False
 
 
-def accepts(*arguments: argument) -> Callable[[Any], Any]:
+def with_arguments(*arguments: argument) -> Callable[[Any], Any]:
     """Give a magic these arguments: adds the parser as `.parser` and the full help to its docstring."""
 
     def decorate(method: Any) -> Any:
@@ -105,7 +105,7 @@ def accepts(*arguments: argument) -> Callable[[Any], Any]:
     return decorate
 
 
-def parsed(magic: Callable[..., Any], line: str) -> argparse.Namespace:
+def parse_line(magic: Callable[..., Any], line: str) -> argparse.Namespace:
     """Parse the line of a magic. Raises UsageError. If --help is present, no other option is checked."""
     tokens = _split(line)
     if "-h" in tokens or "--help" in tokens:
@@ -113,9 +113,9 @@ def parsed(magic: Callable[..., Any], line: str) -> argparse.Namespace:
     return magic.parser.parse_args(tokens)  # type: ignore[attr-defined, no-any-return]
 
 
-def request(magic: Callable[..., Any], line: str) -> Request:
+def parse_profile_line(magic: Callable[..., Any], line: str) -> ProfileOptions:
     """Parse the line of %%gpuprofile and check it, so that a long training run does not end in a typing error."""
-    options = Request(**vars(parsed(magic, line)))
+    options = ProfileOptions(**vars(parse_line(magic, line)))
     if options.help:
         return options
     if options.name is not None and not _NAME.fullmatch(options.name):
@@ -128,15 +128,15 @@ def request(magic: Callable[..., Any], line: str) -> Request:
         options = _resolve_virtual(options)
     if options.save is None:
         return options
-    return Request(**{**vars(options), "save": _checked_save_path(str(options.save))})
+    return ProfileOptions(**{**vars(options), "save": _checked_save_path(str(options.save))})
 
 
-def _resolve_virtual(options: Request) -> Request:
+def _resolve_virtual(options: ProfileOptions) -> ProfileOptions:
     """Check the virtual GPU; with "auto", use none if there is a real GPU. Raises UsageError."""
     if options.level is not None:
         raise UsageError("--virtual cannot be combined with --level: a virtual run has one level only; remove --level")
     if options.virtual == AUTO:
-        return Request(**{**vars(options), "virtual": None if cuda_here() else USUAL})
+        return ProfileOptions(**{**vars(options), "virtual": None if has_cuda_gpu() else DEFAULT_GPU})
     try:
         resolve(options.virtual or "")
     except RunError as error:
@@ -157,7 +157,7 @@ def split_statement(line: str) -> tuple[str, str]:
     return parsed_options.strip(), rest.removeprefix("-- ")
 
 
-def options(arguments: tuple[argument, ...]) -> dict[str, tuple[str, ...]]:
+def option_choices(arguments: tuple[argument, ...]) -> dict[str, tuple[str, ...]]:
     """Every long option of a magic, with its choices (empty if any value is allowed)."""
     return {
         word: tuple(each.kwds.get("choices", ())) for each in arguments for word in each.args if word.startswith("--")
@@ -176,7 +176,7 @@ def _split(line: str) -> list[str]:
 
 def _checked_save_path(name: str) -> Path:
     path = Path(name).expanduser()
-    if path.suffix not in SAVED_AS:
+    if path.suffix not in SAVE_SUFFIXES:
         raise UsageError(f"--save {name}: the name must end in .gpulab (the run) or .html (the report)")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--save {name}: the folder {path.absolute().parent} does not exist")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab.magics.arguments import Request
+from gpulab.magics.arguments import ProfileOptions
 
 if TYPE_CHECKING:
     from gpulab.magics.commands import GpuProfileMagics
@@ -71,7 +71,7 @@ class CellHook:
         """Start recording if the cell that is about to run asks for it."""
         if _inside_a_cell(skip=1):
             return
-        self._magics.cell_now = info.raw_cell
+        self._magics.running_cell = info.raw_cell
         self._magics.abandon()  # IPython did not announce the end of the previous cell
         request = self._request((info.raw_cell or "").splitlines(keepends=True))
         if request is not None and _compiles(getattr(info, "transformed_cell", None)):
@@ -81,7 +81,7 @@ class CellHook:
         """Stop recording: a cell has ended, with or without an error."""
         if _inside_a_cell():
             return
-        self._magics.cell_now = None
+        self._magics.running_cell = None
         # A cancelled cell with top-level await has no result.
         error = asyncio.CancelledError() if result is None else result.error_before_exec or result.error_in_exec
         try:
@@ -89,7 +89,7 @@ class CellHook:
         except KeyboardInterrupt:  # it arrived just as the cell ended by itself
             self._magics.end(error)
 
-    def _request(self, lines: list[str]) -> Request | None:
+    def _request(self, lines: list[str]) -> ProfileOptions | None:
         """Options of the cell's magic line; None if there is no line to handle here."""
         index = _first_line(lines)
         match = _MAGIC.match(lines[index]) if index is not None else None

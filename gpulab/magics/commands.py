@@ -32,16 +32,16 @@ from gpulab.magics.arguments import (
     TIMELINE,
     WHATIF,
     WHY,
-    Request,
-    accepts,
-    parsed,
-    request,
+    ProfileOptions,
+    parse_line,
+    parse_profile_line,
     split_statement,
+    with_arguments,
 )
-from gpulab.magics.nested_cell import execute, nested
+from gpulab.magics.nested_cell import run_nested_cell, run_statement
 
 if TYPE_CHECKING:
-    from gpulab.magics.recording import Recording
+    from gpulab.magics.recording import CellRecording
 
 
 @magics_class
@@ -57,10 +57,10 @@ class GpuProfileMagics(Magics):
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._shell = shell
-        self.cell_now: str | None = None  # source of the running cell, as the user wrote it
-        self._recording: Recording | None = None
+        self.running_cell: str | None = None  # source of the running cell, as the user wrote it
+        self._recording: CellRecording | None = None
 
-    @accepts(*PROFILE)
+    @with_arguments(*PROFILE)
     @no_var_expand
     @needs_local_scope
     @output_can_be_silenced
@@ -91,19 +91,19 @@ class GpuProfileMagics(Magics):
             return self._statement(code, local_ns, recorded)
         return self._cell(cell, recorded)
 
-    @accepts(*REPORT)
+    @with_arguments(*REPORT)
     @line_magic
     def gpureport(self, line: str) -> Any:
         """Show the report of a run again."""
-        options = parsed(self.gpureport, line)
+        options = parse_line(self.gpureport, line)
         if options.help:
             return self._help(self.gpureport)
         from gpulab.capture.run_registry import runs
-        from gpulab.magics.recording import reported
+        from gpulab.magics.recording import diagnosis_report
 
-        return reported(runs[options.name] if options.name else runs.last)
+        return diagnosis_report(runs[options.name] if options.name else runs.last)
 
-    @accepts(*TIMELINE)
+    @with_arguments(*TIMELINE)
     @line_magic
     def gputimeline(self, line: str) -> Any:
         """Show the timeline of a run, with zoom; below it, on the same scale, a second run or a predicted step.
@@ -112,7 +112,7 @@ class GpuProfileMagics(Magics):
         %gputimeline NAME OTHER          two runs
         %gputimeline NAME workers=6      the run, and the predicted step with a change
         """
-        options = parsed(self.gputimeline, line)
+        options = parse_line(self.gputimeline, line)
         if options.help:
             return self._help(self.gputimeline)
         from gpulab.capture.run_registry import runs
@@ -128,7 +128,7 @@ class GpuProfileMagics(Magics):
         predicted = whatif(run, " ".join(rest)) if rest else None
         return timeline(run, predicted if isinstance(predicted, WhatIf) else None)
 
-    @accepts(*COMPARE)
+    @with_arguments(*COMPARE)
     @line_magic
     def gpucompare(self, line: str) -> Any:
         """Compare runs: step times, ledgers, kernels, resolved findings, and whether the difference exceeds the noise.
@@ -137,13 +137,13 @@ class GpuProfileMagics(Magics):
         %gpucompare BEFORE AFTER workers=2    the same, for the change you made instead of the first proposed fix
         %gpucompare A B C [...]               the effect of each of several changes
         """
-        options = parsed(self.gpucompare, line)
+        options = parse_line(self.gpucompare, line)
         if options.help:
             return self._help(self.gpucompare)
         from gpulab import questions
         from gpulab.capture.run_registry import runs
         from gpulab.replay.parsing import is_change
-        from gpulab.views.compare.comparison import comparison
+        from gpulab.views.compare.comparison import comparison_view
 
         if options.before is None or options.after is None:
             raise UsageError(
@@ -155,13 +155,13 @@ class GpuProfileMagics(Magics):
         )
         if changes and more:
             raise UsageError(f"{' '.join(changes)}: a change can be given for two runs only, not for {2 + len(more)}")
-        return comparison(
+        return comparison_view(
             questions.compare(before, after, rewrites=" ".join(changes))
             if changes
             else questions.compare(before, after, *more)
         )
 
-    @accepts(*WHATIF)
+    @with_arguments(*WHATIF)
     @line_magic
     def gpuwhatif(self, line: str) -> Any:
         """Predict the step time after a change: a range, a bound, and the reason.
@@ -170,7 +170,7 @@ class GpuProfileMagics(Magics):
         %gpuwhatif NAME                       every change that can be predicted for this run, best first
         %gpuwhy workers                       how a change is modelled, and the limits of the model
         """
-        options = parsed(self.gpuwhatif, line)
+        options = parse_line(self.gpuwhatif, line)
         if options.help:
             return self._help(self.gpuwhatif)
         from gpulab.capture.run_registry import runs
@@ -181,7 +181,7 @@ class GpuProfileMagics(Magics):
         changes = options.changes if has_name or options.name is None else [options.name, *options.changes]
         return whatif(runs[options.name] if has_name else runs.last, " ".join(changes))
 
-    @accepts(*MONITOR)
+    @with_arguments(*MONITOR)
     @line_magic
     def gpumonitor(self, line: str) -> Any:
         """Watch GPU, CPU, memory and DataLoader workers in the background, across cells.
@@ -191,7 +191,7 @@ class GpuProfileMagics(Magics):
 
         The monitor pauses while a cell is profiled.
         """
-        options = parsed(self.gpumonitor, line)
+        options = parse_line(self.gpumonitor, line)
         if options.help:
             return self._help(self.gpumonitor)
         from gpulab.magics import monitor_output
@@ -207,31 +207,31 @@ class GpuProfileMagics(Magics):
             raise UsageError(str(problem)) from None
         return self._print(message) if message else None
 
-    @accepts(*INFO)
+    @with_arguments(*INFO)
     @line_magic
     def gpuinfo(self, line: str) -> Any:
         """Show this machine, and what gpulab can and cannot measure on it."""
-        if parsed(self.gpuinfo, line).help:
+        if parse_line(self.gpuinfo, line).help:
             return self._help(self.gpuinfo)
-        from gpulab.sensors.machine import machine
+        from gpulab.sensors.machine import describe_machine
         from gpulab.views.info import info
 
-        return info(machine())
+        return info(describe_machine())
 
-    @accepts(*WHY)
+    @with_arguments(*WHY)
     @line_magic
     def gpuwhy(self, line: str) -> Any:
         """Explain a rule: its proof, similar causes, and the fix; or how a change is modelled."""
-        options = parsed(self.gpuwhy, line)
+        options = parse_line(self.gpuwhy, line)
         if options.help:
             return self._help(self.gpuwhy)
         from gpulab.views.rule_page import page
 
         return page(options.rule)
 
-    def request(self, line: str) -> Request:
+    def request(self, line: str) -> ProfileOptions:
         """Options of a %%gpuprofile line, completed by the settings."""
-        options = request(self.gpuprofile, line)
+        options = parse_profile_line(self.gpuprofile, line)
         return replace(
             options,
             level=options.level or self.level,
@@ -239,11 +239,11 @@ class GpuProfileMagics(Magics):
             live=options.live and self.live,
         )
 
-    def begin(self, options: Request) -> None:
+    def begin(self, options: ProfileOptions) -> None:
         """Start recording."""
-        from gpulab.magics.recording import Recording
+        from gpulab.magics.recording import CellRecording
 
-        self._recording = Recording(self._shell, options)
+        self._recording = CellRecording(self._shell, options)
         self._recording.start()
 
     def end(self, error: BaseException | None) -> None:
@@ -261,7 +261,7 @@ class GpuProfileMagics(Magics):
     def _cell(self, cell: str, recorded: bool) -> None:
         """Run a cell that is under another magic or inside another cell; its error has one traceback only."""
         __tracebackhide__ = True
-        error = nested(self._shell, cell, self.cell_now)
+        error = run_nested_cell(self._shell, cell, self.running_cell)
         if recorded:
             self.end(error)
         if error is not None:
@@ -271,7 +271,7 @@ class GpuProfileMagics(Magics):
         __tracebackhide__ = True
         error: BaseException | None = None
         try:
-            return execute(self._shell, code, local_ns)
+            return run_statement(self._shell, code, local_ns)
         except BaseException as raised:
             error = raised
             raise

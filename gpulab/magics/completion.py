@@ -13,7 +13,7 @@ from IPython.core.completer import (
 
 from gpulab.capture.run_registry import runs
 from gpulab.hardware.gpus import SPECS
-from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
+from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, option_choices
 from gpulab.virtual.cuda_available import AUTO
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
@@ -31,22 +31,22 @@ _MAX_RUN_NAMES = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare
 
 
 @completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
-def matcher(context: CompletionContext) -> SimpleMatcherResult:
+def complete_line(context: CompletionContext) -> SimpleMatcherResult:
     """Complete a line of a gpulab magic."""
     line = _LINE.fullmatch(context.text_until_cursor)
     if line is None:
         return {"completions": [], "suppress": False}
     *before, typed = re.split(r"\s+", line[2])
-    candidates = [word for word in following(line[1], before) if word.startswith(typed)]
+    candidates = [word for word in next_words(line[1], before) if word.startswith(typed)]
     # IPython replaces its own token only, and a hyphen or a dot may end that token: return the text from there on.
     offset = len(typed) - len(context.token) if typed.endswith(context.token) else 0
     completions = [SimpleCompletion(word[offset:], type="param") for word in candidates]
     return {"completions": completions, "suppress": bool(candidates)}
 
 
-def following(magic: str, before: list[str]) -> list[str]:
+def next_words(magic: str, before: list[str]) -> list[str]:
     """Words that may follow these words on the line of a magic."""
-    choices = options(_ARGUMENTS[magic])
+    choices = option_choices(_ARGUMENTS[magic])
     short = {each.args[0]: each.args[1] for each in _ARGUMENTS[magic] if len(each.args) == 2}
     last = short.get(before[-1], before[-1]) if before else ""
     if choices.get(last):
@@ -67,5 +67,5 @@ def following(magic: str, before: list[str]) -> list[str]:
         from gpulab.replay.rewrites.catalogue import REWRITES
 
         used_rewrites = {word.partition("=")[0] for word in before}
-        names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in used_rewrites]
+        names += [each.name + ("=" if each.value_help else "") for each in REWRITES if each.name not in used_rewrites]
     return [*names, *(word for word in choices if word not in used)]

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 from IPython.core.interactiveshell import InteractiveShell
 
-Bundle = dict[str, Any]  # content for the front end: text by MIME type
+MimeBundle = dict[str, Any]  # content for the front end: text by MIME type
 
 
-class Place:
+class DisplaySlot:
     """Display that can be shown and replaced from any thread.
 
     Training cells often clear their output to redraw a loss curve. A cleared display cannot be updated any more, so
@@ -25,13 +25,13 @@ class Place:
         self._watched = not outlives and hasattr(self._publisher, "register_hook")
         self.id = uuid4().hex
         self._lock = threading.RLock()
-        self._content: Bundle | None = None
+        self._content: MimeBundle | None = None
         self._visible = False
         self._clearing = False  # the next output will clear the current one
         self._displays = False  # the cell displays more than printed lines
         self._sending = False
 
-    def put(self, content: Bundle) -> None:
+    def put(self, content: MimeBundle) -> None:
         """Show this content now."""
         with self._lock:
             if self._content is None and self._watched:
@@ -40,20 +40,20 @@ class Place:
             if self._visible:
                 self._send(update=True)
             else:
-                self.keep()
+                self.restore()
 
-    def keep(self) -> None:
+    def restore(self) -> None:
         """Show the content again if it was cleared."""
         with self._lock:
             if not self._visible and not self._clearing and self._content is not None:
                 self._send(update=False)
 
-    def lost(self) -> None:
+    def mark_cleared(self) -> None:
         """Note that the front end cleared the display."""
         with self._lock:
             self._visible = self._clearing = False
 
-    def end(self, content: Bundle) -> None:
+    def end(self, content: MimeBundle) -> None:
         """Show the final content."""
         with self._lock:
             if self._content is not None and self._watched:

@@ -7,7 +7,7 @@ import signal
 import threading
 
 
-def interrupt() -> None:
+def interrupt_main_thread() -> None:
     """Raise KeyboardInterrupt in the main thread, even if it waits in a system call."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -17,6 +17,6 @@ def interrupt() -> None:
 
 def interrupt_soon() -> None:
     """Interrupt 50 ms later, after the caller has returned."""
-    timer = threading.Timer(0.05, interrupt)
+    timer = threading.Timer(0.05, interrupt_main_thread)
     timer.daemon = True
     timer.start()

@@ -7,10 +7,10 @@ import time
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab.magics.cell_output import bundle, panel
-from gpulab.magics.display_slot import Bundle, Place
+from gpulab.magics.cell_output import mime_bundle, new_panel
+from gpulab.magics.display_slot import DisplaySlot, MimeBundle
 from gpulab.views.live.monitor import Monitor, current, monitor
-from gpulab.views.live.tiles import Glance
+from gpulab.views.live.tiles import PanelContent
 from gpulab.views.report.report import Report
 
 
@@ -20,15 +20,15 @@ class MonitorOutput:
     every_s = 0.2  # shortest time between two redraws, however often the monitor reads
 
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
-        self._slot = Place(shell, outlives=True)
-        self._panel = panel(shell, self._slot, stops="the monitor", on_stop=monitor.stop)
+        self._slot = DisplaySlot(shell, outlives=True)
+        self._panel = new_panel(shell, self._slot, stops="the monitor", on_stop=monitor.stop)
         self._context = contextvars.copy_context()  # tells ipykernel whose output this is
         self._next_s, self._phase = 0.0, ""
-        self.visible = self._panel is not None
+        self.is_visible = self._panel is not None
         if self._panel is not None:
-            self._panel.open(monitor.glance)
+            self._panel.open(monitor.content)
 
-    def draw(self, glance: Glance) -> None:
+    def draw(self, glance: PanelContent) -> None:
         """Show this snapshot now; called from any thread."""
         now_s = time.monotonic()
         due = now_s >= self._next_s or glance.phase != self._phase  # a pause is shown before it begins
@@ -39,10 +39,10 @@ class MonitorOutput:
     def end(self, report: Report | str) -> None:
         """Replace the panel with the report or a message."""
         if self._panel is not None:
-            content = {"text/plain": report} if isinstance(report, str) else bundle(report)
+            content = {"text/plain": report} if isinstance(report, str) else mime_bundle(report)
             self._context.copy().run(self._end, content)
 
-    def _end(self, content: Bundle) -> None:
+    def _end(self, content: MimeBundle) -> None:
         live_panel, self._panel = self._panel, None
         if live_panel is not None:
             live_panel.freeze()
@@ -73,6 +73,6 @@ def stop() -> Report | None:
 def show(shell: InteractiveShell, watched: Monitor) -> bool:
     """Show a running monitor in the output of this cell; return whether this is possible."""
     output = MonitorOutput(shell, watched)
-    if output.visible:
+    if output.is_visible:
         watched.show(output)
-    return output.visible
+    return output.is_visible

@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 
-def nested(shell: InteractiveShell, cell: str, around: str | None) -> BaseException | None:
+def run_nested_cell(shell: InteractiveShell, cell: str, outer_cell: str | None) -> BaseException | None:
     """Run a cell inside a cell and return its error, not shown, for the caller to raise once.
 
     `around` is the outer cell as the user sees it. If it ends with the inner one, line numbers are aligned with it.
@@ -23,7 +23,7 @@ def nested(shell: InteractiveShell, cell: str, around: str | None) -> BaseExcept
     try:
         if DisplayHook.semicolon_at_end_of_expression(cell):
             shell.ast_node_interactivity = "none"
-        result = shell.run_cell(_align_lines(cell, around), store_history=False)
+        result = shell.run_cell(_align_lines(cell, outer_cell), store_history=False)
     finally:
         del shell.showtraceback, shell.showsyntaxerror
         shell.ast_node_interactivity = interactivity
@@ -31,7 +31,7 @@ def nested(shell: InteractiveShell, cell: str, around: str | None) -> BaseExcept
     return error.with_traceback(_from_user_code(error)) if error is not None else None
 
 
-def execute(shell: InteractiveShell, code: str, local_ns: dict[str, Any] | None) -> Any:
+def run_statement(shell: InteractiveShell, code: str, local_ns: dict[str, Any] | None) -> Any:
     """Run one statement in the user's namespace and return its value, if it has one."""
     __tracebackhide__ = True
     source = shell.transform_cell(code)

@@ -8,11 +8,11 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab.magics.display_slot import Place
-from gpulab.magics.interrupt import interrupt
-from gpulab.views.front_end import reach_during_a_cell
-from gpulab.views.live.html_panel import markup
-from gpulab.views.live.tiles import Glance
+from gpulab.magics.display_slot import DisplaySlot
+from gpulab.magics.interrupt import interrupt_main_thread
+from gpulab.views.front_end import allow_messages_while_busy
+from gpulab.views.live.html_panel import panel_html
+from gpulab.views.live.tiles import PanelContent
 
 GRACE_S = 0.6  # time for the front end to prove that its clicks arrive while a cell runs
 
@@ -25,7 +25,7 @@ class WidgetPanel:
     def __init__(
         self,
         shell: InteractiveShell,
-        slot: Place,
+        slot: DisplaySlot,
         *,
         stops: str = "the cell",
         on_stop: Callable[[], object] | None = None,
@@ -33,7 +33,7 @@ class WidgetPanel:
         from gpulab.views.live.widget import LivePanel
 
         self._slot = slot
-        self._on_stop = on_stop or interrupt
+        self._on_stop = on_stop or interrupt_main_thread
         self._anytime = on_stop is not None  # it does not stop a cell, so a click is never too late
         self._widget: Any = LivePanel(
             hello=_has_subshells(shell) and not self._anytime,
@@ -44,17 +44,17 @@ class WidgetPanel:
         self._widget.on_msg(self._handle_message)
         self._lock = threading.Lock()
         self._running = True
-        reach_during_a_cell(self._widget.comm)
+        allow_messages_while_busy(self._widget.comm)
 
-    def open(self, glance: Glance) -> None:
+    def open(self, glance: PanelContent) -> None:
         """Show the widget."""
         self._widget.now = glance.data()
         data = self._widget._repr_mimebundle_()
         self._slot.put(dict(data[0] if isinstance(data, tuple) else data))
 
-    def draw(self, glance: Glance) -> None:
+    def draw(self, glance: PanelContent) -> None:
         """Send the new values to the widget."""
-        self._slot.keep()
+        self._slot.restore()
         with self._widget.hold_sync():
             self._widget.now = glance.data()
             if not self._widget.stop and glance.elapsed_s > GRACE_S:
@@ -87,7 +87,7 @@ class WidgetPanel:
             if content.get("kind") == "hello":
                 self._widget.stop = "button"
             elif content.get("kind") == "gone" and not self._anytime:
-                self._slot.lost()
+                self._slot.mark_cleared()
             stopping = content.get("kind") == "stop" and self._widget.stop == "button"
             if stopping:
                 self._widget.stop = "stopping"
@@ -102,16 +102,16 @@ class HtmlPanel:
 
     every_s = 0.24
 
-    def __init__(self, slot: Place) -> None:
+    def __init__(self, slot: DisplaySlot) -> None:
         self._slot = slot
 
-    def open(self, glance: Glance) -> None:
+    def open(self, glance: PanelContent) -> None:
         """Show the first snapshot."""
         self.draw(glance)
 
-    def draw(self, glance: Glance) -> None:
+    def draw(self, glance: PanelContent) -> None:
         """Show the next snapshot."""
-        self._slot.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
+        self._slot.put({"text/plain": glance.sentence(), "text/html": panel_html(glance)})
 
     def freeze(self) -> None:
         """Do nothing: there are no buttons."""

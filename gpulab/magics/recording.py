@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab import rules, store
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
-from gpulab.magics.arguments import Request
-from gpulab.magics.cell_output import CellOutput, bundle
-from gpulab.magics.display_slot import Bundle
+from gpulab.magics.arguments import ProfileOptions
+from gpulab.magics.cell_output import CellOutput, mime_bundle
+from gpulab.magics.display_slot import MimeBundle
 from gpulab.magics.interrupt import interrupt_soon
 from gpulab.run import Run
 from gpulab.views.report.report import Report, report
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from gpulab.virtual.session import VirtualGpu
 
 
-class Recording:
+class CellRecording:
     """A session and its slot in the output of the cell."""
 
-    def __init__(self, shell: InteractiveShell, request: Request) -> None:
+    def __init__(self, shell: InteractiveShell, request: ProfileOptions) -> None:
         self._shell = shell
         self._request = request
         self._session: Session | VirtualGpu | None = None
@@ -91,15 +91,15 @@ class Recording:
         if session is not None:
             session.abandon()
 
-    def _report(self, run: Run) -> Bundle:
+    def _report(self, run: Run) -> MimeBundle:
         hint = f"The run is available: %gpureport {run.name}"
         try:
             if self._request.out:
                 self._shell.user_ns[self._request.out] = run
-            view = reported(run)
+            view = diagnosis_report(run)
             if self._request.save is not None:
                 self._save(run, view, self._request.save)
-            return bundle(view)
+            return mime_bundle(view)
         except KeyboardInterrupt:
             return _text_bundle(f"gpulab: interrupted while the report was created. {hint}")
         except Exception as problem:
@@ -111,19 +111,19 @@ class Recording:
         else:
             view.save(path)
 
-    def _tick(self, live: Live) -> None:
+    def _tick(self, live: LiveSnapshot) -> None:
         if self._output is not None:
             self._output.tick(live)
 
-    def _show(self, data: Bundle) -> None:
+    def _show(self, data: MimeBundle) -> None:
         output, self._output = self._output or CellOutput(self._shell, "", live=False), None
         output.finish(data)
 
 
-def reported(run: Run) -> Report:
+def diagnosis_report(run: Run) -> Report:
     """The report of a run."""
     return report(rules.diagnose(run))
 
 
-def _text_bundle(text: str) -> Bundle:
+def _text_bundle(text: str) -> MimeBundle:
     return {"text/plain": text}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpulab.replay.graph.graph import Floats, Graph
-from gpulab.replay.sweep import NEVER, Timed, swept
+from gpulab.replay.sweep import NEVER, Schedule, sweep
 
 WIDTH = 128  # maximum number of graphs in one pass
 MAX_BYTES = 200 * 2**20  # maximum size of all columns
@@ -18,12 +18,12 @@ MIN_BATCH = 8  # fewer graphs than this are swept one by one
 _COLUMNS = 9  # float columns per host node or device op
 
 
-def steps_ns(graphs: Sequence[Graph]) -> list[float]:
+def batch_step_times(graphs: Sequence[Graph]) -> list[float]:
     """Return the typical step time of each graph, equal to `swept(graph).step_ns`."""
     size = sum(len(track) for graph in graphs[:1] for track in (graph.host, graph.device))
     width = min(WIDTH, MAX_BYTES // max(1, 8 * _COLUMNS * size))
     if len(graphs) < MIN_BATCH or width < MIN_BATCH or not len(graphs[0].device) or not _same_dependencies(graphs):
-        return [swept(graph).step_ns for graph in graphs]
+        return [sweep(graph).step_ns for graph in graphs]
     times_ns: list[float] = []
     for start in range(0, len(graphs), width):
         times_ns += _sweep_batch(graphs[start : start + width])
@@ -51,7 +51,9 @@ def _sweep_batch(graphs: Sequence[Graph]) -> list[float]:
     first = graphs[0]
     ends, done = _sweep_columns(graphs)
     begins = np.zeros(len(first.host))  # not needed for the step time
-    return [Timed(graph, begins, ends[:, index], begins, done[:, index]).step_ns for index, graph in enumerate(graphs)]
+    return [
+        Schedule(graph, begins, ends[:, index], begins, done[:, index]).step_ns for index, graph in enumerate(graphs)
+    ]
 
 
 def _column(graphs: Sequence[Graph], of: Callable[[Graph], Floats]) -> Floats:

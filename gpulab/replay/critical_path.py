@@ -16,32 +16,37 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.kernels.table import is_matrix
 from gpulab.intervals import Spans, union
-from gpulab.replay.batched_sweep import steps_ns
-from gpulab.replay.graph.graph import NONE, Graph, Stop
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.sweep import NEVER, Timed, typical
-from gpulab.tables import Kind
+from gpulab.replay.batched_sweep import batch_step_times
+from gpulab.replay.graph.graph import NONE, Graph, NodeKind
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.sweep import NEVER, Schedule, burst_median
+from gpulab.tables import EventKind
 
 # Kinds of a path segment that are neither a part of the ledger nor device work.
 LATENCY = "latency"  # from a launch to the start of its kernel, on an idle device
-TURN = "turn"  # the gap between consecutive kernels on a stream
+GAP = "turn"  # the gap between consecutive kernels on a stream
 WAIT = "wait"  # from the end of the awaited work until the host returns, or the other stream starts
 QUEUE = "queue"  # until a full launch queue accepts another launch
-BETWEEN = {
+KIND_LABELS = {
     LATENCY: "launch latency",
-    TURN: "gaps between kernels",
+    GAP: "gaps between kernels",
     WAIT: "return from a wait",
     QUEUE: "full launch queue",
 }
-_CALL_KINDS = {Stop.LAUNCH: "launch", Stop.COPY_CALL: "copy_call", Stop.SYNC: "sync", Stop.ALLOC: "alloc"}
-_WORK = {Kind.COLLECTIVE: "communication", Kind.MEMCPY: "copies", Kind.MEMSET: "copies"}
+_CALL_KINDS = {
+    NodeKind.LAUNCH: "launch",
+    NodeKind.COPY_CALL: "copy_call",
+    NodeKind.SYNC: "sync",
+    NodeKind.ALLOC: "alloc",
+}
+_WORK = {EventKind.COLLECTIVE: "communication", EventKind.MEMCPY: "copies", EventKind.MEMSET: "copies"}
 TIE_FRAC = 0.01  # if the device is slower by less, it keeps up with the host; only the step boundaries differ
-TENTH = 0.9
+REMAINING_FRAC = 0.9
 MIN_FRAC = 0.005  # of a step; shorter kinds are not worth two replays
 
 
 @dataclass(frozen=True)
-class Segment:
+class PathSegment:
     """One span of the critical path."""
 
     start_ns: int
@@ -60,10 +65,10 @@ class Segment:
 class CriticalPath:
     """What determined the length of one step; the segments follow one another without gaps."""
 
-    timed: Timed
+    schedule: Schedule
     step: int  # index among the interior steps
-    paced_by: str  # "host" or "device": the side that the step is measured on
-    segments: tuple[Segment, ...]  # in order of time
+    bound_by: str  # "host" or "device": the side that the step is measured on
+    segments: tuple[PathSegment, ...]  # in order of time
 
     @property
     def step_ns(self) -> int:
@@ -89,7 +94,7 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lever:
+class ShorteningGain:
     """Gain of a typical step if all time of one kind is shorter, on the path or off it."""
 
     kind: str
@@ -99,76 +104,78 @@ class Lever:
 
 
 @dataclass(frozen=True)
-class Extent:
+class StepExtent:
     """Start and end of a step on the side that sets the pace, and the node or op that ends it."""
 
     step: int  # index among the interior steps
-    begin_ns: float
+    start_ns: float
     end_ns: float
-    stop: int  # the host node that ends it
-    work: int  # the device op that ends it if the device sets the pace, else -1
+    last_node: int  # the host node that ends it
+    last_op: int  # the device op that ends it if the device sets the pace, else -1
 
 
-def extent(timed: Timed, step: int | None = None) -> Extent:
+def step_extent(schedule: Schedule, step: int | None = None) -> StepExtent:
     """Return the extent of a step; of the most typical one by default."""
-    graph = timed.graph
-    by_device = device_paces(timed)
-    lengths = timed.device_steps_ns if by_device else timed.host_steps_ns
+    graph = schedule.graph
+    by_device = is_device_bound(schedule)
+    lengths = schedule.device_steps_ns if by_device else schedule.host_steps_ns
     if step is None:
-        step = int(np.argmin(np.abs(lengths - typical(lengths, graph.steps.burst))))
-    first, last = int(graph.step_first[step]), int(graph.step_last[step])
-    begin, end = float(timed.ends_ns[first]), float(timed.ends_ns[last])
+        step = int(np.argmin(np.abs(lengths - burst_median(lengths, graph.steps.burst))))
+    first, last = int(graph.step_start_node[step]), int(graph.step_end_node[step])
+    begin, end = float(schedule.node_end_ns[first]), float(schedule.node_end_ns[last])
     if not by_device:
-        return Extent(step, begin, end, last, NONE)
-    if graph.steps.found_by == "whole run":
-        work, end = _last_work(timed, len(graph.device))
-        return Extent(step, begin, end, last, work)
-    work, end = _last_work(timed, int(graph.host.first_op[last]))
-    return Extent(step, _previous_end(timed, step, begin), end, last, work)
+        return StepExtent(step, begin, end, last, NONE)
+    if graph.steps.detected_by == "whole run":
+        work, end = _last_work(schedule, len(graph.device))
+        return StepExtent(step, begin, end, last, work)
+    work, end = _last_work(schedule, int(graph.host.first_op[last]))
+    return StepExtent(step, _previous_end(schedule, step, begin), end, last, work)
 
 
-def critical_path(timed: Timed, step: int | None = None) -> CriticalPath:
+def critical_path(schedule: Schedule, step: int | None = None) -> CriticalPath:
     """Return the critical path of an interior step; of the most typical one by default."""
-    span = extent(timed, step)
-    segments = _Walk(timed, round(span.begin_ns), round(span.end_ns)).back(span.stop, span.work)
-    return CriticalPath(timed, span.step, "host" if span.work == NONE else "device", segments)
+    span = step_extent(schedule, step)
+    segments = _Walk(schedule, round(span.start_ns), round(span.end_ns)).back(span.last_node, span.last_op)
+    return CriticalPath(schedule, span.step, "host" if span.last_op == NONE else "device", segments)
 
 
-def levers(timed: Timed, path: CriticalPath) -> tuple[Lever, ...]:
+def shortening_gains(schedule: Schedule, path: CriticalPath) -> tuple[ShorteningGain, ...]:
     """Return the gain from shortening each kind on the path, largest gain first."""
-    now_ns = timed.step_ns
+    now_ns = schedule.step_ns
     candidates = {kind: ns for kind, ns in path.by_kind.items() if ns >= MIN_FRAC * path.step_ns and kind != QUEUE}
-    lengths = steps_ns([shorter(timed.graph, kind, left) for kind in candidates for left in (TENTH, 0.0)])
+    lengths = batch_step_times(
+        [scale_kind(schedule.graph, kind, left) for kind in candidates for left in (REMAINING_FRAC, 0.0)]
+    )
     gains = [
-        Lever(kind=kind, path_ns=ns, tenth_ns=max(0.0, now_ns - tenth_less), all_ns=max(0.0, now_ns - none))
+        ShorteningGain(kind=kind, path_ns=ns, tenth_ns=max(0.0, now_ns - tenth_less), all_ns=max(0.0, now_ns - none))
         for (kind, ns), tenth_less, none in zip(candidates.items(), lengths[::2], lengths[1::2], strict=True)
     ]
     return tuple(sorted(gains, key=lambda lever: (-lever.tenth_ns, -lever.all_ns)))
 
 
-def shorter(graph: Graph, kind: str, left: float) -> Graph:
+def scale_kind(graph: Graph, kind: str, factor: float) -> Graph:
     """Return the graph with all time of a kind multiplied by `left`, on the path or off it."""
     host, device = graph.host, graph.device
     if kind == LATENCY:
-        return graph.with_device(latency_ns=device.latency_ns * left)
-    if kind == TURN:
-        return graph.with_device(gap_ns=device.gap_ns * left)
+        return graph.with_device(latency_ns=device.latency_ns * factor)
+    if kind == GAP:
+        return graph.with_device(gap_ns=device.gap_ns * factor)
     if kind == WAIT:
-        return graph.with_host(return_delay_ns=host.return_delay_ns * left).with_device(
-            awaited_delay_ns=device.awaited_delay_ns * left
+        return graph.with_host(return_delay_ns=host.return_delay_ns * factor).with_device(
+            awaited_delay_ns=device.awaited_delay_ns * factor
         )
-    selected = families(graph) == kind
+    selected = ledger_parts_of_work(graph) == kind
     if selected.any():
-        return graph.with_device(dur_ns=np.where(selected, device.dur_ns * left, device.dur_ns))
+        return graph.with_device(dur_ns=np.where(selected, device.dur_ns * factor, device.dur_ns))
     calls = np.isin(host.kind, [int(stop) for stop, kind_of_call in _CALL_KINDS.items() if kind_of_call == kind])
-    return graph.scaled_before({kind: left}).with_host(call_ns=np.where(calls, host.call_ns * left, host.call_ns))
+    return graph.scaled_before({kind: factor}).with_host(call_ns=np.where(calls, host.call_ns * factor, host.call_ns))
 
 
-@once
-def families(graph: Graph) -> NDArray[np.str_]:
+@cached_per_run
+def ledger_parts_of_work(graph: Graph) -> NDArray[np.str_]:
     """Return the part of the ledger that each device op belongs to."""
     events, work = graph.run.event_rows, graph.device.event
-    names = events.words("name")
+    names = events.text("name")
     is_gemm = np.array([is_matrix(word) for word in names.vocabulary] + [False])[events["name"][work]]
     parts = np.where(is_gemm, "matmul", "kernels").astype("<U16")
     for kind, family in _WORK.items():
@@ -176,18 +183,18 @@ def families(graph: Graph) -> NDArray[np.str_]:
     return parts
 
 
-def device_paces(timed: Timed) -> bool:
+def is_device_bound(schedule: Schedule) -> bool:
     """Return whether the device determines the step time while the host runs ahead."""
-    graph = timed.graph
+    graph = schedule.graph
     if not len(graph.device):
         return False
-    if graph.steps.found_by == "whole run":
-        return bool(_last_work(timed, len(graph.device))[1] > timed.ends_ns[graph.step_last[-1]])
+    if graph.steps.detected_by == "whole run":
+        return bool(_last_work(schedule, len(graph.device))[1] > schedule.node_end_ns[graph.step_end_node[-1]])
     burst = graph.steps.burst
-    return typical(timed.device_steps_ns, burst) > (1 + TIE_FRAC) * typical(timed.host_steps_ns, burst)
+    return burst_median(schedule.device_steps_ns, burst) > (1 + TIE_FRAC) * burst_median(schedule.host_steps_ns, burst)
 
 
-def _last_work(timed: Timed, until: int) -> tuple[int, float]:
+def _last_work(timed: Schedule, until: int) -> tuple[int, float]:
     """Return the device op launched before `until` that ends last, and its end."""
     ends = np.where(timed.graph.device.call[:until] >= 0, timed.device_end_ns[:until], NEVER)
     if not len(ends):
@@ -196,8 +203,8 @@ def _last_work(timed: Timed, until: int) -> tuple[int, float]:
     return last, float(ends[last])
 
 
-def _previous_end(timed: Timed, step: int, otherwise: float) -> float:
-    since = int(timed.graph.host.first_op[timed.graph.step_first[step]])
+def _previous_end(timed: Schedule, step: int, otherwise: float) -> float:
+    since = int(timed.graph.host.first_op[timed.graph.step_start_node[step]])
     _, end = _last_work(timed, since)
     return end if end > NEVER / 2 else otherwise
 
@@ -205,14 +212,14 @@ def _previous_end(timed: Timed, step: int, otherwise: float) -> float:
 class _Walk:
     """Walk from the end of a step back to its start; each segment ends where the previously added one starts."""
 
-    def __init__(self, timed: Timed, begin: int, end: int) -> None:
+    def __init__(self, timed: Schedule, begin: int, end: int) -> None:
         self._timed, self._host, self._device = timed, timed.graph.host, timed.graph.device
         self._begin, self._position = begin, end
-        self._families = families(timed.graph)
+        self._families = ledger_parts_of_work(timed.graph)
         self._parts = [part for part in self._host.before_ns if part != "overlap"]
-        self._segments: list[Segment] = []
+        self._segments: list[PathSegment] = []
 
-    def back(self, stop: int, work: int) -> tuple[Segment, ...]:
+    def back(self, stop: int, work: int) -> tuple[PathSegment, ...]:
         """Return the path in order of time, starting the walk from a device op, or else from a host node."""
         while self._position > self._begin:
             if work != NONE:
@@ -227,7 +234,7 @@ class _Walk:
         """Add a segment of this kind that starts at `at_ns`; skip time already on the path, as calls overlap."""
         start = max(round(at_ns), self._begin)
         if start < self._position:
-            self._segments.append(Segment(start, self._position, str(kind), on_device, index))
+            self._segments.append(PathSegment(start, self._position, str(kind), on_device, index))
             self._position = start
 
     def _add_device_op(self, work: int) -> tuple[int, int]:
@@ -235,26 +242,26 @@ class _Walk:
         device, timed = self._device, self._timed
         self._add(timed.device_start_ns[work], self._families[work], True, work)
         call, before, after = int(device.call[work]), int(device.previous_op[work]), int(device.awaited_op[work])
-        launched = timed.begins_ns[call] + device.latency_ns[work] if call != NONE else NEVER
+        launched = timed.node_start_ns[call] + device.latency_ns[work] if call != NONE else NEVER
         ready = timed.device_end_ns[before] + device.gap_ns[work] if before != NONE else NEVER
         other = timed.device_end_ns[after] + device.awaited_delay_ns[work] if after != NONE else NEVER
         if call != NONE and launched >= max(ready, other):
-            self._add(timed.begins_ns[call], LATENCY, True, work)
+            self._add(timed.node_start_ns[call], LATENCY, True, work)
             return call, NONE
         if after != NONE and other >= ready:
             self._add(timed.device_end_ns[after], WAIT, True, work)
             return NONE, after
         if before != NONE:
-            self._add(timed.device_end_ns[before], TURN, True, work)
+            self._add(timed.device_end_ns[before], GAP, True, work)
             return NONE, before
-        self._add(self._begin, TURN, True, work)  # its launch was not recorded, and it is the first op of its stream
+        self._add(self._begin, GAP, True, work)  # its launch was not recorded, and it is the first op of its stream
         return NONE, NONE
 
     def _add_host_call(self, stop: int) -> int:
         """Add a host call; return the device op it waited for, or -1."""
         host, timed = self._host, self._timed
         wait, queue_op = int(host.awaited_op[stop]), int(host.queue_op[stop])
-        own_end = timed.begins_ns[stop] + host.call_ns[stop]
+        own_end = timed.node_start_ns[stop] + host.call_ns[stop]
         ready = timed.device_end_ns[wait] + host.return_delay_ns[stop] if wait != NONE else NEVER
         queue_free = timed.device_end_ns[queue_op] + host.queue_delay_ns[stop] if queue_op != NONE else NEVER
         if ready > own_end and ready >= queue_free:
@@ -263,12 +270,12 @@ class _Walk:
         if queue_free > own_end:
             self._add(timed.device_end_ns[queue_op], QUEUE, False, stop)
             return queue_op
-        self._add(timed.begins_ns[stop], _CALL_KINDS.get(Stop(int(host.kind[stop])), "python"), False, stop)
+        self._add(timed.node_start_ns[stop], _CALL_KINDS.get(NodeKind(int(host.kind[stop])), "python"), False, stop)
         return NONE
 
     def _add_host_work(self, stop: int) -> int:
         """Add the host work before a call; return the previous host node."""
-        start = float(self._timed.begins_ns[stop])
+        start = float(self._timed.node_start_ns[stop])
         for part in reversed(self._parts):
             start -= float(self._host.before_ns[part][stop])
             self._add(start, part, False, stop)

@@ -25,7 +25,7 @@ class MeasuredPrediction:
 
 
 @dataclass(frozen=True)
-class Learned:
+class PastError:
     """Error of earlier predictions of one kind."""
 
     spread: float = 0.0  # minimum half-width of a range, as a fraction of the predicted step
@@ -36,16 +36,16 @@ class Learned:
 class History:
     """Predictions whose results were measured."""
 
-    past: tuple[MeasuredPrediction, ...] = ()
+    measured: tuple[MeasuredPrediction, ...] = ()
 
-    def of(self, kind: str) -> Learned:
+    def error_of(self, kind: str) -> PastError:
         """Return the error of this kind of prediction; zero spread if none was measured yet."""
-        measured = [each for each in self.past if each.kind == kind]
+        measured = [each for each in self.measured if each.kind == kind]
         if not measured:
-            return Learned()
+            return PastError()
         errors = [abs(float(np.log(each.measured_ns / each.predicted_ns))) for each in measured]
         trust = len(measured) / (len(measured) + PRIOR_COUNT)
-        return Learned(trust * float(np.percentile(errors, COVERED_PERCENT)), len(measured))
+        return PastError(trust * float(np.percentile(errors, COVERED_PERCENT)), len(measured))
 
 
 NO_HISTORY = History()

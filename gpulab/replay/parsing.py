@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterable
 
 from gpulab.errors import RunError
-from gpulab.replay.rewrite import Chosen, Rewrite, Value
+from gpulab.replay.rewrite import Change, Rewrite, Value
 from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
 
 
-def chosen(text: str) -> tuple[Chosen, ...]:
+def parse_changes(text: str) -> tuple[Change, ...]:
     """Parse rewrites separated by commas or spaces; return them in catalogue order.
 
     Raises RunError for an unknown name, an invalid value, or a rewrite that is named twice.
     """
-    changes: dict[str, Chosen] = {}
+    changes: dict[str, Change] = {}
     for word in re.split(r"[,\s]+", re.sub(r"\s*=\s*", "=", text.strip())):
         if not word:
             continue
@@ -26,8 +26,8 @@ def chosen(text: str) -> tuple[Chosen, ...]:
             raise RunError(
                 f"{rewrite.name} appears twice.", why=f"in {text!r}", fix="write each change once, with its value"
             )
-        changes[rewrite.name] = Chosen(rewrite, _value(rewrite, typed if equals else None))
-    return in_order(changes.values())
+        changes[rewrite.name] = Change(rewrite, _value(rewrite, typed if equals else None))
+    return in_catalogue_order(changes.values())
 
 
 def is_change(word: str) -> bool:
@@ -35,7 +35,7 @@ def is_change(word: str) -> bool:
     return _normalise(word.partition("=")[0].rstrip(",")) in BY_NAME
 
 
-def in_order(changes: Iterable[Chosen]) -> tuple[Chosen, ...]:
+def in_catalogue_order(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Sort rewrites into catalogue order."""
     position = {rewrite.name: number for number, rewrite in enumerate(REWRITES)}
     return tuple(sorted(changes, key=lambda change: position[change.rewrite.name]))
@@ -59,11 +59,13 @@ def _lookup(name: str) -> Rewrite:
 
 def _value(rewrite: Rewrite, typed: str | None) -> Value:
     if typed is None:
-        if rewrite.usual is None:
+        if rewrite.default is None:
             raise RunError(
-                f"{rewrite.name} needs a value.", why=f"the value is {rewrite.takes}", fix=f"write {rewrite.name}=..."
+                f"{rewrite.name} needs a value.",
+                why=f"the value is {rewrite.value_help}",
+                fix=f"write {rewrite.name}=...",
             )
-        return rewrite.usual
+        return rewrite.default
     if rewrite.parse is None:
         raise RunError(
             f"{rewrite.name} takes no value.", why=f"it was set to {typed!r}", fix=f"write {rewrite.name} alone"
@@ -71,4 +73,6 @@ def _value(rewrite: Rewrite, typed: str | None) -> Value:
     try:
         return rewrite.parse(typed)
     except ValueError as error:
-        raise RunError(f"Invalid value: {rewrite.name}={typed}.", why=str(error), fix=f"use {rewrite.takes}") from error
+        raise RunError(
+            f"Invalid value: {rewrite.name}={typed}.", why=str(error), fix=f"use {rewrite.value_help}"
+        ) from error

@@ -15,20 +15,20 @@ import numpy as np
 
 from gpulab.analysis.steps.detection import Mask
 from gpulab.intervals import Coverage, Ints
-from gpulab.replay.critical_path import device_paces
-from gpulab.replay.graph.graph import Floats, Stop
-from gpulab.replay.sweep import NEVER, Timed
+from gpulab.replay.critical_path import is_device_bound
+from gpulab.replay.graph.graph import Floats, NodeKind
+from gpulab.replay.sweep import NEVER, Schedule
 from gpulab.rows import Rows
-from gpulab.run import TRACED, Recording, Run, Source
+from gpulab.run import TRACE_TABLES, Recording, Run, Source
 from gpulab.tables import EVENTS, MARKS, SIDE_TABLES, STALLS, MarkKind
 
 
-def emitted(timed: Timed, between_ns: tuple[float, float] | None = None) -> Run:
+def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = None) -> Run:
     """Return the predicted run; `between_ns` keeps only the events that overlap this interval of predicted time."""
-    run = timed.graph.run
-    to_predicted = _clock(timed)
-    events, remaining = _events(timed, to_predicted, _events_in_interval(timed, between_ns))
-    marks = _device_marks(timed) if device_paces(timed) else _marks(run, to_predicted)
+    run = schedule.graph.run
+    to_predicted = _clock(schedule)
+    events, remaining = _events(schedule, to_predicted, _events_in_interval(schedule, between_ns))
+    marks = _device_marks(schedule) if is_device_bound(schedule) else _marks(run, to_predicted)
     until_ns = int((events["start_ns"] + events["dur_ns"]).max(initial=0))
     side_rows = _side_rows(run, remaining)
     return Run(
@@ -80,8 +80,10 @@ class _HostTimes:
         following = np.minimum(node + 1, last)
         elapsed = times - self.until[node]
         for coverage, longer in self.parts:
-            elapsed_before = coverage.until(self.until.astype(np.int64))[node]
-            elapsed += longer[following] * np.maximum(coverage.until(times.astype(np.int64)) - elapsed_before, 0)
+            elapsed_before = coverage.covered_before_ns(self.until.astype(np.int64))[node]
+            elapsed += longer[following] * np.maximum(
+                coverage.covered_before_ns(times.astype(np.int64)) - elapsed_before, 0
+            )
         time_between = np.minimum(self.ends[node] + elapsed, np.where(node < last, self.begins[following], np.inf))
         time_after = np.where(node < last, time_between, self.ends[last] + times - self.until[last])
         predicted = np.where(inside_call, time_in_call, time_after)
@@ -89,7 +91,7 @@ class _HostTimes:
         return np.maximum.accumulate(predicted) if len(predicted) else predicted
 
 
-def _clock(timed: Timed) -> Clock:
+def _clock(timed: Schedule) -> Clock:
     """Return the function that maps recorded times to predicted times."""
     graph, host = timed.graph, timed.graph.host
     last = int(host.event[-1])
@@ -98,13 +100,13 @@ def _clock(timed: Timed) -> Clock:
     parts = []
     for part, spans in graph.part_spans.items():
         coverage = Coverage.of(spans)
-        recorded_ns = coverage.within(host.previous_end_ns.astype(np.int64), host.start_ns.astype(np.int64)).astype(
+        recorded_ns = coverage.covered_ns(host.previous_end_ns.astype(np.int64), host.start_ns.astype(np.int64)).astype(
             float
         )
         longer = np.divide(host.before_ns[part], recorded_ns, out=np.ones(len(recorded_ns)), where=recorded_ns > 0) - 1
         if longer.any():
             parts.append((coverage, longer))
-    track = _HostTimes(host.start_ns, ends, timed.begins_ns, timed.ends_ns, tuple(parts))
+    track = _HostTimes(host.start_ns, ends, timed.node_start_ns, timed.node_end_ns, tuple(parts))
 
     def to_predicted(times: Ints) -> Ints:
         unique_times, inverse = np.unique(np.asarray(times, np.int64), return_inverse=True)
@@ -114,21 +116,21 @@ def _clock(timed: Timed) -> Clock:
     return to_predicted
 
 
-def _events_in_interval(timed: Timed, between_ns: tuple[float, float] | None) -> Mask:
+def _events_in_interval(timed: Schedule, between_ns: tuple[float, float] | None) -> Mask:
     """Mask of the recorded events that overlap an interval of predicted time."""
     host, device, rows = timed.graph.host, timed.graph.device, timed.graph.run.event_rows
     if between_ns is None:
         return np.ones(len(rows), bool)
     start, end = between_ns
-    first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.ends_ns), start)) - 1)
-    last = int(np.searchsorted(np.maximum.accumulate(timed.begins_ns), end, side="right"))
+    first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.node_end_ns), start)) - 1)
+    last = int(np.searchsorted(np.maximum.accumulate(timed.node_start_ns), end, side="right"))
     until = host.start_ns[last] if last < len(host) else np.inf
     remaining: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.previous_end_ns[first])
     remaining[device.event] = (timed.device_start_ns <= end) & (timed.device_end_ns >= start)
     return remaining
 
 
-def _events(timed: Timed, to_predicted: Clock, remaining: Mask) -> tuple[Rows, Mask]:
+def _events(timed: Schedule, to_predicted: Clock, remaining: Mask) -> tuple[Rows, Mask]:
     """Return the remaining events at their predicted times, in recorded order, and the mask of those that remain."""
     device, rows = timed.graph.device, timed.graph.run.event_rows
     remaining = remaining.copy()
@@ -144,16 +146,16 @@ def _events(timed: Timed, to_predicted: Clock, remaining: Mask) -> tuple[Rows, M
     remaining_ops = remaining[device.event]
     starts[new_row[device.event[remaining_ops]]] = np.maximum(np.rint(timed.device_start_ns[remaining_ops]), 0)
     ends[new_row[device.event[remaining_ops]]] = np.maximum(np.rint(timed.device_end_ns[remaining_ops]), 0)
-    columns: dict[str, Any] = {**rows.where(rows_left).columns}
+    columns: dict[str, Any] = {**rows.select(rows_left).columns}
     columns |= {"start_ns": starts, "dur_ns": np.maximum(ends - starts, 0)}
     return EVENTS.rows(columns), remaining
 
 
-def _removed_calls(timed: Timed, remaining: Mask) -> Ints:
+def _removed_calls(timed: Schedule, remaining: Mask) -> Ints:
     """Events of calls that waited, copied or allocated, but now cost nothing and launch nothing."""
     graph, host = timed.graph, timed.graph.host
-    calls = np.isin(host.kind, (Stop.SYNC, Stop.COPY_CALL, Stop.ALLOC)) & (host.event >= 0)
-    calls &= (timed.ends_ns - timed.begins_ns < 1.0) & (host.call_ns <= 0)
+    calls = np.isin(host.kind, (NodeKind.SYNC, NodeKind.COPY_CALL, NodeKind.ALLOC)) & (host.event >= 0)
+    calls &= (timed.node_end_ns - timed.node_start_ns < 1.0) & (host.call_ns <= 0)
     busy = np.zeros(len(host) + 1, bool)
     busy[graph.device.call[remaining[graph.device.event]]] = True
     calls &= ~busy[:-1]
@@ -165,11 +167,11 @@ def _side_rows(run: Run, remaining: Mask) -> dict[str, Rows]:
     """Rows of the side tables for the remaining events."""
     new_row = np.cumsum(remaining) - 1
     side_rows = {}
-    for name, table in TRACED.items():
+    for name, table in TRACE_TABLES.items():
         if table not in SIDE_TABLES:
             continue
         rows: Rows = getattr(run, name)
-        rows_left = rows.where(np.flatnonzero(remaining[rows["event"]]))
+        rows_left = rows.select(np.flatnonzero(remaining[rows["event"]]))
         side_rows[name] = table.rows({**rows_left.columns, "event": new_row[rows_left["event"]]})
     return side_rows
 
@@ -184,7 +186,7 @@ def _marks(run: Run, to_predicted: Clock) -> Rows:
         for start, end in run.recording.windows_ns:
             first, last = np.searchsorted(rows["start_ns"][of_kind], (start, end + 1))
             selected[of_kind[first : last + 1]] = True
-    rows_left = rows.where(np.flatnonzero(selected))
+    rows_left = rows.select(np.flatnonzero(selected))
     return MARKS.rows(
         {
             **rows_left.columns,
@@ -194,14 +196,14 @@ def _marks(run: Run, to_predicted: Clock) -> Rows:
     )
 
 
-def _device_marks(timed: Timed) -> Rows:
+def _device_marks(timed: Schedule) -> Rows:
     """Step marks for a device-bound run: a step ends when the device work launched in it ends."""
     graph = timed.graph
-    marks = np.flatnonzero(graph.host.kind == Stop.MARK)
+    marks = np.flatnonzero(graph.host.kind == NodeKind.MARK)
     latest_end = np.maximum.accumulate(np.where(graph.device.call >= 0, timed.device_end_ns, NEVER))
     first_op = graph.host.first_op[marks]
     at = np.where(first_op > 0, latest_end[np.maximum(first_op - 1, 0)], NEVER)
-    at = np.unique(np.rint(np.where(at > NEVER / 2, at, timed.begins_ns[marks])).astype(np.int64))
+    at = np.unique(np.rint(np.where(at > NEVER / 2, at, timed.node_start_ns[marks])).astype(np.int64))
     columns: Mapping[str, Any] = {column.name: np.full(len(at), -1) for column in MARKS.columns}
     kinds = np.full(len(at), int(MarkKind.USER))
     return MARKS.rows({**columns, "kind": kinds, "start_ns": at, "end_ns": at, "yielded": np.zeros(len(at), bool)})

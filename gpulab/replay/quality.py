@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import streams
-from gpulab.analysis.steps.detection import grouped
-from gpulab.replay.graph.build import generic
+from gpulab.analysis.events.device_work import stream_keys
+from gpulab.analysis.steps.detection import burst_means
+from gpulab.replay.graph.build import with_usual_delays
 from gpulab.replay.graph.graph import Graph
-from gpulab.replay.sweep import swept, typical
+from gpulab.replay.sweep import burst_median, sweep
 from gpulab.wording import percent
 
-REPLAY_ERROR = 0.02  # maximum error of an unchanged replay, as a fraction of the step
+MAX_REPLAY_ERROR = 0.02  # maximum error of an unchanged replay, as a fraction of the step
 MAX_UNEXPLAINED_FRAC = 0.10  # of the time: device work idle for no recorded reason
 MAX_CONCURRENT_FRAC = 0.05  # of the time: two threads in device calls at once
 MAX_LOST_FRAC = 0.10  # of device work: its launch was not recorded, so it cannot be moved
 MIN_OTHER_STREAMS_FRAC = 0.01  # of device work: less than this on other streams has no effect
-UNSURE_FRAC = 0.20  # of the median step: its own uncertainty
+MAX_STEP_ERROR = 0.20  # of the median step: its own uncertainty
 FEW_STEPS = 3
 
 
@@ -29,10 +29,10 @@ class Quality:
     replay_error: float  # of the step, with all delays as recorded
     generic_error: float  # of the step, with the usual delays for all device work
     unexplained_frac: float
-    crossed_frac: float
+    concurrent_calls_frac: float
     step_error: float  # 95 % half-width of the median step
     steps: int  # number of steps behind these values
-    refusal: str | None  # why no prediction is possible; None if it is
+    refusal_reason: str | None  # why no prediction is possible; None if it is
     fix: str = ""  # what to record instead
 
     @property
@@ -42,13 +42,13 @@ class Quality:
         return 1.0 + uncertainty + (0.25 if self.steps < FEW_STEPS else 0.0)
 
 
-def quality(graph: Graph) -> Quality:
+def assess_quality(graph: Graph) -> Quality:
     """Replay the graph unchanged and with usual delays, and compare both with the recording."""
-    replayed, usual = swept(graph), swept(generic(graph))
+    replayed, usual = sweep(graph), sweep(with_usual_delays(graph))
     burst = graph.steps.burst
-    first, last = graph.step_first, graph.step_last
+    first, last = graph.step_start_node, graph.step_end_node
     recorded = (graph.host.start_ns[last] - graph.host.start_ns[first]).astype(float)
-    error = typical(replayed.host_steps_ns, burst) / max(1.0, typical(recorded, burst)) - 1
+    error = burst_median(replayed.host_steps_ns, burst) / max(1.0, burst_median(recorded, burst)) - 1
     span = max(graph.host.start_ns[-1], graph.device.end_ns.max(initial=0.0)) - graph.host.start_ns[0]
     if len(graph.device):
         error = max(error, (replayed.device_end_ns.max() - graph.device.end_ns.max()) / max(1.0, span), key=abs)
@@ -56,18 +56,18 @@ def quality(graph: Graph) -> Quality:
         "replay_error": float(error),
         "generic_error": usual.step_ns / max(1.0, replayed.step_ns) - 1,
         "unexplained_frac": graph.unexplained_ns / max(1.0, span),
-        "crossed_frac": graph.crossed_ns / max(1.0, span),
+        "concurrent_calls_frac": graph.concurrent_calls_ns / max(1.0, span),
         "step_error": _median_error(graph),
     }
     refusal, fix = _refusal(graph, errors)
-    return Quality(**errors, steps=len(first), refusal=refusal, fix=fix)
+    return Quality(**errors, steps=len(first), refusal_reason=refusal, fix=fix)
 
 
 def _median_error(graph: Graph) -> float:
     """Return the 95 % half-width of the median step as a fraction of it, from the quartiles: 1.57 IQR / sqrt(n)."""
     steps = graph.steps
-    durations = steps.dur_ns[steps.plain if steps.plain_ns is not None else steps.interior]
-    values = grouped(durations, steps.burst)
+    durations = steps.dur_ns[steps.unprofiled if steps.unprofiled_ns is not None else steps.interior]
+    values = burst_means(durations, steps.burst)
     if len(values) < 2:
         return 0.0
     low, middle, high = np.percentile(values, (25, 50, 75))
@@ -75,12 +75,12 @@ def _median_error(graph: Graph) -> float:
 
 
 def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
-    if graph.guessed and _other_streams_share(graph) > MIN_OTHER_STREAMS_FRAC:
+    if graph.waits_inferred and _other_streams_share(graph) > MIN_OTHER_STREAMS_FRAC:
         return (
             "the GPU uses several streams, and the waits between them were not recorded",
             "record again with a PyTorch whose profiler has synchronisation events (%%gpuprofile turns them on)",
         )
-    if abs(errors["replay_error"]) > REPLAY_ERROR:
+    if abs(errors["replay_error"]) > MAX_REPLAY_ERROR:
         error, direction = errors["replay_error"], "longer" if errors["replay_error"] > 0 else "shorter"
         return (
             f"the replay does not reproduce the recording: its step is {percent(abs(error), 1)} {direction}",
@@ -89,15 +89,15 @@ def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
     if errors["unexplained_frac"] > MAX_UNEXPLAINED_FRAC:
         share = percent(errors["unexplained_frac"])
         return f"GPU work was idle for {share} of the time, and the recording does not show why", "record again"
-    if (lost := launches_lost(graph)) > MAX_LOST_FRAC:
+    if (lost := lost_launches_frac(graph)) > MAX_LOST_FRAC:
         return f"the launches of {percent(lost)} of the GPU work were not recorded", "record again"
-    if errors["crossed_frac"] > MAX_CONCURRENT_FRAC:
+    if errors["concurrent_calls_frac"] > MAX_CONCURRENT_FRAC:
         return (
             "several threads called the GPU at the same time, and their order is unknown",
             "record one process at a time",
         )
     # Virtual steps differ only by this host's Python time: the range is wider, but there is no refusal.
-    if errors["step_error"] > UNSURE_FRAC and graph.run.source.how != "virtual":
+    if errors["step_error"] > MAX_STEP_ERROR and graph.run.source.how != "virtual":
         share = percent(errors["step_error"])
         return f"the step time itself is uncertain by {share}", "record more steps, on a quieter machine"
     return None, ""
@@ -107,12 +107,12 @@ def _other_streams_share(graph: Graph) -> float:
     """Return the share of device work that is not on the busiest stream."""
     if not len(graph.device):
         return 0.0
-    _, stream_index = np.unique(streams(graph.work), return_inverse=True)
+    _, stream_index = np.unique(stream_keys(graph.work), return_inverse=True)
     busy = np.bincount(stream_index, weights=graph.device.dur_ns)
     return float(1 - busy.max() / max(1.0, busy.sum()))
 
 
-def launches_lost(graph: Graph) -> float:
+def lost_launches_frac(graph: Graph) -> float:
     """Return the share of device work whose launch was not recorded; it cannot be moved."""
     dur = graph.device.dur_ns
     return float(dur[graph.device.call < 0].sum() / max(1.0, dur.sum()))

@@ -9,65 +9,70 @@ import numpy as np
 
 from gpulab.intervals import Coverage, Spans
 from gpulab.replay.graph.graph import Floats, Graph
-from gpulab.replay.rewrite import Chosen, Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
+from gpulab.replay.rewrite import Change, Draw, Rewrite, Value
+from gpulab.replay.rewrites.engine.cache import cached_per_run
 
 
-def without(
-    name: str, spans: Spans, realised: tuple[float, float, float], *, cut: float = 1.0, device_only: bool = False
-) -> Chosen:
+def removal(
+    name: str,
+    spans: Spans,
+    realised_fracs: tuple[float, float, float],
+    *,
+    cause_frac: float = 1.0,
+    device_only: bool = False,
+) -> Change:
     """Return a change that removes what host and device did inside these spans; waits for that work end earlier.
 
-    `realised`: the share (0-1) of the spans that a fix removes: at least, at most, and the upper bound for any fix.
-    `cut`: the share of the spans' time that belongs to the cause. `device_only`: keep the host's work.
+    `realised_fracs`: the share (0-1) of the spans that a fix removes: at least, at most, and the upper bound for any
+    fix. `cause_frac`: the share of the spans' time that belongs to the cause. `device_only`: keep the host's work.
     """
 
-    @once
-    def inside(graph: Graph) -> Inside:
+    @cached_per_run
+    def inside(graph: Graph) -> InsideShares:
         return _shares_inside(graph, spans, device_only)
 
     def remaining(graph: Graph, share: float) -> Graph:
-        return _scaled(graph, inside(graph), 1 - cut * share)
+        return _scaled(graph, inside(graph), 1 - cause_frac * share)
 
     def edit(graph: Graph, value: Value, draw: Draw) -> Graph:
         """Work inside the spans takes less time, or none; everything else stays as it is."""
-        return remaining(graph, draw.between(name, realised[1], realised[0]))
+        return remaining(graph, draw.between(name, realised_fracs[1], realised_fracs[0]))
 
-    return Chosen(
+    return Change(
         Rewrite(
             name=name,
             edit=edit,
-            ceiling=lambda graph, value: remaining(graph, realised[2]),
+            best_case=lambda graph, value: remaining(graph, realised_fracs[2]),
             grade="A",
             about="work removed",
-            ceiling_means="removing all of it",
-            lacking=lambda graph, value: None,
+            bound_label="removing all of it",
+            refusal_reason=lambda graph, value: None,
         ),
         True,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Inside:
+class InsideShares:
     """Share (0-1) of each device op, call and host work inside the spans; None or absent if it is not changed."""
 
     device: Floats
-    own: Floats | None = None
+    call: Floats | None = None
     before: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def _shares_inside(graph: Graph, spans: Spans, device_only: bool) -> Inside:
+def _shares_inside(graph: Graph, spans: Spans, device_only: bool) -> InsideShares:
     coverage = Coverage.of(spans)
 
     def share(start_ns: Floats, length_ns: Floats) -> Floats:
         start = start_ns.astype(np.int64)
-        fractions: Floats = coverage.within(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
+        fractions: Floats = coverage.covered_ns(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
         return fractions.clip(max=1.0)
 
     device = _extrapolated(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
     if device_only:
-        return Inside(device)
-    return Inside(device, share(graph.host.start_ns, graph.host.call_ns), graph.within(spans))
+        return InsideShares(device)
+    return InsideShares(device, share(graph.host.start_ns, graph.host.call_ns), graph.share_inside(spans))
 
 
 def _extrapolated(graph: Graph, spans: Spans, device: Floats) -> Floats:
@@ -79,18 +84,18 @@ def _extrapolated(graph: Graph, spans: Spans, device: Floats) -> Floats:
         return device
     start = graph.device.start_ns
     beyond = (start < spans.start_ns.min()) | (start >= spans.end_ns.max())
-    code = graph.run.event_rows.words("name").codes[graph.device.event]
+    code = graph.run.event_rows.text("name").codes[graph.device.event]
     count = np.bincount(code[~beyond], minlength=code.max() + 1)
     usual = np.bincount(code[~beyond], device[~beyond], code.max() + 1) / np.maximum(count, 1)
     return np.where(beyond, usual[code], device)
 
 
-def _scaled(graph: Graph, inside: Inside, share: float) -> Graph:
+def _scaled(graph: Graph, inside: InsideShares, share: float) -> Graph:
     """Return the graph with this share left of the work inside the spans."""
     removed = 1 - share
     if len(graph.device):
         graph = graph.with_device(dur_ns=graph.device.dur_ns * (1 - removed * inside.device))
-    if inside.own is None:
+    if inside.call is None:
         return graph
     graph = graph.scaled_before({part: 1 - removed * fraction for part, fraction in inside.before.items()})
-    return graph.with_host(call_ns=graph.host.call_ns * (1 - removed * inside.own))
+    return graph.with_host(call_ns=graph.host.call_ns * (1 - removed * inside.call))

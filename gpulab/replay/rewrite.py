@@ -25,9 +25,9 @@ class Draw:
     The same name means the same unknown in every rewrite. `Draw()` is the middle of all.
     """
 
-    places: Mapping[str, float] = field(default_factory=dict)
-    otherwise: float = 0.5
-    seed: int | None = None  # None: `otherwise` for all unknowns without a position
+    positions: Mapping[str, float] = field(default_factory=dict)
+    default_position: float = 0.5
+    seed: int | None = None  # None: `default_position` for all unknowns without a position
 
     def between(self, name: str, best: float, worst: float) -> float:
         """Return a value between the best and the worst likely one, on a linear scale."""
@@ -38,10 +38,10 @@ class Draw:
         return float(np.exp(self.between(name, float(np.log(best)), float(np.log(worst)))))
 
     def _position(self, name: str) -> float:
-        if name in self.places:
-            return self.places[name]
+        if name in self.positions:
+            return self.positions[name]
         if self.seed is None:
-            return self.otherwise
+            return self.default_position
         # Each unknown has its own random stream, so the order of the calls does not matter.
         key = [self.seed, *name.encode()]
         return float(np.random.default_rng(key).random())
@@ -59,23 +59,23 @@ class Rewrite:
 
     name: str  # as users type it: "workers"
     edit: Callable[[Graph, Value, Draw], Graph]
-    ceiling: Callable[[Graph, Value], Graph]  # the best case: all costs of the change are zero
+    best_case: Callable[[Graph, Value], Graph]  # the best case: all costs of the change are zero
     grade: str  # one of GRADES
     about: str  # the change in a few words: "N DataLoader workers"
-    ceiling_means: str  # the subject of "gives at most": "data loading at no cost"
-    lacking: Callable[[Graph, Value], str | None]  # why it cannot be predicted from this run; None if it can
-    takes: str = ""  # what its value is: "a number of processes"; "" if it takes none
-    usual: Value | None = True  # the default value; None: a value is required
+    bound_label: str  # the subject of "gives at most": "data loading at no cost"
+    refusal_reason: Callable[[Graph, Value], str | None]  # why it cannot be predicted from this run; None if it can
+    value_help: str = ""  # what its value is: "a number of processes"; "" if it takes none
+    default: Value | None = True  # the default value; None: a value is required
     parse: Callable[[str], Value] | None = None  # parse the typed value; raises ValueError with the reason
-    calms: bool = True  # it removes waits or interruptions; on a CPU the rest of the step may then run faster
-    bound: bool = False  # not a possible change, only an upper bound
-    price: str = ""  # its other costs: memory, accuracy, work
+    removes_waits: bool = True  # it removes waits or interruptions; on a CPU the rest of the step may then run faster
+    bound_only: bool = False  # not a possible change, only an upper bound
+    cost: str = ""  # its other costs: memory, accuracy, work
     code: Callable[[Graph, Value], str] | None = None  # code that applies it, if it is short
-    work: Callable[[Graph, Value], float] | None = None  # factor on the samples per step; None: 1
+    work_factor: Callable[[Graph, Value], float] | None = None  # factor on the samples per step; None: 1
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Change:
     """A rewrite with its value."""
 
     rewrite: Rewrite

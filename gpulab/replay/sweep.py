@@ -11,27 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.steps.detection import grouped
+from gpulab.analysis.steps.detection import burst_means
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import Device, Floats, Graph, Host
+from gpulab.replay.graph.graph import DeviceOps, Floats, Graph, HostNodes
 
 NEVER = -1e30
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
+class Schedule:
     """Start and end of each host node and each device op."""
 
     graph: Graph
-    begins_ns: Floats  # of each host node
-    ends_ns: Floats
+    node_start_ns: Floats  # of each host node
+    node_end_ns: Floats
     device_start_ns: Floats
     device_end_ns: Floats
 
     @property
     def host_steps_ns(self) -> Floats:
         """Step times measured between the host's step marks."""
-        durations: Floats = self.ends_ns[self.graph.step_last] - self.ends_ns[self.graph.step_first]
+        durations: Floats = self.node_end_ns[self.graph.step_end_node] - self.node_end_ns[self.graph.step_start_node]
         return durations
 
     @property
@@ -39,51 +39,53 @@ class Timed:
         """Step times measured between the ends of each step's last device op."""
         graph = self.graph
         if not len(self.device_end_ns):
-            return np.zeros(len(graph.step_first))
+            return np.zeros(len(graph.step_start_node))
         reach = np.maximum.accumulate(np.where(graph.device.call >= 0, self.device_end_ns, NEVER))
-        until, since = graph.host.first_op[graph.step_last], graph.host.first_op[graph.step_first]
+        until, since = graph.host.first_op[graph.step_end_node], graph.host.first_op[graph.step_start_node]
         ends: Floats = np.where(until > 0, reach[np.maximum(until - 1, 0)], NEVER)
         begins = np.where(since > 0, reach[np.maximum(since - 1, 0)], NEVER)
-        begins = np.where(begins > NEVER / 2, begins, self.ends_ns[graph.step_first])
+        begins = np.where(begins > NEVER / 2, begins, self.node_end_ns[graph.step_start_node])
         return np.maximum(ends - begins, 0.0)
 
     @property
     def step_ns(self) -> float:
         """Typical step time."""
-        return max(self.own_ns, *self.graph.limits_ns.values(), 0.0)
+        return max(self.host_device_step_ns, *self.graph.limits_ns.values(), 0.0)
 
     @property
-    def own_ns(self) -> float:
+    def host_device_step_ns(self) -> float:
         """Typical step time from host and device alone, without other limits such as workers."""
         graph = self.graph
-        if graph.steps.found_by == "whole run":
+        if graph.steps.detected_by == "whole run":
             last = self.device_end_ns[graph.device.call >= 0].max(initial=NEVER)
-            return float(max(self.ends_ns[graph.step_last[-1]], last) - self.ends_ns[graph.step_first[0]])
+            return float(
+                max(self.node_end_ns[graph.step_end_node[-1]], last) - self.node_end_ns[graph.step_start_node[0]]
+            )
         burst = graph.steps.burst
-        return max(typical(self.host_steps_ns, burst), typical(self.device_steps_ns, burst))
+        return max(burst_median(self.host_steps_ns, burst), burst_median(self.device_steps_ns, burst))
 
 
-def typical(values_ns: Floats, burst: int) -> float:
+def burst_median(values_ns: Floats, burst: int) -> float:
     """Return the median of the means over groups of `burst` values."""
-    return float(np.median(grouped(np.asarray(values_ns, np.float64), burst)))
+    return float(np.median(burst_means(np.asarray(values_ns, np.float64), burst)))
 
 
 def host_step_ns(graph: Graph, before_ns: Floats) -> float:
     """Return the part of a typical step that this host work takes, given per host node."""
     done = np.cumsum(before_ns)
-    return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
+    return burst_median(done[graph.step_end_node] - done[graph.step_start_node], graph.steps.burst)
 
 
 def device_step_ns(graph: Graph, work: Ints) -> float:
     """Return the time per typical step of device ops whose launches are known."""
     step = graph.step_of[graph.device.call[work]]
     inside = step >= 0
-    sums = np.zeros(len(graph.step_first))
+    sums = np.zeros(len(graph.step_start_node))
     np.add.at(sums, step[inside], graph.device.dur_ns[work[inside]])
-    return typical(sums, graph.steps.burst)
+    return burst_median(sums, graph.steps.burst)
 
 
-def swept(graph: Graph) -> Timed:
+def sweep(graph: Graph) -> Schedule:
     """Return the times of everything in a graph."""
     host, device = graph.host, graph.device
     before = sum(host.before_ns.values(), np.zeros(len(host)))
@@ -93,10 +95,10 @@ def swept(graph: Graph) -> Timed:
         ends = host.start_ns[0] + np.cumsum(before + host.call_ns)
         starts = done = np.empty(0)
     begins = np.append(host.start_ns[:1], ends[:-1]) + before
-    return Timed(graph, begins, ends, starts, done)
+    return Schedule(graph, begins, ends, starts, done)
 
 
-def _sweep(host: Host, device: Device, before: Floats) -> tuple[Floats, Floats, Floats]:
+def _sweep(host: HostNodes, device: DeviceOps, before: Floats) -> tuple[Floats, Floats, Floats]:
     """Do the sweep: a loop over plain lists, because numpy scalars are several times slower."""
     fixed = device.call < 0
     done = np.where(fixed, device.end_ns, NEVER).tolist()

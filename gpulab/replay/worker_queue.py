@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from gpulab.analysis.data.loader import Feeding
+from gpulab.analysis.data.loader import LoadingCost
 
 REALISED_FRAC = 0.7  # minimum share of the modelled saving that real fixes reached: 73-91 % on the ResNet-50 pairs
 # The same if cores are the limit and the model computes on several threads. Threads wait for each other at the end of
@@ -19,7 +19,7 @@ REALISED_FRAC = 0.7  # minimum share of the modelled saving that real fixes reac
 CROWDED_FRAC = 0.15
 HANDOVER_NS = 300_000  # taking a ready batch from a worker: 0.1-1.5 ms measured, depending on its size
 FEW_CORES = 8
-MOST_WORKERS = 8  # each process takes time to start, and memory
+MAX_WORKERS = 8  # each process takes time to start, and memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,59 +34,61 @@ class WorkersPrediction:
     crowded: bool = False  # workers and the model's threads would share cores
 
 
-def with_workers(feeding: Feeding, workers: int, cores: float | None, threads: int | None = None) -> WorkersPrediction:
+def predict_workers(
+    loading: LoadingCost, workers: int, cores: float | None, threads: int | None = None
+) -> WorkersPrediction:
     """Predict the step with `workers` processes on `cores` cores, with the model on `threads` of them.
 
     None means unknown; that limit is then ignored.
     """
-    limits = {"the model": feeding.rest_ns, "the workers": ceil(batch_ns(feeding) / workers)}
-    if cores is not None and (demand_ns := demanded_ns(feeding)) is not None:
+    limits = {"the model": loading.rest_ns, "the workers": ceil(batch_time_ns(loading) / workers)}
+    if cores is not None and (demand_ns := cpu_time_per_step_ns(loading)) is not None:
         limits["the cores"] = ceil(demand_ns / cores)
     limit = max(limits, key=lambda name: limits[name])
-    likely_ns = min(limits[limit], feeding.step_ns)
+    likely_ns = min(limits[limit], loading.step_ns)
     # With data always ready, the model may be as fast as in its fastest steps.
-    best_ns = min(likely_ns, max({**limits, "the model": feeding.least_rest_ns or feeding.rest_ns}.values()))
-    saving_ns = feeding.step_ns - likely_ns
+    best_ns = min(likely_ns, max({**limits, "the model": loading.min_rest_ns or loading.rest_ns}.values()))
+    saving_ns = loading.step_ns - likely_ns
     crowded = limit == "the cores" and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
-    worst_ns = min(feeding.step_ns, round(feeding.step_ns - realised * saving_ns) + HANDOVER_NS)
+    worst_ns = min(loading.step_ns, round(loading.step_ns - realised * saving_ns) + HANDOVER_NS)
     return WorkersPrediction(
         workers=workers,
         best_ns=best_ns,
         worst_ns=max(best_ns, worst_ns),
-        floor_ns=min(feeding.rest_ns, feeding.least_rest_ns or feeding.rest_ns, best_ns),
+        floor_ns=min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns, best_ns),
         limit=limit,
         crowded=crowded,
     )
 
 
-def batch_ns(feeding: Feeding) -> int:
+def batch_time_ns(loading: LoadingCost) -> int:
     """Time to load one batch: of the main process, or of one worker if the workers are late and never idle."""
-    return feeding.workers * feeding.step_ns if feeding.workers else feeding.fetch_ns
+    return loading.workers * loading.step_ns if loading.workers else loading.fetch_ns
 
 
-def demanded_ns(feeding: Feeding) -> int | None:
+def cpu_time_per_step_ns(loading: LoadingCost) -> int | None:
     """CPU time of a batch and of the rest of its step, in all processes; None if unknown."""
-    batch_cpu_ns = feeding.worker_cpu_ns if feeding.workers else feeding.fetch_cpu_ns
-    if batch_cpu_ns is None or feeding.rest_cpu_ns is None:
+    batch_cpu_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
+    if batch_cpu_ns is None or loading.rest_cpu_ns is None:
         return None
-    return batch_cpu_ns + feeding.rest_cpu_ns
+    return batch_cpu_ns + loading.rest_cpu_ns
 
 
-def worth_having(feeding: Feeding, cores: float | None) -> int:
+def recommended_workers(loading: LoadingCost, cores: float | None) -> int:
     """Return how many workers to start with: twice the number that keeps up, but no more than the cores can run.
 
     Workers that wait rather than compute need no core of their own.
     """
     least = 2 if cores is not None and cores < FEW_CORES else 4
-    count = max(least, ceil(2 * feeding.fetch_ns / feeding.rest_ns))
+    count = max(least, ceil(2 * loading.fetch_ns / loading.rest_ns))
     if cores is not None:
-        cpu_frac = feeding.cpu_frac if feeding.cpu_frac is not None else 1.0
-        runnable = max(1, int(cores / cpu_frac)) if cpu_frac > 0.05 else MOST_WORKERS
+        cpu_frac = loading.cpu_frac if loading.cpu_frac is not None else 1.0
+        runnable = max(1, int(cores / cpu_frac)) if cpu_frac > 0.05 else MAX_WORKERS
         count = min(count, max(runnable, 1))
-    return min(count, MOST_WORKERS)
+    return min(count, MAX_WORKERS)
 
 
-def needed(feeding: Feeding) -> int:
+def workers_to_keep_up(loading: LoadingCost) -> int:
     """Return how many workers keep up with the model if the present ones do not: one batch every `rest_ns`."""
-    return max((feeding.workers or 0) + 1, ceil(batch_ns(feeding) / feeding.rest_ns))
+    return max((loading.workers or 0) + 1, ceil(batch_time_ns(loading) / loading.rest_ns))

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from gpulab.hardware.architectures import ARCHITECTURES
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, listed
-from gpulab.sensors.visible_devices import Board, Place, visible
+from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, join_names
+from gpulab.sensors.visible_devices import Board, DeviceId, enumerate_devices
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Device:
+class ReadableGpu:
     """A readable GPU or MIG instance; `board`: handle of the whole GPU, equal to `handle` without MIG."""
 
     gpu: Gpu
@@ -35,11 +35,11 @@ class _Card:
     mig: bool | None  # None: unknown
 
 
-def devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Gap, ...]]:
+def find_devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[ReadableGpu, ...], tuple[Gap, ...]]:
     """The devices CUDA shows to this process, and a gap for each reason why a GPU is missing."""
     cards, gaps = _cards(nvml)
     setting = environ.get("CUDA_VISIBLE_DEVICES")
-    device_ids = visible([card.board for card in cards], setting)
+    device_ids = enumerate_devices([card.board for card in cards], setting)
     visible_devices = tuple(
         _device(nvml, index, device_id, cards[device_id.board]) for index, device_id in enumerate(device_ids)
     )
@@ -49,7 +49,7 @@ def devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[Device, ...], 
     return visible_devices, tuple(gaps)
 
 
-def text_of(read: Callable[..., str], *handle: Any) -> str:
+def read_text(read: Callable[..., str], *handle: Any) -> str:
     """Read a text from the driver; bytes that are not UTF-8, which some drivers send, are replaced by a mark."""
     try:
         return read(*handle)
@@ -82,9 +82,9 @@ def _card(nvml: Any, handle: Any) -> _Card:
     mig = _mig(nvml, handle)
     instances = _instances(nvml, handle) if mig else ()
     board = Board(
-        uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
+        uuid=_or_none(nvml, lambda: read_text(nvml.nvmlDeviceGetUUID, handle)),
         mig=bool(mig),
-        instances=tuple(text_of(nvml.nvmlDeviceGetUUID, instance) for instance in instances),
+        instances=tuple(read_text(nvml.nvmlDeviceGetUUID, instance) for instance in instances),
     )
     return _Card(board=board, name=_name(nvml, handle), handle=handle, instances=instances, mig=mig)
 
@@ -108,7 +108,7 @@ def _instances(nvml: Any, handle: Any) -> tuple[Any, ...]:
     return tuple(instances)
 
 
-def _device(nvml: Any, index: int, device_id: Place, card: _Card) -> Device:
+def _device(nvml: Any, index: int, device_id: DeviceId, card: _Card) -> ReadableGpu:
     is_board = device_id.instance is None
     handle = card.handle if device_id.instance is None else card.instances[device_id.instance]
     numbers = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
@@ -121,7 +121,7 @@ def _device(nvml: Any, index: int, device_id: Place, card: _Card) -> Device:
     gpu = Gpu(
         index=index,
         name=card.name if is_board else _name(nvml, handle),
-        uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
+        uuid=_or_none(nvml, lambda: read_text(nvml.nvmlDeviceGetUUID, handle)),
         memory_bytes=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
         multiprocessors=_multiprocessors(nvml, handle, capability, is_board=is_board),
         compute_capability=capability,
@@ -132,7 +132,7 @@ def _device(nvml: Any, index: int, device_id: Place, card: _Card) -> Device:
         link_width_max=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(card.handle))) or None,
         mig=card.mig,
     )
-    return Device(gpu=gpu, handle=handle, board=card.handle, mig=not is_board)
+    return ReadableGpu(gpu=gpu, handle=handle, board=card.handle, mig=not is_board)
 
 
 def _multiprocessors(nvml: Any, handle: Any, capability: str | None, *, is_board: bool) -> int | None:
@@ -144,7 +144,7 @@ def _multiprocessors(nvml: Any, handle: Any, capability: str | None, *, is_board
 
 
 def _name(nvml: Any, handle: Any) -> str:
-    return _or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU"
+    return _or_none(nvml, lambda: read_text(nvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU"
 
 
 def _or_none(nvml: Any, read: Callable[[], T]) -> T | None:
@@ -155,29 +155,31 @@ def _or_none(nvml: Any, read: Callable[[], T]) -> T | None:
         return None
 
 
-def _hidden(cards: Sequence[_Card], device_ids: Sequence[Place], setting: str | None) -> list[Gap]:
+def _hidden(cards: Sequence[_Card], device_ids: Sequence[DeviceId], setting: str | None) -> list[Gap]:
     gaps = []
     empty = [card.name for card in cards if card.board.mig and not card.instances]
     if empty:
         fix = "create a MIG instance (sudo nvidia-smi mig -cgi ... -C), or disable MIG (sudo nvidia-smi -mig 0)"
         gaps.append(
-            Gap(what=listed(empty), why="MIG is enabled without any instance: CUDA cannot use the GPU", fix=fix)
+            Gap(what=join_names(empty), why="MIG is enabled without any instance: CUDA cannot use the GPU", fix=fix)
         )
-    units = [Place(board=index) for index, card in enumerate(cards) if not card.board.mig]
+    units = [DeviceId(board=index) for index, card in enumerate(cards) if not card.board.mig]
     units += [
-        Place(board=index, instance=number) for index, card in enumerate(cards) for number in range(len(card.instances))
+        DeviceId(board=index, instance=number)
+        for index, card in enumerate(cards)
+        for number in range(len(card.instances))
     ]
     hidden = [_display_name(cards[device_id.board], device_id) for device_id in units if device_id not in device_ids]
     if hidden:
         why = f"CUDA_VISIBLE_DEVICES={setting} hides {'it' if len(hidden) == 1 else 'them'} from this process"
         if setting is None:
             why = "CUDA shows a process one MIG instance and then no other GPU"
-        subject = f"{len(hidden)} of {len(units)} GPUs: {listed(hidden)}"
+        subject = f"{len(hidden)} of {len(units)} GPUs: {join_names(hidden)}"
         gaps.append(Gap(what=subject, why=why, fix="set CUDA_VISIBLE_DEVICES before the kernel starts"))
     return gaps
 
 
-def _display_name(card: _Card, device_id: Place) -> str:
+def _display_name(card: _Card, device_id: DeviceId) -> str:
     uuid = card.board.uuid if device_id.instance is None else card.board.instances[device_id.instance]
     return f"{card.name} ({uuid[:12]})" if uuid else card.name
 

@@ -12,13 +12,13 @@ import psutil
 from gpulab.hardware.architectures import has_counters
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.host.cgroup import cores_allowed, memory_limit_bytes
-from gpulab.sensors.host.environment import TorchBuild, container, cpu_name, torch_build
+from gpulab.sensors.host.environment import TorchBuild, cpu_name, detect_container, find_torch_build
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.nvml_errors import HIDDEN
 from gpulab.wording import number
 
 
-def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
+def describe_machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
     """Describe this machine; never raises because something is missing.
 
     `root` stands for `/`, so that tests can lay out another system's files.
@@ -29,8 +29,8 @@ def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
     for gpu in nvml.gpus:  # reads every sensor once, so that missing ones are known
         nvml.read(gpu)
     nvml.close()
-    torch = torch_build()
-    container_name = container(environ, root)
+    torch = find_torch_build()
+    container_name = detect_container(environ, root)
     cores, allowed = os.cpu_count(), cores_allowed(root)
     gaps = (
         *(

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.devices import Device, devices, text_of
+from gpulab.sensors.devices import ReadableGpu, find_devices, read_text
 from gpulab.sensors.nvml_errors import (
     GPU_IS_LOST,
+    GPU_LOST_CODES,
     HIDDEN,
-    LOST,
     UNINITIALIZED,
-    Cause,
-    Hidden,
-    Troubles,
+    FailedReadings,
+    HiddenReading,
+    NvmlFailure,
     cause_of,
-    no_driver,
+    explain_missing_driver,
 )
 from gpulab.sensors.nvml_sensors import COLUMNS, SENSORS, Read, Sensor
 
@@ -46,12 +46,12 @@ class Nvml:
         self._root = root
         self._nvml: Any = None
         self._pid: int | None = None  # the process that opened NVML; handles are invalid after a fork
-        self._devices: dict[int, Device] = {}
+        self._devices: dict[int, ReadableGpu] = {}
         self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # reading functions that still work
         self._cache: dict[tuple[int, Sensor], tuple[int, tuple[float, ...]]] = {}  # time and values of the slow sensors
         self._lost: set[int] = set()
         self._device_gaps: tuple[Gap, ...] = ()
-        self._troubles = Troubles()
+        self._troubles = FailedReadings()
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -59,7 +59,7 @@ class Nvml:
         return (*self._device_gaps, *self._troubles.gaps(self.gpus))
 
     @property
-    def answering(self) -> tuple[Gpu, ...]:
+    def available_gpus(self) -> tuple[Gpu, ...]:
         """The GPUs that can still be read: all except those the driver has lost."""
         return tuple(gpu for gpu in self.gpus if gpu.index not in self._lost)
 
@@ -77,17 +77,17 @@ class Nvml:
         try:
             binding.nvmlInit()
         except binding.NVMLError as error:
-            self._device_gaps = (no_driver(error.value, str(error), self._root),)
+            self._device_gaps = (explain_missing_driver(error.value, str(error), self._root),)
             return
         self._nvml, self._pid = binding, os.getpid()
         with contextlib.suppress(binding.NVMLError):
-            self.driver = text_of(binding.nvmlSystemGetDriverVersion)
-        visible_devices, self._device_gaps = devices(binding, self._environ)
+            self.driver = read_text(binding.nvmlSystemGetDriverVersion)
+        visible_devices, self._device_gaps = find_devices(binding, self._environ)
         self._devices = {device.gpu.index: device for device in visible_devices}
         self.gpus = tuple(device.gpu for device in visible_devices)
         self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in SENSORS}
         self._cache, self._lost = {}, set()
-        self._troubles = Troubles()
+        self._troubles = FailedReadings()
 
     def close(self) -> None:
         """Close the library; other users of it in this process are not affected. `gpus` and `gaps` remain available."""
@@ -108,25 +108,25 @@ class Nvml:
                 break
         return values
 
-    def _value(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+    def _value(self, sensor: Sensor, device: ReadableGpu) -> tuple[float, ...]:
         """Read a sensor, or return its cached values if it was read less than `every_ns` ago."""
-        if not sensor.every_ns:
+        if not sensor.min_interval_ns:
             return self._read_sensor(sensor, device)
         key, now_ns = (device.gpu.index, sensor), time.monotonic_ns()
-        read_ns, values = self._cache.get(key, (now_ns - sensor.every_ns, ()))
-        if now_ns - read_ns >= sensor.every_ns:
+        read_ns, values = self._cache.get(key, (now_ns - sensor.min_interval_ns, ()))
+        if now_ns - read_ns >= sensor.min_interval_ns:
             values = self._read_sensor(sensor, device)
             self._cache[key] = now_ns, values
         return values
 
-    def _read_sensor(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+    def _read_sensor(self, sensor: Sensor, device: ReadableGpu) -> tuple[float, ...]:
         """The sensor's values, or () if there are none this time."""
         reads = self._reads[device.gpu.index, sensor]
-        handle = device.board if sensor.of_board else device.handle
+        handle = device.board if sensor.per_board else device.handle
         while reads:
             try:
                 return reads[0](self._nvml, handle)
-            except Hidden:
+            except HiddenReading:
                 self._troubles.note(HIDDEN, sensor.label, device.gpu.index)
                 return ()
             except (self._nvml.NVMLError, AttributeError) as error:
@@ -139,11 +139,13 @@ class Nvml:
                 return ()
         return ()
 
-    def _cause(self, error: Exception, device: Device) -> Cause:
+    def _cause(self, error: Exception, device: ReadableGpu) -> NvmlFailure:
         code = getattr(error, "value", None)
         if code is None:  # AttributeError: the binding lacks the function
-            return Cause(why=f"this nvidia-ml-py is too old ({error})", fix="pip install -U nvidia-ml-py", lasting=True)
-        if code in LOST:
+            return NvmlFailure(
+                why=f"this nvidia-ml-py is too old ({error})", fix="pip install -U nvidia-ml-py", lasting=True
+            )
+        if code in GPU_LOST_CODES:
             self._lost.add(device.gpu.index)
         if code == UNINITIALIZED:
             self._pid = _REOPEN
@@ -159,13 +161,13 @@ class Nvml:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            for gpu in self.answering:
+            for gpu in self.available_gpus:
                 self._troubles.note(cause_of(error.value, str(error)), "sensors", gpu.index)
             return
         self._pid = os.getpid()
-        reopened, _ = devices(self._nvml, self._environ)
+        reopened, _ = find_devices(self._nvml, self._environ)
         by_uuid = {device.gpu.uuid: device for device in reopened}
-        for gpu in self.answering:
+        for gpu in self.available_gpus:
             if gpu.uuid in by_uuid:
                 self._devices[gpu.index] = by_uuid[gpu.uuid]
             else:

@@ -14,11 +14,11 @@ UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED = 1, 3
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 12, 13, 15, 16, 18
 # Errors that repeat on every call: invalid argument, argument version mismatch, deprecated, and these.
 _LASTING = (2, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, 22, 24, 25, 26)
-LOST = (GPU_IS_LOST, RESET_REQUIRED)
+GPU_LOST_CODES = (GPU_IS_LOST, RESET_REQUIRED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class NvmlFailure:
     """Why a reading failed; `lasting`: a retry would fail, too."""
 
     why: str
@@ -41,14 +41,14 @@ _CAUSES = {
     ),
     RESET_REQUIRED: ("the GPU needs a reset", "save your work, then nvidia-smi --gpu-reset or reboot"),
 }
-_MIG = Cause(
+_MIG = NvmlFailure(
     why="a MIG instance has no such sensor",
     fix="use the trace instead, or profile on a GPU with MIG disabled",
     lasting=True,
 )
 
 
-def cause_of(code: int, message: str, *, mig: bool = False) -> Cause:
+def cause_of(code: int, message: str, *, mig: bool = False) -> NvmlFailure:
     """The cause of an NVML return code; `message` is NVML's own text, used for codes that are not listed here."""
     if mig and code == NOT_SUPPORTED:
         return _MIG
@@ -57,28 +57,28 @@ def cause_of(code: int, message: str, *, mig: bool = False) -> Cause:
         "if this persists, look for Xid messages in dmesg",
     )
     why, fix = _CAUSES.get(code, generic)
-    return Cause(why=why, fix=fix, lasting=code in _LASTING)
+    return NvmlFailure(why=why, fix=fix, lasting=code in _LASTING)
 
 
-HIDDEN = Cause(
+HIDDEN = NvmlFailure(
     why="inside a container, the driver's process ids cannot be matched with this process",
     fix="share the host's process ids: docker run --pid=host; or run nvidia-smi on the host",
     lasting=True,
 )
 
 
-class Hidden(Exception):  # noqa: N818  (an answer, not an error)
+class HiddenReading(Exception):  # noqa: N818  (an answer, not an error)
     """The driver answered, but the answer cannot be interpreted here; HIDDEN has the reason. This may change later."""
 
 
-class Troubles:
+class FailedReadings:
     """Counts failed readings and reports one gap for each cause."""
 
     def __init__(self) -> None:
-        self._touched: dict[Cause, dict[str, set[int]]] = {}
-        self._times: Counter[Cause] = Counter()
+        self._touched: dict[NvmlFailure, dict[str, set[int]]] = {}
+        self._times: Counter[NvmlFailure] = Counter()
 
-    def note(self, cause: Cause, label: str, gpu: int) -> None:
+    def note(self, cause: NvmlFailure, label: str, gpu: int) -> None:
         """Count a failed reading of the sensor `label` on a GPU."""
         self._touched.setdefault(cause, {}).setdefault(label, set()).add(gpu)
         self._times[cause] += 1
@@ -87,12 +87,12 @@ class Troubles:
         """One gap for each cause, naming the sensors and, unless all GPUs are affected, the GPUs."""
         return tuple(self._gap(cause, touched, gpus) for cause, touched in self._touched.items())
 
-    def _gap(self, cause: Cause, touched: dict[str, set[int]], gpus: Sequence[Gpu]) -> Gap:
+    def _gap(self, cause: NvmlFailure, touched: dict[str, set[int]], gpus: Sequence[Gpu]) -> Gap:
         affected = set().union(*touched.values())
-        labels = listed(list(touched))
+        labels = join_names(list(touched))
         if len(affected) < len(gpus):
             names = [f"GPU {gpu.index} ({gpu.name})" for gpu in gpus if gpu.index in affected]
-            labels = f"{labels} of {listed(names)}"
+            labels = f"{labels} of {join_names(names)}"
         else:
             labels = f"GPU {labels}"
         times = self._times[cause]
@@ -100,12 +100,12 @@ class Troubles:
         return Gap(what=labels, why=cause.why + suffix, fix=cause.fix)
 
 
-def listed(items: Sequence[str]) -> str:
+def join_names(items: Sequence[str]) -> str:
     """Join items with commas and "and": a, b and c."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def no_driver(code: int, message: str, root: Path) -> Gap:
+def explain_missing_driver(code: int, message: str, root: Path) -> Gap:
     """Why NVML cannot be opened, from its return code and the driver's traces in the file system."""
     subject = "GPU sensors"
     if code == LIBRARY_NOT_FOUND:

@@ -28,8 +28,8 @@ class Sensor:
 
     columns: tuple[str, ...]
     reads: tuple[Read, ...]
-    of_board: bool = False  # a MIG instance shares this with its GPU, so the GPU is read
-    every_ns: int = 0  # shortest time between two readings, for slow ones; the value is reused in between
+    per_board: bool = False  # a MIG instance shares this with its GPU, so the GPU is read
+    min_interval_ns: int = 0  # shortest time between two readings, for slow ones; the value is reused in between
 
     @property
     def label(self) -> str:
@@ -139,28 +139,28 @@ SENSORS = (
     Sensor(columns=("util_frac", "memory_util_frac"), reads=(_utilisation,)),
     Sensor(columns=("memory_used_bytes",), reads=(_memory_v2, _memory)),
     Sensor(columns=("power_w",), reads=(_power_instant, _power)),
-    Sensor(columns=("sm_clock_mhz",), reads=(_sm_clock,), of_board=True),
-    Sensor(columns=("memory_clock_mhz",), reads=(_memory_clock,), of_board=True),
-    Sensor(columns=("temperature_c",), reads=(_temperature_v, _temperature), of_board=True),
+    Sensor(columns=("sm_clock_mhz",), reads=(_sm_clock,), per_board=True),
+    Sensor(columns=("memory_clock_mhz",), reads=(_memory_clock,), per_board=True),
+    Sensor(columns=("temperature_c",), reads=(_temperature_v, _temperature), per_board=True),
     Sensor(
         columns=("throttle_bits",),
         reads=(_event_reasons, _throttle_reasons),
-        of_board=True,
+        per_board=True,
     ),
     Sensor(columns=("energy_j",), reads=(_energy,)),
-    Sensor(columns=("link_generation",), reads=(_link_generation,), of_board=True),
-    Sensor(columns=("link_width",), reads=(_link_width,), of_board=True),
+    Sensor(columns=("link_generation",), reads=(_link_generation,), per_board=True),
+    Sensor(columns=("link_width",), reads=(_link_width,), per_board=True),
     Sensor(
         columns=("power_held_s",),
         reads=(_power_violation, _power_limited),
-        of_board=True,
+        per_board=True,
     ),
     Sensor(
         columns=("thermal_held_s",),
         reads=(_heat_violation, _heat_limited),
-        of_board=True,
+        per_board=True,
     ),
-    Sensor(columns=("others_memory_bytes",), reads=(others_memory,), every_ns=SECOND_NS),
-    Sensor(columns=("others_util_frac",), reads=(others_utilisation,), every_ns=SECOND_NS),
+    Sensor(columns=("others_memory_bytes",), reads=(others_memory,), min_interval_ns=SECOND_NS),
+    Sensor(columns=("others_util_frac",), reads=(others_utilisation,), min_interval_ns=SECOND_NS),
 )
 COLUMNS = tuple(column for sensor in SENSORS for column in sensor.columns)

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, Hidden
+from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, HiddenReading
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # fixed number in the Linux kernel (PROC_PID_INIT_INO)
 _LOOK_BACK_US = 1_000_000
@@ -30,7 +30,7 @@ def others_memory(nvml: Any, gpu: Any) -> tuple[float, ...]:
     if None in used:  # Windows does not provide it
         raise nvml.NVMLError(NOT_SUPPORTED)
     if foreign and not any(used):  # inside a container, some drivers list the processes without memory
-        raise Hidden
+        raise HiddenReading
     return (float(sum(used)),)
 
 
@@ -51,7 +51,7 @@ def others_utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return (min(1.0, sum(map(fmean, shares.values()))),)
 
 
-def numbers_are_ours() -> bool:
+def pids_match_driver() -> bool:
     """Whether the driver's process ids are certain to match those seen here, i.e. not in a container."""
     if os.name == "nt":
         return True
@@ -64,8 +64,8 @@ def numbers_are_ours() -> bool:
 def _foreign_pids(pids: Collection[int]) -> set[int]:
     """The pids that are not ours; raises Hidden if this cannot be determined."""
     foreign = {pid for pid in pids if not _is_ours(pid)}
-    if not numbers_are_ours() and (not foreign or foreign == set(pids)):
-        raise Hidden
+    if not pids_match_driver() and (not foreign or foreign == set(pids)):
+        raise HiddenReading
     return foreign
 
 

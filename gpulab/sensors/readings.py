@@ -12,10 +12,10 @@ import numpy as np
 
 from gpulab.rows import Rows
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.host.frames import called, user_line
-from gpulab.sensors.host.process import Host
-from gpulab.sensors.host.threads import Threads
-from gpulab.sensors.host.workers import Workers
+from gpulab.sensors.host.frames import called_function, user_line
+from gpulab.sensors.host.process import HostSensors
+from gpulab.sensors.host.threads import ThreadReader
+from gpulab.sensors.host.workers import WorkerReader
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
 from gpulab.sensors.samples import Samples
@@ -66,13 +66,13 @@ class Sensors:
         *,
         period_ns: int = PERIOD_NS,
         nvml: Nvml | None = None,
-        host: Host | None = None,
+        host: HostSensors | None = None,
     ) -> None:
         self._worker_pids = worker_pids
         self._nvml = nvml or Nvml()
-        self._host = host or Host()
-        self._threads = Threads(threading.get_ident())
-        self._workers = Workers()
+        self._host = host or HostSensors()
+        self._threads = ThreadReader(threading.get_ident())
+        self._workers = WorkerReader()
         self._latest = Reading()
         self._gpu_samples = Samples(GPU_SAMPLES)
         self._host_samples = Samples(HOST_SAMPLES)
@@ -81,11 +81,11 @@ class Sensors:
         }
         # The host first: a hanging driver must not falsify the times of the host's samples.
         readers = [
-            Reader(what="CPU, memory and workers", read=self._read_host),
-            Reader(what="GPU sensors", read=self._read_gpus),
+            Reader(label="CPU, memory and workers", read=self._read_host),
+            Reader(label="GPU sensors", read=self._read_gpus),
         ]
         if on_tick is not None:
-            readers.append(Reader(what="the live panel", read=lambda _: on_tick()))
+            readers.append(Reader(label="the live panel", read=lambda _: on_tick()))
         self._sampler = Sampler(readers, period_ns=period_ns)
 
     @property
@@ -100,7 +100,7 @@ class Sensors:
 
     def start(self) -> None:
         """Start; the calling thread is the one whose current line is sampled."""
-        self._threads = Threads(threading.get_ident())
+        self._threads = ThreadReader(threading.get_ident())
         self._nvml.open()
         self._sampler.start()
 
@@ -111,7 +111,7 @@ class Sensors:
         finally:
             self._nvml.close()
 
-    def now(self) -> Reading:
+    def latest(self) -> Reading:
         """The latest readings; callable from any thread."""
         return self._latest
 
@@ -125,7 +125,7 @@ class Sensors:
         index_of = np.array([indices.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
         columns["device"] = index_of[columns["device"]]
         rows = GPU_SAMPLES.rows(columns)
-        return rows.where(rows["device"] >= 0)
+        return rows.select(rows["device"] >= 0)
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
@@ -138,9 +138,9 @@ class Sensors:
     def _read_host(self, tick: Tick) -> None:
         # The frame first: the main thread moves on while the rest is read.
         innermost = sys._current_frames().get(self._threads.recorded)
-        frame, inside = user_line(innermost), called(innermost)
+        frame, inside = user_line(innermost), called_function(innermost)
         del innermost  # it would keep the values of its variables alive
-        self._workers.watch(self._worker_pids())
+        self._workers.set_pids(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
         self._host_samples.append({**tick._asdict(), **values})
         texts = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
@@ -156,7 +156,7 @@ class Sensors:
         )
 
     def _read_gpus(self, tick: Tick) -> None:
-        answering = {gpu.index for gpu in self._nvml.answering}
+        answering = {gpu.index for gpu in self._nvml.available_gpus}
         readings = []
         for gpu in self._nvml.gpus:
             values = self._nvml.read(gpu)

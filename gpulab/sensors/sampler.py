@@ -28,25 +28,25 @@ class Tick(NamedTuple):
 class Reader:
     """A function called at every tick; `what` names it in gaps."""
 
-    what: str
+    label: str
     read: Callable[[Tick], None]
 
 
-class Schedule:
+class SamplingTimes:
     """Scheduled times `first + n * period`. Missed times are counted and not made up for."""
 
     def __init__(self, first_ns: int, period_ns: int) -> None:
         self.due_ns = first_ns
         self.period_ns = period_ns
         self.missed = 0
-        self.latest_ns = 0  # longest delay so far
+        self.max_delay_ns = 0  # longest delay so far
 
-    def take(self, now_ns: int) -> int:
+    def advance(self, now_ns: int) -> int:
         """Serve the due time and return the delay; the next due time is after now."""
         late_ns = now_ns - self.due_ns
         missed = late_ns // self.period_ns
         self.missed += missed
-        self.latest_ns = max(self.latest_ns, late_ns)
+        self.max_delay_ns = max(self.max_delay_ns, late_ns)
         self.due_ns += (missed + 1) * self.period_ns
         return late_ns
 
@@ -74,7 +74,7 @@ class Sampler:
         self._clock_ns, self._steady_ns = clock_ns, steady_ns
         self._ending = threading.Event()
         self._wait = wait or self._ending.wait
-        self._schedule = Schedule(steady_ns(), period_ns)
+        self._schedule = SamplingTimes(steady_ns(), period_ns)
         self._thread: threading.Thread | None = None
         self._failures: dict[str, tuple[int, Gap]] = {}
         self._in_a_row: dict[str, int] = {}
@@ -104,7 +104,7 @@ class Sampler:
     def start(self) -> None:
         """Start a thread with this thread's context: without it, ipykernel 7 cannot assign the output to a cell."""
         self._ending.clear()
-        self._schedule = Schedule(self._steady_ns(), self._period_ns)
+        self._schedule = SamplingTimes(self._steady_ns(), self._period_ns)
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._loop,), name="gpulab-sampler", daemon=True)
         self._thread.start()
@@ -121,7 +121,7 @@ class Sampler:
 
     def _loop(self) -> None:
         while not self._wait(max(0, self._schedule.due_ns - self._steady_ns()) / 1e9):
-            self._call(self._readers, self._schedule.take(self._steady_ns()))
+            self._call(self._readers, self._schedule.advance(self._steady_ns()))
         # The end is a measurement, too, unless one was taken just now.
         if self._schedule.due_ns - self._steady_ns() < self._period_ns // 2:
             self._call(self._readers, 0)
@@ -135,23 +135,23 @@ class Sampler:
             except Exception as error:  # one sensor must not end the others; it is reported as a gap
                 self._failed(reader, error)
             else:
-                self._in_a_row[reader.what] = 0
+                self._in_a_row[reader.label] = 0
 
     def _failed(self, reader: Reader, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"
-        gap = Gap(what=reader.what, why=f"reading failed with {cause}", fix="please report this as a bug in gpulab")
-        key = f"{reader.what}: {cause}"
+        gap = Gap(what=reader.label, why=f"reading failed with {cause}", fix="please report this as a bug in gpulab")
+        key = f"{reader.label}: {cause}"
         times, _ = self._failures.get(key, (0, gap))
         self._failures[key] = (times + 1, gap)
-        self._in_a_row[reader.what] = self._in_a_row.get(reader.what, 0) + 1
-        if self._in_a_row[reader.what] >= _MOST_FAILURES:
+        self._in_a_row[reader.label] = self._in_a_row.get(reader.label, 0) + 1
+        if self._in_a_row[reader.label] >= _MOST_FAILURES:
             self._readers.remove(reader)
 
     def _loss(self) -> Gap:
         planned = self.ticks + self.missed
         return Gap(
             what=f"{self.missed} of {planned} sensor readings",
-            why=f"the sampling thread was delayed, once for {duration(self._schedule.latest_ns)}: "
+            why=f"the sampling thread was delayed, once for {duration(self._schedule.max_delay_ns)}: "
             "code held the GIL, or the machine is overloaded",
             fix="nothing to do; these moments are missing from the sensors, not from the trace",
         )

@@ -16,14 +16,14 @@ class Board:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class DeviceId:
     """A device that CUDA can use: a board, or one MIG instance of it."""
 
     board: int
     instance: int | None = None
 
 
-def visible(boards: Sequence[Board], setting: str | None) -> tuple[Place, ...]:
+def enumerate_devices(boards: Sequence[Board], setting: str | None) -> tuple[DeviceId, ...]:
     """Devices that CUDA enumerates under this CUDA_VISIBLE_DEVICES (None: not set); the first is CUDA's device 0.
 
     The rules are CUDA's: entries are numbers or prefixes of UUIDs; the first invalid entry hides itself and all that
@@ -37,8 +37,8 @@ def visible(boards: Sequence[Board], setting: str | None) -> tuple[Place, ...]:
     return tuple(instances[:1] or devices)
 
 
-def _devices_in_list(boards: Sequence[Board], setting: str) -> list[Place]:
-    devices: list[Place] = []
+def _devices_in_list(boards: Sequence[Board], setting: str) -> list[DeviceId]:
+    devices: list[DeviceId] = []
     for entry in setting.split(","):
         device = _device_by_name(boards, entry.strip())
         if device is None:
@@ -49,18 +49,18 @@ def _devices_in_list(boards: Sequence[Board], setting: str) -> list[Place]:
     return devices
 
 
-def _device_by_name(boards: Sequence[Board], entry: str) -> Place | None:
+def _device_by_name(boards: Sequence[Board], entry: str) -> DeviceId | None:
     if entry.isdecimal():
         return _board_device(boards, int(entry)) if int(entry) < len(boards) else None
     if not entry.startswith(("GPU-", "MIG-")):
         return None
     matches = [
-        Place(board=index)
+        DeviceId(board=index)
         for index, board in enumerate(boards)
         if not board.mig and board.uuid is not None and board.uuid.startswith(entry)
     ]
     matches += [
-        Place(board=index, instance=number)
+        DeviceId(board=index, instance=number)
         for index, board in enumerate(boards)
         for number, uuid in enumerate(board.instances)
         if uuid.startswith(entry)
@@ -68,9 +68,9 @@ def _device_by_name(boards: Sequence[Board], entry: str) -> Place | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def _board_device(boards: Sequence[Board], index: int) -> Place | None:
+def _board_device(boards: Sequence[Board], index: int) -> DeviceId | None:
     """A board by number; with MIG, its first instance; None if it has no usable one."""
     board = boards[index]
     if not board.mig:
-        return Place(board=index)
-    return Place(board=index, instance=0) if board.instances else None
+        return DeviceId(board=index)
+    return DeviceId(board=index, instance=0) if board.instances else None

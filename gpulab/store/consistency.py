@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulab.run import FIELDS, Run
+from gpulab.run import TABLE_FIELDS, Run
 from gpulab.tables import SIDE_TABLES
 
 _MAX_TIME_NS = 2**62  # the sum of a start and a duration fits in 64 bits
 _TIMES = ("start_ns", "end_ns", "at_ns", "dur_ns")
 
 
-def fault(run: Run) -> str | None:
+def find_inconsistency(run: Run) -> str | None:
     """The first violated condition; None if all hold."""
     return next((problem for check in (_references, _side_tables, _times) for problem in check(run)), None)
 
@@ -34,7 +34,7 @@ def _references(run: Run) -> Iterator[str]:
 
 def _side_tables(run: Run) -> Iterator[str]:
     """Rows of a side table are in the order of their events, at most one per event."""
-    for field, table in FIELDS.items():
+    for field, table in TABLE_FIELDS.items():
         if table in SIDE_TABLES:
             event = getattr(run, field)["event"]
             if len(event) and not 0 <= event.min() <= event.max() < len(run.event_rows):
@@ -48,7 +48,7 @@ def _times(run: Run) -> Iterator[str]:
     spans = (*run.recording.windows_ns, *run.recording.pauses_ns, (run.span_ns, run.began_ns or 0))
     if any(abs(time) > _MAX_TIME_NS for span in spans for time in span) or run.span_ns < 0:
         yield "a time of the run is out of range"
-    for field, table in FIELDS.items():
+    for field, table in TABLE_FIELDS.items():
         for column in table.columns:
             if column.name in _TIMES:
                 times = getattr(run, field)[column.name]

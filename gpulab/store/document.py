@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
-from gpulab.run import FIELDS, Run
-from gpulab.store.format import MAJOR, META, MINOR, UPGRADE, Schema, refusal
+from gpulab.run import TABLE_FIELDS, Run
+from gpulab.store.format import MAJOR, METADATA_PART, MINOR, UPGRADE, Schema, invalid_run_error
 
 _FORMAT = "gpulab run"
 
@@ -35,9 +35,11 @@ class _Body(msgspec.Struct):
     sha256: dict[str, str]
 
 
-def encoded(run: Run, sha256: Mapping[str, str]) -> bytes:
+def encode_document(run: Run, sha256: Mapping[str, str]) -> bytes:
     """The run.json of a run with these checksums. Raises TypeError or ValueError for unsupported values."""
-    values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in FIELDS}
+    values = {
+        field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in TABLE_FIELDS
+    }
     document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": values}
     builtins = _utf8_only(msgspec.to_builtins(document, enc_hook=_to_builtin))
     text = msgspec.json.format(msgspec.json.encode(builtins), indent=1)
@@ -45,12 +47,12 @@ def encoded(run: Run, sha256: Mapping[str, str]) -> bytes:
     return text
 
 
-def decoded(text: bytes) -> Document:
+def decode_document(text: bytes) -> Document:
     """Read a run.json. Raises StoreError if it is damaged, of another format, or too new."""
     try:
         return _decoded(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise refusal(f"its {META} is damaged ({error})") from error
+        raise invalid_run_error(f"its {METADATA_PART} is damaged ({error})") from error
 
 
 def _decoded(text: bytes) -> Document:
@@ -63,10 +65,10 @@ def _decoded(text: bytes) -> Document:
 
 def _check_format(head: _Head) -> None:
     if head.format != _FORMAT:
-        raise refusal(f"it contains a {head.format!r}", "use a file that gpulab.save(...) wrote")
+        raise invalid_run_error(f"it contains a {head.format!r}", "use a file that gpulab.save(...) wrote")
     if head.schema[0] > MAJOR:
         newer = f"it was written by a newer gpulab (file schema {head.schema[0]}, this one reads {MAJOR})"
-        raise refusal(newer, UPGRADE)
+        raise invalid_run_error(newer, UPGRADE)
     if head.schema < (1, 0):
         raise ValueError(f"there is no schema {head.schema[0]}.{head.schema[1]}")
 
@@ -74,7 +76,7 @@ def _check_format(head: _Head) -> None:
 def _fields(stored: Mapping[str, msgspec.Raw]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Values of the known fields, and names of the others."""
     hints = get_type_hints(Run)
-    run_fields = {field.name: field for field in dataclasses.fields(Run) if field.name not in FIELDS}
+    run_fields = {field.name: field for field in dataclasses.fields(Run) if field.name not in TABLE_FIELDS}
     for name, field in run_fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in stored:

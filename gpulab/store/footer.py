@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.store.thrift import Reader
+from gpulab.store.thrift import ThriftReader
 
 # Field numbers of the format, by struct.
 _ROWS, _SCHEMA, _COUNT, _GROUPS, _LAST_OF_FILE = 2, 2, 3, 4, 7  # of the file; larger ones mean encryption
@@ -42,14 +42,14 @@ class Footer:
     chunks: Mapping[str, Sequence[tuple[int, int]]]
 
 
-def footer(text: bytes) -> Footer:
+def parse_footer(text: bytes) -> Footer:
     """Read the footer. Raises ValueError if it contains anything that gpulab never writes."""
     length = int.from_bytes(text[-8:-4], "little")
     end = len(text) - 8
     if not (text.startswith(_MAGIC) and text.endswith(_MAGIC) and 0 < length <= min(_FOOTER_BYTES, end - 4)):
         raise ValueError("it is not a Parquet file, or ends early")
     try:
-        return _footer(Reader(text, end - length, end).struct(), end - length)
+        return _footer(ThriftReader(text, end - length, end).struct(), end - length)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError("its description is incomplete") from error
 
@@ -105,7 +105,7 @@ def unpacked_bytes(text: bytes, chunks: Sequence[tuple[int, int]]) -> int:
 
 def _page(text: bytes, at: int, end: int) -> tuple[int, int]:
     """Uncompressed size of a page, and position of the next one."""
-    reader = Reader(text, at, end)
+    reader = ThriftReader(text, at, end)
     fields = reader.struct()
     try:
         size, length = fields[_UNPACKED], fields[_PACKED]

@@ -9,23 +9,23 @@ MAJOR, MINOR = 1, 0
 Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"
-META = "run.json"
-META_BYTES = 16 * 2**20  # upper limit; the metadata of a run takes a few kB
-FILE_BYTES = 2**31 - 1  # upper limit of a zip file without extensions; some 300 million events
+METADATA_PART = "run.json"
+MAX_METADATA_BYTES = 16 * 2**20  # upper limit; the metadata of a run takes a few kB
+MAX_FILE_BYTES = 2**31 - 1  # upper limit of a zip file without extensions; some 300 million events
 
 _MAX_REASON_LENGTH = 300  # characters
 
-WHOLE = "the file may be incomplete: copy it again, or record the run again"
-TRUST = "open only files that you trust"
+COPY_AGAIN = "the file may be incomplete: copy it again, or record the run again"
+TRUSTED_FILES_ONLY = "open only files that you trust"
 UPGRADE = "pip install --upgrade gpulab"
 
 
-def part(table: Table) -> str:
+def part_name(table: Table) -> str:
     """Name of the part with this table."""
     return f"{table.name}.parquet"
 
 
-def refusal(why: str, fix: str = WHOLE) -> StoreError:
+def invalid_run_error(why: str, fix: str = COPY_AGAIN) -> StoreError:
     """The error for a file that is not a valid run; the caller adds the file name."""
     short = why if len(why) <= _MAX_REASON_LENGTH else f"{why[:_MAX_REASON_LENGTH]} ..."  # it may quote the file
     return StoreError("The file cannot be read as a run.", why=short, fix=fix)

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.run import FIELDS, Gap, Run
+from gpulab.run import TABLE_FIELDS, Gap, Run
 from gpulab.store.format import UPGRADE, Schema
-from gpulab.tables import EVENTS, SIDE_TABLES, Kind, MarkKind, StallKind
+from gpulab.tables import EVENTS, SIDE_TABLES, EventKind, MarkKind, StallKind
 
 _MAX_NAMES, _MAX_NAME_LENGTH = 10, 100  # in a gap: number of names, and characters of each
 
 
-def of_known_kinds(run: Run) -> tuple[Run, list[str]]:
+def drop_unknown_kinds(run: Run) -> tuple[Run, list[str]]:
     """Drop rows of unknown kinds; returns the run and a description of these rows."""
     ignored = []
-    for field, kinds in (("event_rows", Kind), ("mark_rows", MarkKind), ("stall_rows", StallKind)):
+    for field, kinds in (("event_rows", EventKind), ("mark_rows", MarkKind), ("stall_rows", StallKind)):
         rows = getattr(run, field)
         is_known = np.isin(rows["kind"], [int(kind) for kind in kinds])
         if not is_known.all():
             ignored.append(f"{rows.table.name}: {int((~is_known).sum())} rows of an unknown kind")
-            changed: dict[str, Any] = {field: rows.where(is_known)}
+            changed: dict[str, Any] = {field: rows.select(is_known)}
             run = replace(run, **changed, **(_side_tables(run, is_known) if rows.table is EVENTS else {}))
     return run, ignored
 
 
-def noted(run: Run, ignored: Sequence[str], schema: Schema) -> Run:
+def with_ignored_parts(run: Run, ignored: Sequence[str], schema: Schema) -> Run:
     """The run with a gap that lists the ignored parts, if there are any."""
     if not ignored:
         return run
@@ -47,9 +47,9 @@ def _side_tables(run: Run, mask: NDArray[np.bool_]) -> dict[str, Any]:
     """The side tables of the events in the mask, with new event numbers."""
     new_index = np.cumsum(mask, dtype=np.int32) - 1
     sides: dict[str, Any] = {}
-    for field, table in FIELDS.items():
+    for field, table in TABLE_FIELDS.items():
         if table in SIDE_TABLES:
             rows = getattr(run, field)
-            rows = rows.where(mask[rows["event"]])
+            rows = rows.select(mask[rows["event"]])
             sides[field] = table.rows({**rows.columns, "event": new_index[rows["event"]]})
     return sides

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.rows import Array, Rows, Words
+from gpulab.rows import Array, Rows, TextColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ _DELTA_ENCODED = {"event", "start_ns", "end_ns", "at_ns", "process_cpu_ns", "pro
 _PLAIN_ENCODED = {"correlation", "wait_on_correlation"}
 
 
-def packed(rows: Rows) -> bytes:
+def encode_table(rows: Rows) -> bytes:
     """Encode the rows as a Parquet file."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -44,11 +44,11 @@ def packed(rows: Rows) -> bytes:
     return buffer.getvalue()
 
 
-def _to_arrow(values: Array | Words) -> pa.Array:
+def _to_arrow(values: Array | TextColumn) -> pa.Array:
     """Convert to Arrow without copying. pa.array would import pandas: 0.3 s and 60 MB."""
     import pyarrow as pa
 
-    if isinstance(values, Words):
+    if isinstance(values, TextColumn):
         validity = pa.py_buffer(np.packbits(values.codes >= 0, bitorder="little"))
         buffers = [validity, pa.py_buffer(values.codes)]
         kind = pa.dictionary(pa.int32(), pa.string())

@@ -8,13 +8,13 @@ import stat
 from pathlib import Path
 
 from gpulab.errors import StoreError
-from gpulab.run import FIELDS, Run
+from gpulab.run import TABLE_FIELDS, Run
 from gpulab.store import newer
 from gpulab.store.archive import Archive
-from gpulab.store.consistency import fault
-from gpulab.store.document import Document, decoded
-from gpulab.store.format import META, part, refusal
-from gpulab.store.unpacking import Allowance, unpacked
+from gpulab.store.consistency import find_inconsistency
+from gpulab.store.document import Document, decode_document
+from gpulab.store.format import METADATA_PART, invalid_run_error, part_name
+from gpulab.store.unpacking import MemoryAllowance, decode_table
 
 _MAX_BYTES = 8 * 2**30
 # A run takes 10 to 25 times the memory of its file; a malicious file could take any multiple.
@@ -27,24 +27,24 @@ def is_run(path: str | os.PathLike[str]) -> bool:
         if not Path(path).is_file():
             return False
         with Path(path).open("rb") as file:
-            head = file.read(30 + len(META))
+            head = file.read(30 + len(METADATA_PART))
     except (OSError, ValueError):
         return False
-    return head.startswith(b"PK\x03\x04") and head[30:] == META.encode()
+    return head.startswith(b"PK\x03\x04") and head[30:] == METADATA_PART.encode()
 
 
-def open(path: str | os.PathLike[str], *, most_bytes: int = _MAX_BYTES) -> Run:
+def open(path: str | os.PathLike[str], *, max_bytes: int = _MAX_BYTES) -> Run:
     """Read a saved run, equal in every field. Raises StoreError if the file is not a run, damaged, or too new.
 
-    A run that would take more than `most_bytes` of memory is rejected before it is read.
+    A run that would take more than `max_bytes` of memory is rejected before it is read.
     """
     source = Path(path)
     message = f"{source} cannot be read as a run."
     try:
         if not stat.S_ISREG(source.stat().st_mode):
-            raise refusal("it is not a file", "use a file that gpulab.save(...) wrote")
+            raise invalid_run_error("it is not a file", "use a file that gpulab.save(...) wrote")
         with source.open("rb") as file:
-            return _run(Archive(file), most_bytes)
+            return _run(Archive(file), max_bytes)
     except StoreError as error:
         raise StoreError(message, why=error.why, fix=error.fix) from error
     except MemoryError as error:
@@ -57,29 +57,33 @@ def open(path: str | os.PathLike[str], *, most_bytes: int = _MAX_BYTES) -> Run:
 
 def _run(archive: Archive, most_bytes: int) -> Run:
     """The run, with a gap in `recording.left_out` if the file contains parts that this version does not know."""
-    document = decoded(archive.read(META))
+    document = decode_document(archive.read(METADATA_PART))
     texts = _tables(archive, document)
-    allowance = Allowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
+    allowance = MemoryAllowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
     fields, ignored = dict(document.fields), [*document.unknown]
-    for field, table in FIELDS.items():
-        if (text := texts.pop(part(table), None)) is not None:
-            fields[field], unknown = unpacked(table, text, allowance)
+    for field, table in TABLE_FIELDS.items():
+        if (text := texts.pop(part_name(table), None)) is not None:
+            fields[field], unknown = decode_table(table, text, allowance)
             ignored += [f"{table.name}: {name}" for name in unknown]
-    known_parts = {META, *map(part, FIELDS.values())}
+    known_parts = {METADATA_PART, *map(part_name, TABLE_FIELDS.values())}
     ignored += [name for name in archive.parts if name not in known_parts]
     run = Run(**fields)
-    if (problem := fault(run)) is not None:
-        raise refusal(f"it is damaged: {problem}")
-    run, of_unknown_kinds = newer.of_known_kinds(run)
-    return newer.noted(run, [*ignored, *of_unknown_kinds], document.schema)
+    if (problem := find_inconsistency(run)) is not None:
+        raise invalid_run_error(f"it is damaged: {problem}")
+    run, of_unknown_kinds = newer.drop_unknown_kinds(run)
+    return newer.with_ignored_parts(run, [*ignored, *of_unknown_kinds], document.schema)
 
 
 def _tables(archive: Archive, document: Document) -> dict[str, bytes]:
     """Content of the parts with tables. Raises StoreError if one is missing or was changed."""
-    texts = {part(table): archive.read(part(table)) for table in FIELDS.values() if part(table) in archive.parts}
+    texts = {
+        part_name(table): archive.read(part_name(table))
+        for table in TABLE_FIELDS.values()
+        if part_name(table) in archive.parts
+    }
     for name in sorted({f"{table}.parquet" for table in document.sha256} - set(archive.parts)):
-        raise refusal(f"its {name} is missing")
+        raise invalid_run_error(f"its {name} is missing")
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != document.sha256.get(name.removesuffix(".parquet")):
-            raise refusal(f"its {name} is damaged: its SHA-256 is wrong")
+            raise invalid_run_error(f"its {name} is damaged: its SHA-256 is wrong")
     return texts

@@ -12,7 +12,7 @@ _MAX_DEPTH = 12
 _TRUE, _FALSE, _BYTE, _SHORT, _INT, _LONG, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-class Reader:
+class ThriftReader:
     """Reads structs from `at` on, never beyond `end`."""
 
     def __init__(self, text: bytes, at: int, end: int) -> None:

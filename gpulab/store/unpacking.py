@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.columns import Column
-from gpulab.rows import Array, Rows, Table, Words, absent
-from gpulab.store.footer import Footer, footer, unpacked_bytes
-from gpulab.store.format import TRUST, refusal
+from gpulab.rows import Array, Rows, Table, TextColumn, absent_value
+from gpulab.store.footer import Footer, parse_footer, unpacked_bytes
+from gpulab.store.format import TRUSTED_FILES_ONLY, invalid_run_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,19 +26,19 @@ _DTYPES |= {"bool": "bool", "float": "float32", "double": "float64"}
 
 
 @dataclass
-class Allowance:
+class MemoryAllowance:
     """Memory that a run may still take: sizes in a file are subtracted before any memory is allocated."""
 
     bytes: int
 
-    def take(self, size: int, name: str) -> None:
+    def reserve(self, size: int, name: str) -> None:
         """Subtract a size. Raises StoreError if not enough is left."""
         self.bytes -= size
         if self.bytes < 0:
-            raise refusal(f"its {name} would take more memory than a run of its size can", TRUST)
+            raise invalid_run_error(f"its {name} would take more memory than a run of its size can", TRUSTED_FILES_ONLY)
 
 
-def unpacked(table: Table, text: bytes, allowance: Allowance) -> tuple[Rows, tuple[str, ...]]:
+def decode_table(table: Table, text: bytes, allowance: MemoryAllowance) -> tuple[Rows, tuple[str, ...]]:
     """The rows of a table, and names of unknown columns; a column that is missing in the file is absent.
 
     Raises StoreError if the file is damaged or takes too much memory.
@@ -47,31 +47,31 @@ def unpacked(table: Table, text: bytes, allowance: Allowance) -> tuple[Rows, tup
 
     name = table.name
     try:
-        file_footer = footer(text)
+        file_footer = parse_footer(text)
         present = [column for column in table.columns if _has_column(column, file_footer)]
         # Whatever its dtype, a number takes at most 8 bytes while it is decoded.
-        allowance.take(8 * len(table.columns) * file_footer.rows, name)
-        allowance.take(
+        allowance.reserve(8 * len(table.columns) * file_footer.rows, name)
+        allowance.reserve(
             unpacked_bytes(text, [chunk for column in present for chunk in file_footer.chunks[column.name]]), name
         )
         columns = _read(present, text) if file_footer.rows else {}
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise refusal(f"the table {name} is damaged: {why}") from error
+        raise invalid_run_error(f"the table {name} is damaged: {why}") from error
     for values in columns.values():
-        if isinstance(values, Words):
-            allowance.take(_STRING_BYTES * len(values.vocabulary), name)
+        if isinstance(values, TextColumn):
+            allowance.reserve(_STRING_BYTES * len(values.vocabulary), name)
     if any(len(values) != file_footer.rows for values in columns.values()):
-        raise refusal(f"the table {name} is damaged: its columns differ in length")
+        raise invalid_run_error(f"the table {name} is damaged: its columns differ in length")
     for column in table.columns:
         if column.name not in columns:
             if column.name in _REQUIRED and column not in present:
-                raise refusal(f"the table {name} lacks its column {column.name}")
+                raise invalid_run_error(f"the table {name} lacks its column {column.name}")
             columns[column.name] = _absent_column(column, file_footer.rows)
     return table.rows(columns), tuple(column for column in file_footer.types if column not in columns)
 
 
-def _read(columns: Sequence[Column], text: bytes) -> dict[str, Array | Words]:
+def _read(columns: Sequence[Column], text: bytes) -> dict[str, Array | TextColumn]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -92,7 +92,7 @@ def _has_column(column: Column, file_footer: Footer) -> bool:
     return True
 
 
-def _column(column: Column, values: pa.ChunkedArray) -> Array | Words:
+def _column(column: Column, values: pa.ChunkedArray) -> Array | TextColumn:
     import pyarrow as pa
 
     chunks = values.unify_dictionaries().chunks
@@ -117,28 +117,28 @@ def _as_numpy(values: pa.Array, dtype: np.dtype[Any]) -> Array:
     """The same memory, unless values are absent. Arrow's to_numpy would import pandas: 0.3 s and 60 MB."""
     validity, data = values.buffers()
     if not len(values) or data is None:
-        return np.full(len(values), absent(dtype), dtype)
+        return np.full(len(values), absent_value(dtype), dtype)
     rows = slice(values.offset, values.offset + len(values))
     array = _bits(data, rows) if dtype.kind == "b" else np.frombuffer(data, dtype)[rows]
-    return np.where(_bits(validity, rows), array, absent(dtype)) if values.null_count else array
+    return np.where(_bits(validity, rows), array, absent_value(dtype)) if values.null_count else array
 
 
 def _bits(buffer: pa.Buffer, rows: slice) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")[rows].view(np.bool_)
 
 
-def _text_column(column: Column, values: pa.Array) -> Words:
+def _text_column(column: Column, values: pa.Array) -> TextColumn:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(values.type) or values.dictionary.null_count:
         raise ValueError(f"its column {column.name} contains {values.type}, not text")
     values.validate(full=True)
     codes = _as_numpy(values.indices.cast(pa.int32()), np.dtype(np.int32))
-    return Words(codes, tuple(values.dictionary.cast(pa.string()).to_pylist()))
+    return TextColumn(codes, tuple(values.dictionary.cast(pa.string()).to_pylist()))
 
 
-def _absent_column(column: Column, count: int) -> Array | Words:
+def _absent_column(column: Column, count: int) -> Array | TextColumn:
     if column.dtype == "words":
-        return Words(np.full(count, -1, np.int32), ())
+        return TextColumn(np.full(count, -1, np.int32), ())
     dtype = np.dtype(column.dtype)
-    return np.full(count, absent(dtype), dtype)
+    return np.full(count, absent_value(dtype), dtype)

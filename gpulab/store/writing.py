@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpulab.errors import StoreError
-from gpulab.run import FIELDS, Run
-from gpulab.store.consistency import fault
-from gpulab.store.document import encoded
-from gpulab.store.format import META, META_BYTES, SUFFIX, part
-from gpulab.store.packing import packed
+from gpulab.run import TABLE_FIELDS, Run
+from gpulab.store.consistency import find_inconsistency
+from gpulab.store.document import encode_document
+from gpulab.store.format import MAX_METADATA_BYTES, METADATA_PART, SUFFIX, part_name
+from gpulab.store.packing import encode_table
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> Path:
@@ -29,7 +29,7 @@ def save(run: Run, path: str | os.PathLike[str]) -> Path:
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     message = f"The run {run.name!r} could not be saved to {target}."
     advice = "fix the code that created the run"
-    if (problem := fault(run)) is not None:
+    if (problem := find_inconsistency(run)) is not None:
         raise StoreError(message, why=problem, fix=advice)
     try:
         with unfinished.open("xb") as file:
@@ -48,17 +48,17 @@ def save(run: Run, path: str | os.PathLike[str]) -> Path:
 
 
 def _write(run: Run, file: BinaryIO) -> None:
-    rows = {table: getattr(run, field) for field, table in FIELDS.items()}
-    tables = {table: packed(rows[table]) for table in rows if len(rows[table])}
+    rows = {table: getattr(run, field) for field, table in TABLE_FIELDS.items()}
+    tables = {table: encode_table(rows[table]) for table in rows if len(rows[table])}
     sums = {table.name: hashlib.sha256(text).hexdigest() for table, text in tables.items()}
-    meta = encoded(run, sums)
-    if len(meta) > META_BYTES:
-        raise ValueError(f"its metadata takes {len(meta):,} bytes, more than the maximum of {META_BYTES:,}")
+    meta = encode_document(run, sums)
+    if len(meta) > MAX_METADATA_BYTES:
+        raise ValueError(f"its metadata takes {len(meta):,} bytes, more than the maximum of {MAX_METADATA_BYTES:,}")
     with zipfile.ZipFile(file, "w", allowZip64=False) as archive:
         # First, because `is_run` recognises a file by it.
-        archive.writestr(_member(META), meta, zipfile.ZIP_DEFLATED)
+        archive.writestr(_member(METADATA_PART), meta, zipfile.ZIP_DEFLATED)
         for table, text in tables.items():
-            archive.writestr(_member(part(table)), text)
+            archive.writestr(_member(part_name(table)), text)
 
 
 def _member(name: str) -> zipfile.ZipInfo:

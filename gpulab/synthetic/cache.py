@@ -16,7 +16,7 @@ from platformdirs import user_cache_path
 from gpulab.errors import GpulabError
 
 VARIABLE, LIMIT_VARIABLE = "GPULAB_CACHE", "GPULAB_CACHE_MB"
-USUAL_LIMIT_MB = 500
+DEFAULT_LIMIT_MB = 500
 _READY = ".ready"  # written last: a folder without it is incomplete
 
 
@@ -28,18 +28,18 @@ def path() -> Path:
 
 def limit_bytes() -> int:
     """Return the size limit. Raises GpulabError if the variable is not a number."""
-    setting = os.environ.get(LIMIT_VARIABLE, "").strip() or str(USUAL_LIMIT_MB)
+    setting = os.environ.get(LIMIT_VARIABLE, "").strip() or str(DEFAULT_LIMIT_MB)
     if not setting.isdigit():
         raise GpulabError(
             "The size limit of the cache is invalid.",
             why=f"{LIMIT_VARIABLE} is {setting!r}, which is not a whole number of megabytes",
-            fix=f"set it to a whole number, or unset it to use {USUAL_LIMIT_MB}",
+            fix=f"set it to a whole number, or unset it to use {DEFAULT_LIMIT_MB}",
         )
     return int(setting) * 1_000_000
 
 
-def made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder with this name; call `make` to fill it if it does not exist yet.
+def cached_folder(name: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder with this name; call `fill` to fill it if it does not exist yet.
 
     If two processes need the same data, both generate it, and the first result is kept. Raises GpulabError if the cache
     cannot be written.
@@ -52,7 +52,7 @@ def made(name: str, make: Callable[[Path], None]) -> Path:
         path().mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path()))
         try:
-            make(unfinished)
+            fill(unfinished)
             (unfinished / _READY).touch()
             _publish(unfinished, folder)
         finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpulab.errors import GpulabError
-from gpulab.synthetic.cache import made
+from gpulab.synthetic.cache import cached_folder
 
 GRAIN = 12.0  # standard deviation of the noise; without it, decoding is almost free
 
@@ -34,4 +34,4 @@ def images(count: int = 64, side: int = 256, seed: int = 0) -> list[Path]:
             grainy = (large + random_state.normal(0, GRAIN, (side, side, 1))).clip(0, 255).astype(np.uint8)
             Image.fromarray(grainy).save(folder / f"{index:05d}.jpg", quality=90)
 
-    return sorted(made(f"images-{count}-{side}-{seed}", make).glob("*.jpg"))
+    return sorted(cached_folder(f"images-{count}-{side}-{seed}", make).glob("*.jpg"))

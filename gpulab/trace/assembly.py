@@ -6,26 +6,34 @@ import numpy as np
 
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Machine, Recording, Run, Source
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind
 from gpulab.trace import metadata
 from gpulab.trace.columns.categories import loader_has_workers
-from gpulab.trace.columns.columns import Found
+from gpulab.trace.columns.columns import TraceTables
 from gpulab.trace.reading.batches import Header
 from gpulab.trace.reading.limits import ENDS_EARLY, Losses
 
 # Kinds of events that identify the thread of the training loop, best first.
-_LOOP_KINDS = (Kind.STEP, Kind.LOADER, Kind.LAUNCH, Kind.OP, Kind.PYTHON, Kind.ANNOTATION, Kind.RUNTIME)
+_LOOP_KINDS = (
+    EventKind.STEP,
+    EventKind.LOADER,
+    EventKind.LAUNCH,
+    EventKind.OP,
+    EventKind.PYTHON,
+    EventKind.ANNOTATION,
+    EventKind.RUNTIME,
+)
 
 
-def as_run(name: str, tables: Found, header: Header, losses: Losses) -> Run:
+def assemble_run(name: str, tables: TraceTables, header: Header, losses: Losses) -> Run:
     """The run recorded in a trace."""
     rows = tables.rows
     began_ns = metadata.began_ns(header, tables.zero_ns)
     machine = metadata.machine(header)
     loaders, loader_fact = _loaders(rows)
     facts = metadata.facts(header) | loader_fact
-    if losses.mended:
-        facts["mended"] = ", ".join(sorted(losses.mended))
+    if losses.repairs:
+        facts["mended"] = ", ".join(sorted(losses.repairs))
     recording = Recording(
         windows_ns=((0, _complete_until_ns(rows, tables.span_ns, losses)),) if len(rows) else (),
         activities=_activities(rows),
@@ -80,8 +88,8 @@ def _device(rows: Rows, machine: Machine) -> str:
 def _activities(rows: Rows) -> tuple[str, ...]:
     """Recorded activities in torch.profiler's terms; "cuda" also stands for AMD GPUs."""
     kinds = set(np.unique(rows["kind"]).tolist())
-    cpu = kinds & {Kind.OP, Kind.ANNOTATION, Kind.STEP, Kind.LOADER, Kind.PYTHON}
-    cuda = kinds & {*DEVICE_KINDS, *RUNTIME_KINDS, Kind.SYNC_RECORD}
+    cpu = kinds & {EventKind.OP, EventKind.ANNOTATION, EventKind.STEP, EventKind.LOADER, EventKind.PYTHON}
+    cuda = kinds & {*DEVICE_KINDS, *RUNTIME_KINDS, EventKind.SYNC_RECORD}
     return tuple(activity for activity, events in (("cpu", cpu), ("cuda", cuda)) if events)
 
 
@@ -96,7 +104,7 @@ def _main_thread(rows: Rows) -> int:
     # A range carried over from another thread is not proof that this thread does any work.
     size = max(map(len, counts.values()))
     padded = {kind: np.pad(count, (0, size - len(count))) for kind, count in counts.items()}
-    is_working = (padded[Kind.OP] + padded[Kind.LAUNCH]) > 0
+    is_working = (padded[EventKind.OP] + padded[EventKind.LAUNCH]) > 0
     for kind in _LOOP_KINDS:
         event_counts = padded[kind] * is_working if is_working.any() else padded[kind]
         if event_counts.any():
@@ -106,7 +114,7 @@ def _main_thread(rows: Rows) -> int:
 
 def _loaders(rows: Rows) -> tuple[tuple[Loader, ...], dict[str, str]]:
     """The DataLoaders of a trace, which shows only whether they have workers."""
-    names = rows.of_kind(Kind.LOADER).words("name")
+    names = rows.of_kind(EventKind.LOADER).text("name")
     codes = dict.fromkeys(names.codes.tolist())
     kinds = {loader_has_workers(names.vocabulary[code]) for code in codes}
     loaders = tuple(Loader(workers=0 if has_workers is False else None) for has_workers in kinds)
@@ -114,7 +122,7 @@ def _loaders(rows: Rows) -> tuple[tuple[Loader, ...], dict[str, str]]:
     return loaders, {"loader": ", ".join(sorted(labels[kind] for kind in kinds))} if kinds else {}
 
 
-def _gaps(tables: Found) -> tuple[Gap, ...]:
+def _gaps(tables: TraceTables) -> tuple[Gap, ...]:
     return tuple(
         Gap(what=f"{count:,} events of category {category!r}", why="gpulab does not know this category", fix="")
         for category, count in sorted(tables.unknown.items())

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
-from gpulab.trace.assembly import as_run
-from gpulab.trace.columns.columns import Columns, Found
-from gpulab.trace.reading.batches import CLOSEST, NO_HEADER, Batch, Header, How
-from gpulab.trace.reading.damaged import salvage
-from gpulab.trace.reading.decoder import parse_ending, parse_events
-from gpulab.trace.reading.header import header_after, header_around, joined
-from gpulab.trace.reading.limits import EVENT_LIMIT, GIVEN_UP, METADATA, MIB, UNREADABLE, Limits, Losses
-from gpulab.trace.reading.pieces import Piece, Pieces, Place, Start, find_events
-from gpulab.trace.reading.text_blocks import FIX, Progress, blocks, label
+from gpulab.trace.assembly import assemble_run
+from gpulab.trace.columns.columns import ColumnBuilder, TraceTables
+from gpulab.trace.reading.batches import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
+from gpulab.trace.reading.damaged import read_damaged_chunk
+from gpulab.trace.reading.decoder import parse_events, parse_last_chunk
+from gpulab.trace.reading.header import merge_headers, parse_header_after, parse_header_around
+from gpulab.trace.reading.limits import EVENT_LIMIT, METADATA, MIB, TOO_MUCH_DAMAGE, UNREADABLE, Limits, Losses
+from gpulab.trace.reading.pieces import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
+from gpulab.trace.reading.text_blocks import FIX, Progress, file_label, read_blocks
 
 _CHEAP_BYTES = 64 * MIB  # of text
 _COMPRESSION_RATIO = 16  # text to file; traces compress 9 to 30 times
@@ -27,11 +27,11 @@ _SHAPES_SKIPPED = Gap(
     why="they are recorded, but were not read: the file is large and they take a fifth of the reading time",
     fix="gpulab.load(path, shapes=True)",
 )
-Origin = str | os.PathLike[str] | bytes
+TraceSource = str | os.PathLike[str] | bytes
 
 
 def read(
-    source: Origin,
+    source: TraceSource,
     *,
     name: str | None = None,
     limits: Limits | None = None,
@@ -48,7 +48,7 @@ def read(
     origin = source if isinstance(source, bytes) else Path(source)
     reader = _Reader(origin, limits or Limits(), progress, _is_small(origin) if shapes is None else shapes)
     tables, head = reader.run()
-    run = as_run(name or _default_name(origin), tables, head, reader.losses)
+    run = assemble_run(name or _default_name(origin), tables, head, reader.losses)
     if shapes is None and reader.left_shapes:
         recording = replace(run.recording, left_out=(*run.recording.left_out, _SHAPES_SKIPPED))
         run = replace(run, recording=recording)
@@ -71,50 +71,50 @@ class _Reader:
 
     def __init__(self, origin: Path | bytes, limits: Limits, progress: Progress | None, shapes: bool) -> None:
         self._origin, self._limits, self._progress = origin, limits, progress
-        self._columns = Columns(shapes=shapes)
+        self._columns = ColumnBuilder(shapes=shapes)
         self._first_bytes = 0 if shapes else _CHEAP_BYTES // 4  # of the text, which are searched for shapes
         self.left_shapes = False  # the trace has shapes, and they were not read
-        self._options = How()
+        self._options = ReadOptions()
         self.losses = Losses()
 
-    def run(self) -> tuple[Found, Header]:
+    def run(self) -> tuple[TraceTables, Header]:
         """All rows and the metadata. Raises TraceError if there are none."""
         # Closed at once, because an interrupt would keep the file open as long as its traceback exists.
-        with closing(blocks(self._origin, self._limits, self.losses, self._progress)) as text:
+        with closing(read_blocks(self._origin, self._limits, self.losses, self._progress)) as text:
             return self._read_events(text)
 
-    def _read_events(self, text: Iterator[bytes]) -> tuple[Found, Header]:
+    def _read_events(self, text: Iterator[bytes]) -> tuple[TraceTables, Header]:
         start, header = self._start(text)
-        chunks = Pieces(start.events, text, self._limits)
+        chunks = ChunkReader(start.events, text, self._limits)
         rest = iter(chunks)
         for chunk in rest:
             if self._first_bytes > 0 and not self.left_shapes:
                 self._first_bytes -= len(chunk.text)
                 self.left_shapes = b'"Input Dims"' in bytes(chunk.text)
-            after = self._add_chunk(chunk, start.bare, chunks)
+            after = self._add_chunk(chunk, start.is_array, chunks)
             if isinstance(after, Mapping):
-                header = joined(header, after)
+                header = merge_headers(header, after)
                 break
             if after is not None:
-                header = joined(header, self._metadata_after(after, start.bare, rest))
+                header = merge_headers(header, self._metadata_after(after, start.is_array, rest))
                 break
-            if self._columns.count > self._limits.events:
+            if self._columns.row_count > self._limits.events:
                 self.losses.add(EVENT_LIMIT)
                 break
             if self.losses.lost[UNREADABLE] > self._limits.damaged:
-                self.losses.add(GIVEN_UP)
+                self.losses.add(TOO_MUCH_DAMAGE)
                 break
-        if self._columns.seen == 0 and (start.bare or self.losses.lost):
+        if self._columns.event_count == 0 and (start.is_array or self.losses.lost):
             raise self._no_events_error()
         return self._columns.finish(self.losses), header
 
-    def _start(self, text: Iterator[bytes]) -> tuple[Start, Header]:
+    def _start(self, text: Iterator[bytes]) -> tuple[EventsStart, Header]:
         """Start of the events, and the metadata before it."""
         first = None
         for start in find_events(text, self._limits):
-            if start.bare:
+            if start.is_array:
                 return start, NO_HEADER
-            if (header := header_around(start.before, b"}")) is not None:
+            if (header := parse_header_around(start.before, b"}")) is not None:
                 return start, header
             first = first or start
         if first is None:
@@ -122,47 +122,47 @@ class _Reader:
         self.losses.add(METADATA)
         return first, NO_HEADER
 
-    def _add_chunk(self, chunk: Piece, is_array: bool, chunks: Pieces) -> Header | bytes | None:
+    def _add_chunk(self, chunk: TextChunk, is_array: bool, chunks: ChunkReader) -> Header | bytes | None:
         """Add a chunk's events; at the end of the events, return the metadata or the text after them."""
         # Read the arguments of this chunk if the last chunk had any: events of a kind come in sequences.
-        options = self._options if self._columns.asks else self._options._replace(sides=frozenset())
-        while (read := _read(chunk, options, is_array)) is not None or options.known:
+        options = self._options if self._columns.has_arguments else self._options._replace(side_tables=frozenset())
+        while (read := _read(chunk, options, is_array)) is not None or options.known_categories_only:
             if read is None:
-                options = options._replace(known=False)  # it may contain an unknown category
+                options = options._replace(known_categories_only=False)  # it may contain an unknown category
                 continue
             batch, after = read
             needed = self._columns.add(batch, options)
             if needed == options:
                 self._options = options._replace(
-                    sides=options.sides | self._options.sides
+                    side_tables=options.side_tables | self._options.side_tables
                 )  # later chunks need the same
                 return after
-            options = needed._replace(sides=needed.sides | self._options.sides)
-        salvaged = salvage(bytes(chunk.text), chunks.key, chunk.place, self.losses)
-        self._columns.add(salvaged.batch, CLOSEST)
+            options = needed._replace(side_tables=needed.side_tables | self._options.side_tables)
+        salvaged = read_damaged_chunk(bytes(chunk.text), chunks.key, chunk.position, self.losses)
+        self._columns.add(salvaged.batch, READ_EVERYTHING)
         if salvaged.rest:
             chunks.give_back(salvaged.rest)
         return salvaged.after
 
-    def _metadata_after(self, after: bytes, is_array: bool, rest: Iterator[Piece]) -> Header:
+    def _metadata_after(self, after: bytes, is_array: bool, rest: Iterator[TextChunk]) -> Header:
         """The metadata after the events, collected up to the limit."""
         for chunk in rest:
             after = b"".join((after, b",", chunk.text))
             if len(after) > self._limits.event_bytes:
                 self.losses.add(METADATA)
                 return NO_HEADER
-        return header_after(after, is_array, self.losses)
+        return parse_header_after(after, is_array, self.losses)
 
     def _no_events_error(self) -> TraceError:
         lost = ", ".join(f"{cause} ({count})" for cause, count in self.losses.lost.items())
         why = "it has no readable events" + (f": {lost}" if lost else '; no "traceEvents" was found')
-        return TraceError(f"{label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
+        return TraceError(f"{file_label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
-def _read(chunk: Piece, options: How, is_array: bool) -> tuple[Batch, Header | None] | None:
+def _read(chunk: TextChunk, options: ReadOptions, is_array: bool) -> tuple[Batch, Header | None] | None:
     """Events of a chunk, and the metadata if it is the last one; None if anything is not as expected."""
-    if chunk.place is Place.LAST:
-        return parse_ending(chunk.text, options, is_array)
+    if chunk.position is ChunkPosition.LAST:
+        return parse_last_chunk(chunk.text, options, is_array)
     batch = parse_events(chunk.array, options)
     return None if batch is None else (batch, None)
 

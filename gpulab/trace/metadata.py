@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.hardware.vendor import is_amd
 from gpulab.run import Gpu, Machine
-from gpulab.trace.columns.times import whole
+from gpulab.trace.columns.times import parse_count
 from gpulab.trace.reading.batches import Header
 
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
@@ -24,8 +24,8 @@ def machine(header: Header) -> Machine:
 
 
 def _gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
-    major, minor = whole(entry.get("computeMajor")), whole(entry.get("computeMinor"))
-    number = whole(entry.get("id"))
+    major, minor = parse_count(entry.get("computeMajor")), parse_count(entry.get("computeMinor"))
+    number = parse_count(entry.get("id"))
     return Gpu(
         index=number if number >= 0 else index,
         name=str(entry.get("name") or "unknown GPU")[:200],
@@ -37,29 +37,29 @@ def _gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _is_amd(entry: Mapping[str, Any]) -> bool:
-    return is_amd(str(entry.get("name"))) or whole(entry.get("warpSize")) == 64
+    return is_amd(str(entry.get("name"))) or parse_count(entry.get("warpSize")) == 64
 
 
 def _positive(value: Any) -> int | None:
-    number = whole(value)
+    number = parse_count(value)
     return number if number > 0 else None
 
 
 def options(header: Header) -> tuple[str, ...]:
     """The profiler options that were on, according to the trace."""
-    return tuple(option for option in _OPTIONS if whole(header[option]) == 1)
+    return tuple(option for option in _OPTIONS if parse_count(header[option]) == 1)
 
 
 def rank(header: Header) -> int | None:
     """The rank in a distributed job."""
     info = header["distributedInfo"]
-    number = whole(info.get("rank")) if isinstance(info, dict) else -1
+    number = parse_count(info.get("rank")) if isinstance(info, dict) else -1
     return number if number >= 0 else None
 
 
 def began_ns(header: Header, zero_ns: int) -> int | None:
     """UNIX time of the earliest event; None if unknown."""
-    base = whole(header["baseTimeNanoseconds"])
+    base = parse_count(header["baseTimeNanoseconds"])
     if base > 0:
         return base + zero_ns
     return zero_ns if zero_ns > _EPOCH_NS else None
@@ -87,12 +87,12 @@ def facts(header: Header) -> dict[str, str]:
 
 
 def _cuda_version(value: Any) -> str:
-    number = whole(value)
+    number = parse_count(value)
     return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else ""
 
 
 def _hip_version(value: Any) -> str:
-    number = whole(value)
+    number = parse_count(value)
     return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}" if number >= 10_000_000 else ""
 
 

@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
-from gpulab.trace.columns.vocabulary import LONGEST
-from gpulab.trace.perfetto_args import header, told_of_events
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind
+from gpulab.trace.columns.vocabulary import MAX_TEXT_LENGTH
+from gpulab.trace.perfetto_args import event_arguments, header
 from gpulab.trace.reading.text_blocks import fast_zlib
 
-PIECE = 20_000  # events converted to text together
+EVENTS_PER_CHUNK = 20_000  # events converted to text together
 HOST, NOTES, SENSORS = 100_000, 100_001, 100_002  # process ids; smaller ones are GPUs, by index
 _CATEGORY = {
-    Kind.OP: "cpu_op",
-    Kind.ANNOTATION: "user_annotation",
-    Kind.STEP: "user_annotation",
-    Kind.LOADER: "user_annotation",
-    Kind.PYTHON: "python_function",
-    Kind.OVERHEAD: "overhead",
-    Kind.SYNC_RECORD: "cuda_sync",
-    Kind.KERNEL: "kernel",
-    Kind.MEMCPY: "gpu_memcpy",
-    Kind.MEMSET: "gpu_memset",
-    Kind.COLLECTIVE: "kernel",
+    EventKind.OP: "cpu_op",
+    EventKind.ANNOTATION: "user_annotation",
+    EventKind.STEP: "user_annotation",
+    EventKind.LOADER: "user_annotation",
+    EventKind.PYTHON: "python_function",
+    EventKind.OVERHEAD: "overhead",
+    EventKind.SYNC_RECORD: "cuda_sync",
+    EventKind.KERNEL: "kernel",
+    EventKind.MEMCPY: "gpu_memcpy",
+    EventKind.MEMSET: "gpu_memset",
+    EventKind.COLLECTIVE: "kernel",
     **dict.fromkeys(RUNTIME_KINDS, "cuda_runtime"),
 }
 
@@ -49,7 +49,7 @@ class Track:
     start_ns: Ints
     dur_ns: Ints
     names: Sequence[str]
-    about: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Counter:
     values: NDArray[np.float64]
 
 
-def pieces(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] = ()) -> Iterator[bytes]:
+def write_trace(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] = ()) -> Iterator[bytes]:
     """The content of the file, chunk by chunk."""
     run, by_ns = _from_zero(run, [track.start_ns for track in tracks])
     tracks = [replace(track, start_ns=track.start_ns + by_ns) for track in tracks]
@@ -84,7 +84,7 @@ def _from_zero(run: Run, others: Sequence[Ints]) -> tuple[Run, int]:
     return replace(run, event_rows=events, memory_rows=memory, began_ns=began_ns), by_ns
 
 
-def packed(content: Iterable[bytes]) -> Iterator[bytes]:
+def gzip_compressed(content: Iterable[bytes]) -> Iterator[bytes]:
     """Compress the content as .gz."""
     compressor = fast_zlib.compressobj(1, zlib.DEFLATED, 31)
     for chunk in content:
@@ -116,7 +116,7 @@ def _labels(run: Run, tracks: Sequence[Track]) -> Iterator[str]:
     yield from _process(SENSORS, "sensors", 3)
     names = {gpu.index: gpu.name for gpu in run.machine.gpus}
     events = run.event_rows
-    work = events["kind"] >= int(Kind.SYNC_RECORD)
+    work = events["kind"] >= int(EventKind.SYNC_RECORD)
     for device in np.unique(events["device"][work]).tolist():
         yield from _process(_gpu(device), f"GPU {device} {names.get(device, '')}".strip(), 2)
         for stream in np.unique(events["stream"][work & (events["device"] == device)]).tolist():
@@ -144,7 +144,7 @@ def _thread(pid: int, tid: int, name: str, order: int) -> Iterator[str]:
 
 def _text(text: str) -> str:
     """JSON in ASCII: no character of a name can end the string or be lost."""
-    return json.dumps(text[:LONGEST].encode("utf-8", "replace").decode())
+    return json.dumps(text[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode())
 
 
 def _us(ns: int) -> str:
@@ -153,7 +153,7 @@ def _us(ns: int) -> str:
 
 
 def _track(track: Track, number: int) -> Iterator[str]:
-    about = f',"args":{{"about":{_text(track.about)}}}' if track.about else ""
+    about = f',"args":{{"about":{_text(track.description)}}}' if track.description else ""
     tail = f'"pid":{NOTES},"tid":{number}{about}}}'
     heads = {name: f'{{"ph":"X","cat":"Trace","name":{_text(name)},"ts":' for name in set(track.names)}
     times = (part.tolist() for column in (track.start_ns, track.dur_ns) for part in np.divmod(column, 1000))
@@ -176,7 +176,7 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
     buffer: list[str] = []
     for line in lines:
         buffer.append(line)
-        if len(buffer) >= PIECE:
+        if len(buffer) >= EVENTS_PER_CHUNK:
             yield ",\n".join(buffer)
             buffer = []
     if buffer:
@@ -185,38 +185,38 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 
 def _heads(events: Rows) -> list[str]:
     """Kind and name of an event as JSON, once per pair."""
-    column = events.words("name")
+    column = events.text("name")
     names = [*map(_text, column.vocabulary), '""']
     return [
         f'{{"ph":"X","cat":"{_CATEGORY[kind]}","name":{name},"ts":'
-        for kind in map(Kind, range(len(Kind)))
+        for kind in map(EventKind, range(len(EventKind)))
         for name in names
     ]
 
 
 def _events(run: Run) -> Iterator[str]:
     events = run.event_rows
-    heads, per_kind = _heads(events), len(events.words("name").vocabulary) + 1
-    for first in range(0, len(events), PIECE):
-        some = events.where(_row_range(events, first))
+    heads, per_kind = _heads(events), len(events.text("name").vocabulary) + 1
+    for first in range(0, len(events), EVENTS_PER_CHUNK):
+        some = events.select(_row_range(events, first))
         head_codes = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
         start, dur = (np.divmod(some[column], 1000) for column in ("start_ns", "dur_ns"))
         columns = (head_codes, *start, *dur, *_process_and_thread(some))
         yield ",\n".join(
             f'{heads[head]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},"pid":{pid},"tid":{tid}{args}}}'
             for head, us, ns, dur_us, dur_ns, pid, tid, args in zip(
-                *(column.tolist() for column in columns), told_of_events(run, some, first), strict=True
+                *(column.tolist() for column in columns), event_arguments(run, some, first), strict=True
             )
         )
 
 
 def _row_range(rows: Rows, first: int) -> Ints:
-    return np.arange(first, min(first + PIECE, len(rows)))
+    return np.arange(first, min(first + EVENTS_PER_CHUNK, len(rows)))
 
 
 def _process_and_thread(events: Rows) -> tuple[Ints, Ints]:
     """Process and thread id of each event."""
-    host = events["kind"] < int(Kind.SYNC_RECORD)
+    host = events["kind"] < int(EventKind.SYNC_RECORD)
     device, stream = events["device"].astype(np.int64), events["stream"]
     pid = np.where(host, HOST, np.where(device >= 0, device, HOST - 1))
     tid = np.where(host, events["thread"].astype(np.int64) + 1, np.where(stream >= 0, stream, _lane(-1)))
@@ -233,11 +233,11 @@ def _arrows(events: Rows) -> Iterator[str]:
     joined, call_rows, work_rows = np.intersect1d(correlation[calls], correlation[work], True, return_indices=True)
     for ends, rows in (('"s"', calls[call_rows]), ('"f","bp":"e"', work[work_rows])):
         head = f'{{"ph":{ends},"cat":"ac2g","name":"ac2g","id":'
-        for first in range(0, len(rows), PIECE):
-            some = events.where(rows[first : first + PIECE])
+        for first in range(0, len(rows), EVENTS_PER_CHUNK):
+            some = events.select(rows[first : first + EVENTS_PER_CHUNK])
             pid, tid = _process_and_thread(some)
             us, ns = np.divmod(some["start_ns"], 1000)
-            columns = (joined[first : first + PIECE], pid, tid, us, ns)
+            columns = (joined[first : first + EVENTS_PER_CHUNK], pid, tid, us, ns)
             yield ",\n".join(
                 f'{head}{number},"pid":{process},"tid":{thread},"ts":{micros}.{rest:03d}}}'
                 for number, process, thread, micros, rest in zip(*(column.tolist() for column in columns), strict=True)
@@ -246,8 +246,8 @@ def _arrows(events: Rows) -> Iterator[str]:
 
 def _memory_events(memory: Rows) -> Iterator[str]:
     """Allocations and frees, in the profiler's format."""
-    for first in range(0, len(memory), PIECE):
-        some = memory.where(_row_range(memory, first))
+    for first in range(0, len(memory), EVENTS_PER_CHUNK):
+        some = memory.select(_row_range(memory, first))
         device = some["device"].astype(np.int64)
         us, ns = np.divmod(some["at_ns"], 1000)
         columns = (us, ns, some["thread"] + 1, some["address"], some["bytes"], (device >= 0).astype(np.int64), device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.rows import Rows, Words
+from gpulab.rows import Rows, TextColumn
 from gpulab.run import Gpu, Run
 
 _OF_EVENTS = ("correlation", "bytes", "device", "stream")
@@ -31,7 +31,7 @@ _OF_WAITS = (
 _TEXTS_OF_COMMUNICATION = (("collective", "Collective name"), ("dtype", "dtype"), ("group", "Process Group Name"))
 
 
-def told_of_events(run: Run, events: Rows, first: int) -> list[str]:
+def event_arguments(run: Run, events: Rows, first: int) -> list[str]:
     """For each of consecutive events from row `first` on, `,"args":{...}` or nothing."""
     arguments: list[list[str]] = [[] for _ in range(len(events))]
     for name in _OF_EVENTS:
@@ -47,7 +47,7 @@ def told_of_events(run: Run, events: Rows, first: int) -> list[str]:
     ):
         begin, end = np.searchsorted(side["event"], (first, last)).tolist()
         if begin < end:
-            some = side.where(np.arange(begin, end))
+            some = side.select(np.arange(begin, end))
             for row, texts in zip((some["event"] - first).tolist(), form(some), strict=True):
                 arguments[row] += texts
     return [f',"args":{{{",".join(texts)}}}' if texts else "" for texts in arguments]
@@ -71,13 +71,13 @@ def _waits(side: Rows) -> Iterator[list[str]]:
 
 def _inputs(side: Rows) -> Iterator[list[str]]:
     """Shapes and types, which are stored as JSON and written unchanged."""
-    shapes, dtypes = (_json(side.words(name)) for name in ("shapes", "dtypes"))
+    shapes, dtypes = (_json(side.text(name)) for name in ("shapes", "dtypes"))
     for sizes, types in zip(shapes, dtypes, strict=True):
         pairs = (("Input Dims", sizes), ("Input type", types))
         yield [f'"{key}":{value}' for key, value in pairs if value is not None]
 
 
-def _json(column: Words) -> list[str | None]:
+def _json(column: TextColumn) -> list[str | None]:
     """Each row as JSON; None if it is not valid, which is possible in a stored run."""
     json_of: dict[int, str | None] = {-1: None}
     for code in set(column.codes.tolist()) - {-1}:
@@ -89,7 +89,7 @@ def _json(column: Words) -> list[str | None]:
 
 
 def _communication(side: Rows) -> Iterator[list[str]]:
-    text_columns = [side.words(name).to_list() for name, _ in _TEXTS_OF_COMMUNICATION]
+    text_columns = [side.text(name).to_list() for name, _ in _TEXTS_OF_COMMUNICATION]
     for texts, *values in zip(_numbers(side, _OF_COMMUNICATION), *text_columns, strict=True):
         pairs = zip(_TEXTS_OF_COMMUNICATION, values, strict=True)
         yield [*texts, *(f'"{key}":{json.dumps(value)}' for (_, key), value in pairs if value is not None)]

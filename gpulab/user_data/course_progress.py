@@ -18,7 +18,7 @@ VARIABLE = "GPULAB_PROGRESS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class LessonResults:
     """Results of a lesson, the last time it was done."""
 
     date: str  # ISO
@@ -35,14 +35,14 @@ def path() -> Path | None:
     return user_file(VARIABLE, "progress.json")
 
 
-def known() -> dict[str, Done]:
+def load_progress() -> dict[str, LessonResults]:
     """Results by lesson; invalid entries are skipped."""
-    names = {field.name for field in fields(Done)}
+    names = {field.name for field in fields(LessonResults)}
     entries = _read_section("done").items()
-    return {id: Done(**entry) for id, entry in entries if isinstance(entry, dict) and set(entry) == names}
+    return {id: LessonResults(**entry) for id, entry in entries if isinstance(entry, dict) and set(entry) == names}
 
 
-def predicted(id: str) -> dict[str, str]:
+def read_predicted_letters(id: str) -> dict[str, str]:
     """Predicted letters of a lesson by question; they survive a restart of the kernel."""
     letters = _read_section("predicted").get(id)
     if not isinstance(letters, dict):
@@ -50,15 +50,15 @@ def predicted(id: str) -> dict[str, str]:
     return {str(key): letter for key, letter in letters.items() if isinstance(letter, str)}
 
 
-def remember(id: str, done: Done) -> Path | None:
+def store_progress(id: str, done: LessonResults) -> Path | None:
     """Store the results of a lesson and return the path; None if nothing was stored.
 
     A failure to write is ignored: the lesson works without it.
     """
-    return _write_section("done", {**{name: asdict(each) for name, each in known().items()}, id: asdict(done)})
+    return _write_section("done", {**{name: asdict(each) for name, each in load_progress().items()}, id: asdict(done)})
 
 
-def predict(id: str, letters: Mapping[str, str]) -> Path | None:
+def store_predictions(id: str, letters: Mapping[str, str]) -> Path | None:
     """Store predicted letters of a lesson by question and return the path; None if nothing was stored."""
     return _write_section("predicted", {**_read_section("predicted"), id: dict(letters)})
 

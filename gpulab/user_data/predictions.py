@@ -14,7 +14,7 @@ from gpulab.replay.history import MeasuredPrediction
 from gpulab.user_data.locations import user_file
 
 VARIABLE = "GPULAB_HISTORY"
-MOST_LINES = 2000  # older ones are ignored, because machines change
+MAX_LINES = 2000  # older ones are ignored, because machines change
 
 
 def path() -> Path | None:
@@ -22,21 +22,21 @@ def path() -> Path | None:
     return user_file(VARIABLE, "predictions.jsonl")
 
 
-def known(device: str | None = None) -> tuple[MeasuredPrediction, ...]:
+def read_measured_predictions(device: str | None = None) -> tuple[MeasuredPrediction, ...]:
     """Stored predictions, oldest first, of one device or of all; invalid lines are skipped."""
     file = path()
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file else []
     except OSError:
         return ()  # there is no file yet, or it cannot be read
-    predictions = [past for line in lines[-MOST_LINES:] if (past := _read(line)) is not None]
+    predictions = [past for line in lines[-MAX_LINES:] if (past := _read(line)) is not None]
     return tuple(past for past in predictions if device is None or past.device == device)
 
 
-def remember(past: MeasuredPrediction) -> Path | None:
+def store_prediction(past: MeasuredPrediction) -> Path | None:
     """Store a prediction and return the path; None if nothing was stored. A failure to write is ignored."""
     file = path()
-    if file is None or past in known():
+    if file is None or past in read_measured_predictions():
         return None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

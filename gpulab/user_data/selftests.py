@@ -10,7 +10,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from gpulab.user_data.locations import is_off
+from gpulab.user_data.locations import is_disabled
 from gpulab.user_data.predictions import VARIABLE
 
 _FOLDER = "virtual_gpu"
@@ -18,12 +18,12 @@ _FOLDER = "virtual_gpu"
 
 def folder() -> Path | None:
     """Folder of the files; None if the user disabled storing, as for predictions."""
-    if is_off(VARIABLE):
+    if is_disabled(VARIABLE):
         return None
     return user_cache_path("gpulab", appauthor=False) / _FOLDER
 
 
-def worked(versions: tuple[str, ...]) -> bool:
+def has_succeeded(versions: tuple[str, ...]) -> bool:
     """Whether the self-test succeeded on this machine with exactly these versions."""
     location = folder()
     try:
@@ -32,7 +32,7 @@ def worked(versions: tuple[str, ...]) -> bool:
         return False  # the folder cannot be read
 
 
-def keep(versions: tuple[str, ...]) -> Path | None:
+def store_success(versions: tuple[str, ...]) -> Path | None:
     """Store that the self-test succeeded with these versions and return the path; None if nothing was stored."""
     location = folder()
     if location is None:

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 
-def reach_during_a_cell(comm: Any) -> None:
+def allow_messages_while_busy(comm: Any) -> None:
     """Process messages of a widget while the main thread runs a cell, without side effects on the cell.
 
     ipykernel 7.4 sends replies to the subshell of the last message, which is the busy one: let the front end choose.

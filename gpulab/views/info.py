@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.tables import GPU_SAMPLES
 from gpulab.views import sensor_columns
-from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, number, quantity, size
 
@@ -17,7 +17,7 @@ def info(machine: Machine | None = None) -> View:
     if machine is None:
         from gpulab import sensors  # queries the driver
 
-        machine = sensors.machine()
+        machine = sensors.describe_machine()
     blocks: list[Block] = [Answer(claim=_summary(machine), leading=True), Facts(tuple(_host(machine)))]
     blocks += [Section(f"GPU {gpu.index}: {gpu.name}", (Facts(tuple(_gpu(gpu))),)) for gpu in machine.gpus]
     blocks.append(Section("Available measurements", (Facts(tuple(_measured(machine))),)))
@@ -54,7 +54,7 @@ def _measured(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.gpus and "+cpu" not in machine.torch:
         yield "GPU work", "kernels, copies, launches and synchronisations, through CUPTI"
     if machine.gpus and machine.driver:
-        yield "GPU sensors", f"{', '.join(sensor_columns.labels(GPU_SAMPLES))}, except those listed below"
+        yield "GPU sensors", f"{', '.join(sensor_columns.sensor_labels(GPU_SAMPLES))}, except those listed below"
 
 
 def _cores(machine: Machine) -> str:
@@ -80,4 +80,4 @@ def _gaps(gaps: tuple[Gap, ...]) -> tuple[Block, ...]:
     if not gaps:
         return (Line("None: every measurement of gpulab works here."),)
     rows = tuple(Row((gap.what, gap.why, gap.fix)) for gap in gaps)
-    return (Table(header=("measurement", "reason", "fix"), rows=rows, left=3),)
+    return (TableBlock(header=("measurement", "reason", "fix"), rows=rows, text_columns=3),)

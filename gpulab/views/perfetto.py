@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from gpulab.columns import Display
-from gpulab.intervals import Ints, Spans, longest
+from gpulab.intervals import Ints, Spans, longest_spans
 from gpulab.questions import diagnose
 from gpulab.rows import Rows
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
-from gpulab.trace.perfetto import Counter, Track, packed, pieces
+from gpulab.trace.perfetto import Counter, Track, gzip_compressed, write_trace
 from gpulab.views import sensor_columns
-from gpulab.views.report.headline import answer_words
-from gpulab.views.sheet.view import written
+from gpulab.views.report.headline import finding_text
+from gpulab.views.sheet.view import write_file
 from gpulab.wording import clean
 
 MAX_SPANS = 20_000  # the longest of each finding; a viewer cannot separate more
@@ -30,23 +30,23 @@ def to_perfetto(subject: Run | Diagnosis, path: str | Path) -> Path:
     """
     path = Path(path)
     diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
-    content = pieces(diagnosis.run, tuple(_tracks(diagnosis)), _counters(diagnosis.run))
-    return written(path, packed(content) if path.suffix == ".gz" else content)
+    content = write_trace(diagnosis.run, tuple(_tracks(diagnosis)), _counters(diagnosis.run))
+    return write_file(path, gzip_compressed(content) if path.suffix == ".gz" else content)
 
 
 def _tracks(diagnosis: Diagnosis) -> Iterator[Track]:
     steps = diagnosis.steps
     names = [f"step {number}" for number in range(1, len(steps) + 1)]
-    if steps.found_by != "whole run":
-        yield Track("gpulab: steps", steps.start_ns, steps.dur_ns, names, f"found by {clean(steps.found_by, 200)}")
+    if steps.detected_by != "whole run":
+        yield Track("gpulab: steps", steps.start_ns, steps.dur_ns, names, f"found by {clean(steps.detected_by, 200)}")
     if diagnosis.ledger is not None:
         yield _ledger(diagnosis)
     for number, finding in enumerate(diagnosis.findings, start=1):
-        spans = longest(finding.shown_by, MAX_SPANS)
+        spans = longest_spans(finding.spans, MAX_SPANS)
         if len(spans.start_ns):
             claim = clean(finding.claim, 200)
             name = f"gpulab: finding {number}, {clean(finding.rule, 60)}"
-            yield Track(name, *_boxes(spans), [claim] * len(spans.start_ns), clean(answer_words(finding), 2000))
+            yield Track(name, *_boxes(spans), [claim] * len(spans.start_ns), clean(finding_text(finding), 2000))
 
 
 def _ledger(diagnosis: Diagnosis) -> Track:
@@ -71,12 +71,12 @@ def _boxes(spans: Spans) -> tuple[Ints, Ints]:
 
 def _counters(run: Run) -> Iterator[Counter]:
     for device in np.unique(run.gpu_rows["device"]).tolist():
-        samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
+        samples = run.gpu_rows.select(run.gpu_rows["device"] == device)
         yield from _sensors(samples, f"GPU {device} ")
     yield from _sensors(run.host_rows)
     memory = run.memory_rows
     for device in np.unique(memory["device"]).tolist():
-        rows = memory.where(memory["device"] == device)
+        rows = memory.select(memory["device"] == device)
         owner = f"GPU {device}" if device >= 0 else "host"
         for column, name in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")):
             values = np.where(rows[column] >= 0, rows[column] / 2**20, np.nan)

@@ -51,7 +51,7 @@ def _rule(name: str) -> Rule:
 
 
 def _page(rule: Rule) -> View:
-    summary, sections = _split_docstring(inspect.getdoc(rule.ask) or rule.about, _RULE_HEADINGS)
+    summary, sections = _split_docstring(inspect.getdoc(rule.check) or rule.about, _RULE_HEADINGS)
     facts = [(heading, sections[heading]) for heading in _RULE_HEADINGS if heading in sections]
     facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
     if rule.masked_by:
@@ -67,24 +67,24 @@ def _change(rewrite: Rewrite) -> View:
     grounds, share = GRADES[rewrite.grade]
     facts = [
         *((heading, sections[heading]) for heading in _REWRITE_HEADINGS if heading in sections),
-        ("Set to", sentence(f"{rewrite.takes}{_default_text(rewrite)}")),
-        ("Bound", sentence(f"{rewrite.ceiling_means} gives at most the replayed speed-up")),
-        ("Costs", sentence(rewrite.price)),
+        ("Set to", sentence(f"{rewrite.value_help}{_default_text(rewrite)}")),
+        ("Bound", sentence(f"{rewrite.bound_label} gives at most the replayed speed-up")),
+        ("Costs", sentence(rewrite.cost)),
         (
             "Grade",
             f"{rewrite.grade}: {grounds}; until predictions are measured, at least {percent(share)} of a gain is "
             "uncertain.",
         ),
-        ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.takes else ''}"),
+        ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),
     ]
     known_facts = tuple(fact for fact in facts if fact[1])
     return View(Sheet(f"gpulab: {rewrite.name}", (Answer(claim=sentence(summary), leading=True), Facts(known_facts))))
 
 
 def _default_text(rewrite: Rewrite) -> str:
-    if rewrite.usual is True or not rewrite.takes:
+    if rewrite.default is True or not rewrite.value_help:
         return ""
-    return "; a value is required" if rewrite.usual is None else f"; the default is {rewrite.usual}"
+    return "; a value is required" if rewrite.default is None else f"; the default is {rewrite.default}"
 
 
 def _split_docstring(docstring: str, headings: tuple[str, ...]) -> tuple[str, dict[str, str]]:

@@ -88,6 +88,6 @@ def limit(column: Column, owner: Gpu | Machine | None) -> float | None:
     return None if value is None else float(value)
 
 
-def labels(table: Table) -> tuple[str, ...]:
+def sensor_labels(table: Table) -> tuple[str, ...]:
     """Return the labels of the sensors in a table."""
     return tuple(column.label for column in table.columns if column.label)

@@ -11,10 +11,10 @@ class Assumptions:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
 
-    def take(self, what: str, taken: str) -> None:
+    def add(self, subject: str, value: str) -> None:
         """Note that `what` is unknown and that `taken` was used in its place."""
-        self._counts[what, taken] = self._counts.get((what, taken), 0) + 1
+        self._counts[subject, value] = self._counts.get((subject, value), 0) + 1
 
-    def told(self) -> tuple[Assumption, ...]:
+    def entries(self) -> tuple[Assumption, ...]:
         """Return all assumptions so far."""
         return tuple(Assumption(what, taken, count) for (what, taken), count in self._counts.items())

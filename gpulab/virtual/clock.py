@@ -15,40 +15,44 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.replay.graph.dependencies import QUEUE
-from gpulab.tables import Kind
+from gpulab.replay.graph.dependencies import LAUNCH_QUEUE_CAPACITY
+from gpulab.tables import EventKind
 from gpulab.virtual.cost_model.copies import copy_ns
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.operators import kernels
+from gpulab.virtual.cost_model.operators import kernels_of
 from gpulab.virtual.cost_model.spin import spin_kernel
-from gpulab.virtual.loading.arrivals import Arrivals
-from gpulab.virtual.op_log.events import AUTOGRAD, MAIN, Log
+from gpulab.virtual.loading.arrivals import BatchArrivals
+from gpulab.virtual.op_log.events import AUTOGRAD, MAIN, EventLog
 from gpulab.virtual.op_log.ops import (
+    BatchFetch,
     Copy,
-    Fetch,
-    Hold,
+    CopyDirection,
+    EventRecord,
     HostOp,
+    HostWait,
     Op,
     Phase,
     Range,
     Record,
-    Signal,
     Spin,
-    Stepped,
-    Wait,
-    Way,
+    StepEnd,
+    StreamWait,
 )
 
 if TYPE_CHECKING:
-    from gpulab.virtual.host.costs import Host
+    from gpulab.virtual.host.costs import HostCosts
 
-AHEAD = 2  # steps that the host may run ahead of the GPU
-START_NS = 1_500.0  # from the return of a launch call to the start of its kernel on an idle GPU
-RETURN_NS = 9_000.0  # from the end of a copy to pageable memory to the return of its call: A100 and H100 traces
-STAGED_BYTES = 64 * 1024  # up to this size, a copy from pageable memory is in the driver's buffer when the call returns
-BEFORE_FRAC = 0.6  # fraction of an operator's dispatch time that comes before its launches
+MAX_STEPS_AHEAD = 2  # steps that the host may run ahead of the GPU
+LAUNCH_LATENCY_NS = 1_500.0  # from the return of a launch call to the start of its kernel on an idle GPU
+PAGEABLE_RETURN_NS = (
+    9_000.0  # from the end of a copy to pageable memory to the return of its call: A100 and H100 traces
+)
+STAGING_BUFFER_BYTES = (
+    64 * 1024
+)  # up to this size, a copy from pageable memory is in the driver's buffer when the call returns
+DISPATCH_BEFORE_LAUNCH_FRAC = 0.6  # fraction of an operator's dispatch time that comes before its launches
 # Factory functions contain the operator that fills the tensor, as in traces of the profiler.
-FILLED_BY = {
+FILL_OPS = {
     "aten::randn": "aten::normal_",
     "aten::rand": "aten::uniform_",
     "aten::randint": "aten::random_",
@@ -56,33 +60,33 @@ FILLED_BY = {
     "aten::ones": "aten::fill_",
     "aten::full": "aten::fill_",
 }
-LOADING = "enumerate(DataLoader)#"
-LOADER = LOADING + "_{}DataLoaderIter.__next__"
+DATALOADER_RANGE_PREFIX = "enumerate(DataLoader)#"
+NEXT_BATCH_RANGE = DATALOADER_RANGE_PREFIX + "_{}DataLoaderIter.__next__"
 
 
-class Clock:
+class VirtualClock:
     """The virtual clock: takes records in program order, advances time, and writes events to `log`."""
 
     def __init__(
         self,
         spec: GpuSpec,
-        host: Host,
-        feeding: Callable[[int], Arrivals] | None = None,
+        host: HostCosts,
+        loader_arrivals: Callable[[int], BatchArrivals] | None = None,
         scale: Mapping[OpClass, float] | None = None,
     ) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.cpu_ns = 0.0  # CPU time of the host thread so far
         self._spec = spec
         self._host = host
         self._now = 0.0
         self._stream_end_ns: dict[int, float] = defaultdict(float)  # when each stream finishes its work
-        self.queue = QUEUE  # most launches that may be outstanding
+        self.queue_length = LAUNCH_QUEUE_CAPACITY  # most launches that may be outstanding
         self._queued: deque[float] = deque()  # end times of the outstanding launches
         self._launches_at_step_end: dict[type, int] = {}  # by the type of the step's last record
         self._events: dict[int, tuple[float, int, int]] = {}  # (end time, stream, correlation), by event number
         self._ranges: list[int] = []  # log rows of the open ranges
-        self._feeding = feeding
-        self._loaders: dict[tuple[int, int], Arrivals] = {}
+        self._feeding = loader_arrivals
+        self._loaders: dict[tuple[int, int], BatchArrivals] = {}
         self._correlation = 0
         self._scale = scale or {}
         self._processors: dict[type, Callable[[Any], None]] = {
@@ -90,12 +94,12 @@ class Clock:
             HostOp: self._host_op,
             Spin: self._spin,
             Copy: self._copy,
-            Wait: self._wait,
-            Signal: self._record_event,
-            Hold: self._stream_wait,
+            HostWait: self._wait,
+            EventRecord: self._record_event,
+            StreamWait: self._stream_wait,
             Range: self._range,
-            Fetch: self._fetch,
-            Stepped: lambda record: self._end_step(Stepped),
+            BatchFetch: self._fetch,
+            StepEnd: lambda record: self._end_step(StepEnd),
         }
 
     @property
@@ -103,7 +107,7 @@ class Clock:
         """The host's time."""
         return int(self._now)
 
-    def done_ns(self, event: int) -> int | None:
+    def event_done_ns(self, event: int) -> int | None:
         """Return when an event completes; None if it was never recorded."""
         return int(self._events[event][0]) if event in self._events else None
 
@@ -112,18 +116,18 @@ class Clock:
         """When the GPU finishes all work launched so far."""
         return int(self._gpu_idle_ns())
 
-    def take(self, record: Record) -> None:
+    def process(self, record: Record) -> None:
         """Process the next record of the program."""
         self._advance(record.python_ns)
         self._processors[type(record)](record)
 
-    def asked_for_memory(self, call: str) -> None:
+    def charge_driver_call(self, call: str) -> None:
         """Charge a driver call of the allocator: cudaMalloc, or cudaFree, which synchronises."""
         start = self._now
         self._advance(self._host.alloc_ns)
         if call == "cudaFree":
             self._block_until(self._gpu_idle_ns())
-        self.log.host(Kind.ALLOC, call, start, self._now, thread=MAIN)
+        self.log.add_host_event(EventKind.ALLOC, call, start, self._now, thread=MAIN)
 
     def _gpu_idle_ns(self) -> float:
         return max(self._stream_end_ns.values(), default=0.0)
@@ -136,33 +140,33 @@ class Clock:
         self._now = max(self._now, at_ns)
 
     def _op(self, op: Op) -> None:
-        if op.view:
+        if op.is_view:
             self._advance(self._host.dispatch_ns(op))
             return
         thread = AUTOGRAD if op.phase is Phase.BACKWARD else MAIN
         outer = None
         if thread == AUTOGRAD:
             node = f"autograd::engine::evaluate_function: {op.name.removeprefix('aten::')}"
-            outer = self.log.open(Kind.OP, node, self._now, thread=thread)
-        row = self.log.open(Kind.OP, op.name, self._now, thread=thread)
-        self.log.shapes(row, op.inputs)
+            outer = self.log.open_host_event(EventKind.OP, node, self._now, thread=thread)
+        row = self.log.open_host_event(EventKind.OP, op.name, self._now, thread=thread)
+        self.log.add_shapes(row, op.inputs)
         dispatch = self._host.dispatch_ns(op)
-        self._advance(dispatch * BEFORE_FRAC)
-        for kernel in kernels(op, self._spec):
+        self._advance(dispatch * DISPATCH_BEFORE_LAUNCH_FRAC)
+        for kernel in kernels_of(op, self._spec):
             self._launch(kernel, op.stream, thread)
-        self._advance(dispatch * (1 - BEFORE_FRAC))
-        self.log.close(row, self._now)
+        self._advance(dispatch * (1 - DISPATCH_BEFORE_LAUNCH_FRAC))
+        self.log.close_host_event(row, self._now)
         if outer is not None:
-            self.log.close(outer, self._now)
+            self.log.close_host_event(outer, self._now)
 
     def _host_op(self, op: HostOp) -> None:
         thread = AUTOGRAD if op.phase is Phase.BACKWARD else MAIN
         start = self._now
-        self._advance(op.ns)
-        for name in (op.name, FILLED_BY.get(op.name)):
+        self._advance(op.elapsed_ns)
+        for name in (op.name, FILL_OPS.get(op.name)):
             if name is not None:
-                row = self.log.host(Kind.OP, name, start, self._now, thread=thread)
-                self.log.shapes(row, op.inputs)
+                row = self.log.add_host_event(EventKind.OP, name, start, self._now, thread=thread)
+                self.log.add_shapes(row, op.inputs)
 
     def _spin(self, spin: Spin) -> None:
         thread = AUTOGRAD if spin.phase is Phase.BACKWARD else MAIN
@@ -171,16 +175,16 @@ class Clock:
 
     def _launch(self, kernel: Kernel, stream: int, thread: int) -> None:
         call = "cudaLaunchKernel"
-        kind = Kind.LAUNCH
+        kind = EventKind.LAUNCH
         if kernel.name.startswith(("Memcpy", "Memset")):
-            call, kind = f"cuda{kernel.name[:6]}Async", Kind.COPY_CALL
+            call, kind = f"cuda{kernel.name[:6]}Async", EventKind.COPY_CALL
         call_ns, correlation = self._now, self._next_correlation()
         self._wait_for_queue_slot()
         self._advance(self._host.launch_ns)
-        self.log.host(kind, call, call_ns, self._now, thread=thread, correlation=correlation)
-        start_ns = max(self._now + START_NS, self._stream_end_ns[stream])
-        end_ns = start_ns + kernel.ns * self._scale.get(kernel.of, 1.0)
-        self.log.kernel(kernel, start_ns, end_ns, stream=stream, correlation=correlation)
+        self.log.add_host_event(kind, call, call_ns, self._now, thread=thread, correlation=correlation)
+        start_ns = max(self._now + LAUNCH_LATENCY_NS, self._stream_end_ns[stream])
+        end_ns = start_ns + kernel.ns * self._scale.get(kernel.op_class, 1.0)
+        self.log.add_kernel(kernel, start_ns, end_ns, stream=stream, correlation=correlation)
         self._enqueue(stream, end_ns)
 
     def _wait_for_queue_slot(self) -> None:
@@ -188,18 +192,20 @@ class Clock:
         queued = self._queued
         while queued and queued[0] <= self._now:
             queued.popleft()
-        if len(queued) >= self.queue:
-            self._block_until(queued[len(queued) - self.queue])
+        if len(queued) >= self.queue_length:
+            self._block_until(queued[len(queued) - self.queue_length])
 
     def _end_step(self, record_type: type) -> None:
         """End a step and limit the launch queue to `AHEAD` steps of launches.
 
         `record_type` is the type of record that ended it. Once an optimizer has stepped, batch fetches no longer count.
         """
-        if record_type is Fetch and Stepped in self._launches_at_step_end:
+        if record_type is BatchFetch and StepEnd in self._launches_at_step_end:
             return
         if record_type in self._launches_at_step_end and self._correlation > self._launches_at_step_end[record_type]:
-            self.queue = min(self.queue, AHEAD * (self._correlation - self._launches_at_step_end[record_type]))
+            self.queue_length = min(
+                self.queue_length, MAX_STEPS_AHEAD * (self._correlation - self._launches_at_step_end[record_type])
+            )
         self._launches_at_step_end[record_type] = self._correlation
 
     def _enqueue(self, stream: int, done_ns: float) -> None:
@@ -214,33 +220,35 @@ class Clock:
         thread = AUTOGRAD if copy.phase is Phase.BACKWARD else MAIN
         outer = None
         if copy.name == "aten::_local_scalar_dense":
-            outer = self.log.open(Kind.OP, "aten::item", self._now, thread=thread)
-        row = self.log.open(Kind.OP, copy.name, self._now, thread=thread)
+            outer = self.log.open_host_event(EventKind.OP, "aten::item", self._now, thread=thread)
+        row = self.log.open_host_event(EventKind.OP, copy.name, self._now, thread=thread)
         self._advance(self._host.copy_dispatch_ns)
-        to_device = copy.way is Way.TO_DEVICE
+        to_device = copy.direction is CopyDirection.HOST_TO_DEVICE
         staged = to_device and not copy.pinned  # the driver reads the host memory before the call returns
         call_ns, correlation = self._now, self._next_correlation()
         self._wait_for_queue_slot()
         self._advance(self._host.copy_call_ns)
-        start_ns = max(self._now + START_NS, self._stream_end_ns[copy.stream])
+        start_ns = max(self._now + LAUNCH_LATENCY_NS, self._stream_end_ns[copy.stream])
         end_ns = start_ns + copy_ns(copy, self._spec)
-        if staged and copy.bytes > STAGED_BYTES:
+        if staged and copy.bytes > STAGING_BUFFER_BYTES:
             self._block_until(end_ns)
-        elif copy.way is Way.TO_HOST and not copy.pinned:
-            self._block_until(end_ns + RETURN_NS)
-        self.log.host(Kind.COPY_CALL, "cudaMemcpyAsync", call_ns, self._now, thread=thread, correlation=correlation)
-        name = f"Memcpy {copy.way.value} ({_endpoints(copy)})"
-        self.log.device(
-            Kind.MEMCPY, name, start_ns, end_ns, stream=copy.stream, correlation=correlation, size=copy.bytes
+        elif copy.direction is CopyDirection.DEVICE_TO_HOST and not copy.pinned:
+            self._block_until(end_ns + PAGEABLE_RETURN_NS)
+        self.log.add_host_event(
+            EventKind.COPY_CALL, "cudaMemcpyAsync", call_ns, self._now, thread=thread, correlation=correlation
+        )
+        name = f"Memcpy {copy.direction.value} ({_endpoints(copy)})"
+        self.log.add_device_event(
+            EventKind.MEMCPY, name, start_ns, end_ns, stream=copy.stream, correlation=correlation, size=copy.bytes
         )
         self._enqueue(copy.stream, end_ns)
         if not (copy.non_blocking and (copy.pinned or to_device)):
             self._synchronize("cudaStreamSynchronize", end_ns, thread)
-        self.log.close(row, self._now)
+        self.log.close_host_event(row, self._now)
         if outer is not None:
-            self.log.close(outer, self._now)
+            self.log.close_host_event(outer, self._now)
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: HostWait) -> None:
         thread = AUTOGRAD if wait.phase is Phase.BACKWARD else MAIN
         end_ns = self._gpu_idle_ns()
         if wait.event is not None:
@@ -253,25 +261,31 @@ class Clock:
         start = self._now
         self._advance(self._host.sync_call_ns)
         is_blocked = done_ns > self._now
-        self._block_until(done_ns + (START_NS if is_blocked else 0.0))
-        self.log.host(Kind.SYNC, call, start, self._now, thread=thread, correlation=self._next_correlation())
+        self._block_until(done_ns + (LAUNCH_LATENCY_NS if is_blocked else 0.0))
+        self.log.add_host_event(
+            EventKind.SYNC, call, start, self._now, thread=thread, correlation=self._next_correlation()
+        )
 
-    def _record_event(self, signal: Signal) -> None:
+    def _record_event(self, signal: EventRecord) -> None:
         start, correlation = self._now, self._next_correlation()
         self._advance(self._host.event_ns)
-        self.log.host(Kind.RUNTIME, "cudaEventRecord", start, self._now, thread=MAIN, correlation=correlation)
+        self.log.add_host_event(
+            EventKind.RUNTIME, "cudaEventRecord", start, self._now, thread=MAIN, correlation=correlation
+        )
         end_ns = max(self._now, self._stream_end_ns[signal.stream])
         self._events[signal.event] = (end_ns, signal.stream, correlation)
 
-    def _stream_wait(self, hold: Hold) -> None:
+    def _stream_wait(self, hold: StreamWait) -> None:
         start, correlation = self._now, self._next_correlation()
         self._advance(self._host.event_ns)
-        self.log.host(Kind.RUNTIME, "cudaStreamWaitEvent", start, self._now, thread=MAIN, correlation=correlation)
+        self.log.add_host_event(
+            EventKind.RUNTIME, "cudaStreamWaitEvent", start, self._now, thread=MAIN, correlation=correlation
+        )
         if hold.event not in self._events:
             return
         end_ns, event_stream, event_correlation = self._events[hold.event]
         self._stream_end_ns[hold.stream] = max(self._stream_end_ns[hold.stream], end_ns)
-        self.log.held(
+        self.log.add_stream_wait(
             self._now,
             stream=hold.stream,
             correlation=correlation,
@@ -280,29 +294,31 @@ class Clock:
         )
 
     def _range(self, record: Range) -> None:
-        if record.name.startswith(LOADING):  # PyTorch's own range around the batch fetch, which Fetch covers
+        if record.name.startswith(
+            DATALOADER_RANGE_PREFIX
+        ):  # PyTorch's own range around the batch fetch, which Fetch covers
             return
-        if record.open:
-            self._ranges.append(self.log.open(Kind.ANNOTATION, record.name, self._now, thread=MAIN))
+        if record.is_start:
+            self._ranges.append(self.log.open_host_event(EventKind.ANNOTATION, record.name, self._now, thread=MAIN))
         elif self._ranges:
-            self.log.close(self._ranges.pop(), self._now)
+            self.log.close_host_event(self._ranges.pop(), self._now)
 
-    def _fetch(self, fetch: Fetch) -> None:
+    def _fetch(self, fetch: BatchFetch) -> None:
         arrivals, start = self._arrivals(fetch), self._now
-        self._block_until(arrivals.goes_on_ns(self.now_ns, fetch))
+        self._block_until(arrivals.continues_ns(self.now_ns, fetch))
         if not arrivals.workers:
-            self.cpu_ns += fetch.built_cpu_ns
-        self._end_step(Fetch)
-        name = LOADER.format("MultiProcessing" if arrivals.workers else "SingleProcess")
-        self.log.host(Kind.LOADER, name, start, self._now, thread=MAIN)
+            self.cpu_ns += fetch.build_cpu_ns
+        self._end_step(BatchFetch)
+        name = NEXT_BATCH_RANGE.format("MultiProcessing" if arrivals.workers else "SingleProcess")
+        self.log.add_host_event(EventKind.LOADER, name, start, self._now, thread=MAIN)
 
-    def _arrivals(self, fetch: Fetch) -> Arrivals:
+    def _arrivals(self, fetch: BatchFetch) -> BatchArrivals:
         key = fetch.loader, fetch.epoch
         if key not in self._loaders:
-            self._loaders[key] = self._feeding(fetch.loader) if self._feeding else Arrivals(0)
+            self._loaders[key] = self._feeding(fetch.loader) if self._feeding else BatchArrivals(0)
         return self._loaders[key]
 
 
 def _endpoints(copy: Copy) -> str:
     host = "Pinned" if copy.pinned else "Pageable"
-    return f"{host} -> Device" if copy.way is Way.TO_DEVICE else f"Device -> {host}"
+    return f"{host} -> Device" if copy.direction is CopyDirection.HOST_TO_DEVICE else f"Device -> {host}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 AUTO = "auto"  # use a CUDA GPU if there is one, else simulate one
-USUAL = "h100"  # the GPU that `auto` simulates
+DEFAULT_GPU = "h100"  # the GPU that `auto` simulates
 
 
-def cuda_here() -> bool:
+def has_cuda_gpu() -> bool:
     """Return whether PyTorch can use a CUDA GPU of this machine."""
     import torch
 

@@ -12,36 +12,36 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.capture.active_session import claim, release
-from gpulab.capture.assembly import torch_facts
-from gpulab.capture.live.snapshot import Live
-from gpulab.capture.marks import Marks, Timer
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.assembly import torch_settings
+from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.marks import MarkClocks, StepMarks
 from gpulab.capture.memory.watch import MemoryWatch
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError, RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.replay.graph.dependencies import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source
-from gpulab.sensors import machine
-from gpulab.virtual.clock import Clock
+from gpulab.sensors import describe_machine
+from gpulab.virtual.clock import VirtualClock
 from gpulab.virtual.cost_model.kernel import OpClass
 from gpulab.virtual.cost_model.uncertainty import step_ns, step_range_ns
-from gpulab.virtual.device.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
+from gpulab.virtual.device.counting import COUNTED_FACT, LIMITATIONS, NO_HOST, CountingDevice, fallback_warning
 from gpulab.virtual.device.device import FakeDevice
-from gpulab.virtual.host.costs import Host, calibrated
-from gpulab.virtual.host.garbage import collected_between_steps, set_aside
-from gpulab.virtual.loading.arrivals import Arrivals
-from gpulab.virtual.loading.hooks import watched
-from gpulab.virtual.memory_fit.cpu_share import FromHost, from_host
+from gpulab.virtual.host.costs import HostCosts, calibrated_host
+from gpulab.virtual.host.garbage import gc_between_steps, gc_frozen
+from gpulab.virtual.loading.arrivals import BatchArrivals
+from gpulab.virtual.loading.hooks import log_batches
+from gpulab.virtual.memory_fit.cpu_share import HostWork, sum_host_work
 from gpulab.virtual.op_log.events import MAIN, THREADS
 from gpulab.virtual.op_log.memory import LoggedMemory
-from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
-from gpulab.virtual.selftest.run import playable
+from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT, Assumption, Record, StepEnd
+from gpulab.virtual.selftest.run import selftest_result
 
-KEPT_STEPS = 3  # steps whose records stay in memory: the last two complete ones and the current one
+LOGGED_STEPS = 3  # steps whose records stay in memory: the last two complete ones and the current one
 TICK_S = 0.25
-SETTLING = 3  # warm-up steps: the first ones find an empty launch queue
+QUEUE_WARM_UP_STEPS = 3  # warm-up steps: the first ones find an empty launch queue
 
 
 class VirtualGpu:
@@ -53,9 +53,9 @@ class VirtualGpu:
         name: str | None = None,
         *,
         steps: int | None = None,
-        shelved: bool = True,
-        host: Host | None = None,
-        on_tick: Callable[[Live], None] | None = None,
+        add_to_runs: bool = True,
+        host: HostCosts | None = None,
+        on_tick: Callable[[LiveSnapshot], None] | None = None,
     ) -> None:
         self.spec = resolve(gpu)
         if steps is not None and steps < 1:
@@ -64,13 +64,13 @@ class VirtualGpu:
                 why="`steps` must be at least 1",
                 fix="leave `steps` out to record all steps",
             )
-        self._steps, self._shelved = steps, shelved
+        self._steps, self._shelved = steps, add_to_runs
         self.name = name or runs.free_name()
         self.run: Run | None = None
         self._host = host
         self._on_tick = on_tick
         self._exit = contextlib.ExitStack()
-        self._op_log: deque[list[Record]] = deque([[]], maxlen=KEPT_STEPS)
+        self._op_log: deque[list[Record]] = deque([[]], maxlen=LOGGED_STEPS)
         self._marked = False  # `mark()` was called: the timed step starts there
 
     def __enter__(self) -> VirtualGpu:
@@ -84,32 +84,32 @@ class VirtualGpu:
 
     def start(self) -> None:
         """Replace torch.cuda by the virtual GPU and start recording."""
-        selftest = playable()
+        selftest = selftest_result()
         self._counted = "" if selftest.ok else selftest.why
         if self._counted:
-            warnings.warn(announcement(self._counted), stacklevel=3)
-        self._host_used = NO_HOST if self._counted else self._host or calibrated()
+            warnings.warn(fallback_warning(self._counted), stacklevel=3)
+        self._host_used = NO_HOST if self._counted else self._host or calibrated_host()
         self._began_ns = time.time_ns()
         self._clock = self._timing(self._host_used, {})
         self._step_starts_ns: list[int] = []
         self.memory = LoggedMemory(self.spec, self._clock)
-        self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.counts(address))
+        self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.has_memory(address))
         cpu = lambda: int(self._clock.cpu_ns)  # noqa: E731
-        self._marks = Marks(self._start_step, Timer(lambda: self._clock.now_ns, cpu, cpu))
+        self._marks = StepMarks(self._start_step, MarkClocks(lambda: self._clock.now_ns, cpu, cpu))
         device = CountingDevice if self._counted else FakeDevice
         self._device: FakeDevice | CountingDevice = device(self.spec, self._take, self.memory, self._clock)
-        claim(self)
+        activate(self)
         try:
-            self._exit.callback(release)
-            self._collect = self._exit.enter_context(collected_between_steps())
+            self._exit.callback(deactivate)
+            self._collect = self._exit.enter_context(gc_between_steps())
             self._exit.enter_context(self._device)
             self._loading = self._exit.enter_context(
-                watched(self._take_fetch, self._plain_torch, self._outside_program)
+                log_batches(self._take_fetch, self._plain_torch, self._outside_program)
             )
             self._marks.install()
             self._exit.callback(self._marks.remove)
             self._watch.begin()
-            self._exit.enter_context(set_aside())
+            self._exit.enter_context(gc_frozen())
             if self._on_tick is not None:
                 self._exit.enter_context(_ticker(self._tick))
         except BaseException:
@@ -117,24 +117,24 @@ class VirtualGpu:
             raise
 
     def stop(self, error: BaseException | None = None) -> Run:
-        """Restore torch and return the Run; unless `shelved` is False, also add it to `gpulab.runs`."""
+        """Restore torch and return the Run; unless `add_to_runs` is False, also add it to `gpulab.runs`."""
         try:
-            failure, holders = self._watch.ended_by(error)
+            failure, holders = self._watch.finish(error)
             range_fracs = self._range_fracs()
             facts = {
-                **torch_facts(),
-                QUEUE_FACT: str(self._clock.queue),
+                **torch_settings(),
+                QUEUE_FACT: str(self._clock.queue_length),
                 "host": str(self._host_used),
-                **({FACT: f"{self._counted}; {LEFT_OUT}"} if self._counted else {}),
-                **{ASSUMED + each.what: _assumption_text(each) for each in self.assumptions},
+                **({COUNTED_FACT: f"{self._counted}; {LIMITATIONS}"} if self._counted else {}),
+                **{ASSUMED_PREFIX + each.subject: _assumption_text(each) for each in self.assumptions},
             }
         finally:
             self._exit.close()
         run = self._build_run(error, facts)
-        typical_ns = steps(run).step_ns
+        typical_ns = find_steps(run).step_ns
         if range_fracs is not None and typical_ns is not None:
             low, high = (str(round(frac * typical_ns)) for frac in range_fracs)
-            run = replace(run, facts={**run.facts, STEP_LOW: low, STEP_HIGH: high})
+            run = replace(run, facts={**run.facts, STEP_LOW_FACT: low, STEP_HIGH_FACT: high})
         self.run = replace(run, failure=failure, holder_rows=holders)
         if self._shelved:
             runs.add(self.run)
@@ -146,13 +146,13 @@ class VirtualGpu:
 
     def mark_step(self) -> None:
         """End a step here, as gpulab.step() asks."""
-        self._take(Stepped(said=True))
+        self._take(StepEnd(by_user=True))
         self._marks.user_step()
 
     def mark(self) -> None:
         """Start the timed step here: `step_ns` then covers everything that follows."""
         self._marked = True
-        self._device.recorder.own_ns()  # drop the Python time before the mark
+        self._device.recorder.take_python_ns()  # drop the Python time before the mark
         self._op_log.append([])
 
     @property
@@ -174,15 +174,15 @@ class VirtualGpu:
         return step_range_ns(self._last_steps(), self._timing, self._host_used)
 
     @property
-    def from_host(self) -> FromHost:
+    def host_work(self) -> HostWork:
         """How much of the timed step depends on this machine's CPU and host memory."""
-        return from_host(self._last_steps()[-1], self.spec)
+        return sum_host_work(self._last_steps()[-1], self.spec)
 
     def _last_steps(self) -> list[list[Record]]:
         """Return the records of the timed step, and before them those of the previous step if there is one."""
         steps = [step for step in self._op_log if step]
         if not self._marked:
-            steps = [step for step in steps if isinstance(step[-1], Stepped)]
+            steps = [step for step in steps if isinstance(step[-1], StepEnd)]
         if not steps:
             raise RunError(
                 "The virtual GPU has recorded no complete step.",
@@ -193,28 +193,28 @@ class VirtualGpu:
 
     def _range_fracs(self) -> tuple[float, float] | None:
         """Return P10 and P90 of the step time as fractions of it, for the report; None if `mark()` is used."""
-        if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._op_log):
+        if self._marked or not any(step and isinstance(step[-1], StepEnd) for step in self._op_log):
             return None  # callers that use mark() read step_range_ns themselves
         low, high = self.step_range_ns
         return low / self.step_ns, high / self.step_ns
 
-    def _timing(self, host: Host, scale: Mapping[OpClass, float]) -> Clock:
-        return Clock(self.spec, host, self._loader_arrivals, scale)
+    def _timing(self, host: HostCosts, scale: Mapping[OpClass, float]) -> VirtualClock:
+        return VirtualClock(self.spec, host, self._loader_arrivals, scale)
 
     def _take(self, record: Record) -> None:
-        self._clock.take(record)
+        self._clock.process(record)
         self._op_log[-1].append(record)
-        if isinstance(record, Stepped) and not self._marked:
+        if isinstance(record, StepEnd) and not self._marked:
             self._op_log.append([])
 
     def _take_fetch(self, record: Record) -> None:
-        self._take(replace(record, python_ns=self._device.recorder.own_ns()))
+        self._take(replace(record, python_ns=self._device.recorder.take_python_ns()))
 
-    def _loader_arrivals(self, loader: int) -> Arrivals:
+    def _loader_arrivals(self, loader: int) -> BatchArrivals:
         facts = self._marks.loaders[loader] if loader < len(self._marks.loaders) else None
-        host = machine()
+        host = describe_machine()
         workers = facts.workers or 0 if facts else 0
-        return Arrivals(workers, facts.prefetch_factor if facts else None, host.cores_allowed)
+        return BatchArrivals(workers, facts.prefetch_factor if facts else None, host.cores_allowed)
 
     def _start_step(self, known_steps: int | None) -> None:
         self._step_starts_ns.append(self._clock.now_ns)
@@ -245,7 +245,7 @@ class VirtualGpu:
         elapsed_s = (time.time_ns() - self._began_ns) / 1e9
         steps = self._marks.steps
         self._on_tick(
-            Live(
+            LiveSnapshot(
                 phase=f"virtual {self.spec.name}",
                 elapsed_s=elapsed_s,
                 steps=steps,
@@ -288,11 +288,12 @@ class VirtualGpu:
     def _window_ns(self, span_ns: int) -> tuple[int, int]:
         """Return start and end of the recorded steps.
 
-        Leaves out the first `SETTLING` steps if the run has at least twice as many: they find an empty launch queue,
-        unlike steps of a long loop. If `steps` was given, that many are recorded, including the first ones if needed.
+        Leaves out the first `QUEUE_WARM_UP_STEPS` steps if the run has at least twice as many: they find an empty
+        launch queue, unlike steps of a long loop. If `steps` was given, that many are recorded, including the first
+        ones if needed.
         """
         starts = self._step_starts_ns
-        first = SETTLING if len(starts) >= 2 * SETTLING else 0
+        first = QUEUE_WARM_UP_STEPS if len(starts) >= 2 * QUEUE_WARM_UP_STEPS else 0
         if self._steps is not None and len(starts) > 1:
             first = max(0, min(first, len(starts) - 1 - self._steps))
             return starts[first], starts[min(first + self._steps, len(starts) - 1)]
@@ -309,7 +310,7 @@ class VirtualGpu:
             power_default_w=float(self.spec.power_limit_w),
             sm_clock_max_mhz=float(self.spec.sm_clock_mhz),
         )
-        return replace(machine(), gpus=(gpu,), gaps=())
+        return replace(describe_machine(), gpus=(gpu,), gaps=())
 
 
 def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) -> VirtualGpu:
@@ -326,7 +327,7 @@ def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) 
 
 
 def _assumption_text(assumption: Assumption) -> str:
-    return f"{assumption.taken}, {assumption.times} times" if assumption.times > 1 else assumption.taken
+    return f"{assumption.value}, {assumption.count} times" if assumption.count > 1 else assumption.value
 
 
 @contextlib.contextmanager

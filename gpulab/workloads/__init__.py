@@ -38,10 +38,10 @@ from gpulab.workloads.copies.transfers import TRANSFERS
 from gpulab.workloads.data.audio import AUDIO
 from gpulab.workloads.data.images import IMAGES
 from gpulab.workloads.data.label_service import LABELS
-from gpulab.workloads.data.short_epochs import STARTING
-from gpulab.workloads.data.slow_disk import READING
-from gpulab.workloads.data.slow_items import WAITING
-from gpulab.workloads.data.word_pairs import COUNTING
+from gpulab.workloads.data.short_epochs import SHORT_EPOCHS
+from gpulab.workloads.data.slow_disk import SLOW_DISK
+from gpulab.workloads.data.slow_items import SLOW_ITEMS
+from gpulab.workloads.data.word_pairs import WORD_PAIRS
 from gpulab.workloads.host.cpu_threads import THREADS
 from gpulab.workloads.host.garbage import GARBAGE
 from gpulab.workloads.host.metrics_thread import METRICS
@@ -62,10 +62,10 @@ __all__ = ["WORKLOADS", "Workload", "workload"]
 
 WORKLOADS: tuple[Workload, ...] = (
     *IMAGES,
-    *WAITING,
-    *COUNTING,
-    *READING,
-    *STARTING,
+    *SLOW_ITEMS,
+    *WORD_PAIRS,
+    *SLOW_DISK,
+    *SHORT_EPOCHS,
     *THREADS,
     *AUDIO,
     *METRICS,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 
 
-def convolutional(channels: int, classes: int = 10) -> nn.Module:
+def image_classifier(channels: int, classes: int = 10) -> nn.Module:
     """Return a small image classifier with fixed initial weights; `channels` sets its cost."""
     from torch import nn
 
@@ -28,7 +28,7 @@ def convolutional(channels: int, classes: int = 10) -> nn.Module:
         )
 
 
-def listening(channels: int, classes: int = 10) -> nn.Module:
+def audio_classifier(channels: int, classes: int = 10) -> nn.Module:
     """Return a small audio classifier with fixed initial weights; `channels` sets its cost."""
     from torch import nn
 
@@ -51,7 +51,7 @@ def perceptron(*widths: int) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def narrow_and_deep(width: int, depth: int) -> nn.Module:
+def deep_narrow_model(width: int, depth: int) -> nn.Module:
     """Return many layers that each take a few microseconds, with fixed initial weights."""
     from torch import nn
 
@@ -60,7 +60,7 @@ def narrow_and_deep(width: int, depth: int) -> nn.Module:
         return nn.Sequential(*(part for layer in layers for part in layer), nn.Linear(width, 1))
 
 
-def classify(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: str) -> list[float]:
+def train_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: str) -> list[float]:
     """Train on every batch once; return the loss of each step.
 
     The losses stay on the device until the end: reading one in each step would make the loop wait.
@@ -75,10 +75,10 @@ def classify(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
         inputs, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
         return nn.functional.cross_entropy(model(inputs), labels)
 
-    return listed(optimizer_steps(optimizer, loss_of, batches))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, batches))
 
 
-def optimizer_steps(
+def run_optimizer_steps(
     optimizer: Optimizer, loss_of: Callable[[Batch], Tensor], batches: Iterable[Batch]
 ) -> Iterator[Tensor]:
     """Take one optimizer step per batch; yield the detached loss of each step, which stays on the device."""
@@ -108,21 +108,21 @@ def batch_loader(
     )
 
 
-def noise(*sizes: int, seed: int = 0) -> Tensor:
+def random_normal(*sizes: int, seed: int = 0) -> Tensor:
     """Return normally distributed numbers, the same every time."""
     import torch
 
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def number_on(device: str) -> dtype:
+def fast_dtype(device: str) -> dtype:
     """Return the dtype for which a GPU has fast matrix units; on a CPU float32."""
     import torch
 
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
-def listed(losses: Iterable[Tensor]) -> list[float]:
+def loss_values(losses: Iterable[Tensor]) -> list[float]:
     """Return the losses as numbers, copied from the device at once."""
     import torch
 
@@ -130,7 +130,7 @@ def listed(losses: Iterable[Tensor]) -> list[float]:
 
 
 @contextlib.contextmanager
-def computing_on(threads: int | None) -> Iterator[None]:
+def torch_threads(threads: int | None) -> Iterator[None]:
     """Compute on this many threads inside, and restore the number afterwards; None changes nothing."""
     import torch
 

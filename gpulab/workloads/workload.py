@@ -19,6 +19,6 @@ class Workload:
     run: Callable[..., list[float]]
     rule: str | None  # the rule that should find the planted fault; None: no fault
     twin: str | None = None  # the same training with the fix applied; None if there is no fault
-    mends: bool = True  # the twin applies the fix that the finding prints, not another one
+    twin_applies_fix: bool = True  # the twin applies the fix that the finding prints, not another one
     batch: int = 1  # samples per step, if they differ in the twin: only the ratio matters
     needs_gpu: bool = False  # the fault exists on a GPU only

@@ -172,7 +172,7 @@ losses_before = train(DataLoader(dataset, batch_size=16))
 
 # %% tags=["reveal"]
 diagnosis = gpulab.diagnose(gpulab.runs["before"])
-L.reveal("wait", float(diagnosis.ledger.share("loader")), "%")
+L.reveal("wait", float(diagnosis.ledger.typical_frac("loader")), "%")
 
 # %% [markdown]
 # ## Diagnose

@@ -30,7 +30,7 @@ import torch
 
 from gpulab.lessons import SIMULATED
 from gpulab.lessons.labs.machine import hot_card, sampling, utilisation
-from gpulab.lessons.labs.machine.utilisation import load
+from gpulab.lessons.labs.machine.utilisation import gpu_load
 
 users, items = 256, 1 << 20
 steps = L.pick(tiny=8, lab=8, full=20)
@@ -83,8 +83,8 @@ with L.gpu("matrices"):
     run_steps(multiply, matrix)
     # </fix>
 
-narrow, wide = (load(gpulab.runs[name]) for name in ("user by user", "matrices"))
-utilisation.table(narrow, wide)
+narrow, wide = (gpu_load(gpulab.runs[name]) for name in ("user by user", "matrices"))
+utilisation.utilisation_table(narrow, wide)
 
 # %% tags=["reveal"]
 L.reveal("busy", narrow.busy_frac, "%")
@@ -130,8 +130,8 @@ with L.gpu("all at once"):
     run_steps(all_at_once, scores)
     # </fix>
 
-filled = load(gpulab.runs["all at once"])
-utilisation.table(narrow, filled)
+filled = gpu_load(gpulab.runs["all at once"])
+utilisation.utilisation_table(narrow, filled)
 
 # %% tags=["claim"]
 L.claim(
@@ -171,8 +171,8 @@ L.predict("sampled")
 from torch.utils.data import DataLoader
 
 matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16)
-products = utilisation.repeats(matrix, milliseconds=750)
-for _ in DataLoader(sampling.Late(12, wait_s=0.25), batch_size=None):
+products = utilisation.matmul_repeats(matrix, milliseconds=750)
+for _ in DataLoader(sampling.SlowDataset(12, wait_s=0.25), batch_size=None):
     for _ in range(products):
         result = matrix @ matrix
     torch.cuda.synchronize()
@@ -181,17 +181,17 @@ for _ in DataLoader(sampling.Late(12, wait_s=0.25), batch_size=None):
 # The report is based on the *trace*: a record of every kernel with its start and its end. From the trace you can calculate what any monitor would have shown. `watch(1)` returns one reading per second; each covers the sixth of a second before it, the driver's shortest sampling period. `worst_error(1)` repeats this with sixty different start times, and returns the largest error of the mean. (The true value is calculated from the trace in two ways, which must agree.)
 
 # %% tags=["measure"]
-watched = sampling.watched(gpulab.runs["bursts"])
+watched = sampling.busy_timeline(gpulab.runs["bursts"])
 half_ns = 500_000_000
 print(f"true value: busy {100 * watched.busy_frac:.1f} % of {(watched.end_ns - watched.start_ns) / 1e9:.1f} s")
-print("one reading per second:               ", [f"{100 * reading:.0f} %" for reading in watched.watch(1)])
-print("the same, started half a second later:", [f"{100 * reading:.0f} %" for reading in watched.watch(1, half_ns)])
+print("one reading per second:               ", [f"{100 * reading:.0f} %" for reading in watched.sample(1)])
+print("the same, started half a second later:", [f"{100 * reading:.0f} %" for reading in watched.sample(1, half_ns)])
 # <fix>
 # was: slow_hz = 20
 slow_hz = 1
 # </fix>
 slow_error, fast_error = watched.worst_error(slow_hz), watched.worst_error(20)
-busy_ns = sampling.summed_ns(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
+busy_ns = sampling.busy_ns_by_events(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
 trace_error = abs(busy_ns / (watched.end_ns - watched.start_ns) - watched.busy_frac)
 print(
     f"largest error: {100 * slow_error:.0f} points at one reading per second, {100 * fast_error:.1f} at 20 per second"
@@ -220,13 +220,13 @@ L.claim(
 # Is a higher sampling rate the only solution? Take a simulated job of one minute that is busy for the last 700 ms of each second. Choose the interval between two readings, in milliseconds, so that the mean of as few readings as possible is correct to within 5 points, whenever the first reading is taken. An interval of 50 ms needs 19 readings; the target is 3. Try several values. `L.hint("plan")`, in a new cell, gives up to three hints.
 
 # %% tags=["score"]
-job = sampling.regular(period_ms=1000, busy_ms=700, count=60)
+job = sampling.periodic_job(period_ms=1000, busy_ms=700, count=60)
 # <blank> the interval between two readings, in milliseconds
 # was: plan_ms = None
 plan_ms = 1333
 # </blank>
-print(sampling.told(plan_ms, job))
-L.score("plan", sampling.readings_of(plan_ms, job) if plan_ms else None)
+print(sampling.describe_plan(plan_ms, job))
+L.score("plan", sampling.readings_needed(plan_ms, job) if plan_ms else None)
 
 # %% [markdown]
 # ## Two metrics called memory
@@ -257,16 +257,16 @@ with L.gpu("full memory"):
     unused_buffer = torch.empty(torch.cuda.mem_get_info()[0] * 3 // 4, dtype=torch.uint8, device="cuda")
     # </fix>
     run_steps(multiply, matrix)
-    used["full memory"] = utilisation.used_frac()
+    used["full memory"] = utilisation.memory_used_frac()
     del unused_buffer, matrix
     torch.cuda.empty_cache()  # PyTorch caches freed memory; this returns it to the driver
 
 with L.gpu("busy memory"):
     run_steps(double, torch.randn(1 << 28, device="cuda"))
-    used["busy memory"] = utilisation.used_frac()
+    used["busy memory"] = utilisation.memory_used_frac()
 
-full, streaming = (load(gpulab.runs[name]) for name in used)
-utilisation.table(full, streaming).assign(**{"memory used": [f"{100 * share:.0f} %" for share in used.values()]})
+full, streaming = (gpu_load(gpulab.runs[name]) for name in used)
+utilisation.utilisation_table(full, streaming).assign(**{"memory used": [f"{100 * share:.0f} %" for share in used.values()]})
 
 # %% tags=["reveal"]
 L.reveal("memory", full.traffic_frac, "%")
@@ -295,7 +295,7 @@ L.predict("batch")
 # %% tags=["measure"]
 # <fix>
 # was: batch_sizes = {utilisation.image_network: (8, 8), utilisation.large_layers: (1, 1)}
-batch_sizes = {utilisation.image_network: (8, 512), utilisation.large_layers: (1, 4096)}
+batch_sizes = {utilisation.image_training_step: (8, 512), utilisation.large_layers_step: (1, 4096)}
 # </fix>
 loads = {}
 for network, sizes in batch_sizes.items():
@@ -303,8 +303,8 @@ for network, sizes in batch_sizes.items():
         name = f"{network.__name__} {batch_size}"
         with L.gpu(name):
             run_steps(network(batch_size), None)
-        loads[network.__name__, index] = load(gpulab.runs[name])
-utilisation.table(*loads.values())
+        loads[network.__name__, index] = gpu_load(gpulab.runs[name])
+utilisation.utilisation_table(*loads.values())
 
 # %% tags=["reveal"]
 rise = loads["image_network", 1].traffic_frac / loads["image_network", 0].traffic_frac
@@ -334,10 +334,10 @@ L.claim(
 L.predict("heat")
 
 # %% tags=["measure"]
-dusty = hot_card.watched_card(name="dusty fans", warms_c_per_w=hot_card.DUSTY_C_PER_W)
-capped = hot_card.watched_card(name="power limit 400 W", cap_w=400)
+dusty = hot_card.simulate_card(name="dusty fans", thermal_c_per_w=hot_card.DUSTY_THERMAL_C_PER_W)
+capped = hot_card.simulate_card(name="power limit 400 W", power_limit_w=400)
 display(gpulab.charts.sensors(dusty))
-hot_card.beside(dusty, capped, at_s=(0, 12, 18, 24, 36, 48, 60, 66))
+hot_card.readings_table(dusty, capped, at_s=(0, 12, 18, 24, 36, 48, 60, 66))
 
 # %% tags=["reveal"]
 L.reveal("heat")
@@ -364,7 +364,7 @@ for run in (dusty, capped):
 # was: reason = hot_card.POWER
 reason = hot_card.HEAT
 # </fix>
-start_s, end_s = hot_card.held_down(dusty, reason) or (0, 0)
+start_s, end_s = hot_card.throttled_interval(dusty, reason) or (0, 0)
 samples = dusty.gpu_samples
 driver_count_s = float(samples["thermal_held_s"].iloc[-1])
 loaded = samples[(samples["at_ns"] >= 10e9) & (samples["at_ns"] < 60e9)]
@@ -488,8 +488,8 @@ L.check("cards", cards)
 
 # %% tags=["measure"]
 with L.gpu("anonymous"):
-    utilisation.anonymous()
-utilisation.table(load(gpulab.runs["anonymous"]))
+    utilisation.unknown_job()
+utilisation.utilisation_table(gpu_load(gpulab.runs["anonymous"]))
 
 # %% tags=["check"]
 # <blank> "a", "b", "c" or "d"
@@ -502,7 +502,7 @@ L.check("anonymous", answer)
 # If your answer is right, the same product is much faster in bfloat16. Experiment 01.1 recorded it, 20 times per step.
 
 # %% tags=["claim"]
-fp32_ns = load(gpulab.runs["anonymous"]).step_ns
+fp32_ns = gpu_load(gpulab.runs["anonymous"]).step_ns
 # <fix>
 # was: bf16_ns = fp32_ns
 bf16_ns = wide.step_ns / 20

@@ -108,9 +108,9 @@ for size in SIZES:
     with L.gpu(f"batch {size}"):
         memory_bytes[size] = train(size)
 
-sweep = {size: throughput.seen(gpulab.runs[f"batch {size}"], size) for size in SIZES}
+sweep = {size: throughput.step_throughput(gpulab.runs[f"batch {size}"], size) for size in SIZES}
 MiB = [f"{size_bytes / 2**20:,.0f}" for size_bytes in memory_bytes.values()]
-display(throughput.table({f"batch {size}": result for size, result in sweep.items()}, MiB=MiB))
+display(throughput.throughput_table({f"batch {size}": result for size, result in sweep.items()}, MiB=MiB))
 gpulab.charts.batch_sweep({size: gpulab.runs[f"batch {size}"] for size in SIZES})
 
 # %% tags=["claim"]
@@ -140,7 +140,7 @@ L.claim(
 def cpu_rate(batch):
     """Measure how many images per second one core trains on, in batches of this size."""
     net, images, labels = network(width=8), torch.rand(batch, 3, 16, 16), torch.randint(10, (batch,))
-    return batch / throughput.fastest_s(
+    return batch / throughput.fastest_cpu_s(
         lambda: nn.functional.cross_entropy(net(images), labels).backward(), repeats=L.pick(tiny=9, lab=30)
     )
 
@@ -202,10 +202,10 @@ def convolution(signal):
 
 # </fix>
 image_loop, image_batch = (
-    batch_size.work_of(lambda function=function: function(images)) for function in (loop_over_images, all_images)
+    batch_size.count_work(lambda function=function: function(images)) for function in (loop_over_images, all_images)
 )
 time_loop, time_batch = (
-    batch_size.work_of(lambda function=function: function(signal)) for function in (loop_over_time, convolution)
+    batch_size.count_work(lambda function=function: function(signal)) for function in (loop_over_time, convolution)
 )
 print(f"32 images: {image_loop.ops} operators in a loop, {image_batch.ops} in one call")
 print(f"249 time steps: {time_loop.ops} operators in a loop, {time_batch.ops} in one call")
@@ -213,7 +213,7 @@ L.same([loop_over_images(images), loop_over_time(signal)], [all_images(images), 
 
 # %% tags=["claim"]
 images_64 = torch.cat([images, images])
-batch_of_64 = batch_size.work_of(lambda: all_images(images_64))
+batch_of_64 = batch_size.count_work(lambda: all_images(images_64))
 display(L.reveal("loop", batch_of_64.ops / image_batch.ops, "times the operators"))
 L.claim(
     "one call of the network needs as many operators for 64 images as for 32, and less than a tenth of those of a loop",
@@ -244,8 +244,8 @@ batch, micro_batches = 8, 8
 with L.gpu("accumulated"):
     train(batch, micro_batches)
 
-accumulated = throughput.seen(gpulab.runs["accumulated"], batch * micro_batches)
-display(throughput.table({"8": sweep[8], "8 times 8": accumulated, "64": sweep[64]}))
+accumulated = throughput.step_throughput(gpulab.runs["accumulated"], batch * micro_batches)
+display(throughput.throughput_table({"8": sweep[8], "8 times 8": accumulated, "64": sweep[64]}))
 L.reveal("accumulate", accumulated.per_s / sweep[8].per_s, "times the rate of a batch of 8")
 
 
@@ -269,9 +269,9 @@ L.same(gradients(network(8), images, labels), gradients(network(8), images, labe
 
 # %% tags=["claim"]
 net = network(8)
-of_8 = batch_size.work_of(lambda: gradients(net, images[:8], labels[:8]))
-of_64 = batch_size.work_of(lambda: gradients(net, images, labels))
-in_parts = batch_size.work_of(lambda: gradients(net, images, labels, parts=micro_batches))
+of_8 = batch_size.count_work(lambda: gradients(net, images[:8], labels[:8]))
+of_64 = batch_size.count_work(lambda: gradients(net, images, labels))
+in_parts = batch_size.count_work(lambda: gradients(net, images, labels, parts=micro_batches))
 L.claim(
     "8 batches of 8 do the same arithmetic as one batch of 64, but their largest operator is only an eighth of the "
     "size",
@@ -292,8 +292,8 @@ L.claim(
 # was: parts = 1
 parts = 8
 # </fix>
-batch_bytes = batch_size.most_kept_bytes(lambda: gradients(net, images, labels))
-parts_bytes = batch_size.most_kept_bytes(lambda: gradients(net, images, labels, parts))
+batch_bytes = batch_size.peak_saved_bytes(lambda: gradients(net, images, labels))
+parts_bytes = batch_size.peak_saved_bytes(lambda: gradients(net, images, labels, parts))
 L.claim(
     "8 micro-batches store an eighth of the activations of the whole batch, to within 1 %",
     abs(8 * parts_bytes / batch_bytes - 1) < 0.01,
@@ -359,8 +359,8 @@ L.predict("padding")
 lengths = [len(text) for text in synthetic.texts(4096)]
 BUDGET = 4096  # maximum number of tokens per batch, padding included
 
-random_batches = padding.padded(lengths, padding.at_random(lengths, 32))
-bucketed = padding.padded(lengths, padding.bucketed(lengths, 32))
+random_batches = padding.padding_cost(lengths, padding.random_batches(lengths, 32))
+bucketed = padding.padding_cost(lengths, padding.bucketed_batches(lengths, 32))
 for name, padded in (("random", random_batches), ("bucketed", bucketed)):
     print(f"{name:>10}: {padded}")
 L.reveal("padding", random_batches.padding_frac, "%")
@@ -388,7 +388,7 @@ def token_budget_batches(lengths, budget):
 
 
 batches = token_budget_batches(lengths, BUDGET)
-budgeted = padding.padded(lengths, batches)
+budgeted = padding.padding_cost(lengths, batches)
 print(f"yours: {budgeted}")
 display(L.score("budget", budgeted.largest_tokens))
 L.same(sorted(text for batch in batches for text in batch), list(range(len(lengths))))  # every text occurs once
@@ -414,17 +414,17 @@ L.claim(
 
 # %% tags=["measure"]
 data = synthetic.table(2048, 32)
-halved_rate = gradient_noise.train(data, answer="rate")
+halved_rate = gradient_noise.train_small_classifier(data, adapt="rate")
 # <fix>
 # was: doubled_batch = gradient_noise.train(data, answer="rate")
-doubled_batch = gradient_noise.train(data, answer="batch")
+doubled_batch = gradient_noise.train_small_classifier(data, adapt="batch")
 # </fix>
-batch_16 = gradient_noise.train(data, answer="none")
-batch_256 = gradient_noise.train(data, answer="none", batch=256)
-noise_scales = ", ".join(f"{noise:,.0f}" for noise in doubled_batch.noises)
+batch_16 = gradient_noise.train_small_classifier(data, adapt="none")
+batch_256 = gradient_noise.train_small_classifier(data, adapt="none", batch=256)
+noise_scales = ", ".join(f"{noise:,.0f}" for noise in doubled_batch.noise_scales)
 print("noise scale per epoch, with a doubling batch size:", noise_scales)
 results = {"learning rate halved": halved_rate, "batch size doubled": doubled_batch}
-gradient_noise.table({**results, "batch size 16": batch_16, "batch size 256": batch_256})
+gradient_noise.training_table({**results, "batch size 16": batch_16, "batch size 256": batch_256})
 
 # %% tags=["claim"]
 L.claim(
@@ -456,9 +456,9 @@ L.predict("one_more")
 rows, many_rows = 257, 8193
 # </fix>
 for size in (256, rows, 8192, many_rows):
-    print(f"{size:>4} rows of 8192 columns: {batch_size.tiled(size, 8192)}")
-waves_256, waves_257 = batch_size.tiled(256, 8192).waves, batch_size.tiled(rows, 8192).waves
-waves_8192, waves_8193 = batch_size.tiled(8192, 8192).waves, batch_size.tiled(many_rows, 8192).waves
+    print(f"{size:>4} rows of 8192 columns: {batch_size.tile_matmul(size, 8192)}")
+waves_256, waves_257 = batch_size.tile_matmul(256, 8192).waves, batch_size.tile_matmul(rows, 8192).waves
+waves_8192, waves_8193 = batch_size.tile_matmul(8192, 8192).waves, batch_size.tile_matmul(many_rows, 8192).waves
 display(L.reveal("one_more", waves_257 / waves_256, "times as many waves"))
 L.claim(
     "257 rows need a second wave where 256 need one; 8193 rows need no more waves than 8192",
@@ -483,7 +483,7 @@ def product_us(rows, columns):
         for _ in range(STEPS):
             left @ right
             gpulab.step()
-    return throughput.seen(gpulab.runs[f"{rows} x {columns}"], rows).kernel_ns / 1000
+    return throughput.step_throughput(gpulab.runs[f"{rows} x {columns}"], rows).kernel_ns / 1000
 
 
 # <fix>
@@ -527,8 +527,8 @@ def step(batch):
 
 
 largest = gpulab.virtual.max_batch(step, "h100", start=512)
-attempts, estimate = largest.found.tried, f"virtual {largest.found.spec.name}, estimated"
-fullest = next(attempt for attempt in attempts if attempt.work == largest.batch)
+attempts, estimate = largest.max_batch.estimates, f"virtual {largest.max_batch.spec.name}, estimated"
+fullest = next(attempt for attempt in attempts if attempt.samples == largest.batch)
 largest
 
 # %% tags=["claim"]
@@ -554,7 +554,7 @@ L.claim(
 # Write a better search: **find the largest batch, exact to the image, in at most six tries.** `room.peak(batch)` simulates one run of the program. It returns the bytes in use or raises PyTorch's own out-of-memory error, and each call counts as a try; `fits(batch)` calls it and catches the error. `room.capacity_bytes` is the memory of the GPU. `L.hint("tries")` gives hints.
 
 # %% tags=["exercise"]
-room = batch_size.room_of(attempts)
+room = batch_size.batch_memory(attempts)
 
 
 def fits(batch):
@@ -577,7 +577,7 @@ while not fits(batch):
 while fits(batch + 1):
     batch += 1
 # </blank>
-print(f"a batch of {batch:,}: {room.judged(batch)}")
+print(f"a batch of {batch:,}: {room.describe(batch)}")
 L.score("tries", room.tries if room.is_largest(batch) else None)
 
 # %% tags=["claim"]
@@ -656,8 +656,8 @@ for method in (one_by_one, in_streams, stacked):
         for _ in range(STEPS):
             forward().square().mean().backward()
             gpulab.step()
-    ensembles[method] = throughput.seen(gpulab.runs[method.__name__], 4 * 64)
-throughput.table(
+    ensembles[method] = throughput.step_throughput(gpulab.runs[method.__name__], 4 * 64)
+throughput.throughput_table(
     {"one by one": ensembles[one_by_one], "in streams": ensembles[in_streams], "stacked": ensembles[stacked]}
 )
 
@@ -669,10 +669,10 @@ throughput.table(
 def work_per_step(method):
     """Count the work of one step with this method."""
     forward = four_models(method, "cpu")
-    return batch_size.work_of(lambda: forward().square().mean().backward())
+    return batch_size.count_work(lambda: forward().square().mean().backward())
 
 
-products = [work_per_step(method).products for method in (one_by_one, stacked)]
+products = [work_per_step(method).matrix_ops for method in (one_by_one, stacked)]
 print("matrix products, one by one and stacked:", *products)
 L.same(four_models(one_by_one, "cpu")(), four_models(stacked, "cpu")())
 

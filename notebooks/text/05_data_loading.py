@@ -42,7 +42,7 @@ scratch = tempfile.TemporaryDirectory()  # deleted when the kernel ends
 folder = Path(scratch.name)
 
 # %% tags=["given"]
-photos = loading.Waiting(length=L.pick(tiny=256, lab=1024), wait_s=0.006)
+photos = loading.IoBoundDataset(length=L.pick(tiny=256, lab=1024), wait_s=0.006)
 
 
 def make_loader(workers, data=photos):
@@ -78,7 +78,7 @@ L.predict("wait")
 losses_before = train(make_loader(workers=0))
 
 # %% tags=["reveal"]
-wait_before = gpulab.diagnose(gpulab.runs["before"]).ledger.share("loader")
+wait_before = gpulab.diagnose(gpulab.runs["before"]).ledger.typical_frac("loader")
 L.reveal("wait", wait_before, "%")
 
 # %% [markdown]
@@ -156,26 +156,26 @@ L.predict("kinds")
 def measure_loading(dataset_class, cost_s, workers, items_per_worker=16):
     """Measure how fast this many workers load items while nothing trains, and how many items at once."""
     data = dataset_class(items_per_worker * max(1, workers), cost_s)
-    return loading.drained(DataLoader(data, batch_size=4, num_workers=workers))
+    return loading.time_loader(DataLoader(data, batch_size=4, num_workers=workers))
 
 
 most = 8
-io_bound = {n: measure_loading(loading.Waiting, 0.040, n) for n in (0, 1, 2, 4)}
+io_bound = {n: measure_loading(loading.IoBoundDataset, 0.040, n) for n in (0, 1, 2, 4)}
 # <fix>
 # was: io_bound[most] = measure_loading(loading.Waiting, 0.040, 1)
-io_bound[most] = measure_loading(loading.Waiting, 0.040, most)
+io_bound[most] = measure_loading(loading.IoBoundDataset, 0.040, most)
 # </fix>
-cpu_bound = {n: measure_loading(loading.Computing, 0.005, n) for n in (0, 1, 2, 4, most)}
+cpu_bound = {n: measure_loading(loading.CpuBoundDataset, 0.005, n) for n in (0, 1, 2, 4, most)}
 print(f"this process may use {cores:g} cores")
-loading.table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
+loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 
 # %% tags=["claim"]
 display(L.reveal("kinds"))
 L.claim(
     "eight workers load at least two I/O-bound items at once, but never more CPU-bound items than there are cores",
-    io_bound[most].at_once >= 2 and all(rate.at_once <= 1.1 * cores for rate in cpu_bound.values()),
-    before=cpu_bound[most].at_once,
-    after=io_bound[most].at_once,
+    io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
+    before=cpu_bound[most].concurrency,
+    after=io_bound[most].concurrency,
     unit="items at once",
 )
 
@@ -197,9 +197,9 @@ L.predict("burst")
 # Each worker keeps up to `prefetch_factor` batches ready; the default is two. Find the smallest prefetch factor with which only the first step waits.
 
 # %% tags=["exercise"]
-costs_ms = queue_model.bursty(100, usual_ms=10, burst_ms=110, every=16)
-print(f"no workers: {queue_model.fed(costs_ms, 20, workers=0).stalls} of 99 steps wait")
-print(f"one worker, prefetch factor 2: {queue_model.fed(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
+costs_ms = queue_model.bursty_costs(100, usual_ms=10, burst_ms=110, every=16)
+print(f"no workers: {queue_model.simulate_loader(costs_ms, 20, workers=0).stalls} of 99 steps wait")
+print(f"one worker, prefetch factor 2: {queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
 display(L.reveal("burst"))
 # <blank> the smallest prefetch factor with which no step after the first one waits, as a number
 # was: prefetch = None
@@ -209,11 +209,11 @@ L.check("ahead", prefetch)
 
 # %% tags=["claim"]
 factor = prefetch or 2
-stalls = [queue_model.fed(costs_ms, 20, workers=1, prefetch=n).stalls for n in (factor - 1, factor)]
+stalls = [queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=n).stalls for n in (factor - 1, factor)]
 L.claim(
     "the smallest sufficient prefetch factor removes every stall; with steps of 15 ms no prefetch factor does",
-    stalls[0] > 0 and stalls[1] == 0 and queue_model.fed(costs_ms, 15, workers=1, prefetch=64).stalls > 0,
-    before=queue_model.fed(costs_ms, 20, workers=1, prefetch=2).stalls,
+    stalls[0] > 0 and stalls[1] == 0 and queue_model.simulate_loader(costs_ms, 15, workers=1, prefetch=64).stalls > 0,
+    before=queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=2).stalls,
     after=stalls[1],
     unit="stalls in 99 steps",
     source=gpulab.lessons.SIMULATED,
@@ -229,13 +229,13 @@ L.claim(
 
 # %% tags=["measure"]
 def make_indexed_loader(**options):
-    return DataLoader(loading.Indexed(48, open_s=0.2), batch_size=8, num_workers=2, **options)
+    return DataLoader(loading.SlowOpenDataset(48, open_s=0.2), batch_size=8, num_workers=2, **options)
 
 
-restarted = loading.epochs(make_indexed_loader(), 3)
+restarted = loading.time_epoch_gaps(make_indexed_loader(), 3)
 # <fix>
 # was: persistent = loading.epochs(make_indexed_loader(), 3)
-persistent = loading.epochs(make_indexed_loader(persistent_workers=True), 3)
+persistent = loading.time_epoch_gaps(make_indexed_loader(persistent_workers=True), 3)
 # </fix>
 for name, epochs_result in (("restarted", restarted), ("persistent", persistent)):
     gaps_ms = ", ".join(f"{1000 * gap_s:.0f}" for gap_s in epochs_result.gaps_s)
@@ -263,16 +263,16 @@ L.predict("threads")
 # was: threads = 1
 threads = 4
 # </fix>
-io_items, cpu_items = loading.Waiting(32, 0.08), loading.Computing(96, 0.005)
-io_threads = loading.by_threads(io_items, threads)
-cpu_threads = loading.by_threads(cpu_items, threads)
-io_async = loading.by_one_thread(io_items, at_once=16)
-io_workers = loading.drained(DataLoader(io_items, batch_size=4, num_workers=4))
-cpu_workers = loading.drained(DataLoader(cpu_items, batch_size=4, num_workers=4))
+io_items, cpu_items = loading.IoBoundDataset(32, 0.08), loading.CpuBoundDataset(96, 0.005)
+io_threads = loading.time_threads(io_items, threads)
+cpu_threads = loading.time_threads(cpu_items, threads)
+io_async = loading.time_async(io_items, at_once=16)
+io_workers = loading.time_loader(DataLoader(io_items, batch_size=4, num_workers=4))
+cpu_workers = loading.time_loader(DataLoader(cpu_items, batch_size=4, num_workers=4))
 items_at_once = {
-    "four threads": (f"{io_threads.at_once:.1f}", f"{cpu_threads.at_once:.1f}"),
-    "four processes": (f"{io_workers.at_once:.1f}", f"{cpu_workers.at_once:.1f}"),
-    "one thread, 16 asynchronous requests": (f"{io_async.at_once:.1f}", "-"),
+    "four threads": (f"{io_threads.concurrency:.1f}", f"{cpu_threads.concurrency:.1f}"),
+    "four processes": (f"{io_workers.concurrency:.1f}", f"{cpu_workers.concurrency:.1f}"),
+    "one thread, 16 asynchronous requests": (f"{io_async.concurrency:.1f}", "-"),
 }
 pd.DataFrame(items_at_once, index=["I/O-bound items at once", "CPU-bound items at once"]).T
 
@@ -280,9 +280,9 @@ pd.DataFrame(items_at_once, index=["I/O-bound items at once", "CPU-bound items a
 display(L.reveal("threads"))
 L.claim(
     "four threads load at least 1.5 I/O-bound items at once, but only one CPU-bound item, because of the GIL",
-    io_threads.at_once >= 1.5 and cpu_threads.at_once <= 1.1,
-    before=cpu_threads.at_once,
-    after=io_threads.at_once,
+    io_threads.concurrency >= 1.5 and cpu_threads.concurrency <= 1.1,
+    before=cpu_threads.concurrency,
+    after=io_threads.concurrency,
     unit="items at once",
 )
 
@@ -303,24 +303,24 @@ L.predict("cache")
 def count_reads(cache, **options):
     """Count the reads from storage in each of two epochs."""
     generator = torch.Generator().manual_seed(0)
-    return caching.reads(
-        DataLoader(caching.Remote(96, cache), batch_size=8, shuffle=True, generator=generator, **options), 2
+    return caching.count_store_reads(
+        DataLoader(caching.RemoteDataset(96, cache), batch_size=8, shuffle=True, generator=generator, **options), 2
     )
 
 
 (folder / "cache").mkdir(exist_ok=True)
 # <fix>
 # was: cache = caching.Ram()
-cache = caching.Disk(folder / "cache")
+cache = caching.DiskCache(folder / "cache")
 # </fix>
 reads = {
     "no cache": count_reads(None, num_workers=2),
-    "memory, no workers": count_reads(caching.Ram()),
-    "memory, two workers": count_reads(caching.Ram(), num_workers=2),
-    "memory, two persistent workers": count_reads(caching.Ram(), num_workers=2, persistent_workers=True),
+    "memory, no workers": count_reads(caching.MemoryCache()),
+    "memory, two workers": count_reads(caching.MemoryCache(), num_workers=2),
+    "memory, two persistent workers": count_reads(caching.MemoryCache(), num_workers=2, persistent_workers=True),
     "disk, two workers": count_reads(cache, num_workers=2),
 }
-display(caching.table(reads, items=96), L.reveal("cache"))
+display(caching.cache_table(reads, items=96), L.reveal("cache"))
 print("mean time per read with a network cache (1 ms for a hit, 20 ms for a miss), by hit ratio (modelled):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
@@ -358,10 +358,10 @@ def private_memory_growth_mb(names):
     return (private_bytes[-1] - private_bytes[0]) / 1e6
 
 
-list_mb = private_memory_growth_mb(loading.Names(100_000, packed=False))
+list_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
 # <fix>
 # was: array_mb = private_memory_growth_mb(loading.Names(100_000, packed=False))
-array_mb = private_memory_growth_mb(loading.Names(100_000, packed=True))
+array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=True))
 # </fix>
 one_per_core = max(1, int(cores))
 for count in (one_per_core, 4 * one_per_core):
@@ -425,15 +425,15 @@ L.predict("formats")
 
 # %% tags=["measure"]
 rows, _ = synthetic.table(rows=2000, columns=256, seed=0)
-packing.write(folder, rows)
+packing.write_layouts(folder, rows)
 order = np.random.default_rng(0).permutation(len(rows))
-files = packing.measured(packing.from_files, folder, order)
-mapped = packing.measured(packing.from_map, folder, order)
+files = packing.time_reader(packing.read_from_files, folder, order)
+mapped = packing.time_reader(packing.read_from_memmap, folder, order)
 # <fix>
 # was: tar = packing.measured(packing.from_map, folder, order)
-tar = packing.measured(packing.from_tar, folder, order)
+tar = packing.time_reader(packing.read_from_tar, folder, order)
 # </fix>
-packing.table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
+packing.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
 
 # %% tags=["claim"]
 display(L.reveal("formats"), L.same(files.total, tar.total))
@@ -464,9 +464,9 @@ def epochs(folder, orders):
     # </blank>
 
 
-attempt = packing.tried(epochs, folder, [order[first : first + 1200] for first in range(0, 801, 200)])
-print(f"sums correct: {attempt.right}; peak memory: {attempt.held_mb} MB (1 MB is allowed)")
-L.score("opens", attempt.opens if attempt.right and attempt.held_mb <= 1 else None)
+attempt = packing.check_reader(epochs, folder, [order[first : first + 1200] for first in range(0, 801, 200)])
+print(f"sums correct: {attempt.correct}; peak memory: {attempt.peak_mb} MB (1 MB is allowed)")
+L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else None)
 
 # %% [markdown]
 # ## How much can you gain?
@@ -484,7 +484,7 @@ L.score("opens", attempt.opens if attempt.right and attempt.held_mb <= 1 else No
 L.predict("bounds")
 
 # %% tags=["measure"]
-slow_photos = loading.Waiting(length=96, wait_s=0.024)
+slow_photos = loading.IoBoundDataset(length=96, wait_s=0.024)
 
 
 def training_rate(batches, items=96):
@@ -498,7 +498,7 @@ def training_rate(batches, items=96):
 batch = next(iter(make_loader(workers=0, data=slow_photos)))
 training_rate(repeat(batch, 4))  # warm-up
 model_only = max(training_rate(repeat(batch, 16)) for _ in range(3))
-loader_only = max(loading.drained(make_loader(workers=4, data=slow_photos)).per_s for _ in range(2))
+loader_only = max(loading.time_loader(make_loader(workers=4, data=slow_photos)).per_s for _ in range(2))
 real_loop = training_rate(
     # <fix>
     # was: make_loader(workers=0, data=slow_photos)
@@ -509,7 +509,7 @@ smaller_bound = min(model_only, loader_only)
 print(f"model only:    {model_only:7.0f} items/s")
 print(f"loader only:   {loader_only:7.0f} items/s with four workers")
 print(f"the real loop: {real_loop:7.0f} items/s with four workers")
-many_photos = loading.Waiting(length=384, wait_s=0.024)
+many_photos = loading.IoBoundDataset(length=384, wait_s=0.024)
 many_workers = training_rate(make_loader(workers=16, data=many_photos), items=384)
 print(f"               {many_workers:7.0f} items/s with sixteen workers")
 
@@ -550,10 +550,10 @@ with L.gpu("other"):
     # </fix>
 other = gpulab.runs["other"]
 ledger = gpulab.diagnose(other).ledger
-busy = sum(ledger.share(part.key) for part in ledger.parts if part.busy)
+busy = sum(ledger.typical_frac(part.key) for part in ledger.parts if part.busy)
 kernels = other.events.query("kind == 'kernel'")
 print(f"source: {other.source}")
-print(f"waiting for data: {ledger.share('loader'):.0%} of a step; GPU busy: {busy:.0%} of a step")
+print(f"waiting for data: {ledger.typical_frac('loader'):.0%} of a step; GPU busy: {busy:.0%} of a step")
 print(f"kernels: {len(kernels):,} recorded, half of them shorter than {kernels.dur_ns.median() / 1000:.1f} us")
 
 # %% tags=["check"]
@@ -566,7 +566,7 @@ L.check("transfer", answer)
 # %% tags=["claim"]
 L.claim(
     "the GPU is busy for less than half of each step although the loop never waits for data",
-    busy < 0.5 and ledger.share("loader") == 0,
+    busy < 0.5 and ledger.typical_frac("loader") == 0,
     after=busy,
     unit="%",
     source=other,

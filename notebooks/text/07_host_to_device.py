@@ -63,7 +63,7 @@ train(host_batches(pinned=False))
 
 # %% tags=["reveal"]
 before = gpulab.runs["before"]
-L.reveal("share", copying.moved(before, BATCH_BYTES).copying_ms / throughput.step_ms(before), "%")
+L.reveal("share", copying.batch_copy_cost(before, BATCH_BYTES).transfer_ms / throughput.step_ms(before), "%")
 
 # %% [markdown]
 # Three parts of the report prove that the copy is the cause. **Exposed copies** is the time in which the link is busy and no kernel runs; if the model were the cause, *matrix kernels* would be long instead, and if data loading were the cause, *waiting for data*. The evidence names the kind of **memory**: pageable. And it gives the **rate**, about 6 GB/s, although the link could reach 50.
@@ -98,12 +98,12 @@ with L.gpu("sizes"):
                 torch.cuda.synchronize()
         del memory
 
-pageable_rates = copying.curve(gpulab.runs["sizes"], pinned=False)
-pinned_rates = copying.curve(gpulab.runs["sizes"], pinned=True)
+pageable_rates = copying.bandwidth_by_size(gpulab.runs["sizes"], pinned=False)
+pinned_rates = copying.bandwidth_by_size(gpulab.runs["sizes"], pinned=True)
 host_sizes = L.pick(tiny=(1 << 16, 1 << 24), lab=(1 << 16, 1 << 20, 1 << 24, 1 << 28))
 host_rates = {size: copying.host_copy_gb_per_s(size) for size in host_sizes}
 print(f"from the call to the last byte  [{gpulab.runs['sizes'].source}; one core: measured here]")
-transfers.rates(pageable_rates, pinned_rates, host_rates)
+transfers.bandwidth_table(pageable_rates, pinned_rates, host_rates)
 
 # %% tags=["claim"]
 knee = copying.knee_bytes(pinned_rates)
@@ -139,7 +139,7 @@ SMALL_BATCH_BYTES = 4 * 1024 * 4096  # 16.8 MB of float32
 
 def train_with_loader(pinning):
     """Train on batches of a DataLoader with one worker; `pinning`: "plain" (none), "in the loop" or "by the loader"."""
-    batches = copying.Ready(8, 1024, 4096)
+    batches = copying.ReadyBatches(8, 1024, 4096)
     loader = DataLoader(batches, batch_size=None, num_workers=1, pin_memory=pinning == "by the loader")
     layer = nn.Linear(4096, 64, device="cuda")
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
@@ -159,17 +159,17 @@ for name in ("plain", "in the loop", "by the loader"):
         # was: train_with_loader("plain")
         train_with_loader(name)
         # </fix>
-    copies[name] = copying.moved(gpulab.runs[name], SMALL_BATCH_BYTES)
+    copies[name] = copying.batch_copy_cost(gpulab.runs[name], SMALL_BATCH_BYTES)
 print(f"a batch of {SMALL_BATCH_BYTES / 1e6:.1f} MB, as the loop sees it  [{gpulab.runs['plain'].source}]")
-transfers.beside(copies)
+transfers.copy_cost_table(copies)
 
 # %% tags=["claim"]
-display(L.reveal("pin", copies["plain"].there_ms / copies["by the loader"].there_ms, "times as fast as plain"))
+display(L.reveal("pin", copies["plain"].total_ms / copies["by the loader"].total_ms, "times as fast as plain"))
 L.claim(
     "a batch that the loader pinned reaches the GPU in less than half the time of one from pageable memory",
-    copies["by the loader"].there_ms < 0.5 * copies["plain"].there_ms,
-    before=copies["plain"].there_ms,
-    after=copies["by the loader"].there_ms,
+    copies["by the loader"].total_ms < 0.5 * copies["plain"].total_ms,
+    before=copies["plain"].total_ms,
+    after=copies["by the loader"].total_ms,
     unit="ms",
     source=gpulab.runs["by the loader"],
 )
@@ -185,7 +185,7 @@ L.claim(
 print("time relative to a plain copy, by the rate of the host's own copies")
 print(f"{'':8}" + "".join(f"{route:>8}" for route in copying.ROUTES))
 relative_times = {  # GB/s, as in published traces
-    rate: transfers.times_as_long(SMALL_BATCH_BYTES, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)
+    rate: transfers.relative_route_times(SMALL_BATCH_BYTES, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)
 }
 for rate, times in relative_times.items():
     print(f"{rate} GB/s" + "".join(f"{time_ratio:8.2f}" for time_ratio in times.values()))
@@ -262,7 +262,7 @@ with L.gpu("prefetched"):
     train(prefetch(host_batches(pinned=True)))
     # </fix>
 
-copy_ms = copying.moved(gpulab.runs["pinned"], BATCH_BYTES).copying_ms
+copy_ms = copying.batch_copy_cost(gpulab.runs["pinned"], BATCH_BYTES).transfer_ms
 compute_ms = throughput.step_ms(gpulab.runs["resident"])
 in_turn_ms, prefetched_ms = (throughput.step_ms(gpulab.runs[name]) for name in ("pinned", "prefetched"))
 print(f"copy {copy_ms:.2f} ms, compute {compute_ms:.2f} ms per step  [{gpulab.runs['prefetched'].source}]")
@@ -313,7 +313,7 @@ with L.gpu("lines"):
     }.items():
         with record_function(line):
             action()
-waits = copying.waits(gpulab.runs["lines"])
+waits = copying.syncs_by_range(gpulab.runs["lines"])
 for line, count in waits.items():
     print(f"{line:30} waits {'once' if count == 1 else f'{count} times'}")
 
@@ -350,8 +350,8 @@ def read_rarely(losses):
 # %% tags=["claim"]
 means, reads = {}, {}
 for mean_loss in (read_every_step, read_rarely):
-    with copying.counted("aten::_local_scalar_dense") as counter:
-        means[mean_loss] = mean_loss(transfers.losses(200))
+    with copying.count_calls("aten::_local_scalar_dense") as counter:
+        means[mean_loss] = mean_loss(transfers.training_losses(200))
     reads[mean_loss] = counter.calls
 display(L.same(means[read_every_step], means[read_rarely]))
 L.claim(
@@ -464,7 +464,7 @@ with L.gpu("one by one"), record_function("moving"):
 with L.gpu("packed"), record_function("moving"):
     packed("cuda")
 
-many, few = (copying.copied(gpulab.runs[name]) for name in ("one by one", "packed"))
+many, few = (copying.host_device_copies(gpulab.runs[name]) for name in ("one by one", "packed"))
 start_ns, gb_per_s = min(sizes) / pageable_rates[min(sizes)], max(pageable_rates.values())
 print(f"[{gpulab.runs['packed'].source}]")
 for name, run_copies in (("one by one", many), ("packed", few)):
@@ -474,7 +474,7 @@ for name, run_copies in (("one by one", many), ("packed", few)):
     print(f"{name:10} copies {len(run_copies):5,}: {total_ms:6.2f} ms; calculated {calculated_ms:6.2f} ms")
 
 # %% tags=["claim"]
-display(L.same(transfers.typed(one_by_one("cpu")), transfers.typed(packed("cpu"))))
+display(L.same(transfers.with_dtypes(one_by_one("cpu")), transfers.with_dtypes(packed("cpu"))))
 display(L.score("copies", len(few)))
 L.claim(
     "at most two copies replace a thousand, and transfer the same tensors",
@@ -524,9 +524,9 @@ def fetch_results(gpu, pause_us=0.0, wait=True):
 
 def count_wrong_values(queue_us, **options):
     """Count the wrong values when this many us of kernels are queued before the copy."""
-    gpu = races.Gpu(bytes_per_us=50_000)
+    gpu = races.SimulatedGpu(bytes_per_us=50_000)
     gpu.compute(queue_us)
-    return races.wrong(fetch_results(gpu, **options), correct)
+    return races.count_wrong_values(fetch_results(gpu, **options), correct)
 
 
 queues_us = (0, 2, 6, 200)
@@ -563,9 +563,9 @@ L.claim(
 # The next cell shows what the driver's tools could print on three machines. **These outputs are invented for practice.** The process, `train.py`, uses GPU 0. *CPU Affinity* lists the cores on the same socket as each GPU; `taskset` lists the cores that the process may use.
 
 # %% tags=["check"]
-print(f"machine a\n{topology.MACHINES['a']}")
+print(f"machine a\n{topology.TOPOLOGY_TEXTS['a']}")
 for name in "bc":
-    print(f"\nmachine {name}: as machine a, except\n{topology.unlike(name, 'a')}")
+    print(f"\nmachine {name}: as machine a, except\n{topology.differing_lines(name, 'a')}")
 
 # <blank> "a", "b" or "c"
 # was: answer = None
@@ -576,9 +576,9 @@ L.check("slot", answer)
 # %% tags=["claim"]
 # <fix>
 # was: outputs = {name: topology.MACHINES["a"] for name in topology.MACHINES}
-outputs = topology.MACHINES
+outputs = topology.TOPOLOGY_TEXTS
 # </fix>
-links = {name: topology.read(output) for name, output in outputs.items()}
+links = {name: topology.parse_topology(output) for name, output in outputs.items()}
 L.claim(
     "of three invented machines, one has a link with a quarter of its lanes, and one runs its process on the wrong "
     "socket",

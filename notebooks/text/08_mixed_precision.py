@@ -195,14 +195,14 @@ L.predict("eight")
 # The cell shows published peaks, then one call of each layer, and then a *roofline* chart. Each mark in the chart is a matrix product of the run: its arithmetic intensity (operations per byte) on the horizontal axis, and the rate that it reaches on the vertical axis. The slanted line is the limit of the memory bandwidth; the flat line is the limit of the tensor cores.
 
 # %% tags=["measure"]
-fp32_layers = mixed_precision.layers(runs["fp32"])
+fp32_layers = mixed_precision.layer_calls(runs["fp32"])
 # <fix>
 # was: bf16_layers = mixed_precision.layers(runs["fp32"])
-bf16_layers = mixed_precision.layers(runs["bf16"])
+bf16_layers = mixed_precision.layer_calls(runs["bf16"])
 # </fix>
-display(precision_tables.peaks(), precision_tables.beside(fp32_layers, bf16_layers))
+display(precision_tables.peak_table(), precision_tables.layer_table(fp32_layers, bf16_layers))
 
-PRODUCTS, PASSES = mixed_precision.PRODUCTS, mixed_precision.PASSES
+PRODUCTS, PASSES = mixed_precision.MATMUL_LAYERS, mixed_precision.ELEMENTWISE_LAYERS
 products_speedup = min(fp32_layers[name].ms / bf16_layers[name].ms for name in PRODUCTS)
 passes_speedup = max(fp32_layers[name].ms / bf16_layers[name].ms for name in PASSES)
 bytes_halve = all(1.9 < fp32_layers[name].bytes / bf16_layers[name].bytes < 2.1 for name in (*PRODUCTS, *PASSES))
@@ -261,7 +261,7 @@ def training(dtype, make_model=network, width=1024):
 def joules(dtype):
     """Return the estimated range (minimum, maximum) of joules for a step with 65,536 samples."""
     comparison = gpulab.virtual.compare_gpus(training(dtype), ["h100"], batch=65536)
-    return comparison.compared.candidates[0].measured.joules_range
+    return comparison.comparison.candidates[0].estimate.joules_range
 
 
 fp32_joules = joules(None)
@@ -317,7 +317,7 @@ tiny_dtype = torch.bfloat16
 # </fix>
 kernels, calls = {}, {}
 for name, dtype in {"tiny_fp32": None, "tiny_bf16": tiny_dtype}.items():
-    calls[name] = mixed_precision.dispatched(tiny_step(dtype, "cpu"))
+    calls[name] = mixed_precision.operator_counts(tiny_step(dtype, "cpu"))
     with L.gpu(name):
         step = tiny_step(dtype, "cuda")
         for _ in range(12):
@@ -365,7 +365,7 @@ half_dtype = torch.bfloat16
 MIB = 2**20
 shares = {}
 for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
-    before, after = mixed_precision.kept(model, samples), mixed_precision.kept(model, samples, half_dtype)
+    before, after = mixed_precision.count_saved_bytes(model, samples), mixed_precision.count_saved_bytes(model, samples, half_dtype)
     shares[name] = after.activation_bytes / before.activation_bytes
     change = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
     print(f"{name}: activations {change}, plus {after.weight_bytes / MIB:.1f} MiB of cast weights")
@@ -403,8 +403,8 @@ searches = {
 batches = {}
 print("[virtual L4, estimated]")
 for name, search in searches.items():
-    batches[name] = search.found.batch
-    fixed, per_sample = search.found.fixed_bytes / MIB, search.found.sample_bytes / 1024
+    batches[name] = search.max_batch.batch
+    fixed, per_sample = search.max_batch.fixed_bytes / MIB, search.max_batch.sample_bytes / 1024
     print(f"{name:8} at most {batches[name]:,} samples: {fixed:.0f} MiB for any batch, {per_sample:.0f} KiB per sample")
 
 
@@ -415,7 +415,7 @@ def heavy_network(width):
 
 peaks = {}
 for name, dtype in {"float32": None, "autocast": batch_dtype}.items():
-    peak = gpulab.virtual.fits(training(dtype, heavy_network, 4096), "l4", batch=64).fit.measured.peak
+    peak = gpulab.virtual.fits(training(dtype, heavy_network, 4096), "l4", batch=64).fit.estimate.peak
     peaks[name] = peak.bytes
     print(f"{name:8} peak {peak.bytes / MIB:,.0f} MiB, for 16 layers of width 4096 and 64 samples")
 
@@ -447,12 +447,12 @@ L.predict("zeros")
 
 # %% tags=["measure"]
 PIXELS, RATE = 2**18, 0.005
-features, defect = half_precision.defects(PIXELS, RATE)
+features, defect = half_precision.defect_pixels(PIXELS, RATE)
 
 
 def gradients(dtype, scale=1.0):
     """Return the share of output gradients that are zero, and the unscaled gradient of the last bias."""
-    model = half_precision.detector(RATE)
+    model = half_precision.defect_detector(RATE)
     with autocast(dtype, "cpu"):
         outputs = model(features).squeeze(1)
         outputs.retain_grad()
@@ -500,7 +500,7 @@ L.claim(
 # was: scaler = torch.amp.GradScaler("cpu", enabled=False)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=4)
 # </fix>
-model = half_precision.detector(RATE)
+model = half_precision.defect_detector(RATE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 history = []
 for _ in range(20):
@@ -606,9 +606,9 @@ in_float32 = formulas(torch.float32)
 # </fix>
 in_float16 = formulas(torch.float16)
 columns = {"float16": in_float16, "float32": in_float32}
-print(f"torch.softmax, in float16: {half_precision.shown(scores.softmax(dim=0))}; it subtracts the maximum before exp")
+print(f"torch.softmax, in float16: {half_precision.format_tensor(scores.softmax(dim=0))}; it subtracts the maximum before exp")
 pd.DataFrame(
-    {dtype: {name: half_precision.shown(value) for name, value in column.items()} for dtype, column in columns.items()}
+    {dtype: {name: half_precision.format_tensor(value) for name, value in column.items()} for dtype, column in columns.items()}
 )
 
 # %% tags=["claim"]
@@ -629,8 +629,8 @@ L.claim(
 
 # %% tags=["measure"]
 with L.gpu("lists"):
-    on_gpu = half_precision.landings("cuda", torch.float16)
-on_cpu = half_precision.landings("cpu", torch.float16)
+    on_gpu = half_precision.autocast_dtypes("cuda", torch.float16)
+on_cpu = half_precision.autocast_dtypes("cpu", torch.float16)
 # <fix>
 # was: on_gpu = on_cpu
 on_gpu = dict(on_gpu)
@@ -669,14 +669,14 @@ def normalise(x):
     # </blank>
 
 
-written, problem = half_precision.judged(normalise)
+written, problem = half_precision.check_normalise(normalise)
 print(problem or "right, and finite")
 
 # %% tags=["claim"]
 display(L.score("normalise", written))
 L.claim(
-    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_PAR:,} 32-bit numbers",
-    written is not None and written <= half_precision.WIDE_PAR,
+    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_TARGET:,} 32-bit numbers",
+    written is not None and written <= half_precision.WIDE_TARGET,
     before=half_precision.ROWS * half_precision.COLUMNS,
     after=written,
     unit="32-bit numbers",
@@ -741,7 +741,7 @@ def current_code():
 
 def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
     """Load these parts of a checkpoint, if there is one, train for some steps, and return a checkpoint."""
-    model = half_precision.detector(RATE).to(L.device)
+    model = half_precision.defect_detector(RATE).to(L.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(L.device, growth_interval=4)
     state = {"model": model, "optimizer": optimizer, "scaler": scaler}
@@ -757,10 +757,10 @@ def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    return precision_tables.stored({part: stateful.state_dict() for part, stateful in state.items()})
+    return precision_tables.checkpoint_round_trip({part: stateful.state_dict() for part, stateful in state.items()})
 
 
-article_warnings, current_warnings = precision_tables.warned(article_code), precision_tables.warned(current_code)
+article_warnings, current_warnings = precision_tables.warning_categories(article_code), precision_tables.warning_categories(current_code)
 uninterrupted, checkpoint = train_from(20), train_from(10)
 without_scaler_parts = ("model", "optimizer")
 # <fix>

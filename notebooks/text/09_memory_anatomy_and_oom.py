@@ -113,9 +113,9 @@ print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 
 # %% tags=["measure"]
 counted = gpulab.virtual.fits(training, "l4", batch, name="by hand")
-peak = counted.fit.measured.peak
-display(sizes.beside(by_hand, counted.fit.measured))
-sizes.by_phase(counted.fit.measured)
+peak = counted.fit.estimate.peak
+display(sizes.peak_comparison(by_hand, counted.fit.estimate))
+sizes.phase_table(counted.fit.estimate)
 
 # %% tags=["claim"]
 display(L.reveal("guess", peak.bytes / 2**30, "GiB"))
@@ -143,7 +143,7 @@ with torch.device("meta"):
 states_by_hand = numbers_per_weight * float_bytes * large_weights
 
 large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024, name="large")
-peaks_mib = sizes.most_mib(large.fit.measured)
+peaks_mib = sizes.peak_mib_by_role(large.fit.estimate)
 states = (peaks_mib["parameters"] + peaks_mib["gradients"] + peaks_mib["optimizer"]) * MIB
 weights_gib = large_weights * float_bytes / 2**30
 print(f"weights {weights_gib:.1f} GiB; by hand {states_by_hand / 2**30:.1f} GiB; counted {states / 2**30:.1f}")
@@ -172,13 +172,13 @@ L.predict("amp")
 first_batch = batch
 # </fix>
 searches = {
-    name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", first_batch).found
+    name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", first_batch).max_batch
     for name in ("float32", "autocast")
 }
-fp32_bytes, autocast_bytes = (search.tried[0].peak.bytes for search in searches.values())  # of the first batch
+fp32_bytes, autocast_bytes = (search.estimates[0].peak.bytes for search in searches.values())  # of the first batch
 with_autocast = try_on_l4("symptom, autocast", TOO_LARGE_BATCH, half=True)
 print(with_autocast)
-sizes.in_turn(searches)
+sizes.batch_search_table(searches)
 
 # %% tags=["claim"]
 display(L.reveal("amp", autocast_bytes / fp32_bytes, "%"))
@@ -210,7 +210,7 @@ L.predict("stage")
 implementations = {"fused": {"fused": True}, "foreach": {"foreach": True}}
 # </fix>
 fits = {
-    name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.measured
+    name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.estimate
     for name, options in implementations.items()
 }
 phases = ("forward", "backward", "optimizer")
@@ -218,7 +218,7 @@ lines = [
     (name, *(f"{use.bytes / MIB:,.0f}" for use in measured.phases if use.phase.value in phases))
     for name, measured in fits.items()
 ]
-tables.rows(("peak of allocated MiB", *phases), lines)
+tables.table_view(("peak of allocated MiB", *phases), lines)
 
 # %% tags=["claim"]
 display(L.reveal("stage"))
@@ -245,12 +245,12 @@ L.claim(
 import inspect
 from dataclasses import replace
 
-print(inspect.getsource(oom_programs.train))
+print(inspect.getsource(oom_programs.train_program))
 L.predict("later")
 
 # %% tags=["measure"]
-later = oom_programs.CASES["later"]
-oom_programs.fits(later, "later")
+later = oom_programs.OOM_PROGRAMS["later"]
+oom_programs.runs_on_card(later, "later")
 display(gpulab.report(gpulab.runs["later"]))
 gpulab.charts.memory_over_time(gpulab.runs["later"])
 
@@ -262,14 +262,14 @@ gpulab.charts.memory_over_time(gpulab.runs["later"])
 # %% tags=["same"]
 # <fix>
 # was: fixed = later
-fixed = replace(later, keeps_graphs=False)  # the loop appends validation losses after .detach()
+fixed = replace(later, keeps_graph=False)  # the loop appends validation losses after .detach()
 # </fix>
-all_steps_ran = oom_programs.fits(fixed, "later_fixed")
-L.same(oom_programs.train(oom_programs.small(later), "cpu"), oom_programs.train(oom_programs.small(fixed), "cpu"))
+all_steps_ran = oom_programs.runs_on_card(fixed, "later_fixed")
+L.same(oom_programs.train_program(oom_programs.shrink_program(later), "cpu"), oom_programs.train_program(oom_programs.shrink_program(fixed), "cpu"))
 
 # %% tags=["claim"]
 display(L.reveal("later"))
-growth_before, growth_after = (oom_programs.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
+growth_before, growth_after = (oom_programs.growth_per_step_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
 L.claim(
     "with graphs in its list, the program grows by more than 512 MiB per step and runs out of memory; without them it "
     "grows by less than 1 MiB, and all 32 steps run",
@@ -319,8 +319,8 @@ growth = {}
 for name, entry in entries.items():
     with L.gpu(name):
         train_and_append(entry)
-    growth[name] = oom_programs.rise_bytes(gpulab.runs[name])
-tables.rows(("in the list", "growth in bytes per step"), [(name, f"{count:,}") for name, count in growth.items()])
+    growth[name] = oom_programs.growth_per_step_bytes(gpulab.runs[name])
+tables.table_view(("in the list", "growth in bytes per step"), [(name, f"{count:,}") for name, count in growth.items()])
 
 # %% tags=["claim"]
 display(L.reveal("lists", growth["training loss"], "bytes per step"))
@@ -350,7 +350,7 @@ L.claim(
 # 5. **Verify the fix**: the same losses, the new peak, and the time it costs.
 
 # %% tags=["measure"]
-remedies.known("wide", "many", "long", "more")
+remedies.program_table("wide", "many", "long", "more")
 
 # %% [markdown]
 # Your turn: for each of the four programs, choose the *cheapest* fix that makes it run. In order of cost:
@@ -369,29 +369,29 @@ remedies.known("wide", "many", "long", "more")
 # was: chosen = {}
 chosen = {"wide": "state", "many": "half", "long": "fused", "more": "parts"}
 # </blank>
-attempts = remedies.tried(chosen)
+attempts = remedies.try_fixes(chosen)
 display(attempts)
-L.score("cheapest", len(attempts.right) if chosen else None)
+L.score("cheapest", len(attempts.solved) if chosen else None)
 
 # %% [markdown]
 # Do the programs still train in the same way? Three of them must, within the rounding of 16 bits. The fourth one uses another optimizer, so its training differs, and only the results of your own task can tell whether that is acceptable. That is why this fix comes last.
 
 # %% tags=["claim"]
-programs = oom_programs.CASES
+programs = oom_programs.OOM_PROGRAMS
 fixed_programs = {
-    name: oom_programs.mended(programs[name], [chosen[name]]) for name in attempts.right if name != "wide"
+    name: oom_programs.apply_fixes(programs[name], [chosen[name]]) for name in attempts.solved if name != "wide"
 }
 if fixed_programs:
     before, after = (
-        [oom_programs.train(oom_programs.small(program), "cpu") for program in variant]
+        [oom_programs.train_program(oom_programs.shrink_program(program), "cpu") for program in variant]
         for variant in ([programs[name] for name in fixed_programs], fixed_programs.values())
     )
     display(L.same(before, after, equal=0.05))
 L.claim(
     "each of the 4 programs that failed in the first step runs with one fix, and with no cheaper one",
-    len(attempts.right) == 4,
+    len(attempts.solved) == 4,
     before=0,
-    after=len(attempts.right),
+    after=len(attempts.solved),
     unit="programs that run",
     source=gpulab.runs["attempt"],
 )
@@ -451,19 +451,19 @@ print(f"features that fit: {separate_count} allocated one by one, {preallocated_
 with gpulab.virtual_gpu("h100", "larger GPU"):
     stored = list(features(240, preallocate=False))
     del stored
-requests = fragmentation.requests_of(gpulab.runs["larger GPU"])
-capacity_bytes = oom_programs.room_bytes("l4")
-fixed_segments = fragmentation.play(requests, fragmentation.FixedSegments(capacity_bytes))
+requests = fragmentation.memory_requests(gpulab.runs["larger GPU"])
+capacity_bytes = oom_programs.card_capacity_bytes("l4")
+fixed_segments = fragmentation.replay_requests(requests, fragmentation.FixedSegments(capacity_bytes))
 # <fix>
 # was: allocator = fragmentation.FixedSegments
-allocator = fragmentation.GrowingSegment
+allocator = fragmentation.ExpandableSegment
 # </fix>
-expandable = fragmentation.play(requests[: fixed_segments.done], allocator(capacity_bytes))  # until the first one fails
-expandable_all = fragmentation.play(requests, allocator(capacity_bytes))
-fragmentation.beside(
+expandable = fragmentation.replay_requests(requests[: fixed_segments.served], allocator(capacity_bytes))  # until the first one fails
+expandable_all = fragmentation.replay_requests(requests, allocator(capacity_bytes))
+fragmentation.allocator_table(
     {"fixed segments": fixed_segments, "expandable segment": expandable},
     below="Both until the fixed segments fail. "
-    f"The expandable segment then serves {expandable_all.done:,} of {len(requests):,} requests.",
+    f"The expandable segment then serves {expandable_all.served:,} of {len(requests):,} requests.",
 )
 
 # %% tags=["claim"]
@@ -474,7 +474,7 @@ L.claim(
     separate_count < 240 == preallocated_count
     and fixed_segments.largest_free_bytes < 128 * MIB
     and expandable.largest_free_bytes > 8 * 2**30
-    and expandable_all.done == len(requests),
+    and expandable_all.served == len(requests),
     before=fixed_segments.largest_free_bytes / MIB,
     after=expandable.largest_free_bytes / MIB,
     unit="MiB",
@@ -526,7 +526,7 @@ cached = allocations_per_step("cached", default)
 reused = allocations_per_step("out", with_out)
 variants = {"empty_cache()": emptied, "default": cached, "out=": reused}
 lines = [(name, *(f"{count:g}" for count in counts)) for name, counts in variants.items()]
-tables.rows(("per step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['cached'].source}.")
+tables.table_view(("per step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['cached'].source}.")
 
 # %% tags=["claim"]
 display(L.reveal("pool", cached[1]))
@@ -555,9 +555,9 @@ L.predict("inplace")
 # %% tags=["measure"]
 torch.manual_seed(0)
 x = torch.randn(2**20)
-with counters.allocations() as out_of_place:
+with counters.count_allocations() as out_of_place:
     out_of_place_result = torch.relu(2 * x + 1)
-with counters.allocations() as in_place:
+with counters.count_allocations() as in_place:
     # <fix>
     # was: in_place_result = torch.relu(2 * x + 1)
     in_place_result = (2 * x).add_(1).relu_()
@@ -583,7 +583,7 @@ relu_bytes, gelu_bytes = saved_for_backward(nn.ReLU), saved_for_backward(nn.GELU
 # was: in_place_bytes = gelu_bytes
 in_place_bytes = saved_for_backward(partial(nn.ReLU, inplace=True))
 # </fix>
-tables.rows(
+tables.table_view(
     ("counted", "MiB"),
     [
         ("three operators, new tensors: allocated", out_of_place.bytes // MIB),
@@ -622,26 +622,26 @@ def unfused_attention(query, key, value):
 
 
 lengths = (512, 1024, 2048, 4096)
-convolution_bytes = {side // 4: sizes.image_bytes(side // 4) for side in lengths}
+convolution_bytes = {side // 4: sizes.conv_saved_bytes(side // 4) for side in lengths}
 with L.gpu("attention_unfused"):
-    unfused_bytes = sizes.attention_peaks(unfused_attention, lengths)
+    unfused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
 with L.gpu("attention_fused"):
     # <fix>
     # was: fused_bytes = sizes.attention_peaks(unfused_attention, lengths)
-    fused_bytes = sizes.attention_peaks(nn.functional.scaled_dot_product_attention, lengths)
+    fused_bytes = sizes.attention_peak_bytes(nn.functional.scaled_dot_product_attention, lengths)
     # </fix>
 bytes_by_size = {
     "two convolutions": convolution_bytes,
     "attention, separate operators": unfused_bytes,
     "attention, fused": fused_bytes,
 }
-exponents = {name: counters.exponent(bytes_of_size) for name, bytes_of_size in bytes_by_size.items()}
+exponents = {name: counters.growth_exponent(bytes_of_size) for name, bytes_of_size in bytes_by_size.items()}
 lines = []
 for name, exponent in exponents.items():
     bytes_of_size = bytes_by_size[name]
     ends = (bytes_of_size[min(bytes_of_size)], bytes_of_size[max(bytes_of_size)])
     lines.append((name, *(f"{end_bytes / MIB:,.0f}" for end_bytes in ends), f"{exponent:.2f}"))
-tables.rows(
+tables.table_view(
     ("MiB", "smallest size", "8 times the size", "exponent"),
     lines,
     below="Images 128 to 1,024 pixels wide, counted; sequences of 512 to 4,096 tokens, "
@@ -692,7 +692,7 @@ saved = {
     "eval() and no_grad()": saved_bytes_in(torch.no_grad()),
     "eval() and inference_mode()": saved_bytes_in(no_gradients),
 }
-tables.rows(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
+tables.table_view(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
 
 # %% tags=["claim"]
 display(L.reveal("eval", saved["eval()"] / saved["training"], "%"))
@@ -736,7 +736,7 @@ with L.gpu("three"):
     after = memory_numbers()
 names = ("used", "reserved", "allocated")
 lines = [(name, *(f"{count / MIB:,.0f}" for count in pair)) for name, *pair in zip(names, before, after, strict=True)]
-display(tables.rows(("MiB", "before empty_cache()", "after"), lines, below=f"{gpulab.runs['three'].source}."))
+display(tables.table_view(("MiB", "before empty_cache()", "after"), lines, below=f"{gpulab.runs['three'].source}."))
 gpulab.charts.memory_kinds(gpulab.runs["three"])
 
 # %% tags=["claim"]
@@ -763,7 +763,7 @@ L.claim(
 # was: plan = []
 plan = ["state", "parts"]
 # </blank>
-outcome = remedies.planned(plan)
+outcome = remedies.try_plan(plan)
 display(outcome)
 L.score("fewest", outcome.count)
 

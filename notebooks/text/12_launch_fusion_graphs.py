@@ -37,7 +37,7 @@ L.predict("idle")
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto decode
-model = launches.decoder("cuda")
+model = launches.token_decoder("cuda")
 token = torch.zeros(1, dtype=torch.long, device="cuda")
 with torch.no_grad():
     for _ in range(48):
@@ -45,7 +45,7 @@ with torch.no_grad():
         gpulab.step()
 
 # %% tags=["check"]
-display(L.reveal("idle", launches.signature(runs["decode"]).idle_frac, "%"))
+display(L.reveal("idle", launches.launch_signature(runs["decode"]).idle_frac, "%"))
 # <blank> "a", "b" or "c"
 # was: answer = None
 answer = "b"
@@ -61,20 +61,20 @@ L.check("cause", answer)
 
 # %% tags=["measure"]
 with L.gpu("late"):
-    launches.tower(pause_s=0.008)
+    launches.run_wide_layers(pause_s=0.008)
 with L.gpu("full"):
-    launches.tower(pause_s=0)
+    launches.run_wide_layers(pause_s=0)
 
 # <fix>
 # was: program = "late"
 program = "decode"
 # </fix>
 names = (program, "late", "full")
-signatures = {name: launches.signature(runs[name]) for name in names}
+signatures = {name: launches.launch_signature(runs[name]) for name in names}
 findings = {name: gpulab.diagnose(runs[name]).first for name in names}
 for name, finding in findings.items():
     print(f"{name}: {finding.claim}")
-launches.beside(signatures, below=f"{runs[program].source}.")
+launches.signature_table(signatures, below=f"{runs[program].source}.")
 
 # %% [markdown]
 # *GPU idle* separates the busy program from the two that wait. *The length of the kernels* separates these two: the program that waits for data has few kernels, and long ones. The last column confirms it: it shows which rows contain the idle time.
@@ -131,19 +131,19 @@ def record_signature(name, activation, count):
         for _ in range(12):
             activation(x)
             gpulab.step()
-    return launches.signature(runs[name])
+    return launches.launch_signature(runs[name])
 
 
 x, results, traffic = torch.linspace(-4, 4, 1000), {}, {}
 for name, activation in {"formula": gelu_formula, "fused": gelu_fused}.items():
-    traffic[name] = fusion.traffic(partial(activation, x))
+    traffic[name] = fusion.operator_traffic(partial(activation, x))
     results[name] = [record_signature(f"{name}, {count:,}", activation, count) for count in (1 << 26, 1 << 10)]
-print("predicted for torch.compile, 67 million:", launches.forecast(runs["formula, 67,108,864"], "compile"))
+print("predicted for torch.compile, 67 million:", launches.predicted_step(runs["formula, 67,108,864"], "compile"))
 lines = []
 for name, signatures in results.items():
     tensors_moved = traffic[name].bytes // (4 * len(x))
     lines.append((name, traffic[name].operators, tensors_moved, *(f"{result.step_ms:.3f}" for result in signatures)))
-tables.rows(
+tables.table_view(
     ("", "operators", "tensors read or written", "67 million, ms", "1,024, ms"),
     lines,
     below=f"Operators and bytes are counted here; times: {runs['fused, 1,024'].source}.",
@@ -172,8 +172,8 @@ L.claim(
 # **When does a compiler pay off?** `torch.compile` generates such kernels for any chain, but needs time for it in the first call. The next cell compiles the formula on this machine, and divides the time of the first call by the gain of each later call. This takes up to a minute, and prints nothing until then. (With size tiny, it uses an earlier measurement instead.)
 
 # %% tags=["claim"]
-earlier = fusion.MEASURED_EARLIER
-compilation = L.pick(tiny=lambda: earlier, lab=lambda: fusion.compiled(gelu_formula, 1 << 17, L.device))()
+earlier = fusion.STORED_TIMING
+compilation = L.pick(tiny=lambda: earlier, lab=lambda: fusion.time_compile(gelu_formula, 1 << 17, L.device))()
 # <fix>
 # was: first_call_s = compilation.before_ms / 1e3
 first_call_s = compilation.first_call_s
@@ -211,24 +211,24 @@ L.check("keyword", best)
 # %% tags=["measure"]
 def adam_steps(device, options, count=12):
     """Run steps of Adam on 100 small parameters; return the parameters and the optimizer."""
-    parameters = launches.tensors(100, 16, device)
+    parameters = launches.square_parameters(100, 16, device)
     optimizer = torch.optim.Adam(parameters, lr=1e-3, **options)
     for _ in range(count):
         optimizer.step()
     return parameters, optimizer
 
 
-implementations = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": launches.adam_way(best)}
+implementations = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": launches.valid_adam_options(best)}
 rewrites = {"foreach": "optimizer=foreach", "fused": "optimizer=fused"}
 adam, lines = {}, []
 for name, options in implementations.items():
     with L.gpu(f"adam, {name}"):
         adam_steps("cuda", options)
-    adam[name] = launches.signature(runs[f"adam, {name}"])
-    calls = fusion.dispatched(adam_steps("cpu", options)[1].step)
-    predicted = launches.forecast(runs["adam, for-loop"], rewrites[name]) if name in rewrites else ""
+    adam[name] = launches.launch_signature(runs[f"adam, {name}"])
+    calls = fusion.count_dispatches(adam_steps("cpu", options)[1].step)
+    predicted = launches.predicted_step(runs["adam, for-loop"], rewrites[name]) if name in rewrites else ""
     lines.append((name, calls, adam[name].kernels, f"{adam[name].step_ms:.2f}", predicted))
-tables.rows(
+tables.table_view(
     ("per step", "operator calls", "kernels", "ms", "predicted from the for-loop"),
     lines,
     below=f"Operator calls are counted on the CPU; kernels and times: {runs['adam, for-loop'].source}.",
@@ -273,7 +273,7 @@ L.predict("graph")
 # %% tags=["same"]
 def generate(growing, count=24):
     """Return the tokens that the decoder generates on this machine's own device."""
-    decoder, token, tokens = launches.decoder(L.device, growing=growing), torch.tensor([7], device=L.device), []
+    decoder, token, tokens = launches.token_decoder(L.device, growing_cache=growing), torch.tensor([7], device=L.device), []
     with torch.no_grad():
         for _ in range(count):
             token = decoder(token)
@@ -300,18 +300,18 @@ change = "cuda_graphs"
 graph, faster_gpu = (runs["decode"].whatif(rewrite).prediction for rewrite in (change, "instant_gpu"))
 if L.device == "cuda":
     with torch.no_grad(), L.gpu("graph"):
-        replay = launches.captured(lambda: token.copy_(model(token)))
+        replay = launches.capture_graph(lambda: token.copy_(model(token)))
         model.place.zero_()
         for _ in range(48):
             replay()
             gpulab.step()
-    print(f"measured with a graph: {launches.signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]")
+    print(f"measured with a graph: {launches.launch_signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]")
 print(
     f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)"
 )
 
 # %% tags=["claim"]
-launches_per_token = launches.signature(runs["decode"]).calls
+launches_per_token = launches.launch_signature(runs["decode"]).calls
 worst_speedup = graph.step_ns / graph.worst_ns
 display(L.reveal("graph", graph.speedup, "times as fast (predicted)"))
 L.claim(
@@ -373,7 +373,7 @@ def one_graph(x, weight):
 
 
 rows, weight = torch.linspace(-1, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
-explained = {function.__name__: fusion.graphs(function, rows, weight) for function in (reading, printing, one_graph)}
+explained = {function.__name__: fusion.count_graphs(function, rows, weight) for function in (reading, printing, one_graph)}
 for name, result in explained.items():
     print(f"{name:9s} graphs: {result.graphs}, breaks: {result.breaks}")
 
@@ -402,7 +402,7 @@ L.predict("loop")
 # **Exercise.** Write the persistent program. It is number `program.place` of `program.programs`, processes every tile assigned to it, and loads the table as rarely as possible.
 
 # %% tags=["exercise"]
-TILES, PROGRAMS = 1056, launches.MULTIPROCESSORS
+TILES, PROGRAMS = 1056, launches.H100_MULTIPROCESSORS
 samples = np.arange(TILES * 64, dtype=np.float32).reshape(TILES, 64)
 
 
@@ -423,14 +423,14 @@ def persistent(program, out):
 
 
 outputs = {name: np.zeros_like(samples) for name in ("launch per tile", "program per tile", "persistent")}
-grids = {name: launches.Grid(np.linspace(1, 2, 64, dtype=np.float32)) for name in outputs}
+grids = {name: launches.KernelGrid(np.linspace(1, 2, 64, dtype=np.float32)) for name in outputs}
 for tile in range(TILES):
     grids["launch per tile"].launch(one_tile, 1, outputs["launch per tile"], tile)
 grids["program per tile"].launch(one_tile, TILES, outputs["program per tile"])
 grids["persistent"].launch(persistent, PROGRAMS, outputs["persistent"])
 right = np.array_equal(outputs["launch per tile"], outputs["persistent"])
 counts = [(name, grid.launches, grid.programs, grid.loads) for name, grid in grids.items()]
-display(tables.rows(("", "launches", "programs", "loads of the table"), counts))
+display(tables.table_view(("", "launches", "programs", "loads of the table"), counts))
 L.score("loads", grids["persistent"].loads if right else None)
 
 # %% tags=["claim"]
@@ -482,12 +482,12 @@ with L.gpu("products"):
     train_large_layers()
 with L.gpu("products, fused"):
     train_large_layers(fused=True)
-default, fused = (launches.signature(runs[name]) for name in ("products", "products, fused"))
+default, fused = (launches.launch_signature(runs[name]) for name in ("products", "products, fused"))
 gains = {"fused Adam": default.step_ms / fused.step_ms}
 for change in ("optimizer=fused", "compile", "cuda_graphs"):
     gains[f"predicted for {change}"] = runs["products"].whatif(change).prediction.speedup
-display(launches.beside({"products": default, "products, fused": fused}, below=f"{runs['products'].source}."))
-tables.rows(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
+display(launches.signature_table({"products": default, "products, fused": fused}, below=f"{runs['products'].source}."))
+tables.table_view(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
 
 # %% tags=["claim"]
 display(L.reveal("null", gains["fused Adam"], "times as fast"))

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader
 
 from gpulab import synthetic
 from gpulab.lessons.labs.machine import monitor_readings
-from gpulab.lessons.labs.steps.checklist import OPEN, checklist, items
-from gpulab.lessons.labs.steps.optimisation_steps import Mending, photo_us
-from gpulab.lessons.labs.data.snapshots import Snapshots, changed, decoded, drawn, network
+from gpulab.lessons.labs.steps.checklist import OPEN, checklist, checklist_items
+from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath, photo_us
+from gpulab.lessons.labs.data.snapshots import Snapshots, augment_batch, decode_images, sample_batches, image_search_network
 
 torch.manual_seed(0)
 steps = L.pick(tiny=8, lab=20, full=60)
@@ -34,7 +34,7 @@ files = synthetic.images(64, 256)
 # %% tags=["given"]
 def train(batches, change=None, precision=None, fetch_every=1, layout=torch.contiguous_format):
     """Train; each argument is one of the changes that you will make."""
-    model = network().to("cuda", memory_format=layout)
+    model = image_search_network().to("cuda", memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step, (images, labels) in enumerate(batches):
         images, labels = images.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
@@ -123,10 +123,10 @@ train(DataLoader(Snapshots(files, 64 * steps), batch_size=64, num_workers=2))
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto decoded
-pixels = decoded(files)
+pixels = decode_images(files)
 # <fix>
 # was: train(DataLoader(Snapshots(files, 64 * steps), batch_size=64))
-train(drawn(pixels, 64, steps), change=changed)
+train(sample_batches(pixels, 64, steps), change=augment_batch)
 # </fix>
 
 # %% tags=["measure"]
@@ -155,7 +155,7 @@ L.check("next", answer)
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto precise
-train(drawn(pixels, 64, steps), change=changed, precision=torch.bfloat16)
+train(sample_batches(pixels, 64, steps), change=augment_batch, precision=torch.bfloat16)
 
 # %% tags=["claim"]
 late = gpulab.whatif(gpulab.runs["decoded"], "amp=bf16").prediction.speedup
@@ -175,7 +175,7 @@ L.claim(
 L.predict("share")
 
 # %% tags=["reveal"]
-optimisation = Mending(L, train, pixels, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]})
+optimisation = OptimisationPath(L, train, pixels, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]})
 change_of_share = gpu_busy_share(optimisation.run("precision", "layout")) - gpu_busy_share(gpulab.runs["decoded"])
 L.reveal("share", change_of_share, "%")
 
@@ -201,10 +201,10 @@ order = ("precision", "layout", "fetch", "batch")
 # </blank>
 
 # %% tags=["measure"]
-optimisation.path(order)
+optimisation.path_view(order)
 
 # %% tags=["score"]
-L.score("changes", optimisation.needed(order, target=2))
+L.score("changes", optimisation.changes_needed(order, target=2))
 
 # %% [markdown]
 # ### 18.2 continued: the gain of each change
@@ -213,7 +213,7 @@ L.score("changes", optimisation.needed(order, target=2))
 
 # %% tags=["measure"]
 all_changes = ("precision", "layout", "fetch", "batch", "pin")
-optimisation.early_and_late(all_changes)
+optimisation.order_view(all_changes)
 
 # %% tags=["claim"]
 # <fix>
@@ -285,18 +285,18 @@ L.claim(
 L.predict("rules")
 
 # %% tags=["reveal"]
-machines = monitor_readings.STATIONS
-right_by_rule = sum(monitor_readings.advice(machine.readings) == monitor_readings.best(machine) for machine in machines)
+machines = monitor_readings.MACHINE_MODELS
+right_by_rule = sum(monitor_readings.rule_of_thumb(machine.readings) == monitor_readings.best_change(machine) for machine in machines)
 L.reveal("rules", right_by_rule, "of 8")
 
 # %% tags=["given"]
-monitor_readings.shown()
+monitor_readings.machines_view()
 
 # %% tags=["claim"]
 # <fix>
 # was: right_by_slowest = right_by_rule
 right_by_slowest = sum(
-    monitor_readings.advice_by_side(machine) == monitor_readings.best(machine) for machine in machines
+    monitor_readings.advice_by_bottleneck(machine) == monitor_readings.best_change(machine) for machine in machines
 )
 # </fix>
 L.claim(
@@ -325,7 +325,7 @@ checklist(gpulab.runs["decoded"])
 # %% tags=["claim"]
 # <fix>
 # was: items_before, items_decoded = items(before), items(before)
-items_before, items_decoded = items(before), items(gpulab.runs["decoded"])
+items_before, items_decoded = checklist_items(before), checklist_items(gpulab.runs["decoded"])
 # </fix>
 L.claim(
     "in the checklist, data loading is to do before, but no longer once photos are decoded; precision is to do only "

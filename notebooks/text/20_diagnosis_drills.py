@@ -23,10 +23,10 @@ from IPython.display import display
 from gpulab.lessons import COUNTED
 from gpulab.lessons.labs.drills import evidence, drills, decision_trees
 from gpulab.lessons.labs.steps import throughput
-from gpulab.lessons.labs.drills.spaced_repetition import days_asked
+from gpulab.lessons.labs.drills.spaced_repetition import review_days
 
 answers = {}
-evidence.catalogue()
+evidence.case_catalogue()
 
 
 # %% [markdown]
@@ -37,7 +37,7 @@ def advice_by_utilisation(number):
     """Recommend a first action from utilisation alone."""
     # <fix>
     # was: return drills.CASES[number - 1].action
-    busy = drills.reads(number)["busy"]
+    busy = drills.counter_values(number)["busy"]
     return "start workers" if busy < 0.5 else "leave it"
     # </fix>
 
@@ -75,7 +75,7 @@ L.claim(
 # The next cell lists the words for all three. You need not memorise them: in JupyterLab, right-click the list and choose *Create New View for Output* to keep it open next to the notebook. Below the list is a worked example, which is not one of the twelve cases.
 
 # %% tags=["measure"]
-display(evidence.words(), evidence.evidence("worked_example"))
+display(evidence.answer_terms(), evidence.case_evidence("worked_example"))
 
 # %% [markdown]
 # The worked example, step by step:
@@ -95,28 +95,28 @@ display(evidence.words(), evidence.evidence("worked_example"))
 # was: answers["case1"] = None
 answers["case1"] = ("no_workers", "start workers", "loader")
 # </blank>
-display(*evidence.drill(L, "case1", answers["case1"]))
+display(*evidence.drill_views(L, "case1", answers["case1"]))
 
 # %% tags=["exercise"]
 # <blank> case 2 in three words: ("cause", "first action", "counter")
 # was: answers["case2"] = None
 answers["case2"] = ("host_syncs", "fetch later", "to_host")
 # </blank>
-display(*evidence.drill(L, "case2", answers["case2"]))
+display(*evidence.drill_views(L, "case2", answers["case2"]))
 
 # %% tags=["exercise"]
 # <blank> case 3 in three words: ("cause", "first action", "counter")
 # was: answers["case3"] = None
 answers["case3"] = ("host_python", "move the code", "python")
 # </blank>
-display(*evidence.drill(L, "case3", answers["case3"]))
+display(*evidence.drill_views(L, "case3", answers["case3"]))
 
 # %% tags=["exercise"]
 # <blank> case 4 in three words: ("cause", "first action", "counter")
 # was: answers["case4"] = None
 answers["case4"] = ("no_tf32", "tensor cores", "tensor_cores")
 # </blank>
-display(*evidence.drill(L, "case4", answers["case4"]))
+display(*evidence.drill_views(L, "case4", answers["case4"]))
 
 # %% [markdown]
 # ### 20.2 Three questions from memory
@@ -139,28 +139,28 @@ for key, answer in recalled.items():
 # was: answers["case5"] = None
 answers["case5"] = ("dispatch_bound", "fewer calls", "calls")
 # </blank>
-display(*evidence.drill(L, "case5", answers["case5"]))
+display(*evidence.drill_views(L, "case5", answers["case5"]))
 
 # %% tags=["exercise"]
 # <blank> case 6 in three words: ("cause", "first action", "counter")
 # was: answers["case6"] = None
 answers["case6"] = ("cpu_bound_loading", "cheaper items", "worker_cpu")
 # </blank>
-display(*evidence.drill(L, "case6", answers["case6"]))
+display(*evidence.drill_views(L, "case6", answers["case6"]))
 
 # %% tags=["exercise"]
 # <blank> case 7 in three words: ("cause", "first action", "counter")
 # was: answers["case7"] = None
 answers["case7"] = ("pageable_copies", "pin memory", "to_gpu")
 # </blank>
-display(*evidence.drill(L, "case7", answers["case7"]))
+display(*evidence.drill_views(L, "case7", answers["case7"]))
 
 # %% tags=["exercise"]
 # <blank> case 8 in three words: ("cause", "first action", "counter")
 # was: answers["case8"] = None
 answers["case8"] = ("unfused_optimizer", "fused optimizer", "optimizer")
 # </blank>
-display(*evidence.drill(L, "case8", answers["case8"]))
+display(*evidence.drill_views(L, "case8", answers["case8"]))
 
 # %% [markdown]
 # ### 20.1 continued: a better rule of thumb, and where it fails
@@ -206,31 +206,31 @@ L.claim(
 # was: answers["case9"] = None
 answers["case9"] = ("small_batch", "larger batch", "filled")
 # </blank>
-display(*evidence.drill(L, "case9", answers["case9"]))
+display(*evidence.drill_views(L, "case9", answers["case9"]))
 
 # %% tags=["exercise"]
 # <blank> case 10 in three words: ("cause", "first action", "counter")
 # was: answers["case10"] = None
 answers["case10"] = ("memory_growth", "keep numbers", "growth")
 # </blank>
-display(*evidence.drill(L, "case10", answers["case10"]))
+display(*evidence.drill_views(L, "case10", answers["case10"]))
 
 # %% tags=["exercise"]
 # <blank> case 11 in three words: ("cause", "first action", "counter")
 # was: answers["case11"] = None
 answers["case11"] = ("device_bound", "leave it", "tensor_cores")
 # </blank>
-display(*evidence.drill(L, "case11", answers["case11"]))
+display(*evidence.drill_views(L, "case11", answers["case11"]))
 
 # %% tags=["exercise"]
 # <blank> case 12 in three words: ("cause", "first action", "counter")
 # was: answers["case12"] = None
 answers["case12"] = ("unfused_elementwise", "one operator", "matrix")
 # </blank>
-display(*evidence.drill(L, "case12", answers["case12"]))
+display(*evidence.drill_views(L, "case12", answers["case12"]))
 
 # %% tags=["score"]
-L.score("words", drills.right_picks(answers))
+L.score("words", drills.count_correct_words(answers))
 
 # %% [markdown]
 # ### 20.1 continued: the gain of the first action
@@ -245,10 +245,10 @@ for case in drills.CASES:
     run = drills.case(case.number)
     # <fix>
     # was: before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(run)
-    before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(drills.mended(case.number))
+    before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(drills.fixed_case(case.number))
     # </fix>
-    gains[case.number] = case.more_samples * before_ms / after_ms
-    note = f", with {case.more_samples:,} times the samples per step" if case.more_samples > 1 else ""
+    gains[case.number] = case.sample_factor * before_ms / after_ms
+    note = f", with {case.sample_factor:,} times the samples per step" if case.sample_factor > 1 else ""
     gain = f"{gains[case.number]:8,.1f} times as fast{note}"
     print(f"case {case.number:2}, {case.action:15} {before_ms:5.1f} -> {after_ms:5.1f} ms per step, {gain}")
 faster = sum(gain >= 1.5 for gain in gains.values())
@@ -272,9 +272,9 @@ for case in drills.CASES:
     # was: counter = "busy"
     counter = case.excluded_by[0]
     # </fix>
-    in_case, in_rival = drills.reads(case.number)[counter], drills.reads(case.rival_file)[counter]
-    differs[case.number] = drills.told_apart(in_case, in_rival)
-    formatted = drills.COUNTERS[counter].told
+    in_case, in_rival = drills.counter_values(case.number)[counter], drills.counter_values(case.rival_file)[counter]
+    differs[case.number] = drills.clearly_different(in_case, in_rival)
+    formatted = drills.RUN_COUNTERS[counter].format
     print(f"case {case.number:2}: {counter} is {formatted(in_case)}; with {case.rival} it is {formatted(in_rival)}")
 L.claim(
     "in all 12 cases the excluding counter differs by at least a factor of two between the case and its rival",
@@ -296,7 +296,7 @@ recalled = {"faq4": "c", "faq5": "b", "faq6": "a", "faq7": "b"}
 # </blank>
 for key, answer in recalled.items():
     display(L.check(key, answer))
-days = ", ".join(map(str, days_asked(40)[1:]))
+days = ", ".join(map(str, review_days(40)[1:]))
 print(f"ask yourself again in {days} days; repeat the questions that you missed tomorrow")
 
 # %% [markdown]
@@ -312,7 +312,7 @@ answer = "b"
 L.check("oom", answer)
 
 # %% tags=["claim"]
-failing = {name: drills.beside(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
+failing = {name: drills.named_run(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
 # <fix>
 # was: facts = {name: decision_trees.memory_facts(drills.case(10)) for name in failing}
 facts = {name: decision_trees.memory_facts(run) for name, run in failing.items()}
@@ -339,12 +339,12 @@ tree = decision_trees.UTILISATION
 # <fix>
 # was: tree = tree.no
 # </fix>
-print(decision_trees.walk(tree, drills.reads(8)))
-causes = [decision_trees.walk(tree, drills.reads(case.number)).leaf.name for case in drills.CASES]
+print(decision_trees.walk(tree, drills.counter_values(8)))
+causes = [decision_trees.walk(tree, drills.counter_values(case.number)).leaf.name for case in drills.CASES]
 right = sum(cause == case.cause for cause, case in zip(causes, drills.CASES, strict=True))
 L.claim(
     "the decision tree finds the cause of all 12 cases, and of a thirteenth run",
-    right == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "too_few_workers",
+    right == 12 and decision_trees.walk(tree, drills.counter_values("worked_example")).leaf.name == "too_few_workers",
     before=right,
     unit="of 12",
     source=COUNTED,
@@ -356,7 +356,7 @@ L.claim(
 # Write your tree as a function. It reads counters one by one, for example with `read("busy")`, and returns a cause. `read` returns a share as a fraction (0 to 1), a size in bytes, and 0.0 for an absent counter. First get all twelve cases right; then reduce the number of counters that it reads. The tree above reads 52 counters for the twelve cases; reading all of them every time would be 156. This table shows all counters:
 
 # %% tags=["given"]
-evidence.table()
+evidence.counter_table()
 
 
 # %% tags=["exercise"]
@@ -382,9 +382,9 @@ def triage(read):
 
 
 # </blank>
-result = drills.triaged(triage)
+result = drills.score_triage(triage)
 print(result or "triage is not written yet")
-L.score("reads", result.counters_read if result and result.right == 12 else None)
+L.score("reads", result.counters_read if result and result.correct == 12 else None)
 
 # %% [markdown]
 # ## Transfer

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from gpulab.sensors.host import frames
-from gpulab.sensors.host.frames import called, user_line
+from gpulab.sensors.host.frames import called_function, user_line
 
 CELL = "/somewhere/ipykernel_4711/1234567.py"
 FILE = "/home/me/project/data.py"
@@ -113,7 +113,7 @@ step = wrapped(Optimizer().step)
 private = _open
 """
     module = types.ModuleType("lib.images")
-    module.calls, module.tell = calls, lambda: calls.append(called(sys._getframe(1)))
+    module.calls, module.tell = calls, lambda: calls.append(called_function(sys._getframe(1)))
     exec(compile(source, "/x/site-packages/lib/images.py", "exec"), module.__dict__)
     sys.modules["lib.images"] = module
     yield module
@@ -155,8 +155,8 @@ def test_a_private_function_is_used_if_there_is_no_public_one(library):
 
 
 def test_a_line_without_a_library_call_has_no_called_function():
-    assert called(sys._getframe()) is None
-    assert called(None) is None
+    assert called_function(sys._getframe()) is None
+    assert called_function(None) is None
 
 
 def test_hooks_of_gpulab_do_not_count_as_library_calls(library):

@@ -5,13 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.tables import Kind
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import MS, event, loader_call, run_of, stepped
 
-HOST = (Kind.OP, Kind.LAUNCH, Kind.SYNC, Kind.COPY_CALL, Kind.ALLOC, Kind.RUNTIME, Kind.LOADER, Kind.PYTHON)
-DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
+HOST = (
+    EventKind.OP,
+    EventKind.LAUNCH,
+    EventKind.SYNC,
+    EventKind.COPY_CALL,
+    EventKind.ALLOC,
+    EventKind.RUNTIME,
+    EventKind.LOADER,
+    EventKind.PYTHON,
+)
+DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.COLLECTIVE)
 NAMES = ("ampere_sgemm_128x64_tn", "vectorized_elementwise_kernel", "aten::add", "odd <b>name</b>")
 ANY_EVENT = st.builds(
     event,
@@ -27,7 +36,7 @@ ANY_EVENT = st.builds(
 
 def books(events, **more):
     run = run_of(events, **more)
-    return ledger(run, steps(run))
+    return build_ledger(run, find_steps(run))
 
 
 def ms(book, key):
@@ -40,7 +49,7 @@ def test_every_step_is_partitioned_exactly_and_no_part_is_negative(events):
     total = sum(book.part_ns[part.key] for part in book.parts)
     assert total.tolist() == book.step_ns.tolist()
     assert all((values >= 0).all() for values in book.part_ns.values())
-    assert sum(book.frac(part.key) for part in book.parts) == pytest.approx(1)
+    assert sum(book.total_frac(part.key) for part in book.parts) == pytest.approx(1)
     assert book.busy_frac + book.idle_frac == pytest.approx(1)
 
 
@@ -59,9 +68,9 @@ def test_overlapped_device_work_counts_once():
         stepped(
             lambda at: [
                 loader_call(at, 60),  # 0-60, but the device works from 10 to 50
-                event(Kind.KERNEL, "ampere_sgemm", at + 10, 20),
-                event(Kind.KERNEL, "elementwise", at + 20, 20, stream=8),  # 10 ms of it beside the product
-                event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 35, 15, stream=9),  # 5 ms beside it
+                event(EventKind.KERNEL, "ampere_sgemm", at + 10, 20),
+                event(EventKind.KERNEL, "elementwise", at + 20, 20, stream=8),  # 10 ms of it beside the product
+                event(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 35, 15, stream=9),  # 5 ms beside it
             ]
         )
     )
@@ -73,12 +82,12 @@ def test_idle_time_goes_to_the_first_cause_in_the_fixed_order():
     book = books(
         stepped(
             lambda at: [
-                event(Kind.KERNEL, "k", at, 1),
-                event(Kind.OP, "aten::to", at + 1, 50),
-                event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 10, 20),
-                event(Kind.SYNC, "cudaStreamSynchronize", at + 20, 20),
-                event(Kind.ALLOC, "cudaMalloc", at + 30, 20),
-                event(Kind.LAUNCH, "cudaLaunchKernel", at + 60, 5),
+                event(EventKind.KERNEL, "k", at, 1),
+                event(EventKind.OP, "aten::to", at + 1, 50),
+                event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 10, 20),
+                event(EventKind.SYNC, "cudaStreamSynchronize", at + 20, 20),
+                event(EventKind.ALLOC, "cudaMalloc", at + 30, 20),
+                event(EventKind.LAUNCH, "cudaLaunchKernel", at + 60, 5),
             ]
         )
     )
@@ -90,10 +99,10 @@ def test_short_gaps_between_calls_are_glue_and_long_ones_are_python():
     book = books(
         stepped(
             lambda at: [
-                event(Kind.KERNEL, "k", at, 10),
-                event(Kind.OP, "aten::a", at + 10, 10),
-                event(Kind.OP, "aten::b", at + 20.1, 9.9),
-                event(Kind.OP, "aten::c", at + 60, 40),
+                event(EventKind.KERNEL, "k", at, 10),
+                event(EventKind.OP, "aten::a", at + 10, 10),
+                event(EventKind.OP, "aten::b", at + 20.1, 9.9),
+                event(EventKind.OP, "aten::c", at + 60, 40),
             ]
         )
     )
@@ -106,12 +115,12 @@ def test_without_a_gpu_the_cpu_is_the_device_and_operators_in_the_loader_are_no_
         stepped(
             lambda at: [
                 loader_call(at, 50),
-                event(Kind.OP, "aten::stack", at + 10, 10),
-                event(Kind.OP, "aten::linear", at + 50, 20.006),
-                event(Kind.OP, "aten::t", at + 50.001, 0.002),
-                event(Kind.OP, "aten::addmm", at + 50.004, 20),
-                event(Kind.OP, "aten::resolve_conj", at + 51, 0.001),
-                event(Kind.OP, "aten::add_", at + 70.1, 0.009),
+                event(EventKind.OP, "aten::stack", at + 10, 10),
+                event(EventKind.OP, "aten::linear", at + 50, 20.006),
+                event(EventKind.OP, "aten::t", at + 50.001, 0.002),
+                event(EventKind.OP, "aten::addmm", at + 50.004, 20),
+                event(EventKind.OP, "aten::resolve_conj", at + 51, 0.001),
+                event(EventKind.OP, "aten::add_", at + 70.1, 0.009),
             ]
         )
     )
@@ -124,8 +133,8 @@ def test_work_of_another_gpu_does_not_count_as_busy_time():
     book = books(
         stepped(
             lambda at: [
-                event(Kind.KERNEL, "k", at, 30, device=1),
-                event(Kind.KERNEL, "k", at + 50, 40, device=0),
+                event(EventKind.KERNEL, "k", at, 30, device=1),
+                event(EventKind.KERNEL, "k", at + 50, 40, device=0),
             ]
         )
     )
@@ -133,7 +142,9 @@ def test_work_of_another_gpu_does_not_count_as_busy_time():
 
 
 def test_triton_operators_on_the_host_are_not_device_work():
-    book = books(stepped(lambda at: [event(Kind.OP, "triton_poi_fused_add", at, 50), event(Kind.KERNEL, "k", at, 10)]))
+    book = books(
+        stepped(lambda at: [event(EventKind.OP, "triton_poi_fused_add", at, 50), event(EventKind.KERNEL, "k", at, 10)])
+    )
     assert book.busy_frac == pytest.approx(0.1)
 
 
@@ -142,7 +153,7 @@ def test_without_steps_or_events_there_is_no_ledger():
 
 
 def test_a_ledger_of_one_step_sums_to_its_duration():
-    run = run_of([event(Kind.OP, "aten::mm", 3, 7)])
-    book = ledger(run, steps(run))
+    run = run_of([event(EventKind.OP, "aten::mm", 3, 7)])
+    book = build_ledger(run, find_steps(run))
     assert book.step_ns.tolist() == [7 * MS]
     assert int(np.sum([book.part_ns[part.key] for part in book.parts])) == 7 * MS

@@ -2,18 +2,18 @@
 
 import pytest
 
-from gpulab.analysis.data.loader import feeding
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.data.loader import loading_cost
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import MS, NO_WORKERS, event, host_sample, loader_call, mark, run_of
 
 
 def fed(marks, events=(), **more):
-    run = run_of([*events, event(Kind.OP, "aten::mm", 0, 0.1)], marks=marks, **more)
-    run_steps = steps(run)
-    return feeding(run, run_steps, ledger(run, run_steps))
+    run = run_of([*events, event(EventKind.OP, "aten::mm", 0, 0.1)], marks=marks, **more)
+    run_steps = find_steps(run)
+    return loading_cost(run, run_steps, build_ledger(run, run_steps))
 
 
 def plain_loop(fetches, count=20, step_ms=100.0):
@@ -27,7 +27,7 @@ def plain_loop(fetches, count=20, step_ms=100.0):
             before += sum(cpu + 5 for o, _, cpu, _ in fetches if o < offset)
             marks.append(mark(at + offset, dur, loader=loader, cpu_ms=cpu, process_ms=before, within_ms=cpu + 5))
             events.append(loader_call(at + offset, dur))
-        events.append(event(Kind.OP, "aten::mm", at + 60, 30))
+        events.append(event(EventKind.OP, "aten::mm", at + 60, 30))
     return {"marks": marks, "events": events, "windows": [(count * step_ms / 2, count * step_ms)]}
 
 
@@ -53,7 +53,7 @@ def test_fetches_from_all_loaders_of_a_step_count():
 
 def test_the_lower_bound_uses_the_fastest_steps():
     loop = plain_loop([(0, 40, 39, 0)])
-    assert fed(**loop, loaders=[NO_WORKERS]).least_rest_ns == 60 * MS
+    assert fed(**loop, loaders=[NO_WORKERS]).min_rest_ns == 60 * MS
 
 
 def test_the_cpu_time_of_workers_is_per_batch():
@@ -65,6 +65,6 @@ def test_the_cpu_time_of_workers_is_per_batch():
 
 
 def test_without_a_loader_there_is_no_loading_cost():
-    run = run_of([event(Kind.OP, "aten::mm", 0, 5)])
-    run_steps = steps(run)
-    assert feeding(run, run_steps, ledger(run, run_steps)) is None
+    run = run_of([event(EventKind.OP, "aten::mm", 0, 5)])
+    run_steps = find_steps(run)
+    assert loading_cost(run, run_steps, build_ledger(run, run_steps)) is None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.events.nesting import innermost, outermost
-from gpulab.tables import EVENTS, Kind
+from gpulab.tables import EVENTS, EventKind
 from tests.support.runs.made_runs import event, rows
 
 TREES = st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=12)
@@ -16,7 +16,7 @@ def laid_out(trees, at=0, thread=0):
     events = []
     for tree in trees:
         children, end = laid_out(tree, at + 1, thread)
-        events += [event(Kind.OP, "op", at / 1000, (end + 1 - at) / 1000, thread=thread), *children]
+        events += [event(EventKind.OP, "op", at / 1000, (end + 1 - at) / 1000, thread=thread), *children]
         at = end + 2
     return events, at
 
@@ -54,7 +54,7 @@ def test_outermost_rows_are_the_roots_of_the_trees(trees):
 
 
 def test_events_that_overlap_by_a_rounding_error_do_not_nest():
-    table = rows(EVENTS, [event(Kind.OP, "a", 0, 1), event(Kind.OP, "b", 0.999999, 1)])
+    table = rows(EVENTS, [event(EventKind.OP, "a", 0, 1), event(EventKind.OP, "b", 0.999999, 1)])
     self_ns = innermost(table).per_row_ns(2)
     assert self_ns.min() >= 999_999
     assert self_ns.sum() == 1_999_999

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.rules import diagnose
 from gpulab.run import Loader
 from gpulab.views.report.provenance import provenance
@@ -40,8 +40,8 @@ def fed(*, workers, prefetch, batch_ms, step_ms, recorded_ms, count, warm=6, rec
 
 
 def told_ms(**of):
-    run_steps = steps(fed(**of))
-    return None if run_steps.plain_ns is None else run_steps.plain_ns / MS
+    run_steps = find_steps(fed(**of))
+    return None if run_steps.unprofiled_ns is None else run_steps.unprofiled_ns / MS
 
 
 def test_with_slow_workers_the_step_time_is_the_time_they_need_per_batch():
@@ -64,9 +64,9 @@ def test_with_fast_workers_unprofiled_steps_count():
 
 def test_too_few_steps_after_the_queue_give_no_unprofiled_step_time():
     run = fed(workers=4, prefetch=2, batch_ms=80.0, step_ms=8.0, recorded_ms=9.0, count=31)
-    run_steps = steps(run)
-    assert (run_steps.plain_ns, run_steps.inflation) == (None, None)
-    assert run_steps.queued == 8
+    run_steps = find_steps(run)
+    assert (run_steps.unprofiled_ns, run_steps.profiler_overhead) == (None, None)
+    assert run_steps.prefetch_biased == 8
     facts = dict(provenance(diagnose(run))[0].rows)
     assert re.search(r"not measured.*\b8\b.*prefetched", facts["step time"])
 
@@ -74,7 +74,7 @@ def test_too_few_steps_after_the_queue_give_no_unprofiled_step_time():
 def test_without_workers_there_is_no_prefetch_bias():
     marks = [mark(20.0 * number, 12.0) for number in range(40)]
     run = run_of(marks=marks, windows=[(121, 400)], pauses=[(119, 119.9), (401, 419)], loaders=[Loader(workers=0)])
-    assert (steps(run).queued, steps(run).plain_ns) == (0, 20 * MS)
+    assert (find_steps(run).prefetch_biased, find_steps(run).unprofiled_ns) == (0, 20 * MS)
 
 
 def test_a_new_pass_after_the_recording_starts_with_an_empty_queue():
@@ -83,7 +83,7 @@ def test_a_new_pass_after_the_recording_starts_with_an_empty_queue():
     second = [mark(500.0 + 20.0 * number, 0.2, epoch=1) for number in range(20)]
     loader = Loader(workers=1, prefetch_factor=4)
     run = run_of(marks=first + end + second, windows=[(101, 399)], pauses=[(401, 499)], loaders=[loader])
-    assert steps(run).queued == 0
+    assert find_steps(run).prefetch_biased == 0
 
 
 @given(

@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
+from gpulab.analysis.kernels.repeats import (
+    MAX_PATTERN_LENGTH,
+    MIN_PATTERN_REPEATS,
+    find_repeats,
+    in_runs_of_equals,
+    row_keys,
+)
 
 UNIQUE = "-"  # stands for items that differ from all others
 
@@ -12,11 +18,11 @@ UNIQUE = "-"  # stands for items that differ from all others
 def repeats_in(pattern, alone=""):
     letters = np.array([ord(each) for each in pattern])
     key = np.where(letters == ord(UNIQUE), -np.arange(len(letters)) - 1, letters)
-    return repeats(key, np.isin(letters, [ord(each) for each in alone]))
+    return find_repeats(key, np.isin(letters, [ord(each) for each in alone]))
 
 
 def begins(pattern, alone=""):
-    return np.flatnonzero(repeats_in(pattern, alone).begins).tolist()
+    return np.flatnonzero(repeats_in(pattern, alone).starts_iteration).tolist()
 
 
 def test_each_loop_iteration_is_found():
@@ -48,10 +54,12 @@ def test_an_item_outside_all_patterns_interrupts_a_loop():
 def by_search(letters):
     """Places in a stretch that some pattern fills, eight times and more: every stretch tried."""
     member = np.zeros(len(letters), bool)
-    for length in range(1, LONGEST + 1):
-        for first in range(len(letters) - TIMES * length + 1):
-            if all(letters[at] == letters[at + length] for at in range(first, first + (TIMES - 1) * length)):
-                member[first : first + TIMES * length] = True
+    for length in range(1, MAX_PATTERN_LENGTH + 1):
+        for first in range(len(letters) - MIN_PATTERN_REPEATS * length + 1):
+            if all(
+                letters[at] == letters[at + length] for at in range(first, first + (MIN_PATTERN_REPEATS - 1) * length)
+            ):
+                member[first : first + MIN_PATTERN_REPEATS * length] = True
     return member
 
 
@@ -59,18 +67,18 @@ def by_search(letters):
 def test_loops_equal_those_of_a_slow_search(parts):
     letters = "".join(text * times for text, times in parts)
     result = repeats_in(letters)
-    assert result.member.tolist() == by_search(letters).tolist()
+    assert result.in_loop.tolist() == by_search(letters).tolist()
     assert not (result.begins & ~result.member).any()
 
 
 def test_runs_of_eight_equal_items_are_found():
     key = np.array([1] * 8 + [2] * 7 + [1] * 9)
-    assert np.flatnonzero(in_a_row(key)).tolist() == [*range(8), *range(15, 24)]
-    assert not in_a_row(key[:0]).any()
+    assert np.flatnonzero(in_runs_of_equals(key)).tolist() == [*range(8), *range(15, 24)]
+    assert not in_runs_of_equals(key[:0]).any()
 
 
 def test_rows_have_the_same_key_if_all_columns_are_equal():
-    kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.array([True, True, True, False]))
+    kinds = row_keys(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.array([True, True, True, False]))
     assert len(set(kinds.tolist())) == 4
-    kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.ones(4, bool))
+    kinds = row_keys(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.ones(4, bool))
     assert kinds[0] == kinds[3]

@@ -5,23 +5,23 @@ import json
 import numpy as np
 import pytest
 
-from gpulab.analysis.events.enclosing_operator import holders
-from gpulab.analysis.kernels.bytes_moved import moved_bytes
-from gpulab.analysis.kernels.flops import flops, inputs
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.occupancy import filling
-from gpulab.analysis.kernels.roofline import utilisation, works
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import MS, event, launched, on_gpu, stepped
+from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.kernels.bytes_moved import min_bytes_moved
+from gpulab.analysis.kernels.flops import flops, parse_inputs
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.occupancy import gpu_fill
+from gpulab.analysis.kernels.roofline import flops_utilisation, operator_work
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import MS, event, launched_kernel, on_gpu, stepped
 
 BF16 = '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'
 
 
 def kernels_of(run):
-    run_steps = steps(run)
-    return interior(run, run_steps, ledger(run, run_steps))
+    run_steps = find_steps(run)
+    return interior_kernels(run, run_steps, build_ledger(run, run_steps))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,15 @@ def kernels_of(run):
     ],
 )  # fmt: skip
 def test_flops_follow_from_input_sizes(op, shapes, expected):
-    assert flops(op, inputs(shapes, BF16)) == expected
+    assert flops(op, parse_inputs(shapes, BF16)) == expected
 
 
 def test_minimum_bytes_are_every_input_and_the_result_once():
-    assert moved_bytes("aten::mm", inputs("[[128, 256], [256, 512]]", BF16)) == 2 * (128 * 256 + 256 * 512 + 128 * 512)
-    assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["float", "float"]')) == 12_000
-    assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["quaternion", "float"]')) is None
+    assert min_bytes_moved("aten::mm", parse_inputs("[[128, 256], [256, 512]]", BF16)) == 2 * (
+        128 * 256 + 256 * 512 + 128 * 512
+    )
+    assert min_bytes_moved("aten::add", parse_inputs("[[1000], [1000]]", '["float", "float"]')) == 12_000
+    assert min_bytes_moved("aten::add", parse_inputs("[[1000], [1000]]", '["quaternion", "float"]')) is None
 
 
 # Of float32 numbers, 4 bytes each: so many are read, and so many are written.
@@ -88,16 +90,19 @@ MOVES = {
 
 @pytest.mark.parametrize(("op", "shapes", "read", "written"), MOVES.values(), ids=MOVES.keys())
 def test_reads_and_writes_are_counted_once(op, shapes, read, written):
-    op_inputs = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
-    assert moved_bytes(f"aten::{op}", op_inputs) == 4 * (read + written)
+    op_inputs = parse_inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
+    assert min_bytes_moved(f"aten::{op}", op_inputs) == 4 * (read + written)
 
 
 def test_a_dtype_conversion_reads_one_type_and_writes_the_other():
-    assert moved_bytes("aten::copy_", inputs("[[1000], [1000], []]", '["c10::Half", "float", "Scalar"]')) == 6_000
+    assert (
+        min_bytes_moved("aten::copy_", parse_inputs("[[1000], [1000], []]", '["c10::Half", "float", "Scalar"]'))
+        == 6_000
+    )
 
 
 def test_a_boolean_takes_one_byte():
-    assert moved_bytes("aten::gt", inputs("[[1000], []]", '["float", "Scalar"]')) == 5_000
+    assert min_bytes_moved("aten::gt", parse_inputs("[[1000], []]", '["float", "Scalar"]')) == 5_000
 
 
 def test_in_place_operators_are_recognised_by_their_recorded_names():
@@ -111,53 +116,58 @@ def test_in_place_operators_are_recognised_by_their_recorded_names():
         a.copy_(b)
     bytes_by_op = {}
     for op in recorded.events():
-        op_inputs = inputs(
+        op_inputs = parse_inputs(
             json.dumps(op.input_shapes), json.dumps(["float" if shape else "" for shape in op.input_shapes])
         )
-        bytes_by_op[op.name] = moved_bytes(op.name, op_inputs)
+        bytes_by_op[op.name] = min_bytes_moved(op.name, op_inputs)
     assert bytes_by_op == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
 
 
 def product_step(at):
     sizes = {"shapes": [[8192, 8192], [8192, 8192]], "dtypes": ["c10::BFloat16"] * 2}
-    return launched("nvjet_tst_128x64", at, 2, number=round(at) + 1, op="aten::mm", **sizes)
+    return launched_kernel("nvjet_tst_128x64", at, 2, number=round(at) + 1, op="aten::mm", **sizes)
 
 
 def test_mfu_is_the_flops_of_a_step_over_the_peak():
     kernels = kernels_of(on_gpu(stepped(product_step, step_ms=4)))
-    mfu = utilisation(kernels, 4 * MS, works(kernels))
+    mfu = flops_utilisation(kernels, 4 * MS, operator_work(kernels))
     assert mfu.flops == 2 * 8192**3
     assert mfu.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
     assert mfu.step_frac == pytest.approx(mfu.kernel_frac / 2)
-    assert mfu.told_frac == 1
+    assert mfu.known_frac == 1
 
 
 def test_without_recorded_sizes_there_is_no_mfu():
-    kernels = kernels_of(on_gpu(stepped(lambda at: launched("nvjet_tst", at, 2, number=round(at) + 1, op="aten::mm"))))
-    assert works(kernels) == ()
-    assert utilisation(kernels, MS, ()) is None
+    kernels = kernels_of(
+        on_gpu(stepped(lambda at: launched_kernel("nvjet_tst", at, 2, number=round(at) + 1, op="aten::mm")))
+    )
+    assert operator_work(kernels) == ()
+    assert flops_utilisation(kernels, MS, ()) is None
 
 
 def test_a_call_belongs_to_the_innermost_operator_that_has_not_ended():
     events = on_gpu(
         [
-            event(Kind.OP, "aten::linear", 0, 10),
-            event(Kind.OP, "aten::t", 1, 1),
-            event(Kind.OP, "aten::addmm", 3, 5),
-            event(Kind.OP, "aten::empty", 3.5, 0.5),
-            event(Kind.LAUNCH, "cudaLaunchKernel", 5, 1),
-            event(Kind.LAUNCH, "cudaLaunchKernel", 9, 0.5),
-            event(Kind.LAUNCH, "cudaLaunchKernel", 11, 0.5),
-            event(Kind.LAUNCH, "cudaLaunchKernel", 5, 1, thread=1),
+            event(EventKind.OP, "aten::linear", 0, 10),
+            event(EventKind.OP, "aten::t", 1, 1),
+            event(EventKind.OP, "aten::addmm", 3, 5),
+            event(EventKind.OP, "aten::empty", 3.5, 0.5),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", 5, 1),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", 9, 0.5),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", 11, 0.5),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", 5, 1, thread=1),
         ]
     ).event_rows
-    calls = np.flatnonzero(events["kind"] == Kind.LAUNCH)
-    names = [events.words("name")[row] if row >= 0 else None for row in holders(events, np.append(calls, -1)).tolist()]
+    calls = np.flatnonzero(events["kind"] == EventKind.LAUNCH)
+    names = [
+        events.text("name")[row] if row >= 0 else None
+        for row in enclosing_operators(events, np.append(calls, -1)).tolist()
+    ]
     assert sorted(map(str, names)) == ["None", "None", "None", "aten::addmm", "aten::linear"]
 
 
 def test_a_kernel_with_half_as_many_blocks_as_multiprocessors_uses_half_the_gpu():
-    fill = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
+    fill = gpu_fill(kernels_of(on_gpu(stepped(lambda at: launched_kernel("k", at, 50, number=round(at) + 1, grid=66)))))
     assert fill.small_frac == 1
     assert fill.filled_frac == 0.5
     assert fill.blocks == 66

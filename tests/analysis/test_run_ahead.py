@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, scene
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import build_replay_model, predict
 from gpulab.rules import diagnose
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.views.report.report import report
 from tests.support.runs.made_runs import event, on_gpu
 from tests.support.runs.simulated_machine import Call, Setup, loops, run_like, simulate, step_ms
@@ -20,43 +20,43 @@ FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
 
 
 def test_a_step_of_few_large_kernels_takes_as_long_as_the_gpu_needs():
-    run_steps = steps(run_like(FEW_LARGE, steps=8))
+    run_steps = find_steps(run_like(FEW_LARGE, steps=8))
     assert run_steps.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
-    assert run_steps.by_host.step_ns / 1e6 == pytest.approx(0.07, rel=0.01), "as close as the calls"
+    assert run_steps.host_steps.step_ns / 1e6 == pytest.approx(0.07, rel=0.01), "as close as the calls"
 
 
 def test_the_ledger_of_a_run_ahead_loop_is_busy():
     run = run_like(FEW_LARGE, steps=8)
-    run_ledger = ledger(run, steps(run))
+    run_ledger = build_ledger(run, find_steps(run))
     assert run_ledger.busy_frac > 0.99
     assert run_ledger.median_ns("matmul") / 1e6 == pytest.approx(20.0, rel=0.01)
 
 
 def test_gpu_steps_are_adjacent_and_contain_the_work_they_launched():
     run = run_like(FEW_LARGE, steps=8)
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     assert np.array_equal(run_steps.start_ns[1:], run_steps.end_ns[:-1])
-    kernels = run.event_rows.of_kind(Kind.KERNEL)
+    kernels = run.event_rows.of_kind(EventKind.KERNEL)
     step_of_kernel = np.searchsorted(run_steps.start_ns, kernels["start_ns"], side="right") - 1
     assert np.bincount(step_of_kernel[step_of_kernel >= 0]).tolist() == [5] * len(run_steps)
 
 
 def test_a_loop_that_waits_in_every_step_keeps_the_steps_of_its_marks():
-    run_steps = steps(run_like([*FEW_LARGE, Call(waits=True)], steps=8))
+    run_steps = find_steps(run_like([*FEW_LARGE, Call(waits=True)], steps=8))
     assert run_steps.host is None
     assert run_steps.step_ns / 1e6 == pytest.approx(step_ms([*FEW_LARGE, Call(waits=True)]), rel=0.01)
 
 
 def test_a_loop_with_a_full_launch_queue_keeps_the_steps_of_its_marks():
     full = [Call(host_us=10.0, kernel_us=40.0)] * 600
-    assert steps(run_like(full, steps=10)).host is None
+    assert find_steps(run_like(full, steps=10)).host is None
 
 
 def test_a_replay_reproduces_the_gpu_step_and_faster_kernels_shorten_it():
     run = run_like(FEW_LARGE, steps=8)
-    run_steps = steps(run)
-    ready = scene(run, run_steps, ledger(run, run_steps))
-    free = predict(ready, chosen("instant_gpu"))
+    run_steps = find_steps(run)
+    ready = build_replay_model(run, run_steps, build_ledger(run, run_steps))
+    free = predict(ready, parse_changes("instant_gpu"))
     assert free.step_ns / 1e6 == pytest.approx(20.0, rel=0.02)
     assert free.best_ns < 0.1 * free.step_ns
 
@@ -69,13 +69,13 @@ def test_the_diagnosis_is_about_kernels_and_uses_the_gpu_step():
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 9])
 def test_the_gpu_step_is_found_with_few_steps(count):
-    run_steps = steps(run_like(FEW_LARGE, steps=count))
+    run_steps = find_steps(run_like(FEW_LARGE, steps=count))
     assert run_steps.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
 
 
 def test_a_few_queue_filling_steps_do_not_change_the_step_time():
     # A queue of 12 takes two steps of five launches at once; the third waits for most of what it calls for.
-    run_steps = steps(run_like(FEW_LARGE, steps=8, queue=12))
+    run_steps = find_steps(run_like(FEW_LARGE, steps=8, queue=12))
     assert run_steps.host is None, "most of the steps wait"
     assert run_steps.dur_ns[3:] / 1e6 == pytest.approx([20.0] * 5, rel=0.01)
     assert run_steps.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
@@ -89,15 +89,15 @@ def test_the_report_says_that_the_steps_are_those_of_the_gpu():
 def test_a_step_without_launches_gives_no_gpu_steps():
     events, _ = simulate(FEW_LARGE, 6, Setup())
     ends = max(each["start_ns"] + each["dur_ns"] for each in events) / 1e6
-    idle = [event(Kind.STEP, f"ProfilerStep#{n}", ends + n, 1.0) for n in range(6, 9)]
-    assert steps(on_gpu([*events, *idle])).host is None
+    idle = [event(EventKind.STEP, f"ProfilerStep#{n}", ends + n, 1.0) for n in range(6, 9)]
+    assert find_steps(on_gpu([*events, *idle])).host is None
 
 
 @examples(60)
 @given(calls=loops(), count=st.integers(6, 12))
 def test_no_step_is_shorter_than_the_work_of_the_gpu_in_it(calls, count):
     run = run_like(calls, steps=count)
-    kernels = run.event_rows.of_kind(Kind.KERNEL)
+    kernels = run.event_rows.of_kind(EventKind.KERNEL)
     work_ns = int(kernels["dur_ns"].sum()) / count
     # The queue may fill in the midst of so few steps; but by more than the margin no step is too short.
-    assert steps(run).step_ns >= 0.9 * work_ns
+    assert find_steps(run).step_ns >= 0.9 * work_ns

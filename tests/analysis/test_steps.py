@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.tables import Kind, MarkKind
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.tables import EventKind, MarkKind
 from tests.support.runs.made_runs import MS, event, host_sample, loader_call, mark, run_of, stepped
 
 
@@ -12,49 +12,51 @@ def starts_ms(run_steps):
 
 
 def test_profiler_steps_are_adjacent_and_edge_steps_are_not_interior():
-    run_steps = steps(run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 50)], count=5)))
-    assert run_steps.found_by == "ProfilerStep"
+    run_steps = find_steps(run_of(stepped(lambda at: [event(EventKind.OP, "aten::mm", at, 50)], count=5)))
+    assert run_steps.detected_by == "ProfilerStep"
     assert starts_ms(run_steps) == [0, 100, 200, 300, 400]
     assert run_steps.interior.tolist() == [False, True, True, True, False]
     assert run_steps.traced_ns == 100 * MS
-    assert run_steps.plain_ns is None
-    assert run_steps.inflation is None
+    assert run_steps.unprofiled_ns is None
+    assert run_steps.profiler_overhead is None
 
 
 def test_without_profiler_steps_the_dataloader_defines_the_steps():
-    run_steps = steps(run_of([loader_call(at, 5) for at in (0, 20, 40, 60)] + [event(Kind.OP, "x", 0, 80)]))
-    assert run_steps.found_by == "DataLoader"
+    run_steps = find_steps(run_of([loader_call(at, 5) for at in (0, 20, 40, 60)] + [event(EventKind.OP, "x", 0, 80)]))
+    assert run_steps.detected_by == "DataLoader"
     assert starts_ms(run_steps) == [0, 20, 40]
 
 
 def test_without_a_loader_the_optimizer_defines_the_steps():
-    run_steps = steps(run_of([event(Kind.ANNOTATION, "Optimizer.step#SGD.step", at, 5) for at in (0, 20, 40)]))
-    assert (run_steps.found_by, starts_ms(run_steps)) == ("optimizer", [0, 20])
+    run_steps = find_steps(
+        run_of([event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at, 5) for at in (0, 20, 40)])
+    )
+    assert (run_steps.detected_by, starts_ms(run_steps)) == ("optimizer", [0, 20])
 
 
 def test_without_marks_the_rarest_regular_operator_defines_the_steps():
     events = []
     for at in range(0, 150, 10):
-        events.append(event(Kind.OP, "aten::mm", at, 4))
-        events += [event(Kind.OP, "aten::add", at + 5 + k, 0.5) for k in range(3)]
-    events.append(event(Kind.OP, "aten::randn", 0, 0.1, thread=1))
-    run_steps = steps(run_of(events, samples=[host_sample(0)]))
-    assert run_steps.found_by == "repetition of aten::mm"
-    assert steps(run_of(events)).found_by == "whole run", "in a foreign trace it may be the layers of a model"
+        events.append(event(EventKind.OP, "aten::mm", at, 4))
+        events += [event(EventKind.OP, "aten::add", at + 5 + k, 0.5) for k in range(3)]
+    events.append(event(EventKind.OP, "aten::randn", 0, 0.1, thread=1))
+    run_steps = find_steps(run_of(events, samples=[host_sample(0)]))
+    assert run_steps.detected_by == "repetition of aten::mm"
+    assert find_steps(run_of(events)).detected_by == "whole run", "in a foreign trace it may be the layers of a model"
     assert starts_ms(run_steps) == list(range(0, 140, 10))
 
 
 def test_a_cell_without_a_loop_is_one_step():
-    run_steps = steps(run_of([event(Kind.OP, "aten::mm", 5, 10), event(Kind.OP, "aten::add", 20, 5)]))
-    assert (run_steps.found_by, starts_ms(run_steps), run_steps.end_ns.tolist()) == ("whole run", [5], [25 * MS])
-    assert run_steps.few
+    run_steps = find_steps(run_of([event(EventKind.OP, "aten::mm", 5, 10), event(EventKind.OP, "aten::add", 20, 5)]))
+    assert (run_steps.detected_by, starts_ms(run_steps), run_steps.end_ns.tolist()) == ("whole run", [5], [25 * MS])
+    assert run_steps.too_few
 
 
 def test_a_loader_step_lasts_from_fetch_to_fetch_and_ends_with_the_pass():
     marks = [mark(0, 4), mark(10, 4), mark(20, 0.1, yielded=False), mark(50, 4, epoch=1), mark(60, 4, epoch=1)]
     marks += [mark(70, 0.1, epoch=1, yielded=False)]
-    run_steps = steps(run_of(marks=marks, windows=[]))
-    assert run_steps.found_by == "DataLoader"
+    run_steps = find_steps(run_of(marks=marks, windows=[]))
+    assert run_steps.detected_by == "DataLoader"
     assert starts_ms(run_steps) == [0, 10, 50, 60]
     assert (run_steps.end_ns / MS).tolist() == [10, 20, 60, 70]
 
@@ -62,19 +64,19 @@ def test_a_loader_step_lasts_from_fetch_to_fetch_and_ends_with_the_pass():
 def test_the_loader_with_most_batches_defines_the_steps():
     train = [mark(at, 1, loader=0) for at in range(0, 100, 10)]
     val = [mark(at, 1, loader=1) for at in (100, 101)]
-    assert starts_ms(steps(run_of(marks=train + val, windows=[])))[-1] == 80
+    assert starts_ms(find_steps(run_of(marks=train + val, windows=[])))[-1] == 80
 
 
 def test_user_marks_take_precedence():
     marks = [mark(at, 1) for at in range(0, 50, 5)] + [mark(at, 0, kind=MarkKind.USER) for at in (0, 20, 40)]
-    run_steps = steps(run_of(marks=marks, windows=[]))
-    assert (run_steps.found_by, starts_ms(run_steps)) == ("gpulab.step()", [0, 20])
+    run_steps = find_steps(run_of(marks=marks, windows=[]))
+    assert (run_steps.detected_by, starts_ms(run_steps)) == ("gpulab.step()", [0, 20])
 
 
 def test_unprofiled_steps_are_those_outside_windows_and_pauses_and_after_warm_up():
     marks = [mark(at, 1) for at in range(0, 200, 10)]
-    run_steps = steps(run_of(marks=marks, windows=[(70, 130)], pauses=[(69, 70), (130, 138)]))
-    unprofiled = [start for start, is_plain in zip(starts_ms(run_steps), run_steps.plain, strict=True) if is_plain]
+    run_steps = find_steps(run_of(marks=marks, windows=[(70, 130)], pauses=[(69, 70), (130, 138)]))
+    unprofiled = [start for start, is_plain in zip(starts_ms(run_steps), run_steps.unprofiled, strict=True) if is_plain]
     assert unprofiled == [20, 30, 40, 50, 140, 150, 160, 170, 180]
     interior = [start for start, inside in zip(starts_ms(run_steps), run_steps.interior, strict=True) if inside]
     assert interior == [80, 90, 100, 110]
@@ -82,19 +84,21 @@ def test_unprofiled_steps_are_those_outside_windows_and_pauses_and_after_warm_up
 
 def test_time_of_gpulab_in_the_main_thread_belongs_to_no_step():
     marks = [mark(0, 1), mark(10, 1), mark(55, 1), mark(65, 1)]
-    run_steps = steps(run_of(marks=marks, windows=[(0, 20)], pauses=[(20, 54)]))
+    run_steps = find_steps(run_of(marks=marks, windows=[(0, 20)], pauses=[(20, 54)]))
     assert run_steps.end_ns.tolist()[1] == 20 * MS
 
 
 def test_empty_steps_are_not_interior():
-    events = [event(Kind.STEP, f"ProfilerStep#{number}", at, 0) for number, at in enumerate([0, 0, 0, 0, 0, 10, 20])]
-    run_steps = steps(run_of(events))
+    events = [
+        event(EventKind.STEP, f"ProfilerStep#{number}", at, 0) for number, at in enumerate([0, 0, 0, 0, 0, 10, 20])
+    ]
+    run_steps = find_steps(run_of(events))
     assert (run_steps.dur_ns[run_steps.interior] > 0).all()
     assert run_steps.traced_ns == 10 * MS
 
 
 def test_inflation_is_traced_over_unprofiled_step_time():
     marks = [mark(at, 1) for at in range(0, 60, 10)] + [mark(60 + 12 * k, 1) for k in range(8)]
-    run_steps = steps(run_of(marks=marks, windows=[(59, 200)]))
-    assert run_steps.inflation == pytest.approx(1.2)
+    run_steps = find_steps(run_of(marks=marks, windows=[(59, 200)]))
+    assert run_steps.profiler_overhead == pytest.approx(1.2)
     assert run_steps.step_ns == 10 * MS

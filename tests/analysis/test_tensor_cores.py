@@ -2,15 +2,27 @@
 
 import pytest
 
-from gpulab.analysis.kernels.families import is_compiled, is_layout, is_pointwise, is_scattered, is_softmax
-from gpulab.analysis.kernels.interior import short
+from gpulab.analysis.kernels.families import (
+    is_compiled,
+    is_elementwise,
+    is_gather_scatter,
+    is_layout_conversion,
+    is_softmax,
+)
+from gpulab.analysis.kernels.interior import short_kernel_name
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import UNTOLD, Cores, Maths, alignment, maths
+from gpulab.analysis.kernels.tensor_cores import (
+    UNKNOWN_ARITHMETIC,
+    Cores,
+    KernelArithmetic,
+    alignment,
+    kernel_arithmetic,
+)
 from gpulab.hardware.precision import Precision
 
-CUDA_CORES = Maths(Cores.PLAIN, Precision.FLOAT32)
-TF32 = Maths(Cores.TENSOR, Precision.TF32)
-HALF = Maths(Cores.TENSOR, Precision.HALF)
+CUDA_CORES = KernelArithmetic(Cores.CUDA, Precision.FLOAT32)
+TF32 = KernelArithmetic(Cores.TENSOR, Precision.TF32)
+HALF = KernelArithmetic(Cores.TENSOR, Precision.HALF)
 
 NAMES = {
     "volta_sgemm_128x64_nn": CUDA_CORES,
@@ -41,30 +53,33 @@ NAMES = {
     "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext": HALF,
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>>()": HALF,
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128x128_4x1x1_kernel0_0": HALF,
-    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1": UNTOLD,
-    "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1": UNTOLD,
-    "triton_tem_fused_mm_0": UNTOLD,
-    "attn_fwd": UNTOLD,
-    "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm90_or_later<Gemm>>(Params)": UNTOLD,
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1": UNKNOWN_ARITHMETIC,
+    "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1": UNKNOWN_ARITHMETIC,
+    "triton_tem_fused_mm_0": UNKNOWN_ARITHMETIC,
+    "attn_fwd": UNKNOWN_ARITHMETIC,
+    "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm90_or_later<Gemm>>(Params)": UNKNOWN_ARITHMETIC,  # noqa: E501
 }
 
 
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: short(name)[:50])
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: short_kernel_name(name)[:50])
 def test_units_and_precision_follow_from_the_kernel_name(name):
-    assert maths(name) == NAMES[name]
+    assert kernel_arithmetic(name) == NAMES[name]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name] != UNTOLD])
+@pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name] != UNKNOWN_ARITHMETIC])
 def test_kernels_with_known_units_are_matrix_kernels(name):
     assert is_matrix(name)
 
 
 def test_double_precision_is_recognised():
-    assert maths("ampere_dgemm_128x64_nn").precision is Precision.FLOAT64
+    assert kernel_arithmetic("ampere_dgemm_128x64_nn").precision is Precision.FLOAT64
 
 
 def test_a_half_precision_kernel_on_cuda_cores_is_not_float32():
-    assert maths("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4>(params)") != CUDA_CORES
+    assert (
+        kernel_arithmetic("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4>(params)")
+        != CUDA_CORES
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,13 +112,13 @@ def test_the_name_of_a_matrix_library_alone_makes_no_matrix_kernel(name):
 
 def test_elementwise_kernels_are_recognised_by_name():
     add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
-    assert is_pointwise(add)
-    assert not is_pointwise("triton_poi_fused_add_mul_0")
-    assert not is_pointwise("void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>()")
-    assert not is_pointwise("void at::native::index_elementwise_kernel<128, 4>(int)")
+    assert is_elementwise(add)
+    assert not is_elementwise("triton_poi_fused_add_mul_0")
+    assert not is_elementwise("void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>()")
+    assert not is_elementwise("void at::native::index_elementwise_kernel<128, 4>(int)")
     assert is_compiled("triton_red_fused_add_mean_0")
-    assert is_scattered("void at::native::index_elementwise_kernel<128, 4>(int)")
-    assert is_layout("void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(params)")
+    assert is_gather_scatter("void at::native::index_elementwise_kernel<128, 4>(int)")
+    assert is_layout_conversion("void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(params)")
 
 
 def test_the_log_softmax_of_a_loss_is_no_softmax():
@@ -112,7 +127,7 @@ def test_the_log_softmax_of_a_loss_is_no_softmax():
 
 
 def test_kernel_names_are_shortened_for_display():
-    assert short("void cutlass::Kernel2<cutlass_75_tensorop_x_align1>(cutlass_75_tensorop_x_align1::Params)") == (
-        "cutlass_75_tensorop_x_align1"
-    )
-    assert short("void at::native::(anonymous namespace)::softmax_kernel<4>(int)") == "softmax_kernel"
+    assert short_kernel_name(
+        "void cutlass::Kernel2<cutlass_75_tensorop_x_align1>(cutlass_75_tensorop_x_align1::Params)"
+    ) == ("cutlass_75_tensorop_x_align1")
+    assert short_kernel_name("void at::native::(anonymous namespace)::softmax_kernel<4>(int)") == "softmax_kernel"

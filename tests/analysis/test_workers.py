@@ -6,19 +6,19 @@ import math
 
 import pytest
 
-from gpulab.analysis.data.workers import begun, crew, later_wait_ns, slowest_first
+from gpulab.analysis.data.workers import epoch_start_cost, longest_first_batch_ns, mean_later_wait_ns, worker_activity
 from gpulab.analysis.host.cpu_contention import contention
-from gpulab.analysis.host.intra_op_threads import crowded_ns
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.tables import WORKER_SAMPLES, Kind
+from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.tables import WORKER_SAMPLES, EventKind
 from tests.support.runs.made_loading_runs import epochs, from_main, from_workers
 from tests.support.runs.made_runs import MS, event, host_sample, rows, run_of, stepped
 
 
 def analyse(analysis, run):
-    run_steps = steps(run)
-    return analysis(run, run_steps, ledger(run, run_steps))
+    run_steps = find_steps(run)
+    return analysis(run, run_steps, build_ledger(run, run_steps))
 
 
 def look(at_ms, worker, cpu_s=0.0, blocked=0.0, read=0.0, threads=3.0):
@@ -27,18 +27,20 @@ def look(at_ms, worker, cpu_s=0.0, blocked=0.0, read=0.0, threads=3.0):
 
 
 def watched(*looks):
-    return run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]), worker_rows=rows(WORKER_SAMPLES, looks))
+    return run_of(
+        stepped(lambda at: [event(EventKind.OP, "aten::mm", at, 90)]), worker_rows=rows(WORKER_SAMPLES, looks)
+    )
 
 
 def test_worker_activity_is_cpu_time_over_lifetime():
     looks = [look(0, 0, 1.0), look(1000, 0, 1.5), look(1000, 1, 0.0), look(2000, 1, 0.1), look(2000, 2, 5.0)]
-    activity = analyse(crew, watched(*looks))
+    activity = analyse(worker_activity, watched(*looks))
     assert activity.busy_frac == pytest.approx(0.3), "the third was looked at only once"
 
 
 def test_bytes_and_threads_cover_all_workers():
     looks = [look(at, worker, blocked=worker, read=at * 1e3, threads=5) for at in (0, 500, 1000) for worker in (0, 1)]
-    activity = analyse(crew, watched(*looks))
+    activity = analyse(worker_activity, watched(*looks))
     assert activity.read_bytes_per_s == pytest.approx(2e6)
     assert activity.threads == 5
 
@@ -46,28 +48,28 @@ def test_bytes_and_threads_cover_all_workers():
 def test_unknown_worker_readings_are_absent_not_zero():
     nothing = math.nan
     looks = [look(at, 0, cpu_s=at / 1e4, blocked=nothing, read=nothing, threads=nothing) for at in (0, 1000)]
-    activity = analyse(crew, watched(*looks))
+    activity = analyse(worker_activity, watched(*looks))
     assert (activity.read_bytes_per_s, activity.threads) == (None, None)
     assert activity.busy_frac == pytest.approx(0.1)
-    assert analyse(crew, watched(*(look(at, 0, cpu_s=nothing) for at in (0, 1000)))) is None
-    assert analyse(crew, watched()) is None
+    assert analyse(worker_activity, watched(*(look(at, 0, cpu_s=nothing) for at in (0, 1000)))) is None
+    assert analyse(worker_activity, watched()) is None
 
 
 def test_first_batches_of_epochs_are_separated_from_others():
     run = from_workers(marks=epochs(60, 10))
-    assert analyse(slowest_first, run) == 60 * MS
-    assert analyse(later_wait_ns, run) == 10 * MS
-    epoch_starts = analyse(begun, run)
-    assert (epoch_starts.count, epoch_starts.each_ns) == (1, 50 * MS)
+    assert analyse(longest_first_batch_ns, run) == 60 * MS
+    assert analyse(mean_later_wait_ns, run) == 10 * MS
+    epoch_starts = analyse(epoch_start_cost, run)
+    assert (epoch_starts.count, epoch_starts.mean_cost_ns) == (1, 50 * MS)
     assert epoch_starts.frac == pytest.approx(50 / 900, rel=0.12)
-    assert analyse(begun, from_workers()) is None, "one epoch has to be begun"
+    assert analyse(epoch_start_cost, from_workers()) is None, "one epoch has to be begun"
 
 
 def test_the_time_of_starting_workers_comes_from_samples():
     place = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter.__init__"
     samples = [host_sample(at, called=place if at in (450, 500) else None) for at in range(0, 1000, 50)]
     run = from_workers(marks=epochs(10, 10), samples=samples)
-    assert analyse(begun, run).each_ns == 100 * MS
+    assert analyse(epoch_start_cost, run).mean_cost_ns == 100 * MS
 
 
 def test_contention_uses_rates_over_the_loop():
@@ -103,7 +105,7 @@ def test_without_samples_or_cores_contention_is_unknown():
 
 def test_matrix_products_do_not_count_as_intra_op_time():
     def step(at):
-        return [event(Kind.OP, "aten::convolution", at, 50), event(Kind.OP, "aten::addmm", at + 50, 40)]
+        return [event(EventKind.OP, "aten::convolution", at, 50), event(EventKind.OP, "aten::addmm", at + 50, 40)]
 
-    assert analyse(crowded_ns, run_of(stepped(step))) == 50 * MS
-    assert analyse(crowded_ns, from_workers()) == 0, "on a GPU the CPU does not compute the model"
+    assert analyse(intra_op_time_ns, run_of(stepped(step))) == 50 * MS
+    assert analyse(intra_op_time_ns, from_workers()) == 0, "on a GPU the CPU does not compute the model"

@@ -7,7 +7,7 @@ import gpulab
 from benchmarks.diagnosis.baselines import ADVISERS, always_batch_size, four_rules, tensorboard_plugin
 from gpulab.rules import RULES
 from gpulab.run import Gpu, Loader, Machine
-from gpulab.tables import MEMORY, Kind
+from gpulab.tables import MEMORY, EventKind
 from tests.support.runs.made_runs import (
     NO_WORKERS,
     event,
@@ -29,7 +29,7 @@ def on(run, **gpu):
 
 
 def working(*more, kernel_ms=80, name="ampere_h16816gemm", step=lambda at: [], **fields):
-    return run_of(stepped(lambda at: [event(Kind.KERNEL, name, at, kernel_ms), *step(at)]), **fields)
+    return run_of(stepped(lambda at: [event(EventKind.KERNEL, name, at, kernel_ms), *step(at)]), **fields)
 
 
 def test_every_adviser_speaks_of_our_rules_or_says_nothing():
@@ -55,7 +55,7 @@ def test_the_plug_in_counts_no_loader_time_beside_kernels_or_runtime_calls():
     hidden = working(step=lambda at: [loader_call(at, 80)], loaders=[NO_WORKERS])
     assert list(tensorboard_plugin(hidden)) == []
     under_calls = working(
-        step=lambda at: [loader_call(at + 80, 8), event(Kind.RUNTIME, "cudaEventQuery", at + 80, 8)],
+        step=lambda at: [loader_call(at + 80, 8), event(EventKind.RUNTIME, "cudaEventQuery", at + 80, 8)],
         loaders=[NO_WORKERS],
     )
     assert list(tensorboard_plugin(under_calls)) == []
@@ -68,7 +68,7 @@ def test_its_advice_to_set_workers_means_more_of_them_where_there_are_some():
 
 def test_the_plug_in_averages_edge_steps_in():
     def step(at):
-        return [event(Kind.KERNEL, "h16816", at, 60), loader_call(at + 60, 39 if at == 0 else 0.1)]
+        return [event(EventKind.KERNEL, "h16816", at, 60), loader_call(at + 60, 39 if at == 0 else 0.1)]
 
     assert list(tensorboard_plugin(run_of(stepped(step), loaders=[NO_WORKERS]))) == ["no_workers"]
 
@@ -79,12 +79,12 @@ def test_the_plug_in_says_a_larger_batch_below_half_utilisation(kernel_ms, said)
 
 
 def test_copies_are_no_utilisation_to_it():
-    run = working(kernel_ms=40, step=lambda at: [event(Kind.MEMCPY, "Memcpy HtoD", at + 40, 60)])
+    run = working(kernel_ms=40, step=lambda at: [event(EventKind.MEMCPY, "Memcpy HtoD", at + 40, 60)])
     assert list(tensorboard_plugin(run)) == ["small_batch"]
 
 
 def test_without_a_gpu_it_says_nothing_of_utilisation():
-    assert list(tensorboard_plugin(run_of(stepped(lambda at: [event(Kind.OP, "aten::add", at, 10)])))) == []
+    assert list(tensorboard_plugin(run_of(stepped(lambda at: [event(EventKind.OP, "aten::add", at, 10)])))) == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_without_a_gpu_it_says_nothing_of_utilisation():
     ],
 )
 def test_the_plug_in_says_mixed_precision_where_no_kernel_s_name_shows_a_tensor_core(capability, name, op, said):
-    run = working(name=name, step=lambda at: [event(Kind.OP, op, at, 1)])
+    run = working(name=name, step=lambda at: [event(EventKind.OP, op, at, 1)])
     assert list(tensorboard_plugin(on(run, compute_capability=capability))) == said
 
 
@@ -117,17 +117,17 @@ def test_the_plug_in_warns_of_memory_from_nine_tenths_on(frac, said):
 
 @pytest.mark.parametrize(("talk_ms", "said"), [(9, []), (11, ["exposed_communication"])])
 def test_the_plug_in_speaks_of_communication_from_a_tenth_on(talk_ms, said):
-    run = working(step=lambda at: [event(Kind.ANNOTATION, "nccl:all_reduce", at + 80, talk_ms)])
+    run = working(step=lambda at: [event(EventKind.ANNOTATION, "nccl:all_reduce", at + 80, talk_ms)])
     assert list(tensorboard_plugin(run)) == said
 
 
 def test_communication_of_any_other_name_is_not_seen_by_it():
-    run = working(step=lambda at: [event(Kind.COLLECTIVE, "ncclDevKernel_AllReduce", at + 80, 19)])
+    run = working(step=lambda at: [event(EventKind.COLLECTIVE, "ncclDevKernel_AllReduce", at + 80, 19)])
     assert list(tensorboard_plugin(run)) == []
 
 
 def test_the_plug_in_says_ddp_for_data_parallel_on_several_gpus():
-    run = working(step=lambda at: [event(Kind.ANNOTATION, "DataParallel.forward", at, 50)])
+    run = working(step=lambda at: [event(EventKind.ANNOTATION, "DataParallel.forward", at, 50)])
     assert list(tensorboard_plugin(on(run))) == []
     two = Machine(gpus=(Gpu(index=0, name="a"), Gpu(index=1, name="b")))
     from dataclasses import replace
@@ -138,18 +138,20 @@ def test_the_plug_in_says_ddp_for_data_parallel_on_several_gpus():
 def test_the_plug_in_says_nccl_for_ddp_with_another_backend():
     from dataclasses import replace
 
-    run = on(rank_of(stepped(lambda at: [event(Kind.KERNEL, "h16816", at, 80), ddp(at)])), compute_capability="8.0")
+    run = on(
+        rank_of(stepped(lambda at: [event(EventKind.KERNEL, "h16816", at, 80), ddp(at)])), compute_capability="8.0"
+    )
     assert list(tensorboard_plugin(replace(run, facts={"distributed_backend": "gloo"}))) == ["exposed_communication"]
     assert list(tensorboard_plugin(replace(run, facts={"distributed_backend": "nccl"}))) == []
     assert list(tensorboard_plugin(run)) == []
 
 
 def ddp(at):
-    return event(Kind.ANNOTATION, "DistributedDataParallel.forward", at, 50)
+    return event(EventKind.ANNOTATION, "DistributedDataParallel.forward", at, 50)
 
 
 def test_the_plug_in_lists_the_loader_before_precision_and_does_not_rank():
-    run = working(name="sgemm", step=lambda at: [loader_call(at + 80, 19), event(Kind.OP, "aten::mm", at, 1)])
+    run = working(name="sgemm", step=lambda at: [loader_call(at + 80, 19), event(EventKind.OP, "aten::mm", at, 1)])
     assert list(tensorboard_plugin(on(run, compute_capability="7.0"))) == ["no_workers", "no_mixed_precision"]
 
 
@@ -208,9 +210,11 @@ def test_each_of_the_four_rules_speaks_at_its_threshold_in_the_article_s_order(r
 
 def test_without_a_gpu_the_time_in_operators_stands_for_its_use():
     samples = [host_sample(at, cpu_frac=0.9) for at in range(0, 600, 50)]
-    idle = run_of(stepped(lambda at: [loader_call(at, 70), event(Kind.OP, "aten::mm", at + 70, 30)]), samples=samples)
+    idle = run_of(
+        stepped(lambda at: [loader_call(at, 70), event(EventKind.OP, "aten::mm", at + 70, 30)]), samples=samples
+    )
     assert list(four_rules(idle)) == ["no_workers"]
-    busy = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]), samples=samples)
+    busy = run_of(stepped(lambda at: [event(EventKind.OP, "aten::mm", at, 90)]), samples=samples)
     assert list(four_rules(busy)) == []
 
 

@@ -5,18 +5,18 @@ import pytest
 import gpulab
 from benchmarks.diagnosis import diagnosis, judging
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run_of, stepped
 
 ADVISERS = ["always batch size", "TensorBoard plug-in", "four rules"]
 
 
 def starved(at):
-    return [loader_call(at, 40), event(Kind.KERNEL, "ampere_bf16_s16816gemm", at + 40, 60)]
+    return [loader_call(at, 40), event(EventKind.KERNEL, "ampere_bf16_s16816gemm", at + 40, 60)]
 
 
 def fed(at):
-    return [event(Kind.KERNEL, "ampere_bf16_s16816gemm", at, 60)]
+    return [event(EventKind.KERNEL, "ampere_bf16_s16816gemm", at, 60)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_pair_of_runs_is_judged_by_what_was_planted_and_what_its_fix_gave(fold
     assert judgement.ratio == pytest.approx(100 / 64)
     gain = gpulab.diagnose(gpulab.load(folder / "images.0.planted.gpulab")).first.gain
     assert judgement.inside == (gain.best_ns <= 64 * MS <= gain.worst_ns)
-    assert judgement.error_frac == pytest.approx(abs(gain.saves_ns / (36 * MS) - 1))
+    assert judgement.error_frac == pytest.approx(abs(gain.saved_ns / (36 * MS) - 1))
 
 
 def test_a_run_without_its_twin_is_not_judged(folder):

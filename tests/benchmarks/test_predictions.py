@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from benchmarks.predictions.pairs import PAIRS
 from benchmarks.predictions.predictions import Asked, Outcome, row, summary, tally
-from gpulab.replay.parsing import chosen
+from gpulab.replay.parsing import parse_changes
 
 
 def outcome(*likely, ratio=0.5, work=1, kind="workers", held_out=False, width=0.1, refused=None):
@@ -73,5 +73,5 @@ def test_there_are_enough_pairs_of_enough_kinds_and_half_of_them_are_held_out():
 
 def test_every_pair_asks_for_changes_that_there_are():
     for pair in PAIRS:
-        assert chosen(pair.spec.format(f=0.5))
+        assert parse_changes(pair.spec.format(f=0.5))
         assert ("{f}" in pair.spec) == (pair.alone is not None)

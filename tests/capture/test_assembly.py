@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpulab.capture.assembly import merged
+from gpulab.capture.assembly import merge_traces
 from tests.support.runs.made_runs import run_of
 from tests.support.runs.written_traces import read, x
 
@@ -27,14 +27,14 @@ def trace_at(start_us, thread):
 
 def test_merged_traces_use_the_cells_clock_and_keep_their_event_references():
     cell = replace(run_of(), began_ns=BASE_NS + 10_000)
-    run = merged(cell, [trace_at(100, 3), trace_at(200, 4)])
+    run = merge_traces(cell, [trace_at(100, 3), trace_at(200, 4)])
     assert run.event_rows["start_ns"].tolist() == [90_000, 95_000, 190_000, 195_000]
     assert run.threads == ("thread 3", "thread 4")
     assert run.event_rows["thread"].tolist() == [0, -1, 1, -1]
     assert run.grid_rows["event"].tolist() == [1, 3]
     assert run.grid_rows["grid"].tolist() == [3, 4]
     assert run.shape_rows["event"].tolist() == [0, 2]
-    assert run.shape_rows.words("shapes").to_list() == ["[[3]]", "[[4]]"]
+    assert run.shape_rows.text("shapes").to_list() == ["[[3]]", "[[4]]"]
     assert run.memory_rows["at_ns"].tolist() == [91_000, 191_000]
     assert run.memory_rows["thread"].tolist() == [0, 1]
     assert run.memory_rows["bytes"].tolist() == [3, 4]
@@ -42,4 +42,4 @@ def test_merged_traces_use_the_cells_clock_and_keep_their_event_references():
 
 def test_a_cell_without_a_trace_is_unchanged():
     cell = run_of()
-    assert merged(cell, []) is cell
+    assert merge_traces(cell, []) is cell

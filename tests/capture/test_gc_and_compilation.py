@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from gpulab.capture import gc_and_compilation
-from gpulab.capture.gc_and_compilation import Stalls
+from gpulab.capture.gc_and_compilation import StallRecorder
 from gpulab.tables import StallKind
 
 
 @pytest.fixture
 def hearing():
     """Stalls that are installed, and taken away whatever the test does."""
-    recorder = Stalls()
+    recorder = StallRecorder()
     recorder.install()
     yield recorder
     recorder.remove()
@@ -38,18 +38,18 @@ def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing,
     began_ns = time.time_ns()
     gc.collect()
     rows = rows_since(hearing, began_ns)
-    descriptions = rows.words("what").to_list()
+    descriptions = rows.text("what").to_list()
     explicit = [text for text in descriptions if text.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
     assert len(explicit) == 1
     assert "(test_gc_and_compilation.py:" in explicit[0]
-    assert rows["dur_ns"][descriptions.index(explicit[0])] >= gc_and_compilation.LEAST_NS
+    assert rows["dur_ns"][descriptions.index(explicit[0])] >= gc_and_compilation.MIN_STALL_NS
     assert (rows["kind"] == StallKind.GC).all()
 
 
 def test_an_automatic_collection_is_recorded_with_its_generation(hearing):
     began_ns = time.time_ns()
     garbage = [[number] for number in range(1_000_000)]
-    descriptions = set(rows_since(hearing, began_ns).words("what").to_list())
+    descriptions = set(rows_since(hearing, began_ns).text("what").to_list())
     assert len(garbage) == 1_000_000
     assert "generation 2" in descriptions
     assert not [text for text in descriptions if text.startswith("gc.collect")]
@@ -63,7 +63,7 @@ def test_with_gc_disabled_only_explicit_collections_are_recorded(hearing, many_o
         gc.collect()
     finally:
         gc.enable()
-    descriptions = rows_since(hearing, began_ns).words("what").to_list()
+    descriptions = rows_since(hearing, began_ns).text("what").to_list()
     assert len(garbage) == 50_000
     assert [text for text in descriptions if not text.startswith("gc.collect()")] == []
 
@@ -76,7 +76,7 @@ def test_stalls_are_in_order_and_within_the_run(hearing, many_objects):
     ended_ns = time.time_ns()
     gc.collect()
     rows = hearing.rows(began_ns, ended_ns)
-    is_explicit = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
+    is_explicit = rows.text("what").matching(word.startswith("gc.collect") for word in rows.text("what").vocabulary)
     assert is_explicit.sum() == 2
     assert (np.diff(rows["start_ns"]) >= 0).all()
     assert rows["start_ns"].min() >= 0
@@ -85,7 +85,7 @@ def test_stalls_are_in_order_and_within_the_run(hearing, many_objects):
 
 def test_remove_unregisters_the_gc_callback():
     before = list(gc.callbacks)
-    recorder = Stalls()
+    recorder = StallRecorder()
     recorder.install()
     assert gc.callbacks != before
     recorder.remove()
@@ -94,14 +94,14 @@ def test_remove_unregisters_the_gc_callback():
 
 
 def test_a_collection_that_began_before_installation_is_not_recorded():
-    recorder = Stalls()
+    recorder = StallRecorder()
     recorder._on_gc("stop", {"generation": 2})
     now_ns = time.time_ns()  # what other tests compiled was before
     assert len(recorder.rows(now_ns, now_ns)) == 0
 
 
 def test_collections_beyond_the_limit_are_reported_as_a_gap(hearing, monkeypatch, many_objects):
-    monkeypatch.setattr(gc_and_compilation, "MOST", 1)
+    monkeypatch.setattr(gc_and_compilation, "MAX_COLLECTIONS", 1)
     before = len(rows_since(hearing, 0))
     gc.collect()
     gc.collect()
@@ -138,8 +138,8 @@ def test_a_compilation_has_its_function_and_the_reason_for_recompilation(monkeyp
         compilation(start_time_us=5000, duration_us=90, co_filename="/x/site-packages/torch/_dynamo/external_utils.py"),
         compilation(start_time_us=None, duration_us=90),
     )
-    rows = Stalls().rows(0, 10_000_000)
-    assert rows.words("what").to_list() == [
+    rows = StallRecorder().rows(0, 10_000_000)
+    assert rows.text("what").to_list() == [
         "train_step (model.py:12)",
         "train_step (model.py:12), again: tensor 'x' size mismatch at index 0. expected 3, actual 4",
         "the backward pass of train_step (model.py:12)",
@@ -153,18 +153,18 @@ def test_a_compilation_has_its_function_and_the_reason_for_recompilation(monkeyp
 
 def test_compilation_times_in_seconds_of_older_pytorch_are_read(monkeypatch):
     compiler(monkeypatch, compilation(start_time=2.5, entire_frame_compile_time_s=0.25))
-    rows = Stalls().rows(0, 10**10)
+    rows = StallRecorder().rows(0, 10**10)
     assert (rows["start_ns"][0], rows["dur_ns"][0]) == (2_500_000_000, 250_000_000)
 
 
 def test_compilations_of_an_earlier_cell_are_not_counted(monkeypatch):
     compiler(monkeypatch, compilation(start_time_us=1000, duration_us=50))
-    assert len(Stalls().rows(2_000_000, 10_000_000)) == 0
+    assert len(StallRecorder().rows(2_000_000, 10_000_000)) == 0
 
 
 def test_a_pytorch_without_compilation_metrics_is_a_gap(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())
-    recorder = Stalls()
+    recorder = StallRecorder()
     assert len(recorder.rows(0, 1)) == 0
     assert recorder.gaps[0].what == "compilations"
 
@@ -172,7 +172,7 @@ def test_a_pytorch_without_compilation_metrics_is_a_gap(monkeypatch):
 def test_truncated_compilation_metrics_are_reported_as_a_gap(monkeypatch):
     compilations = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
     compiler(monkeypatch, *compilations, DEFAULT_COMPILATION_METRICS_LIMIT=3)
-    recorder = Stalls()
+    recorder = StallRecorder()
     assert len(recorder.rows(0, 10_000_000)) == 3
     assert "latest 3" in recorder.gaps[0].why
 
@@ -187,10 +187,10 @@ def test_compilations_of_the_installed_pytorch_are_recorded():
     compiled = torch.compile(doubled, backend="eager", dynamic=False)
     compiled(torch.ones(3))
     compiled(torch.ones(4))
-    recorder = Stalls()
+    recorder = StallRecorder()
     rows = rows_since(recorder, began_ns)
     descriptions = [
-        text for text in rows.words("what").to_list() if text.startswith("doubled (test_gc_and_compilation.py:")
+        text for text in rows.text("what").to_list() if text.startswith("doubled (test_gc_and_compilation.py:")
     ]
     assert len(descriptions) == 2
     assert ", again: tensor 'x' size mismatch" in descriptions[1]

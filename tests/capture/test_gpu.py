@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
 
 import gpulab  # noqa: E402  (after the check that torch is there)
-from gpulab.sensors import machine  # noqa: E402
-from gpulab.tables import Kind  # noqa: E402
+from gpulab.sensors import describe_machine  # noqa: E402
+from gpulab.tables import EventKind  # noqa: E402
 from gpulab.workloads import WORKLOADS  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -24,7 +24,7 @@ def test_kernels_are_linked_to_launches_and_the_ledger_covers_the_gpu():
     with gpulab.profile("matmuls") as session:
         matmuls()
     events = session.run.event_rows
-    kernels, launches = events.of_kind(Kind.KERNEL), events.of_kind(Kind.LAUNCH)
+    kernels, launches = events.of_kind(EventKind.KERNEL), events.of_kind(EventKind.LAUNCH)
     assert set(kernels["correlation"].tolist()) <= set(launches["correlation"].tolist())
     diagnosis = gpulab.diagnose(session.run)
     assert diagnosis.ledger.device == "gpu"
@@ -33,7 +33,7 @@ def test_kernels_are_linked_to_launches_and_the_ledger_covers_the_gpu():
 
 
 def test_nvml_and_torch_report_the_same_gpu():
-    uuids = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
+    uuids = {gpu.uuid.removeprefix("GPU-") for gpu in describe_machine().gpus}
     assert str(torch.cuda.get_device_properties(0).uuid) in uuids
 
 

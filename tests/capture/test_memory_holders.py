@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulab.analysis.memory.holders import held  # noqa: E402  (after the skip)
-from gpulab.capture.memory.growing_collections import Growing  # noqa: E402
-from gpulab.capture.memory.holders import EARLIER, ELSEWHERE, UNDER_WAY, EarlierError, holders  # noqa: E402
-from gpulab.capture.memory.out_of_memory import failure_of  # noqa: E402
+from gpulab.analysis.memory.holders import memory_holders  # noqa: E402  (after the skip)
+from gpulab.capture.memory.growing_collections import GrowingCollections  # noqa: E402
+from gpulab.capture.memory.holders import EARLIER_ERROR, FAILED_STEP, UNNAMED_OBJECTS, EarlierError, find_holders  # noqa: E402
+from gpulab.capture.memory.out_of_memory import parse_failure  # noqa: E402
 from gpulab.run import Failure  # noqa: E402
 
 PATIENT_S = 60.0  # how long looking may take on a busy machine is tested once, and not meant elsewhere
@@ -58,7 +58,7 @@ def fail():
 
 def held_mebibytes(failure=HOST, error=None, **more):
     """Bytes in MiB by who and how, of what holds a MiB at least."""
-    rows, gaps = holders(failure, error or error_of(fail), limit_s=PATIENT_S, **more)
+    rows, gaps = find_holders(failure, error or error_of(fail), limit_s=PATIENT_S, **more)
     assert not gaps
     frame = rows.frame()
     return {(row.who, row.kind): round(row.bytes / MIB) for row in frame.itertuples() if row.bytes >= MIB}
@@ -137,7 +137,7 @@ def test_an_earlier_error_that_python_still_holds_is_a_holder(notebook):
         return batch
 
     sys.last_value = error_of(work)
-    assert held_mebibytes()[EARLIER, "traceback"] == 6
+    assert held_mebibytes()[EARLIER_ERROR, "traceback"] == 6
 
 
 def test_an_earlier_error_replaced_by_the_next_one_is_still_a_holder(notebook):
@@ -150,19 +150,19 @@ def test_an_earlier_error_replaced_by_the_next_one_is_still_a_holder(notebook):
     before = EarlierError()
     sys.last_traceback = None
     gc.collect()
-    assert held_mebibytes(earlier=before)[EARLIER, "traceback"] == 6
+    assert held_mebibytes(earlier=before)[EARLIER_ERROR, "traceback"] == 6
 
 
 def test_tensors_without_a_name_are_listed_as_unnamed(notebook):
     hidden = [mebibytes(9)]
-    assert held_mebibytes()[ELSEWHERE, "other"] >= 9
+    assert held_mebibytes()[UNNAMED_OBJECTS, "other"] >= 9
     del hidden
 
 
 def test_allocated_memory_that_python_cannot_see_is_listed(notebook):
     notebook["seen"] = mebibytes(2)
     failure = Failure(message="", device=0, allocated_bytes=100 * 2**30)
-    rows, _ = holders(failure, error_of(fail), limit_s=PATIENT_S)
+    rows, _ = find_holders(failure, error_of(fail), limit_s=PATIENT_S)
     assert sum(rows["bytes"]) == 100 * 2**30
 
 
@@ -179,7 +179,7 @@ def test_the_search_keeps_no_object_alive(notebook):
             fail()
 
         error = error_of(work)
-        rows, _ = holders(failure_of(error), error, EarlierError(), limit_s=PATIENT_S)
+        rows, _ = find_holders(parse_failure(error), error, EarlierError(), limit_s=PATIENT_S)
         assert len(rows)
         del error
         assert [each() for each in references] == [None] * 3
@@ -236,7 +236,7 @@ def test_saved_tensors_are_not_unpacked_as_that_may_compute_or_copy(notebook):
 
 def test_a_search_beyond_its_time_limit_ends_with_a_gap(notebook):
     notebook["many"] = [object() for _ in range(10)] * 20_000 + [[] for _ in range(50_000)]
-    rows, gaps = holders(HOST, error_of(fail), limit_s=0.0)
+    rows, gaps = find_holders(HOST, error_of(fail), limit_s=0.0)
     assert len(gaps) == 1
     assert rows.table.name == "holders"
 
@@ -250,9 +250,9 @@ def test_other_devices_do_not_count(notebook):
 
 def test_the_largest_tensor_is_described(notebook):
     notebook["data"] = [torch.zeros(4, 4), torch.zeros(2, MIB, dtype=torch.float16)]
-    rows, _ = holders(HOST, error_of(fail), limit_s=PATIENT_S)
-    place = rows.words("who").to_list().index("data")
-    assert rows.words("largest")[place] == "[2, 1048576] float16"
+    rows, _ = find_holders(HOST, error_of(fail), limit_s=PATIENT_S)
+    place = rows.text("who").to_list().index("data")
+    assert rows.text("largest")[place] == "[2, 1048576] float16"
     assert rows["tensors"][place] == 2
 
 
@@ -265,40 +265,40 @@ def test_tensors_in_pytorch_frames_belong_to_the_failed_step(notebook):
         torch.nn.Sequential(torch.nn.Identity(), torch.nn.Flatten(), Fails())(torch.ones(1, MIB))
 
     holder_sizes = held_mebibytes(error=error_of(train))
-    assert holder_sizes.get((UNDER_WAY, "variable"), 0) + holder_sizes.get(("x in forward()", "variable"), 0) == 4
+    assert holder_sizes.get((FAILED_STEP, "variable"), 0) + holder_sizes.get(("x in forward()", "variable"), 0) == 4
 
 
 def test_a_list_growing_by_graphs_is_recorded_and_a_list_of_numbers_is_not():
-    growing, weight = Growing(), torch.ones(3, requires_grad=True)
+    growing, weight = GrowingCollections(), torch.ones(3, requires_grad=True)
     losses, numbers, first = [], [], [weight.sum()]
     for step in range(1, 40):
         losses.append((weight * 2).sum())
         numbers.append(step)
-        growing.look(step, sys._getframe())
+        growing.inspect(step, sys._getframe())
     rows = growing.rows()
-    assert rows.words("who").to_list() == ["losses"]
+    assert rows.text("who").to_list() == ["losses"]
     assert rows["tensors"].tolist() == [24]  # from step 8 to step 32
     assert len(first) == 1
 
 
 def test_what_the_graphs_of_a_growing_list_keep_is_counted():
-    growing, weight = Growing(), torch.ones(MIB // 4, requires_grad=True)
+    growing, weight = GrowingCollections(), torch.ones(MIB // 4, requires_grad=True)
     history = []
     for step in range(1, 20):
         history.append(weight.exp().sum())  # exp keeps its result: 1 MiB
-        growing.look(step, sys._getframe())
+        growing.inspect(step, sys._getframe())
     rows = growing.rows()
-    assert rows.words("who").to_list() == ["history"]
+    assert rows.text("who").to_list() == ["history"]
     assert rows["tensors"].tolist() == [8]
     assert rows["bytes"][0] == pytest.approx(8 * MIB, rel=0.01)
 
 
 def test_a_list_that_is_emptied_regularly_does_not_count_as_growing():
-    growing, weight = Growing(), torch.ones(3, requires_grad=True)
+    growing, weight = GrowingCollections(), torch.ones(3, requires_grad=True)
     window = []
     for step in range(1, 100):
         window.append(weight.sum())
-        growing.look(step, sys._getframe())
+        growing.inspect(step, sys._getframe())
         if step % 8 == 0:
             window.clear()
     assert len(growing.rows()) == 0
@@ -308,7 +308,7 @@ def test_holders_are_sorted_by_size(notebook):
     from gpulab.run import Machine, Run, Source
 
     notebook.update(small=mebibytes(1), large=mebibytes(9))
-    rows, _ = holders(HOST, error_of(fail), limit_s=PATIENT_S)
+    rows, _ = find_holders(HOST, error_of(fail), limit_s=PATIENT_S)
     run = Run(
         name="r",
         source=Source(how="measured", device="here"),
@@ -317,5 +317,5 @@ def test_holders_are_sorted_by_size(notebook):
         failure=HOST,
         holder_rows=rows,
     )
-    sizes = [each.bytes for each in held(run).holdings]
+    sizes = [each.bytes for each in memory_holders(run).holders]
     assert sizes == sorted(sizes, reverse=True)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpulab.capture.plan import Act, Limits, Phase, Plan
+from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 
 MS = 1_000_000
 SECOND = 1000 * MS
 
 
 def plan_with(**limits):
-    plan = Plan(Limits(**limits))
+    plan = RecordingPlan(RecordingLimits(**limits))
     plan.begin(0)
     return plan
 
@@ -19,7 +19,7 @@ def walk(plan, steps, step_ns, known_steps=None, start_ns=0):
     acts = {}
     for number in range(1, steps + 1):
         act = plan.boundary(start_ns + number * step_ns, known_steps)
-        if act is not Act.NONE:
+        if act is not ProfilerAction.NONE:
             acts[number] = act
     return acts
 
@@ -27,71 +27,75 @@ def walk(plan, steps, step_ns, known_steps=None, start_ns=0):
 def test_a_long_loop_is_recorded_for_one_second_after_opening_and_warm_up():
     plan = plan_with()
     acts = walk(plan, 1000, 10 * MS)
-    assert acts == {2: Act.STOP, 7: Act.START, 107: Act.STOP}
-    assert plan.phase is Phase.DONE
+    assert acts == {2: ProfilerAction.STOP, 7: ProfilerAction.START, 107: ProfilerAction.STOP}
+    assert plan.phase is ProfilerPhase.DONE
 
 
 def test_few_slow_steps_are_enough():
     acts = walk(plan_with(), 30, 4 * SECOND)
-    assert acts == {2: Act.STOP, 7: Act.START, 12: Act.STOP}
+    assert acts == {2: ProfilerAction.STOP, 7: ProfilerAction.START, 12: ProfilerAction.STOP}
 
 
 def test_a_loader_known_to_be_short_leaves_more_steps_to_record():
-    assert walk(plan_with(), 8, 10 * MS, known_steps=8) == {2: Act.STOP, 4: Act.START}
+    assert walk(plan_with(), 8, 10 * MS, known_steps=8) == {2: ProfilerAction.STOP, 4: ProfilerAction.START}
 
 
 def test_recording_stops_before_too_many_events():
     plan = plan_with(max_events=1000)
     walk(plan, 2, 10 * MS)
     plan.events_per_step = 100
-    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: Act.START, 15: Act.STOP}
+    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: ProfilerAction.START, 15: ProfilerAction.STOP}
 
 
 def test_three_steps_are_recorded_however_many_events_one_has():
     plan = plan_with(max_events=1000)
     walk(plan, 2, 10 * MS)
     plan.events_per_step = 5000
-    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: Act.START, 8: Act.STOP}
+    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: ProfilerAction.START, 8: ProfilerAction.STOP}
 
 
 def test_the_requested_number_of_steps_is_planned():
-    assert walk(plan_with(steps=4), 50, MS) == {2: Act.STOP, 7: Act.START, 11: Act.STOP}
+    assert walk(plan_with(steps=4), 50, MS) == {
+        2: ProfilerAction.STOP,
+        7: ProfilerAction.START,
+        11: ProfilerAction.STOP,
+    }
 
 
 def test_a_cell_without_steps_is_recorded_for_a_limited_time():
-    plan = plan_with(opening_ns=2 * SECOND)
-    assert plan.tick(1 * SECOND) is Act.NONE
-    assert plan.tick(3 * SECOND) is Act.STOP
-    assert plan.tick(4 * SECOND) is Act.NONE
+    plan = plan_with(opening_timeout_ns=2 * SECOND)
+    assert plan.tick(1 * SECOND) is ProfilerAction.NONE
+    assert plan.tick(3 * SECOND) is ProfilerAction.STOP
+    assert plan.tick(4 * SECOND) is ProfilerAction.NONE
 
 
 def test_a_loop_that_begins_after_a_long_set_up_is_still_recorded():
-    plan = plan_with(opening_ns=2 * SECOND)
-    assert plan.tick(3 * SECOND) is Act.STOP
+    plan = plan_with(opening_timeout_ns=2 * SECOND)
+    assert plan.tick(3 * SECOND) is ProfilerAction.STOP
     acts = walk(plan, 300, 10 * MS, start_ns=60 * SECOND)
-    assert list(acts.values()) == [Act.START, Act.STOP]
+    assert list(acts.values()) == [ProfilerAction.START, ProfilerAction.STOP]
 
 
 def test_recording_ends_with_the_loop_while_the_cell_continues():
-    plan = plan_with(silent_ns=5 * SECOND)
+    plan = plan_with(idle_timeout_ns=5 * SECOND)
     walk(plan, 20, 10 * MS)
-    assert plan.phase is Phase.RECORDING
-    assert plan.tick(4 * SECOND) is Act.NONE
-    assert plan.tick(6 * SECOND) is Act.STOP
-    assert plan.phase is Phase.DONE
+    assert plan.phase is ProfilerPhase.RECORDING
+    assert plan.tick(4 * SECOND) is ProfilerAction.NONE
+    assert plan.tick(6 * SECOND) is ProfilerAction.STOP
+    assert plan.phase is ProfilerPhase.DONE
 
 
 def test_a_slow_step_is_not_mistaken_for_the_end_of_the_loop():
-    plan = plan_with(silent_ns=5 * SECOND)
+    plan = plan_with(idle_timeout_ns=5 * SECOND)
     walk(plan, 8, 4 * SECOND)
-    assert plan.phase is Phase.RECORDING
-    assert plan.tick(8 * 4 * SECOND + 15 * SECOND) is Act.NONE
+    assert plan.phase is ProfilerPhase.RECORDING
+    assert plan.tick(8 * 4 * SECOND + 15 * SECOND) is ProfilerAction.NONE
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_stopped_plan_does_not_start_again(steps):
     plan = plan_with()
     walk(plan, steps, MS)
-    plan.give_up(steps * MS)
+    plan.stop_for_good(steps * MS)
     assert walk(plan, 100, MS, start_ns=steps * MS) == {}
-    assert plan.tick(99 * SECOND) is Act.NONE
+    assert plan.tick(99 * SECOND) is ProfilerAction.NONE

@@ -7,14 +7,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
 
 import gpulab  # noqa: E402  (after the check that torch is there)
-from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
-from gpulab.capture.plan import Phase  # noqa: E402
-from gpulab.capture.profiler import Stretch, warm_up  # noqa: E402
+from gpulab.capture.plan import ProfilerPhase  # noqa: E402
+from gpulab.capture.profiler import TraceWindow, warm_up  # noqa: E402
 from gpulab.capture.run_registry import Runs, runs  # noqa: E402
 from gpulab.capture.session import Session  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
-from gpulab.tables import Kind, MarkKind  # noqa: E402
+from gpulab.tables import EventKind, MarkKind  # noqa: E402
 from tests.support.runs.made_runs import event, run_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -55,14 +55,14 @@ def test_an_unmodified_loop_is_detected_and_recorded():
     with gpulab.profile("squares") as session:
         train(60)
     run = session.run
-    detected = steps(run)
+    detected = find_steps(run)
     assert runs["squares"] is run
     assert runs.last is run
-    assert detected.found_by == "DataLoader"
+    assert detected.detected_by == "DataLoader"
     assert len(detected) == 60
     assert detected.interior.sum() >= 8
-    assert detected.plain.sum() >= 5
-    assert detected.inflation is not None
+    assert detected.unprofiled.sum() >= 5
+    assert detected.profiler_overhead is not None
     assert run.outcome == "ok"
     assert run.recording.activities[0] == "cpu"
     loader = run.loaders[0]
@@ -91,7 +91,7 @@ def test_events_are_within_the_windows_and_on_the_clock_of_the_marks():
         for start, end in run.recording.windows_ns
     ]
     assert sum(mask.sum() for mask in inside) == len(events)
-    traced = events.of_kind(Kind.LOADER)["start_ns"]
+    traced = events.of_kind(EventKind.LOADER)["start_ns"]
     marked = run.mark_rows.of_kind(MarkKind.NEXT)["start_ns"]
     nearest = [abs(marked - at).min() for at in traced.tolist()]
     assert max(nearest) < slack_ns
@@ -115,7 +115,7 @@ def test_dataloader_workers_are_recorded():
         losses = train(40, workers=2)
     assert len(losses) == 40
     assert session.run.loaders[0].workers == 2
-    assert steps(session.run).burst == 2
+    assert find_steps(session.run).burst == 2
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
@@ -144,7 +144,7 @@ def test_the_sensors_level_records_only_sensors_and_marks():
     with gpulab.profile("sensors", level="sensors") as session:
         train(20)
     assert len(session.run.event_rows) == 0
-    assert steps(session.run).plain.sum() >= 15
+    assert find_steps(session.run).unprofiled.sum() >= 15
     assert gpulab.diagnose(session.run).verdict.startswith("Not judged")
 
 
@@ -152,7 +152,7 @@ def test_the_requested_number_of_steps_is_recorded():
     with gpulab.profile("four", steps=4) as session:
         train(40)
     start, end = session.run.recording.windows_ns[-1]
-    detected = steps(session.run)
+    detected = find_steps(session.run)
     assert ((detected.start_ns >= start) & (detected.end_ns <= end)).sum() == 4
 
 
@@ -172,7 +172,7 @@ def test_under_a_running_profiler_only_sensors_are_recorded():
     assert any(event.name == "aten::addmm" for event in user_profiler.events())
     assert len(session.run.event_rows) == 0
     assert "another PyTorch profiler" in session.run.recording.left_out[0].why
-    assert len(steps(session.run)) == 10
+    assert len(find_steps(session.run)) == 10
 
 
 def test_a_nested_recording_is_rejected_and_the_outer_one_continues():
@@ -180,7 +180,7 @@ def test_a_nested_recording_is_rejected_and_the_outer_one_continues():
         with pytest.raises(CaptureError, match=r"'inner'.*'outer'"), gpulab.profile("inner"):
             pass
         train(10)
-    assert len(steps(session.run)) == 10
+    assert len(find_steps(session.run)) == 10
 
 
 def test_manual_step_marks_are_used_and_ignored_outside_a_recording():
@@ -189,8 +189,8 @@ def test_manual_step_marks_are_used_and_ignored_outside_a_recording():
         for _ in range(20):
             torch.ones(100, 100) @ torch.ones(100, 100)
             gpulab.step()
-    assert steps(session.run).found_by == "gpulab.step()"
-    assert len(steps(session.run)) == 19
+    assert find_steps(session.run).detected_by == "gpulab.step()"
+    assert len(find_steps(session.run)) == 19
 
 
 def test_steps_of_a_loop_without_a_loader_are_detected_by_the_optimizer():
@@ -200,7 +200,7 @@ def test_steps_of_a_loop_without_a_loader_are_detected_by_the_optimizer():
         for _ in range(30):
             (weight @ weight).sum().backward()
             optimizer.step()
-    assert steps(session.run).found_by == "optimizer"
+    assert find_steps(session.run).detected_by == "optimizer"
 
 
 @pytest.mark.alone("finds a loop by how evenly its operators come back on this machine")
@@ -209,7 +209,7 @@ def test_steps_of_a_loop_without_marks_are_detected_by_repetition():
         x = torch.ones(60, 60)
         for _ in range(50):
             x = (x @ x).clamp(-1, 1)
-    assert steps(session.run).found_by.startswith("repetition of aten::")
+    assert find_steps(session.run).detected_by.startswith("repetition of aten::")
 
 
 def test_live_snapshots_are_available_while_recording():
@@ -222,7 +222,7 @@ def test_live_snapshots_are_available_while_recording():
     assert now.steps >= 20
     assert 0 <= now.waiting_frac <= 1
     assert now.elapsed_s > 0
-    assert snapshots[0].phase in {phase.value for phase in Phase}
+    assert snapshots[0].phase in {phase.value for phase in ProfilerPhase}
 
 
 def test_recording_works_outside_the_main_thread():
@@ -236,15 +236,15 @@ def test_recording_works_outside_the_main_thread():
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(steps(finished_runs[0])) == 20
+    assert len(find_steps(finished_runs[0])) == 20
     assert len(finished_runs[0].event_rows) > 0
 
 
 def test_launches_without_gpu_activity_are_reported_as_missing():
-    call = event(Kind.LAUNCH, "cudaLaunchKernel", 0, 1)
+    call = event(EventKind.LAUNCH, "cudaLaunchKernel", 0, 1)
     assert "CUPTI" in missing_gpu_work(run_of([call]), ("cpu", "cuda")).why
-    assert missing_gpu_work(run_of([call, event(Kind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
-    assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
+    assert missing_gpu_work(run_of([call, event(EventKind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
+    assert missing_gpu_work(run_of([event(EventKind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
 
 
 def test_warming_up_adds_no_run():
@@ -268,8 +268,8 @@ def test_an_interrupted_start_leaves_the_profiler_off(monkeypatch):
         start(self)
         raise KeyboardInterrupt
 
-    start = Stretch.start
-    monkeypatch.setattr(Stretch, "start", interrupted)
+    start = TraceWindow.start
+    monkeypatch.setattr(TraceWindow, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Session("interrupted").start()
     monkeypatch.undo()

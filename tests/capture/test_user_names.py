@@ -7,7 +7,7 @@ import pytest
 
 import gpulab
 from gpulab.capture import user_names as names_module
-from gpulab.rules.engine.user_names import names
+from gpulab.rules.engine.user_names import user_names
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -92,14 +92,14 @@ def test_unnamed_objects_get_a_name_that_can_be_pasted():
     run = recorded(loop, nn.Linear(4, 1))
     assert run.loaders[0].name is None
     assert run.optimizers[0].name is None
-    assert names(run).loader == "loader"
-    assert names(run).dataset == "loader.dataset"
-    assert names(run).optimizer_kind == "SGD"
+    assert user_names(run).loader == "loader"
+    assert user_names(run).dataset == "loader.dataset"
+    assert user_names(run).optimizer_kind == "SGD"
 
 
 def test_an_unnamed_dataset_is_an_attribute_of_its_loader():
     run = recorded(fit, DataLoader(data(), batch_size=2), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
-    assert names(run).dataset == "batches.dataset"
+    assert user_names(run).dataset == "batches.dataset"
 
 
 def test_inspected_objects_are_not_kept_alive():

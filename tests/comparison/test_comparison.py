@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.kernels.matching import ADDED, CHANGED, OTHER_SIZES, REMOVED, SAME, matched, paired, tally
-from gpulab.comparison import Comparison, Story, compare, outcome
+from gpulab.analysis.kernels.matching import (
+    ADDED,
+    CHANGED,
+    OTHER_SIZES,
+    REMOVED,
+    SAME,
+    match_tallies,
+    match_work,
+    tally,
+)
+from gpulab.comparison import Comparison, Story, compare, measured_prediction
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
 from gpulab.rules import Gain, diagnose
 from gpulab.run import Gpu, Loader, Machine, Source
-from gpulab.tables import ALLOCATOR, HOST_SAMPLES, STALLS, Kind, StallKind
+from gpulab.tables import ALLOCATOR, HOST_SAMPLES, STALLS, EventKind, StallKind
 from tests.support.runs.made_runs import (
     MS,
     NO_WORKERS,
@@ -22,7 +31,7 @@ from tests.support.runs.made_runs import (
     event,
     gpu_series,
     host_sample,
-    launched,
+    launched_kernel,
     loader_call,
     mark,
     on_gpu,
@@ -54,7 +63,7 @@ def test_a_fixed_loader_is_resolved_and_in_the_predicted_range():
     assert result.above_noise
     assert result.ratio == pytest.approx(100 / 64, rel=0.05)
     assert result.ratio_low < result.ratio < result.ratio_high
-    assert result.inside is True
+    assert result.in_predicted_range is True
     assert result.why == ""
 
 
@@ -72,14 +81,14 @@ def test_a_run_compared_with_itself_has_no_difference_above_the_noise():
 
 def test_a_missed_prediction_has_reasons():
     result = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3)))
-    assert result.inside is False
+    assert result.in_predicted_range is False
     assert (result.reasons[0].kind, result.reasons[0].effect_ns) == ("grown", 30 * MS)
     other_batch = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3, batch_size=64)))
     assert other_batch.reasons[0].kind == "batch_size"
 
 
 def test_recorded_steps_are_compared_if_unprofiled_ones_are_missing():
-    one = run_of(stepped(lambda at: [event(Kind.KERNEL, "k", at, 90)]))
+    one = run_of(stepped(lambda at: [event(EventKind.KERNEL, "k", at, 90)]))
     assert compare(one, one).profiled
 
 
@@ -112,7 +121,7 @@ def test_the_changes_of_a_story_sum_to_the_total_change(waits_ms):
     story = compare(*(recorded(wait, jitter=2) for wait in waits_ms))
     assert isinstance(story, Story)
     differences = [after - before for before, after in zip(story.step_ns, story.step_ns[1:], strict=False)]
-    assert sum(differences) == story.step_ns[-1] - story.step_ns[0] == story.whole.after_ns - story.whole.before_ns
+    assert sum(differences) == story.step_ns[-1] - story.step_ns[0] == story.overall.after_ns - story.overall.before_ns
     assert [(each.before_ns, each.after_ns) for each in story.changes] == list(
         zip(story.step_ns, story.step_ns[1:], strict=False)
     )
@@ -120,9 +129,9 @@ def test_the_changes_of_a_story_sum_to_the_total_change(waits_ms):
 
 def test_a_story_lists_the_parts_that_each_change_shortened():
     story = compare(recorded(40), recorded(4), recorded(4, work_ms=30))
-    assert [story.shrunk(change)[0].key for change in (0, 1)] == ["loader", "matmul"]
+    assert [story.shortened_parts(change)[0].key for change in (0, 1)] == ["loader", "matmul"]
     assert story.changes[1].ratio == pytest.approx(64 / 34, rel=0.01)
-    assert story.whole.ratio == pytest.approx(100 / 34, rel=0.01)
+    assert story.overall.ratio == pytest.approx(100 / 34, rel=0.01)
 
 
 # Repeated runs.
@@ -209,8 +218,8 @@ def test_steps_disturbed_by_other_programs_are_excluded_and_counted():
     quiet = sensed(recorded(0), lambda _: 0.02)
     noisy = sensed(recorded(0), lambda at: 1.0 if at > half else 0.02)
     result = compare(quiet, noisy)
-    disturbed, total = result.left_out[1]
-    assert result.left_out[0][0] == 0
+    disturbed, total = result.disturbed_steps[1]
+    assert result.disturbed_steps[0][0] == 0
     assert 0.1 * total < disturbed < 0.9 * total
 
 
@@ -235,12 +244,12 @@ def test_other_programs_on_free_cores_do_not_disturb():
 
 def test_other_programs_do_not_disturb_a_thread_that_never_waited():
     busy = recorded(0)
-    assert compare(sensed(busy, lambda _: 1.0, main_delayed_s=lambda at: 0.0), busy).left_out[0][0] == 0
+    assert compare(sensed(busy, lambda _: 1.0, main_delayed_s=lambda at: 0.0), busy).disturbed_steps[0][0] == 0
     waited = sensed(busy, lambda _: 1.0, main_delayed_s=lambda at: 0.3 * at / 1e3)
     quiet = sensed(busy, lambda _: 0.0)
     slower = sensed(recorded(0, work_ms=90), lambda _: 1.0, main_delayed_s=lambda at: 0.3 * at / 1e3)
     assert compare(waited, waited).above_noise is False
-    assert compare(quiet, slower).judged is False
+    assert compare(quiet, slower).conclusive is False
 
 
 def test_other_programs_that_slow_the_workers_disturb_the_main_thread():
@@ -248,7 +257,7 @@ def test_other_programs_that_slow_the_workers_disturb_the_main_thread():
     quiet, noisy = (
         sensed(recorded(0, work_ms=work), lambda _, n=n: n, **columns) for work, n in ((60, 0.0), (90, 1.0))
     )
-    assert compare(quiet, noisy).judged is False
+    assert compare(quiet, noisy).conclusive is False
 
 
 # Why a prediction missed.
@@ -262,7 +271,7 @@ def kinds(before, after, predicted=MISSED, rule=None):
 
 def test_a_correct_prediction_has_no_reasons():
     assert kinds(recorded(40), recorded(3)) == []
-    assert compare(recorded(40), recorded(3), predicted=MISSED).inside is True
+    assert compare(recorded(40), recorded(3), predicted=MISSED).in_predicted_range is True
 
 
 def test_contention_is_a_reason():
@@ -314,7 +323,7 @@ def test_higher_profiler_overhead_on_one_side_is_a_reason():
     def heavy(wait_ms, traced):
         run = recorded(wait_ms)
         diagnosis = diagnose(run)
-        assert diagnosis.steps.inflation == pytest.approx(1.0, abs=0.05)
+        assert diagnosis.steps.profiler_overhead == pytest.approx(1.0, abs=0.05)
         return slowed_while_recorded(wait_ms, traced)
 
     assert "profiler" in kinds(heavy(40, 1.0), heavy(20, 1.6))
@@ -343,7 +352,7 @@ def test_a_part_that_grew_is_a_reason_and_the_largest_effect_comes_first():
 def test_a_faster_step_than_predicted_is_not_explained_by_slowdowns():
     slow = Gain(step_ns=100 * MS, best_ns=90 * MS, worst_ns=95 * MS, floor_ns=60 * MS, basis="made up")
     result = compare(recorded(40), recorded(4, work_ms=30), predicted=slow)
-    assert result.inside is False
+    assert result.in_predicted_range is False
     assert all(reason.effect_ns < 0 for reason in result.reasons)
 
 
@@ -358,8 +367,8 @@ def test_a_prediction_of_the_caller_replaces_that_of_the_finding():
 
 def test_an_outcome_has_prediction_and_measurement_on_one_scale():
     result = compare(recorded(40), recorded(4), predicted=MISSED)
-    prediction = outcome(result, "workers+pin_memory")
-    assert prediction == outcome(result, "workers+pin_memory")
+    prediction = measured_prediction(result, "workers+pin_memory")
+    assert prediction == measured_prediction(result, "workers+pin_memory")
     assert (prediction.kind, prediction.step_ns, prediction.best_ns, prediction.worst_ns) == (
         "workers+pin_memory",
         100 * MS,
@@ -368,24 +377,24 @@ def test_an_outcome_has_prediction_and_measurement_on_one_scale():
     )
     assert prediction.predicted_ns == 62.5 * MS
     assert prediction.measured_ns == pytest.approx(64 * MS, rel=0.01)
-    assert result.inside is True
+    assert result.in_predicted_range is True
     assert prediction.device == "Made GPU"
-    assert outcome(compare(recorded(40), recorded(4))).kind == "no_workers"
+    assert measured_prediction(compare(recorded(40), recorded(4))).kind == "no_workers"
 
 
 def test_a_comparison_without_prediction_or_across_devices_has_no_outcome():
-    healthy = run_of(stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 100)]))
+    healthy = run_of(stepped(lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at, 100)]))
     compared = compare(healthy, healthy)
     assert isinstance(compared, Comparison)
     assert compared.predicted is None
-    assert outcome(compared) is None
+    assert measured_prediction(compared) is None
     other = dataclasses.replace(recorded(4), source=Source(how="recorded", device="Other GPU"))
-    assert outcome(compare(recorded(40), other)) is None
+    assert measured_prediction(compare(recorded(40), other)) is None
 
 
 def test_a_disturbed_measurement_has_no_outcome():
     quiet, noisy = sensed(recorded(0), lambda _: 0.02), sensed(recorded(0, work_ms=90), lambda _: 1.0)
-    assert outcome(compare(quiet, noisy, predicted=MISSED)) is None
+    assert measured_prediction(compare(quiet, noisy, predicted=MISSED)) is None
 
 
 # Kernels and operators.
@@ -404,7 +413,9 @@ def kernels_of(*steps_of, count=6):
         for place, (name, dur_ms, *sizes) in enumerate(steps_of):
             number = round(at * 10) + place + 1
             shapes = {"op": "aten::mm", "shapes": sizes[0], "dtypes": ["float"]} if sizes else {}
-            events += launched(name, at + 1 + 20 * place, dur_ms, number=number, called_ms=at + 20 * place, **shapes)
+            events += launched_kernel(
+                name, at + 1 + 20 * place, dur_ms, number=number, called_ms=at + 20 * place, **shapes
+            )
         return events
 
     return stepped(step, count=count)
@@ -412,7 +423,7 @@ def kernels_of(*steps_of, count=6):
 
 def work(before, after):
     diagnoses = (diagnose(run) for run in (before, after))
-    return matched(*([(each.run, each.steps, each.ledger)] for each in diagnoses))
+    return match_work(*([(each.run, each.steps, each.ledger)] for each in diagnoses))
 
 
 def statuses(changes):
@@ -452,8 +463,8 @@ def with_copies(*began_ms, called_ms=lambda step: 100 * step + 1, count=6):
     """A kernel in each step, and copies that each step calls for one of and that begin when they can."""
     events = kernels_of(("gemm", 10), count=count)
     for step, at in enumerate(began_ms):
-        events.append(event(Kind.COPY_CALL, "cudaMemcpyAsync", called_ms(step), 0.01, correlation=9000 + step))
-        events.append(event(Kind.MEMCPY, "Memcpy HtoD", at, 2, correlation=9000 + step, stream=13))
+        events.append(event(EventKind.COPY_CALL, "cudaMemcpyAsync", called_ms(step), 0.01, correlation=9000 + step))
+        events.append(event(EventKind.MEMCPY, "Memcpy HtoD", at, 2, correlation=9000 + step, stream=13))
     return on_gpu(events)
 
 
@@ -475,8 +486,8 @@ def test_rare_work_outside_the_interior_steps_is_no_change():
 
 def test_one_more_kernel_in_every_step_is_a_change_with_few_steps():
     one, two = {("copy", ""): (1.0, 5.0)}, {("copy", ""): (2.0, 5.0)}
-    assert [match.status for match in paired(one, two, slack=0.5).matches] == [CHANGED]
-    assert [match.status for match in paired({}, one, slack=0.5).matches] == [ADDED]
+    assert [match.status for match in match_tallies(one, two, slack=0.5).matches] == [CHANGED]
+    assert [match.status for match in match_tallies({}, one, slack=0.5).matches] == [ADDED]
 
 
 def test_cpu_operators_are_matched_by_self_time():
@@ -484,20 +495,20 @@ def test_cpu_operators_are_matched_by_self_time():
         return run_of(
             stepped(
                 lambda at: [
-                    event(Kind.OP, "aten::linear", at, 60),
-                    event(Kind.OP, "aten::addmm", at + 5, inner_ms),
+                    event(EventKind.OP, "aten::linear", at, 60),
+                    event(EventKind.OP, "aten::addmm", at + 5, inner_ms),
                 ]
             )
         )
 
     changes = work(run(40), run(20))
-    assert changes.on == "operators"
+    assert changes.unit == "operators"
     times = {match.name: (match.before_ns, match.after_ns) for match in changes.matches}
     assert times == {"aten::linear": (20 * MS, 40 * MS), "aten::addmm": (40 * MS, 20 * MS)}
 
 
 def test_a_gpu_run_and_a_cpu_run_have_no_kernels_to_match():
-    cpu = run_of(stepped(lambda at: [event(Kind.OP, "aten::addmm", at, 60)]))
+    cpu = run_of(stepped(lambda at: [event(EventKind.OP, "aten::addmm", at, 60)]))
     assert work(kernels(("gemm", 10)), cpu) is None
 
 
@@ -510,11 +521,11 @@ TALLIES = st.dictionaries(
 
 @given(TALLIES, TALLIES)
 def test_every_kernel_is_in_exactly_one_match(before, after):
-    changes = paired(before, after)
+    changes = match_tallies(before, after)
     assert changes.before_ns == sum(ns for _, ns in before.values())
     assert changes.after_ns == sum(ns for _, ns in after.values())
     assert sum(match.before_count for match in changes.matches) == sum(count for count, _ in before.values())
-    assert {match.status for match in paired(before, before).matches} <= {SAME}
+    assert {match.status for match in match_tallies(before, before).matches} <= {SAME}
 
 
 def test_a_tally_is_per_step():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.capture.seeds import begin_anew, chance_kept
+from gpulab.capture.seeds import preserve_random_state, seed_everything
 from gpulab.errors import CaptureError, RunError
-from gpulab.lessons.equality import equality
+from gpulab.lessons.equality import check_equality
 
 torch = pytest.importorskip("torch")
 
@@ -64,8 +64,8 @@ def test_every_run_is_in_the_result_and_the_last_of_each_in_gpulab_runs(slower):
 
 def test_the_report_is_a_comparison_with_experiment_details(slower):
     result, _ = slower
-    assert result.comparison.ratio < 1
-    assert [len(side.runs) for side in result.comparison.sides] == [3, 3]
+    assert result.comparison_view.ratio < 1
+    assert [len(side.runs) for side in result.comparison_view.sides] == [3, 3]
     text, html = repr(result), result._repr_html_()
     for phrase in (
         "of the medians of 3 runs",
@@ -109,9 +109,9 @@ def test_each_run_gets_the_same_seed_and_random_state_is_restored():
         numbers.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
         trainer(steps=6)()
 
-    begin_anew(3)
+    seed_everything(3)
     expected = (random.random(), float(np.random.rand()), float(torch.rand(1)))
-    begin_anew(3)
+    seed_everything(3)
     gpulab.experiment(draw, draw, repeats=2, seed=7, level="sensors")
     assert len(set(numbers)) == 1
     assert len(numbers) == 6
@@ -122,8 +122,8 @@ def test_random_state_is_restored_after_an_error():
     before = random.getstate()
 
     def failing():
-        with chance_kept():
-            begin_anew(1)
+        with preserve_random_state():
+            seed_everything(1)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -159,8 +159,8 @@ def test_zero_repeats_raise_an_error():
 
 
 def test_without_return_values_nothing_is_checked():
-    assert equality(None, None).words == "not checked"
-    assert equality(1.0, 2.0, False).words == "not checked"
+    assert check_equality(None, None).description == "not checked"
+    assert check_equality(1.0, 2.0, False).description == "not checked"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_without_return_values_nothing_is_checked():
     ],
 )
 def test_results_are_equal_within_the_tolerance_of_their_types(one, other):
-    assert equality(one, other).checked
+    assert check_equality(one, other).checked
 
 
 @pytest.mark.parametrize(
@@ -209,23 +209,23 @@ def test_results_are_equal_within_the_tolerance_of_their_types(one, other):
 )
 def test_different_results_raise_an_error_with_location_and_size(one, other, pattern):
     with pytest.raises(RunError) as refused:
-        equality(one, other)
+        check_equality(one, other)
     assert re.search(pattern, refused.value.why), refused.value.why
 
 
 def test_a_given_tolerance_replaces_that_of_the_type():
-    assert equality(1.0, 1.04, 0.05).checked
+    assert check_equality(1.0, 1.04, 0.05).checked
     with pytest.raises(RunError, match=r"0.001 %"):
-        equality(1.0, 1.0004, 1e-5)
+        check_equality(1.0, 1.0004, 1e-5)
 
 
 def test_models_are_compared_by_their_weights():
-    begin_anew(0)
+    seed_everything(0)
     one = torch.nn.Linear(3, 2)
-    begin_anew(0)
-    assert equality(one, torch.nn.Linear(3, 2)).values == 8
+    seed_everything(0)
+    assert check_equality(one, torch.nn.Linear(3, 2)).values == 8
     with pytest.raises(RunError, match=r"'weight'|'bias'"):
-        equality(one, torch.nn.Linear(3, 2))
+        check_equality(one, torch.nn.Linear(3, 2))
 
 
 def test_incomparable_results_raise_an_error_with_a_fix():
@@ -233,11 +233,13 @@ def test_incomparable_results_raise_an_error_with_a_fix():
         pass
 
     with pytest.raises(RunError, match="cannot be compared") as refused:
-        equality(Odd(), Odd())
+        check_equality(Odd(), Odd())
     assert "return a number" in refused.value.fix
 
 
 def test_the_largest_difference_has_its_location():
-    verdict = equality({"a": torch.ones(3), "b": torch.tensor([1.0, 1.0005])}, {"a": torch.ones(3), "b": torch.ones(2)})
-    assert "at ['b']" in verdict.words
-    assert "(5 compared)" in verdict.words
+    verdict = check_equality(
+        {"a": torch.ones(3), "b": torch.tensor([1.0, 1.0005])}, {"a": torch.ones(3), "b": torch.ones(2)}
+    )
+    assert "at ['b']" in verdict.description
+    assert "(5 compared)" in verdict.description

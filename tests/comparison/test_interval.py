@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gpulab.comparison import LEAST_FRAC, interval
-from gpulab.comparison.interval import Centre, block_length, ratio, steadiest
+from gpulab.comparison import MIN_DIFFERENCE_FRAC, interval
+from gpulab.comparison.interval import Statistic, block_length, steadiest_statistic, step_time_ratio
 
 MS = 1_000_000
 TRUE = 1.1
@@ -37,7 +37,7 @@ def coverage(runs, seeds=80, **noise):
     hits = 0
     for seed in range(seeds):
         random = np.random.default_rng(seed)
-        result = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
+        result = step_time_ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
         hits += result.low <= TRUE <= result.high
     return hits / seeds
 
@@ -55,34 +55,34 @@ def test_the_interval_of_single_runs_includes_variance_between_runs(covered):
 
 def test_the_interval_of_quiet_repeated_runs_is_narrow():
     random = np.random.default_rng(1)
-    quiet = ratio(side(random, 5, 110, spread=0.01), side(random, 5, 100, spread=0.01))
+    quiet = step_time_ratio(side(random, 5, 110, spread=0.01), side(random, 5, 100, spread=0.01))
     assert quiet.high / quiet.low < 1.05
-    assert quiet.sure
+    assert quiet.significant
 
 
 def test_a_constant_program_has_an_interval_of_the_assumed_width():
     steps = np.full(40, 100 * MS)
-    result = ratio([steps], [steps])
+    result = step_time_ratio([steps], [steps])
     assert result.value == 1
     assert 0.95 < result.low < 1 < result.high < 1.05
-    assert not result.sure
+    assert not result.significant
 
 
 def test_the_interval_is_deterministic():
     steps = np.array([10, 12, 11, 15]) * MS
-    assert ratio([steps], [steps // 2]) == ratio([steps], [steps // 2])
+    assert step_time_ratio([steps], [steps // 2]) == step_time_ratio([steps], [steps // 2])
 
 
 def test_the_99_percent_interval_contains_the_95_percent_interval():
     random = np.random.default_rng(2)
-    result = ratio(side(random, 2, 110), side(random, 2, 100))
+    result = step_time_ratio(side(random, 2, 110), side(random, 2, 100))
     assert result.sure_low < result.low < result.value < result.high < result.sure_high
 
 
 def test_swapping_the_sides_inverts_the_ratio():
     random = np.random.default_rng(3)
     one, other = side(random, 3, 110), side(random, 3, 100)
-    forward, backward = ratio(one, other), ratio(other, one)
+    forward, backward = step_time_ratio(one, other), step_time_ratio(other, one)
     assert forward.value == pytest.approx(1 / backward.value)
     assert forward.low == pytest.approx(1 / backward.high, rel=0.01)
 
@@ -90,7 +90,7 @@ def test_swapping_the_sides_inverts_the_ratio():
 def test_activity_of_other_programs_widens_the_interval():
     random = np.random.default_rng(4)
     one, other = side(random, 2, 110), side(random, 2, 100)
-    calm, crowded = ratio(one, other), ratio(one, other, extra_frac=(0.0, 0.2))
+    calm, crowded = step_time_ratio(one, other), step_time_ratio(one, other, extra_frac=(0.0, 0.2))
     assert crowded.high / crowded.low > 1.5 * calm.high / calm.low
 
 
@@ -100,8 +100,8 @@ def test_drift_cancels_for_alternating_runs():
     one, other = (
         [side(random, 1, typical * np.exp(level), spread=0.02)[0] for level in drift] for typical in (110, 100)
     )
-    separate, alternating = ratio(one, other), ratio(one, other, in_turn=True)
-    assert alternating.sure
+    separate, alternating = step_time_ratio(one, other), step_time_ratio(one, other, alternating=True)
+    assert alternating.significant
     assert alternating.high / alternating.low < 0.5 * (separate.high / separate.low - 1) + 1
     assert alternating.low < TRUE < alternating.high
 
@@ -110,8 +110,8 @@ def test_rare_slow_steps_change_the_mean_and_not_the_median():
     often = np.full(100, 100 * MS)
     rare = often.copy()
     rare[::10] = 600 * MS
-    assert ratio([rare], [often]).value == 1
-    assert ratio([rare], [often], centre=Centre.MEAN).value == pytest.approx(1.5)
+    assert step_time_ratio([rare], [often]).value == 1
+    assert step_time_ratio([rare], [often], statistic=Statistic.MEAN).value == pytest.approx(1.5)
 
 
 def disturbed(random, runs, typical_ms, steps=60):
@@ -124,17 +124,17 @@ def disturbed(random, runs, typical_ms, steps=60):
 
 
 def test_repeated_runs_on_a_disturbed_machine_are_compared_by_their_fastest_steps():
-    significant = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
+    significant = {Statistic.MEDIAN: 0, Statistic.FASTEST: 0}
     for seed in range(20):
         random = np.random.default_rng(seed)
         one, other = disturbed(random, 5, 110), disturbed(random, 5, 100)
-        assert steadiest([one, other], in_turn=True) is Centre.FASTEST
-        ratios = {centre: ratio(one, other, centre=centre, in_turn=True) for centre in significant}
+        assert steadiest_statistic([one, other], in_turn=True) is Statistic.FASTEST
+        ratios = {centre: step_time_ratio(one, other, statistic=centre, alternating=True) for centre in significant}
         for centre, result in ratios.items():
-            significant[centre] += result.sure
-        assert ratios[Centre.FASTEST].low < TRUE < ratios[Centre.FASTEST].high
-    assert significant[Centre.FASTEST] == 20
-    assert significant[Centre.MEDIAN] < 10
+            significant[centre] += result.significant
+        assert ratios[Statistic.FASTEST].low < TRUE < ratios[Statistic.FASTEST].high
+    assert significant[Statistic.FASTEST] == 20
+    assert significant[Statistic.MEDIAN] < 10
 
 
 def test_the_choice_of_statistic_does_not_depend_on_the_difference():
@@ -143,14 +143,16 @@ def test_the_choice_of_statistic_does_not_depend_on_the_difference():
         one, other = disturbed(random, 5, 100), disturbed(random, 5, 100)
         slower = [(steps * 1.3).astype(np.int64) for steps in other]
         for in_turn in (True, False):
-            assert steadiest([one, other], in_turn) is steadiest([one, slower], in_turn)
+            assert steadiest_statistic([one, other], in_turn) is steadiest_statistic([one, slower], in_turn)
 
 
 def test_few_runs_and_short_ones_are_compared_by_their_medians():
     random = np.random.default_rng(7)
-    assert steadiest([disturbed(random, 2, 110), disturbed(random, 2, 100)], in_turn=False) is Centre.MEDIAN
+    assert (
+        steadiest_statistic([disturbed(random, 2, 110), disturbed(random, 2, 100)], in_turn=False) is Statistic.MEDIAN
+    )
     short = [disturbed(random, 7, typical, steps=12) for typical in (110, 100)]
-    assert steadiest(short, in_turn=True) is Centre.MEDIAN
+    assert steadiest_statistic(short, in_turn=True) is Statistic.MEDIAN
 
 
 def test_blocks_are_longer_with_stronger_correlation():
@@ -162,7 +164,7 @@ def test_blocks_are_longer_with_stronger_correlation():
 
 def test_a_single_step_has_an_interval_too():
     one = np.array([100 * MS])
-    assert ratio([one], [one]).low < 1
+    assert step_time_ratio([one], [one]).low < 1
 
 
 @pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
@@ -180,7 +182,7 @@ def test_alternating_runs_detect_ten_percent_and_no_false_difference(
         noise = {"count": 60, "correlation": 0.5, "spread": 0.1, "between": 0.02}
         before = [side(random, 1, level, **noise)[0] for level in levels[::2]]
         after = [side(random, 1, level * longer, **noise)[0] for level in levels[1::2]]
-        result = ratio(before, after, in_turn=True)
-        is_significant = result.sure and abs(1 - result.value) >= LEAST_FRAC
+        result = step_time_ratio(before, after, alternating=True)
+        is_significant = result.significant and abs(1 - result.value) >= MIN_DIFFERENCE_FRAC
         right += is_significant == expected and (not is_significant or result.value < 1)
     assert right >= (min_detected if expected else min_quiet)

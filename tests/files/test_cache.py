@@ -16,7 +16,7 @@ import pytest
 import gpulab
 from gpulab import store, trace
 from gpulab.files import cache
-from tests.support.runs.files_on_disk import BASE_NS, LONG, equal, listing, names, write
+from tests.support.runs.files_on_disk import BASE_NS, LONG, listing, names, runs_are_equal, write
 from tests.support.runs.written_traces import x
 
 SOME = ("cuda_event_sync", "mi250_minitoy", "h100_bert_small_inference", "b200_eager")
@@ -42,9 +42,9 @@ def replant(sidecar, **changes):
 def test_a_cached_run_equals_a_fresh_one_in_every_field(tmp_path, recorded, name):
     path = Path(shutil.copy(recorded(f"{name}.json.gz"), tmp_path))
     fresh = trace.read(path)
-    assert equal(gpulab.load(path, cache=True), fresh)
+    assert runs_are_equal(gpulab.load(path, cache=True), fresh)
     assert listing(tmp_path) == [path.name, f"{path.name}.gpulab"]
-    assert equal(gpulab.load(path, cache=True), fresh)
+    assert runs_are_equal(gpulab.load(path, cache=True), fresh)
 
 
 def test_a_cached_run_of_a_damaged_trace_lists_its_losses(tmp_path):
@@ -52,7 +52,7 @@ def test_a_cached_run_of_a_damaged_trace_lists_its_losses(tmp_path):
     path.write_text(path.read_text()[:600])
     first, second = gpulab.load(path, cache=True), gpulab.load(path, cache=True)
     assert first.recording.lost
-    assert equal(first, second)
+    assert runs_are_equal(first, second)
 
 
 def test_a_cached_run_is_used(tmp_path):
@@ -84,7 +84,7 @@ def test_a_changed_trace_is_read_and_cached_again(tmp_path, change):
     gpulab.load(path, cache=True)
     replant(tmp_path / "a.json.gpulab", name="planted")
     change(path)
-    assert equal(gpulab.load(path, cache=True), trace.read(path))
+    assert runs_are_equal(gpulab.load(path, cache=True), trace.read(path))
     replant(tmp_path / "a.json.gpulab", name="planted again")
     assert gpulab.load(path, cache=True).name == "planted again"
 
@@ -93,7 +93,7 @@ def test_a_run_cached_with_other_limits_is_not_used(tmp_path):
     path = write(tmp_path / "a.json", events=LONG)
     part = gpulab.load(path, cache=True, limits=trace.Limits(text_bytes=path.stat().st_size // 2))
     assert part.recording.lost
-    assert equal(gpulab.load(path, cache=True), trace.read(path))
+    assert runs_are_equal(gpulab.load(path, cache=True), trace.read(path))
 
 
 def test_a_run_cached_without_shapes_is_not_used_for_shapes(tmp_path):
@@ -132,7 +132,7 @@ def test_a_damaged_sidecar_is_replaced(tmp_path, damage):
     sidecar = tmp_path / "a.json.gpulab"
     intact = sidecar.read_bytes()
     sidecar.write_bytes(damage(intact))
-    assert equal(gpulab.load(path, cache=True), trace.read(path))
+    assert runs_are_equal(gpulab.load(path, cache=True), trace.read(path))
     assert sidecar.read_bytes() == intact
 
 
@@ -145,7 +145,7 @@ def test_a_sidecar_with_a_flipped_byte_is_not_used(tmp_path):
         sidecar.write_bytes(intact[:at] + bytes([intact[at] ^ 0x55]) + intact[at + 1 :])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a flip in the mark makes it look like a run of the user's
-            assert equal(gpulab.load(path, cache=True), fresh), at
+            assert runs_are_equal(gpulab.load(path, cache=True), fresh), at
 
 
 def test_traces_with_equal_names_share_a_cache_folder(tmp_path):

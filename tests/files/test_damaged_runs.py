@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpulab import store
 from gpulab.errors import StoreError
-from tests.support.runs.stored_runs import full_run, parts_of, same, with_meta, with_table, write
+from tests.support.runs.stored_runs import assert_same_run, full_run, parts_of, with_meta, with_table, write
 from tests.support.tiers import examples
 
 
@@ -35,8 +35,8 @@ def refused_or_the_same(path, text, run):
     try:
         back = store.open(path)
     except StoreError as error:
-        return str(path) in error.what and len(error.why) > 10
-    return not same(run, back)
+        return str(path) in error.problem and len(error.why) > 10
+    return not assert_same_run(run, back)
 
 
 def test_a_flipped_bit_anywhere_is_rejected_or_harmless(small, tmp_path):
@@ -94,7 +94,7 @@ def test_a_replaced_table_in_a_valid_zip_is_rejected(saved):
             write(saved, {part: text for part, text in parts.items() if part != name})
             with pytest.raises(StoreError, match=f"its {re.escape(name)} is missing"):
                 store.open(saved)
-            assert same(other, store.open(write(saved, others)))
+            assert assert_same_run(other, store.open(write(saved, others)))
 
 
 def test_a_table_without_a_checksum_is_rejected(saved):

@@ -20,8 +20,8 @@ from pyarrow import parquet
 
 from gpulab import store
 from gpulab.errors import StoreError
-from gpulab.store.thrift import Reader
-from tests.support.runs.stored_runs import full_run, parts_of, same, signed, with_part, with_table, write
+from gpulab.store.thrift import ThriftReader
+from tests.support.runs.stored_runs import assert_same_run, full_run, parts_of, signed, with_part, with_table, write
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ import pyarrow.parquet
 from gpulab import errors, store
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    store.open(sys.argv[1], most_bytes=2**26)
+    store.open(sys.argv[1], max_bytes=2**26)
 except errors.StoreError as error:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error.why)
 """
@@ -228,9 +228,9 @@ def test_deeply_nested_metadata_are_rejected_or_ignored(saved, field):
 
 
 def test_the_memory_limit_of_a_run_can_be_set(saved):
-    assert same(full_run(), store.open(saved, most_bytes=100_000))
+    assert assert_same_run(full_run(), store.open(saved, max_bytes=100_000))
     with pytest.raises(StoreError, match=r"its (events|grids|shapes) would take more memory"):
-        store.open(saved, most_bytes=10_000)
+        store.open(saved, max_bytes=10_000)
 
 
 def test_a_text_in_a_million_rows_is_stored_once_without_the_arrow_schema(saved):
@@ -243,7 +243,7 @@ def test_a_text_in_a_million_rows_is_stored_once_without_the_arrow_schema(saved)
     with_part(saved, "events.parquet", buffer.getvalue())
     before = pa.total_allocated_bytes()
     run = store.open(saved)
-    assert run.event_rows.words("name").vocabulary == ("x" * 10_000,)
+    assert run.event_rows.text("name").vocabulary == ("x" * 10_000,)
     assert pa.total_allocated_bytes() - before < 20_000_000, "written out it is a gigabyte"
 
 
@@ -252,7 +252,7 @@ def test_a_text_in_a_million_rows_is_stored_once_without_the_arrow_schema(saved)
 
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_read_as_thrift_or_rejected(text):
-    reader = Reader(text, 0, len(text))
+    reader = ThriftReader(text, 0, len(text))
     try:
         reader.struct()
     except ValueError:
@@ -265,10 +265,10 @@ def test_arbitrary_bytes_are_read_as_thrift_or_rejected(text):
 )
 def test_deeply_nested_or_oversized_thrift_is_rejected(text):
     with pytest.raises(ValueError, match="its description"):
-        Reader(text, 0, len(text)).struct()
+        ThriftReader(text, 0, len(text)).struct()
 
 
 def test_thrift_is_read_according_to_its_specification():
     # Field 1: int -1; field 2: true; field 5: "ab"; field 6: list of 2, -3; field 20: struct of field 1: 300.
     text = b"\x15\x01\x11\x38\x02ab\x19\x25\x04\x05\x0c\x28\x15\xd8\x04\x00\x00"
-    assert Reader(text, 0, len(text)).struct() == {1: -1, 2: True, 5: b"ab", 6: [2, -3], 20: {1: 300}}
+    assert ThriftReader(text, 0, len(text)).struct() == {1: -1, 2: True, 5: b"ab", 6: [2, -3], 20: {1: 300}}

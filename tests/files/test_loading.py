@@ -14,7 +14,7 @@ from gpulab import trace
 from gpulab.errors import StoreError, TraceError
 from gpulab.files import Ranks, load_ranks, load_run
 from gpulab.run import Run
-from tests.support.runs.files_on_disk import LONG, equal, names, numbers, write
+from tests.support.runs.files_on_disk import LONG, names, numbers, runs_are_equal, write
 
 # One file.
 
@@ -24,9 +24,9 @@ def test_traces_and_saved_runs_are_recognised_by_content(tmp_path, recorded):
     run = gpulab.load(path)
     assert isinstance(run, Run)
     renamed = Path(shutil.copy(path, tmp_path / "trace.gpulab"))
-    assert equal(gpulab.load(renamed), dataclasses.replace(run, name="trace.gpulab"))
+    assert runs_are_equal(gpulab.load(renamed), dataclasses.replace(run, name="trace.gpulab"))
     saved = gpulab.save(run, tmp_path / "saved.json.gz")
-    assert equal(gpulab.load(str(saved)), run)
+    assert runs_are_equal(gpulab.load(str(saved)), run)
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
@@ -153,7 +153,7 @@ def test_one_file_in_a_directory_is_a_sequence_of_one(tmp_path):
     path = write(tmp_path / "a.json")
     ranks = gpulab.load(tmp_path)
     assert (len(ranks), numbers(ranks)) == (1, [None])
-    assert equal(ranks[0], gpulab.load(path))
+    assert runs_are_equal(ranks[0], gpulab.load(path))
 
 
 def test_the_error_for_an_empty_directory_gives_working_advice(tmp_path):

@@ -21,13 +21,13 @@ from pyarrow import parquet
 import gpulab
 from gpulab import store, trace
 from gpulab.errors import StoreError
-from gpulab.rows import Words
-from gpulab.run import FIELDS as RUN_FIELDS
+from gpulab.rows import TextColumn
+from gpulab.run import TABLE_FIELDS as RUN_FIELDS
 from gpulab.run import Machine, Run, Source
 from gpulab.store import writing
 from gpulab.tables import EVENTS, GRIDS, HOST_SAMPLES, TABLES
 from tests.support.oracle import SHARED
-from tests.support.runs.stored_runs import FIELDS, ROWS, filled, full_run, parts_of, same
+from tests.support.runs.stored_runs import FIELDS, ROWS, assert_same_run, filled, full_run, parts_of
 from tests.support.tiers import examples
 
 
@@ -42,7 +42,7 @@ def saved(tmp_path):
 @pytest.mark.parametrize("count", [0, 1, 50, 5000])
 def test_a_loaded_run_equals_the_saved_one_in_every_field_and_dtype(tmp_path, count):
     run = full_run(count)
-    assert same(run, store.open(store.save(run, tmp_path / "run.gpulab")))
+    assert assert_same_run(run, store.open(store.save(run, tmp_path / "run.gpulab")))
 
 
 def test_every_table_that_a_run_holds_is_stored():
@@ -53,14 +53,14 @@ def test_every_table_that_a_run_holds_is_stored():
 
 def test_an_empty_run_survives_saving(tmp_path):
     run = Run(name="", source=Source(how="measured", device=""), machine=Machine(), span_ns=0)
-    assert same(run, store.open(store.save(run, tmp_path / "run.gpulab")))
+    assert assert_same_run(run, store.open(store.save(run, tmp_path / "run.gpulab")))
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_real_trace_comes_back_equal_and_a_million_events_of_it_would_take_8_mb(recorded, tmp_path, name):
     run = trace.read(recorded(f"{name}.json.gz"))
     path = store.save(run, tmp_path / "run.gpulab")
-    assert same(run, store.open(path))
+    assert assert_same_run(run, store.open(path))
     assert path.stat().st_size < 10_000 + 8 * len(run.event_rows)
 
 
@@ -76,7 +76,7 @@ def test_a_live_run_survives_saving(tmp_path):
             optimizer.step()
     run = session.run
     assert min(len(rows) for rows in (run.event_rows, run.mark_rows, run.host_rows)) > 0
-    assert same(run, store.open(gpulab.save(run, tmp_path / "live.gpulab")))
+    assert assert_same_run(run, store.open(gpulab.save(run, tmp_path / "live.gpulab")))
 
 
 @examples(30)
@@ -87,10 +87,10 @@ def test_a_live_run_survives_saving(tmp_path):
     st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), min_size=7, max_size=7),
 )
 def test_any_numbers_and_names_survive_saving(tmp_path_factory, floats, wholes, times, names):
-    events = {**filled(EVENTS, 7).columns, "start_ns": times, "correlation": wholes, "name": Words.of(names)}
+    events = {**filled(EVENTS, 7).columns, "start_ns": times, "correlation": wholes, "name": TextColumn.of(names)}
     grids = {**filled(GRIDS, 7).columns, "occupancy_frac": floats, "grid": wholes}
     run = dataclasses.replace(full_run(7), event_rows=EVENTS.rows(events), grid_rows=GRIDS.rows(grids))
-    assert same(run, store.open(store.save(run, tmp_path_factory.mktemp("any") / "run.gpulab")))
+    assert assert_same_run(run, store.open(store.save(run, tmp_path_factory.mktemp("any") / "run.gpulab")))
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -104,11 +104,11 @@ def test_the_suffix_is_added_where_there_is_none(tmp_path):
 
 
 def test_a_name_with_invalid_text_is_saved(tmp_path):
-    frames = Words.of(["loop (caf\udce9.py:3)", None, "loop (caf\udce8.py:3)", "b"])
+    frames = TextColumn.of(["loop (caf\udce9.py:3)", None, "loop (caf\udce8.py:3)", "b"])
     rows = HOST_SAMPLES.rows({**filled(HOST_SAMPLES, 4).columns, "frame": frames})
     run = dataclasses.replace(full_run(), name="caf\udce9", threads=("main \udce9", "b"), host_rows=rows)
     back = store.open(store.save(run, tmp_path / "run.gpulab"))
-    assert back.host_rows.words("frame").to_list() == ["loop (caf?.py:3)", None, "loop (caf?.py:3)", "b"]
+    assert back.host_rows.text("frame").to_list() == ["loop (caf?.py:3)", None, "loop (caf?.py:3)", "b"]
     assert (back.name, back.threads) == ("caf?", ("main ?", "b"))
 
 
@@ -147,7 +147,7 @@ def test_a_table_without_rows_is_not_stored(tmp_path):
     parts = parts_of(store.save(run, tmp_path / "run.gpulab"))
     assert {"shapes.parquet", "marks.parquet"}.isdisjoint(parts)
     assert len(parts) == len(TABLES) + 1 - 2
-    assert same(run, store.open(tmp_path / "run.gpulab"))
+    assert assert_same_run(run, store.open(tmp_path / "run.gpulab"))
 
 
 def test_unpacked_parts_are_readable(saved):
@@ -178,7 +178,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file_and_nothing_else(saved
     def fail(rows):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing, "packed", fail)
+    monkeypatch.setattr(writing, "encode_table", fail)
     with pytest.raises(StoreError, match="No space left on device"):
         store.save(full_run(), saved)
     assert saved.read_bytes() == before
@@ -189,7 +189,7 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch):
     def interrupt(rows):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing, "packed", interrupt)
+    monkeypatch.setattr(writing, "encode_table", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.save(full_run(), tmp_path / "run.gpulab")
     assert list(tmp_path.iterdir()) == []
@@ -211,8 +211,8 @@ def test_a_missing_folder_is_an_error(tmp_path):
         ({"loaders": ()}, "marks refers to loader 1"),
         ({"span_ns": -1}, "out of range"),
         ({"event_rows": filled(EVENTS, 3)}, "grids refers to an event"),
-        ({"grid_rows": full_run().grid_rows.where(np.array([1, 0]))}, "rows of grids"),
-        ({"grid_rows": full_run().grid_rows.where(np.array([1, 1]))}, "rows of grids"),
+        ({"grid_rows": full_run().grid_rows.select(np.array([1, 0]))}, "rows of grids"),
+        ({"grid_rows": full_run().grid_rows.select(np.array([1, 1]))}, "rows of grids"),
     ],
 )
 def test_an_inconsistent_run_is_not_written(tmp_path, wrong, why):

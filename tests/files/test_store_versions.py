@@ -10,7 +10,7 @@ import pytest
 
 from gpulab import store
 from gpulab.errors import StoreError
-from tests.support.runs.stored_runs import full_run, parts_of, same, with_meta, with_part, with_table
+from tests.support.runs.stored_runs import assert_same_run, full_run, parts_of, with_meta, with_part, with_table
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_columns_missing_in_an_older_file_are_absent(saved):
     assert np.isnan(run.grid_rows["occupancy_frac"]).all()
     assert (run.grid_rows["block"] == -1).all()
     assert not run.mark_rows["yielded"].any()
-    assert run.event_rows.words("name").to_list() == [None] * 50
+    assert run.event_rows.text("name").to_list() == [None] * 50
     assert (run.facts, run.rank, len(run.gpu_rows)) == ({}, None, 0)
     assert len(run.events) == 50
 
@@ -70,7 +70,7 @@ def test_a_newer_minor_schema_opens_with_a_gap_for_ignored_parts(saved):
     assert note.what == "parts of the file: weather, events: colour, stacks.parquet"
     assert "schema 1.9" in note.why
     assert "upgrade" in note.fix
-    assert same(full_run(), dataclasses.replace(run, recording=full_run().recording))
+    assert assert_same_run(full_run(), dataclasses.replace(run, recording=full_run().recording))
 
 
 def test_the_gap_for_ignored_parts_is_short(saved):
@@ -108,7 +108,7 @@ def test_a_wider_column_of_a_newer_schema_is_read_if_its_values_fit(saved):
         return table.set_column(place, "thread", table["thread"].cast(pa.int64()))
 
     with_table(saved, "events", wider)
-    assert same(full_run(), store.open(saved))
+    assert assert_same_run(full_run(), store.open(saved))
 
     def too_wide(table):
         values = table["group_size"].to_numpy().astype(np.int64)
@@ -122,7 +122,7 @@ def test_a_wider_column_of_a_newer_schema_is_read_if_its_values_fit(saved):
 
 def test_a_text_column_without_a_dictionary_is_read(saved):
     with_table(saved, "events", lambda table: table, use_dictionary=False)
-    assert store.open(saved).event_rows.words("name").to_list() == full_run().event_rows.words("name").to_list()
+    assert store.open(saved).event_rows.text("name").to_list() == full_run().event_rows.text("name").to_list()
 
 
 def test_absent_numbers_may_be_nulls(saved):

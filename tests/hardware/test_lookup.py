@@ -93,7 +93,7 @@ def test_the_error_suggests_a_similar_name():
         resolve("h10")
     with pytest.raises(RunError) as refused:
         resolve("voodoo2")
-    assert "did you mean" not in refused.value.what
+    assert "did you mean" not in refused.value.problem
 
 
 # As recorded runs name them: in the shared traces, by nvidia-smi, and as neighbours of listed names.

@@ -14,17 +14,25 @@ from gpulab.lessons.labs.data.snapshots import (
     CROP,
     MEAN,
     SIDE,
-    SPREAD,
+    STD,
     Snapshots,
-    changed,
-    decoded,
-    drawn,
-    network,
-    opened,
+    augment_batch,
+    decode_image,
+    decode_images,
+    image_search_network,
+    sample_batches,
 )
-from gpulab.lessons.labs.machine.monitor_readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
-from gpulab.lessons.labs.steps.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judge, checklist, items
-from gpulab.lessons.labs.steps.optimisation_steps import FEW, MANY, Mending, photo_us
+from gpulab.lessons.labs.machine.monitor_readings import (
+    MACHINE_CHANGES,
+    MACHINE_MODELS,
+    advice_by_bottleneck,
+    best_change,
+    machines_view,
+    rule_of_thumb,
+    speedup_of_change,
+)
+from gpulab.lessons.labs.steps.checklist import CHECKS, DONE, OPEN, UNKNOWN, _judge, checklist, checklist_items
+from gpulab.lessons.labs.steps.optimisation_steps import LARGE_BATCH, SMALL_BATCH, OptimisationPath, photo_us
 from gpulab.questions import diagnose
 from gpulab.rules import RULES
 from tests.support.runs.made_loading_runs import from_main
@@ -47,27 +55,27 @@ def test_a_photograph_comes_out_the_same_whoever_loads_it(files):
 
 
 def test_decoding_once_gives_the_same_bytes(files):
-    pixels, classes = decoded(files)
+    pixels, classes = decode_images(files)
     assert (pixels.shape, pixels.dtype) == ((12, 3, SIDE, SIDE), torch.uint8)
-    assert np.array_equal(pixels[5].permute(1, 2, 0).numpy(), opened(files[5]))
+    assert np.array_equal(pixels[5].permute(1, 2, 0).numpy(), decode_image(files[5]))
     assert classes.tolist() == [index % 10 for index in range(12)]
 
 
 def test_batches_are_sampled_from_the_decoded_rows(files):
-    decoded_images = decoded(files)
-    batches = list(drawn(decoded_images, 8, 3))
+    decoded_images = decode_images(files)
+    batches = list(sample_batches(decoded_images, 8, 3))
     assert [images.shape for images, _ in batches] == [(8, 3, SIDE, SIDE)] * 3
     rows = decoded_images[0].flatten(1).tolist()
     assert all(rows.index(image.flatten().tolist()) % 10 == label for image, label in zip(*batches[0], strict=True))
-    assert torch.equal(batches[1][0], list(drawn(decoded_images, 8, 3))[1][0])
+    assert torch.equal(batches[1][0], list(sample_batches(decoded_images, 8, 3))[1][0])
 
 
 def test_a_batch_is_changed_within_the_bounds_that_one_photograph_is():
     torch.manual_seed(0)
     grey = torch.full((64, 3, SIDE, SIDE), 128, dtype=torch.uint8)
-    out = changed(grey)
+    out = augment_batch(grey)
     assert out.shape == (64, 3, CROP, CROP)
-    level = out[:, 0, 0, 0] * SPREAD + MEAN
+    level = out[:, 0, 0, 0] * STD + MEAN
     assert 0.8 * 128 / 255 <= level.min() < level.max() <= 1.2 * 128 / 255
     assert torch.allclose(out, out[:, :1, :1, :1].expand_as(out), atol=1e-6), "one brightness for a photograph"
 
@@ -75,14 +83,14 @@ def test_a_batch_is_changed_within_the_bounds_that_one_photograph_is():
 def test_half_of_a_batch_is_flipped():
     torch.manual_seed(0)
     ramp = torch.arange(SIDE, dtype=torch.uint8).expand(200, 3, SIDE, SIDE)
-    out = changed(ramp)
+    out = augment_batch(ramp)
     flipped = (out[:, 0, 0, 0] > out[:, 0, 0, -1]).float().mean()
     assert 0.4 < flipped < 0.6
 
 
 def test_the_network_learns_from_either():
     images = torch.zeros(2, 3, CROP, CROP)
-    assert network(8)(images).shape == (2, 10)
+    assert image_search_network(8)(images).shape == (2, 10)
 
 
 # One change after the other.
@@ -90,7 +98,7 @@ def test_the_network_learns_from_either():
 
 def train(batches, change=None, precision=None, fetch_every=1, layout=torch.contiguous_format):
     """A loop with the arguments of the notebook's, and a model that is small enough for a test."""
-    model = network(4).to("cuda", memory_format=layout)
+    model = image_search_network(4).to("cuda", memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, labels in batches:
         pixels = change(images.to("cuda")).contiguous(memory_format=layout)
@@ -103,7 +111,7 @@ def train(batches, change=None, precision=None, fetch_every=1, layout=torch.cont
 
 @pytest.fixture(scope="module")
 def mending(files):
-    return Mending(gpulab.lab("18", size="tiny"), train, decoded(files), 5, {})
+    return OptimisationPath(gpulab.lab("18", size="tiny"), train, decode_images(files), 5, {})
 
 
 def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(mending):
@@ -111,36 +119,38 @@ def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(men
     assert mending.run("precision", "pin") is one
     assert one.name == "pin+precision"
     recorded_run = gpulab.runs["pin+precision"]
-    assert Mending(mending.lab, train, mending.kept, 5, {("batch",): recorded_run}).run("batch") is recorded_run
+    assert (
+        OptimisationPath(mending.lab, train, mending.decoded_images, 5, {("batch",): recorded_run}).run("batch") is recorded_run
+    )
 
 
 def test_an_unknown_change_raises_an_error(mending):
     with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
         mending.run("horoscope")
     with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
-        mending.path("horoscope")
+        mending.path_view("horoscope")
 
 
 def test_a_photograph_costs_a_share_of_its_step(mending):
     run = mending.run("batch")
-    assert mending.photo_us("batch") == pytest.approx(photo_us(run, MANY))
-    assert photo_us(run) == pytest.approx(MANY / FEW * photo_us(run, MANY))
+    assert mending.photo_us("batch") == pytest.approx(photo_us(run, LARGE_BATCH))
+    assert photo_us(run) == pytest.approx(LARGE_BATCH / SMALL_BATCH * photo_us(run, LARGE_BATCH))
     assert mending.gain() == 1
     assert mending.gain("batch") > 2, "a small model: 64 of its photographs cost hardly less than 512"
 
 
 def test_changes_are_counted_where_they_reach_the_aim(mending):
-    assert mending.needed((), 1.5) is None
-    assert mending.needed(("batch",), 1.5) == mending.needed("batch", 1.5) == 1
-    assert mending.needed(("batch",), 1e6) is None
-    assert mending.needed(("batch", "batch"), 1.5) == 1
+    assert mending.changes_needed((), 1.5) is None
+    assert mending.changes_needed(("batch",), 1.5) == mending.changes_needed("batch", 1.5) == 1
+    assert mending.changes_needed(("batch",), 1e6) is None
+    assert mending.changes_needed(("batch", "batch"), 1.5) == 1
 
 
 def test_a_path_shows_each_change_after_those_before_it(mending):
-    text = repr(mending.path(("batch", "precision")))
+    text = repr(mending.path_view(("batch", "precision")))
     assert [line for line in text.split("\n") if not line.startswith(" ")][1:] == ["none yet", "batch", "precision"]
     assert text.count("gain: ") == 2
-    early = repr(mending.early_and_late(("precision", "batch")))
+    early = repr(mending.order_view(("precision", "batch")))
     assert "precision" in early
     assert "batch" in early
     assert "virtual H100" in early
@@ -150,54 +160,56 @@ def test_a_path_shows_each_change_after_those_before_it(mending):
 
 
 def test_a_step_takes_as_long_as_its_slowest_side():
-    at = STATIONS[0]
-    assert at.making_ms == at.cpu_ms / 2, "two workers on two cores"
-    assert at.step_ms == max(at.gpu_ms, at.host_ms, at.making_ms)
-    assert replace(at, workers=1).making_ms == at.cpu_ms
+    at = MACHINE_MODELS[0]
+    assert at.loading_ms == at.cpu_ms / 2, "two workers on two cores"
+    assert at.step_ms == max(at.gpu_ms, at.host_ms, at.loading_ms)
+    assert replace(at, workers=1).loading_ms == at.cpu_ms
     assert replace(at, workers=0).step_ms == at.gpu_ms + at.cpu_ms, "without workers nothing overlaps"
 
 
 def test_workers_wait_side_by_side_whatever_the_cores():
-    at = replace(STATIONS[1], cores=1, cpu_ms=0.0, wait_ms=80.0)
-    assert [replace(at, workers=count).making_ms for count in (1, 2, 8)] == [80, 40, 10]
+    at = replace(MACHINE_MODELS[1], cores=1, cpu_ms=0.0, wait_ms=80.0)
+    assert [replace(at, workers=count).loading_ms for count in (1, 2, 8)] == [80, 40, 10]
 
 
-@pytest.mark.parametrize("at", STATIONS, ids=lambda at: at.name)
+@pytest.mark.parametrize("at", MACHINE_MODELS, ids=lambda at: at.name)
 def test_no_reading_is_more_than_all_and_no_gain_more_than_the_bound(at):
     readings = at.readings
     assert all(0 < share <= 1 for share in (readings.gpu, readings.cpu, readings.ram, readings.gpu_memory))
-    assert all(gain(at, change) <= at.unit_ms / (at.gpu_ms / 8) for change in CHANGES)
+    assert all(speedup_of_change(at, change) <= at.unit_ms / (at.gpu_ms / 8) for change in MACHINE_CHANGES)
 
 
 def test_a_change_that_does_not_fit_gains_nothing():
-    assert gain(replace(STATIONS[0], memory_frac=0.3), "larger batch") == 0
-    assert gain(replace(STATIONS[0], worker_ram_frac=0.2), "more workers") == 0
+    assert speedup_of_change(replace(MACHINE_MODELS[0], memory_frac=0.3), "larger batch") == 0
+    assert speedup_of_change(replace(MACHINE_MODELS[0], worker_ram_frac=0.2), "more workers") == 0
 
 
 def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
-    assert sum(advice(at.readings) == best(at) for at in STATIONS) == 2
-    assert all(advice_by_side(at) == best(at) for at in STATIONS)
-    assert {best(at) for at in STATIONS} == {*CHANGES, None}, "each change is the best one somewhere, and none once"
+    assert sum(rule_of_thumb(at.readings) == best_change(at) for at in MACHINE_MODELS) == 2
+    assert all(advice_by_bottleneck(at) == best_change(at) for at in MACHINE_MODELS)
+    assert {best_change(at) for at in MACHINE_MODELS} == {*MACHINE_CHANGES, None}, (
+        "each change is the best one somewhere, and none once"
+    )
 
 
 def test_every_machine_is_listed_with_rule_of_thumb_and_best_change():
-    text = repr(shown())
-    assert all(at.name in text for at in STATIONS)
-    assert text.count("rule of thumb says") == text.count("best change") == len(STATIONS)
+    text = repr(machines_view())
+    assert all(at.name in text for at in MACHINE_MODELS)
+    assert text.count("rule of thumb says") == text.count("best change") == len(MACHINE_MODELS)
 
 
 # The checklist.
 
 
 def test_every_rule_of_the_checklist_exists_and_is_in_one_item():
-    rules_used = [rule for _, rules in ITEMS for rule in rules]
+    rules_used = [rule for _, rules in CHECKS for rule in rules]
     assert len(rules_used) == len(set(rules_used))
     assert set(rules_used) <= {rule.name for rule in RULES}
 
 
 def test_an_item_is_open_with_evidence_or_done_or_unknown():
-    judged = {one.asks: one for one in items(from_main(fetch_ms=60.0, on_gpu=False))}
-    feeding = judged[ITEMS[0][0]]
+    judged = {one.check: one for one in checklist_items(from_main(fetch_ms=60.0, on_gpu=False))}
+    feeding = judged[CHECKS[0][0]]
     assert feeding.state == OPEN
     assert "waits" in feeding.evidence or "idle" in feeding.evidence
     assert {one.state for one in judged.values()} == {OPEN, DONE, UNKNOWN}
@@ -205,7 +217,7 @@ def test_an_item_is_open_with_evidence_or_done_or_unknown():
 
 
 def test_all_items_are_unknown_for_an_empty_run():
-    assert {one.state for one in items(run_of([]))} == {UNKNOWN}
+    assert {one.state for one in checklist_items(run_of([]))} == {UNKNOWN}
 
 
 def test_the_checklist_shows_each_item_and_where_it_comes_from():
@@ -213,16 +225,18 @@ def test_the_checklist_shows_each_item_and_where_it_comes_from():
     text = repr(checklist(run))
     assert "1 to do" in text
     assert str(run.source) in text
-    assert all(asks in text for asks, _ in ITEMS)
+    assert all(asks in text for asks, _ in CHECKS)
 
 
 def test_an_aside_does_not_open_an_item():
     run = from_main(fetch_ms=60.0)
     diagnosis = diagnose(run)
-    aside = replace(diagnosis.findings[0], rule="unused_gpu_memory", claim="Half of it is never used.", aside=True)
-    (rules,) = (rules for _, rules in ITEMS if "unused_gpu_memory" in rules)
+    aside = replace(
+        diagnosis.findings[0], rule="unused_gpu_memory", claim="Half of it is never used.", informs_only=True
+    )
+    (rules,) = (rules for _, rules in CHECKS if "unused_gpu_memory" in rules)
     assert _judge("free", rules, replace(diagnosis, findings=(aside,))).state == DONE
-    assert _judge("free", rules, replace(diagnosis, findings=(aside, replace(aside, aside=False)))).state == OPEN
+    assert _judge("free", rules, replace(diagnosis, findings=(aside, replace(aside, informs_only=False)))).state == OPEN
 
 
 def test_several_runs_are_compared_in_columns():

@@ -12,7 +12,7 @@ from gpulab.lessons.labs.copies import copying, races, transfers
 from gpulab.lessons.labs.machine import topology
 from gpulab.lessons.labs.steps import throughput
 from gpulab.run import Run
-from gpulab.virtual.host.costs import Host
+from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 
 SMALL, LARGE = 4096, 1 << 22
@@ -21,7 +21,7 @@ SMALL, LARGE = 4096, 1 << 22
 @pytest.fixture(scope="module")
 def run() -> Run:
     """Copies of two sizes from both kinds of memory, a read, and what only looks like one."""
-    with VirtualGpu("h100", "copies", host=Host.usual()) as gpu:
+    with VirtualGpu("h100", "copies", host=HostCosts.reference()) as gpu:
         for pinned in (False, True):
             memory = torch.empty(LARGE, dtype=torch.uint8, pin_memory=pinned)
             for size in (SMALL, LARGE):
@@ -39,56 +39,56 @@ def run() -> Run:
 
 
 def test_every_copy_is_listed_once(run: Run) -> None:
-    h2d_copies = [each for each in copying.copied(run) if each.to_device]
+    h2d_copies = [each for each in copying.host_device_copies(run) if each.to_device]
     assert [each.bytes for each in h2d_copies] == [SMALL, SMALL, LARGE, LARGE] * 2
     assert [each.pinned for each in h2d_copies] == [False] * 4 + [True] * 4
-    assert sum(not each.to_device for each in copying.copied(run)) == 2  # the values that were read
-    assert len(copying.copied(run, LARGE)) == 4
+    assert sum(not each.to_device for each in copying.host_device_copies(run)) == 2  # the values that were read
+    assert len(copying.host_device_copies(run, LARGE)) == 4
 
 
 def test_pageable_memory_blocks_the_host_and_pinned_memory_does_not(run: Run) -> None:
-    pageable, _, pinned, _ = copying.copied(run, LARGE)
-    assert pageable.held_ns >= pageable.copying_ns
-    assert pinned.held_ns < pinned.copying_ns
-    for copy in copying.copied(run):
-        assert copy.arrived_ns >= copy.copying_ns > 0
+    pageable, _, pinned, _ = copying.host_device_copies(run, LARGE)
+    assert pageable.blocked_ns >= pageable.transfer_ns
+    assert pinned.blocked_ns < pinned.transfer_ns
+    for copy in copying.host_device_copies(run):
+        assert copy.latency_ns >= copy.transfer_ns > 0
 
 
 def test_a_curve_rises_and_its_knee_is_where_half_is_reached(run: Run) -> None:
     for pinned in (False, True):
-        rates = copying.curve(run, pinned)
+        rates = copying.bandwidth_by_size(run, pinned)
         assert list(rates) == [SMALL, LARGE]
         assert rates[SMALL] < rates[LARGE]
-    assert copying.knee_bytes(copying.curve(run, True)) == LARGE
+    assert copying.knee_bytes(copying.bandwidth_by_size(run, True)) == LARGE
     assert copying.knee_bytes({1: 1.0, 4: 5.0, 16: 9.0, 64: 10.0}) == 4
     assert copying.knee_bytes({1: 1.0, 4: 5.0}, frac=0.1) == 1
 
 
 def test_waits_are_counted_by_range(run: Run) -> None:
-    assert copying.waits(run) == {"reads": 2, "reads not": 0}
+    assert copying.syncs_by_range(run) == {"reads": 2, "reads not": 0}
     assert copying.range_ms(run, "reads") > 0
     assert copying.range_ms(run, "nothing of the kind") == 0
 
 
 def test_pinning_in_the_loop_is_the_main_threads() -> None:
     batch = torch.ones(1024, 1024)
-    with VirtualGpu("h100", "fresh", host=Host.usual()) as gpu:
+    with VirtualGpu("h100", "fresh", host=HostCosts.reference()) as gpu:
         for _ in range(3):
             batch.pin_memory().to("cuda", non_blocking=True)
     assert gpu.run is not None
-    fresh = copying.moved(gpu.run, 4 << 20)
+    fresh = copying.batch_copy_cost(gpu.run, 4 << 20)
     assert fresh.pinning_ms > 0
-    assert fresh.there_ms == fresh.pinning_ms + max(fresh.held_ms, fresh.copying_ms)
-    with VirtualGpu("h100", "plain", host=Host.usual()) as gpu:
+    assert fresh.total_ms == fresh.pinning_ms + max(fresh.blocked_ms, fresh.transfer_ms)
+    with VirtualGpu("h100", "plain", host=HostCosts.reference()) as gpu:
         for _ in range(3):
             batch.to("cuda")
     assert gpu.run is not None
-    assert copying.moved(gpu.run, 4 << 20).pinning_ms == 0
+    assert copying.batch_copy_cost(gpu.run, 4 << 20).pinning_ms == 0
 
 
 def test_only_reads_are_counted() -> None:
     number = torch.tensor(2.0)
-    with copying.counted("aten::_local_scalar_dense") as count:
+    with copying.count_calls("aten::_local_scalar_dense") as count:
         number.item(), float(number), bool(number > 1), number.detach(), number + 1
     assert count.calls == 3
     number.item()
@@ -96,7 +96,7 @@ def test_only_reads_are_counted() -> None:
 
 
 def test_a_step_has_a_length_only_where_there_are_steps() -> None:
-    with VirtualGpu("h100", "steps", host=Host.usual()) as gpu:
+    with VirtualGpu("h100", "steps", host=HostCosts.reference()) as gpu:
         weight = torch.ones(64, 64, device="cuda", requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=0.1)
         for _ in range(5):
@@ -104,7 +104,7 @@ def test_a_step_has_a_length_only_where_there_are_steps() -> None:
             optimizer.step()
     assert gpu.run is not None
     assert throughput.step_ms(gpu.run) > 0
-    with VirtualGpu("h100", "no steps", host=Host.usual()) as gpu:
+    with VirtualGpu("h100", "no steps", host=HostCosts.reference()) as gpu:
         pass
     assert gpu.run is not None
     with pytest.raises(RunError):
@@ -154,7 +154,7 @@ def test_two_lanes_take_as_long_as_the_longer() -> None:
 
 
 def test_ready_batches_and_the_copies_of_a_cpu() -> None:
-    ready = copying.Ready(2, 3, 4)
+    ready = copying.ReadyBatches(2, 3, 4)
     assert len(ready) == 2
     assert ready[0].shape == (3, 4)
     assert len(list(ready)) == 2  # type: ignore[call-overload]
@@ -166,19 +166,19 @@ RIGHT = np.arange(1, 101, dtype=np.float32)  # 400 bytes
 
 @pytest.mark.parametrize(("queue_us", "at_us", "arrived"), [(0, 0, 0), (0, 2, 50), (0, 4, 100), (3, 4, 25), (9, 9, 0)])
 def test_a_copy_fills_its_buffer_from_front_to_back(queue_us: float, at_us: float, arrived: int) -> None:
-    gpu = races.Gpu(bytes_per_us=100)  # the copy takes 4 us
+    gpu = races.SimulatedGpu(bytes_per_us=100)  # the copy takes 4 us
     host = gpu.pinned(100)
     gpu.compute(queue_us)
     gpu.fetch(host, RIGHT)
     gpu.work(at_us)
     values = gpu.read(host)
-    assert races.wrong(values, RIGHT) == 100 - arrived
+    assert races.count_wrong_values(values, RIGHT) == 100 - arrived
     assert (values[:arrived] == RIGHT[:arrived]).all()
     assert not values[arrived:].any()
 
 
 def test_a_wait_covers_only_work_queued_before_it() -> None:
-    gpu = races.Gpu(bytes_per_us=100)
+    gpu = races.SimulatedGpu(bytes_per_us=100)
     host = gpu.pinned(100)
     gpu.compute(10)
     gpu.fetch(host, RIGHT)
@@ -188,11 +188,11 @@ def test_a_wait_covers_only_work_queued_before_it() -> None:
     done.synchronize()
     assert done.done
     assert gpu.now_us == 14
-    assert races.wrong(gpu.read(host), RIGHT) == 0
+    assert races.count_wrong_values(gpu.read(host), RIGHT) == 0
     gpu.fetch(host, -RIGHT)  # the buffer is used again: the old values stay until the new ones come
-    assert races.wrong(gpu.read(host), RIGHT) == 0
+    assert races.count_wrong_values(gpu.read(host), RIGHT) == 0
     gpu.record().synchronize()
-    assert races.wrong(gpu.read(host), -RIGHT) == 0
+    assert races.count_wrong_values(gpu.read(host), -RIGHT) == 0
     assert gpu.now_us == 1018
     done.synchronize()
     assert gpu.now_us == 1018  # it is over: nothing to wait for
@@ -200,14 +200,14 @@ def test_a_wait_covers_only_work_queued_before_it() -> None:
 
 def test_a_simulated_gpu_rejects_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="bytes_per_us"):
-        races.Gpu(bytes_per_us=0)
-    gpu = races.Gpu()
+        races.SimulatedGpu(bytes_per_us=0)
+    gpu = races.SimulatedGpu()
     with pytest.raises(ValueError, match="buffer of 3"):
         gpu.fetch(gpu.pinned(3), [1.0])
 
 
 def test_the_invented_machines_have_their_planned_faults() -> None:
-    ways = {name: topology.read(text) for name, text in topology.MACHINES.items()}
+    ways = {name: topology.parse_topology(text) for name, text in topology.TOPOLOGY_TEXTS.items()}
     assert {name: way.faults for name, way in ways.items()} == {"a": (), "b": ("lanes",), "c": ("node",)}
     full_width, quarter = ways["a"].gb_per_s, ways["b"].gb_per_s
     assert full_width is not None
@@ -217,44 +217,46 @@ def test_the_invented_machines_have_their_planned_faults() -> None:
 
 
 def test_an_error_names_the_missing_part() -> None:
-    text = topology.MACHINES["a"]
+    text = topology.TOPOLOGY_TEXTS["a"]
     with pytest.raises(ValueError, match="link width"):
-        topology.read(text.replace("Link Width", "Something"))
+        topology.parse_topology(text.replace("Link Width", "Something"))
     with pytest.raises(ValueError, match="taskset"):
-        topology.read(text.replace("affinity list", "something"))
+        topology.parse_topology(text.replace("affinity list", "something"))
     with pytest.raises(ValueError, match="GPU 3"):
-        topology.read(text.replace("-q -i 0", "-q -i 3"))
-    other = topology.read(text.replace("-q -i 0", "-q -i 1"))
+        topology.parse_topology(text.replace("-q -i 0", "-q -i 3"))
+    other = topology.parse_topology(text.replace("-q -i 0", "-q -i 1"))
     assert other.gpu_cores == frozenset(range(32, 64))
     assert other.faults == ("node",)
-    slower = topology.read(text.replace("Current               : 5", "Current               : 3"))
+    slower = topology.parse_topology(text.replace("Current               : 5", "Current               : 3"))
     assert slower.faults == ("generation",)
-    assert topology.cores("0-2,7,9-9") == {0, 1, 2, 7, 9}
+    assert topology.parse_core_list("0-2,7,9-9") == {0, 1, 2, 7, 9}
 
 
 def test_machines_differ_where_their_faults_are() -> None:
-    assert topology.unlike("a", "a") == ""
-    lanes, cores = topology.unlike("b", "a").splitlines(), topology.unlike("c", "a").splitlines()
+    assert topology.differing_lines("a", "a") == ""
+    lanes, cores = topology.differing_lines("b", "a").splitlines(), topology.differing_lines("c", "a").splitlines()
     assert [line.strip() for line in lanes] == ["$ nvidia-smi -q -i 0", "Link Width", "Current               : 4x"]
     assert cores == ["$ taskset -cp $(pgrep -f train.py)", "pid 4711's current affinity list: 32-47"]
 
 
 def test_sizes_are_named_and_an_unknown_rate_is_a_dash() -> None:
-    table = transfers.rates({4096: 0.25, 1 << 20: 5.5}, {4096: 0.5, 1 << 20: 28.0}, {1 << 20: 12.345})
+    table = transfers.bandwidth_table({4096: 0.25, 1 << 20: 5.5}, {4096: 0.5, 1 << 20: 28.0}, {1 << 20: 12.345})
     assert list(table.index) == ["4 KiB", "1 MiB"]
     assert table.to_numpy().tolist() == [["0.25", "0.50", "-"], ["5.50", "28.00", "12.35"]]
 
 
 def test_routes_of_a_batch_are_compared_in_rows() -> None:
-    table = transfers.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
+    table = transfers.copy_cost_table(
+        {"fresh": copying.BatchCopyCost(pinning_ms=3.0, blocked_ms=0.01, transfer_ms=0.5)}
+    )
     assert table.to_numpy().tolist() == [["3.00", "0.01", "0.50", "3.50"]]
-    times = transfers.times_as_long(1 << 24, 6e9)
+    times = transfers.relative_route_times(1 << 24, 6e9)
     assert times["plain"] == 1
     assert times["fresh"] > times["kept"] > 1 > times["ahead"]
 
 
 def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
-    once, again = (torch.stack(list(transfers.losses(50))) for _ in range(2))
+    once, again = (torch.stack(list(transfers.training_losses(50))) for _ in range(2))
     assert torch.equal(once, again)
     assert not once.requires_grad
     assert once[-10:].mean() < once[:10].mean()
@@ -262,7 +264,7 @@ def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
 
 def test_a_number_that_changed_its_type_is_seen() -> None:
     integers, real = [torch.tensor(1), torch.tensor(2)], [torch.tensor(1.0), torch.tensor(2.0)]
-    assert transfers.typed([integers])[0]["types"] == "torch.int64"
-    assert [each["types"] for each in transfers.typed([integers, [*integers, *real]])] == (
+    assert transfers.with_dtypes([integers])[0]["types"] == "torch.int64"
+    assert [each["types"] for each in transfers.with_dtypes([integers, [*integers, *real]])] == (
         ["torch.int64", "torch.float32, torch.int64"]
     )

@@ -51,10 +51,10 @@ def test_every_notebook_has_a_lesson_and_every_lesson_a_notebook():
 @pytest.mark.parametrize("one", lessons(), ids=lambda one: one.id)
 def test_every_question_of_a_lesson_has_an_answer(one):
     for question in one.questions:
-        assert question.ask.endswith(("?", ".", ".)")), question.ask
+        assert question.prompt.endswith(("?", ".", ".)")), question.prompt
         assert question.hints is None or all(question.hints)
-        if question.judge is not None:
-            assert question.judge(object()), f"{question.key} accepts any answer"
+        if question.find_problem is not None:
+            assert question.find_problem(object()), f"{question.key} accepts any answer"
             continue
         keys = [choice.key for choice in question.choices]
         assert keys == list("abcdefghijkl"[: len(keys)])
@@ -65,7 +65,7 @@ def test_every_question_of_a_lesson_has_an_answer(one):
             assert bounds[:-1] == sorted(bounds[:-1])
         else:
             assert question.right in keys
-            assert question.because, f"{question.key} has no explanation"
+            assert question.explanation, f"{question.key} has no explanation"
     assert set(one.before) <= set(IDS), "requires a lesson that does not exist"
 
 
@@ -83,7 +83,7 @@ def test_the_index_and_the_readme_agree_with_the_lessons():
     for path, links, before in ((FOLDER / "text" / "index.py", "", "# "), (ROOT / "README.md", "notebooks/", "")):
         text = path.read_text(encoding="utf-8")
         assert built.with_course(text, links, before) == text, "run tools/notebooks.py index"
-    assert all(f"{id}.ipynb" in contents.table() for id in IDS)
+    assert all(f"{id}.ipynb" in contents.lesson_table() for id in IDS)
 
 
 # The rules detect defects.

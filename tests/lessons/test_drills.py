@@ -11,10 +11,17 @@ from gpulab.files.datasets import dataset
 from gpulab.lessons.course import lesson
 from gpulab.lessons.labs.drills import decision_trees, drills
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES
-from gpulab.lessons.labs.drills.counters import COUNTERS, counters
-from gpulab.lessons.labs.drills.evidence import catalogue, drill, evidence, revealed, table, words
-from gpulab.lessons.labs.drills.spaced_repetition import Deck, days_asked
-from gpulab.lessons.labs.drills.verdicts import SIGNS, TREATS, contradiction, problem
+from gpulab.lessons.labs.drills.counters import RUN_COUNTERS, read_counters
+from gpulab.lessons.labs.drills.evidence import (
+    answer_terms,
+    case_catalogue,
+    case_evidence,
+    counter_table,
+    drill_views,
+    report_verdict,
+)
+from gpulab.lessons.labs.drills.spaced_repetition import Deck, review_days
+from gpulab.lessons.labs.drills.verdicts import CAUSE_BY_ACTION, EXPECTED_READINGS, answer_problem, contradiction
 from gpulab.lessons.labs.steps import throughput
 
 BESIDE = ("worked_example", "memory1", "memory2", "memory3")
@@ -61,8 +68,8 @@ def test_twelve_cases_have_twelve_causes_and_twelve_first_actions():
     for each in CASES:
         assert {each.cause, each.rival} <= set(CAUSES)
         assert each.action in ACTIONS
-        assert set(each.excluded_by) <= set(COUNTERS)
-        assert each.cause not in each.called
+        assert set(each.excluded_by) <= set(RUN_COUNTERS)
+        assert each.cause not in each.owner_name
 
 
 @numbered
@@ -72,32 +79,34 @@ def test_the_cause_is_the_known_answer_of_the_dataset_and_every_flawed_case_has_
     )  # the diagnosis is held to the known answer in tests/files/test_datasets.py
     assert entry.answer.finding == each.cause
     assert (entry.fixed_path is None) == (each.cause == "device_bound")
-    assert drills.mended(each.number).name != drills.case(each.number).name or each.cause == "device_bound"
+    assert drills.fixed_case(each.number).name != drills.case(each.number).name or each.cause == "device_bound"
 
 
 @numbered
 def test_every_accepted_counter_tells_the_rival_apart_in_a_run_that_has_it(each):
     rival = next((drills.case(one.number) for one in CASES if f"case{one.number:02}" == each.rival_file), None)
-    assert gpulab.diagnose(rival or drills.beside(each.rival_file)).first.rule == each.rival
+    assert gpulab.diagnose(rival or drills.named_run(each.rival_file)).first.rule == each.rival
     for name in each.excluded_by:
-        assert drills.told_apart(drills.reads(each.number)[name], drills.reads(each.rival_file)[name])
+        assert drills.clearly_different(
+            drills.counter_values(each.number)[name], drills.counter_values(each.rival_file)[name]
+        )
 
 
 @numbered
 def test_an_answer_is_checked_word_by_word(each):
     cause, action, counter = right_answer(each)
-    assert problem(each, (cause, action, counter)) is None
+    assert answer_problem(each, (cause, action, counter)) is None
     other = "no_workers" if cause != "no_workers" else "unfused_elementwise"
-    assert problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} ")
-    assert each.right((other, action, counter)) == (False, True, True)
-    assert "there is no counter" in problem(each, (cause, action, "horoscope"))
-    assert problem(each, "no_workers") == problem(each, (cause, action)) is not None
-    assert f"excludes {each.rival}" in lesson("20").asked(each.key).ask
+    assert answer_problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} ")
+    assert each.correct_words((other, action, counter)) == (False, True, True)
+    assert "there is no counter" in answer_problem(each, (cause, action, "horoscope"))
+    assert answer_problem(each, "no_workers") == answer_problem(each, (cause, action)) is not None
+    assert f"excludes {each.rival}" in lesson("20").find_question(each.key).prompt
 
 
 @numbered
 def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_none(each):
-    assert set(SIGNS) == set(CAUSES)
+    assert set(EXPECTED_READINGS) == set(CAUSES)
     assert contradiction(each, each.cause) is None
     for cause in set(CAUSES) - {each.cause}:
         reading = contradiction(each, cause)
@@ -108,32 +117,34 @@ def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_non
 @numbered
 def test_feedback_on_an_answer_contains_no_correct_word(each):
     for cause in set(CAUSES) - {each.cause}:
-        assert each.cause not in problem(each, (cause, "more workers", "busy")).replace(each.rival, "")
+        assert each.cause not in answer_problem(each, (cause, "more workers", "busy")).replace(each.rival, "")
 
 
 def test_feedback_names_a_wrong_action_or_counter():
     case4, case7 = CASES[3], CASES[6]
-    assert set(TREATS) == set(ACTIONS)
-    assert "device_bound" in problem(case4, ("no_tf32", "leave it", "tensor_cores"))
-    assert "leave it" in problem(case4, ("device_bound", "leave it", "tensor_cores"))
-    reading = problem(case4, ("no_tf32", "tensor cores", "busy"))
+    assert set(CAUSE_BY_ACTION) == set(ACTIONS)
+    assert "device_bound" in answer_problem(case4, ("no_tf32", "leave it", "tensor_cores"))
+    assert "leave it" in answer_problem(case4, ("device_bound", "leave it", "tensor_cores"))
+    reading = answer_problem(case4, ("no_tf32", "tensor cores", "busy"))
     assert "device_bound" in reading
     assert reading.count("100 %") == 2
-    assert "for another reason" in problem(case7, ("pageable_copies", "pin memory", "busy"))
-    assert problem(CASES[4], ("dispatch_bound", "larger batch", "calls")) is None, "more rows in each call are fewer"
+    assert "for another reason" in answer_problem(case7, ("pageable_copies", "pin memory", "busy"))
+    assert answer_problem(CASES[4], ("dispatch_bound", "larger batch", "calls")) is None, (
+        "more rows in each call are fewer"
+    )
 
 
 def test_no_answer_tells_of_a_case_that_comes_later():
     for each in CASES:
-        assert all(int(number) < each.number for number in re.findall(r"case (\d+)", each.because))
+        assert all(int(number) < each.number for number in re.findall(r"case (\d+)", each.explanation))
 
 
 def test_words_are_counted_once_all_twelve_are_answered():
     answers = {each.key: right_answer(each) for each in CASES}
-    assert drills.right_picks(answers) == 36
-    assert drills.right_picks({**answers, "case7": ("no_workers", "pin memory", "to_gpu")}) == 35
-    assert drills.right_picks({**answers, "case7": None}) is None
-    assert drills.right_picks({}) is None
+    assert drills.count_correct_words(answers) == 36
+    assert drills.count_correct_words({**answers, "case7": ("no_workers", "pin memory", "to_gpu")}) == 35
+    assert drills.count_correct_words({**answers, "case7": None}) is None
+    assert drills.count_correct_words({}) is None
 
 
 # The counters, against the report's own figures and against the ledger.
@@ -141,21 +152,21 @@ def test_words_are_counted_once_all_twelve_are_answered():
 
 @numbered
 def test_shares_are_those_of_the_ledger_and_absent_is_not_zero(each):
-    reading, accounts = drills.reads(each.number), gpulab.diagnose(drills.case(each.number)).ledger
+    reading, accounts = drills.counter_values(each.number), gpulab.diagnose(drills.case(each.number)).ledger
     for name, parts in {"loader": ("loader",), "python": ("python",), "copies": ("copies",)}.items():
-        assert reading[name] is None or reading[name] == pytest.approx(accounts.frac(*parts))
+        assert reading[name] is None or reading[name] == pytest.approx(accounts.total_frac(*parts))
     on_gpu = accounts.device == "gpu"
     assert all((reading[name] is not None) == on_gpu for name in ("copies", "to_gpu", "to_host", "matrix", "filled"))
     assert (reading["worker_cpu"] is not None) == (each.cause == "cpu_bound_loading")
-    shares = set(COUNTERS) - {"to_gpu", "to_host", "growth", "worker_cpu"}
+    shares = set(RUN_COUNTERS) - {"to_gpu", "to_host", "growth", "worker_cpu"}
     assert all(0 <= reading[name] <= 1 for name in shares if reading[name] is not None)
 
 
 def test_bytes_are_those_that_the_loops_move():
-    assert drills.reads(2)["to_host"] == 16384 * 2048 * 2  # predictions in bfloat16
-    assert drills.reads(7)["to_gpu"] == 16384 * 8192 * 2  # a batch in bfloat16
-    assert drills.reads(2)["to_gpu"] == drills.reads(7)["to_host"] == 0
-    assert counters(drills.mended(7))["to_gpu"] == 0  # pinned
+    assert drills.counter_values(2)["to_host"] == 16384 * 2048 * 2  # predictions in bfloat16
+    assert drills.counter_values(7)["to_gpu"] == 16384 * 8192 * 2  # a batch in bfloat16
+    assert drills.counter_values(2)["to_gpu"] == drills.counter_values(7)["to_host"] == 0
+    assert read_counters(drills.fixed_case(7))["to_gpu"] == 0  # pinned
 
 
 @pytest.mark.parametrize(
@@ -163,14 +174,17 @@ def test_bytes_are_those_that_the_loops_move():
     [(0.8, 0.4, True), (0.8, 0.41, False), (0.0, 0.0, False), (0.0, 1.0, True), (None, 0.0, True), (None, None, False)],
 )
 def test_readings_differ_if_one_is_twice_the_other(one, other, apart):
-    assert drills.told_apart(one, other) is drills.told_apart(other, one) is apart
+    assert drills.clearly_different(one, other) is drills.clearly_different(other, one) is apart
 
 
 # Advice that is simpler.
 
 
 def test_utilisation_alone_is_right_twice():
-    advice = {each.number: "start workers" if drills.reads(each.number)["busy"] < 0.5 else "leave it" for each in CASES}
+    advice = {
+        each.number: "start workers" if drills.counter_values(each.number)["busy"] < 0.5 else "leave it"
+        for each in CASES
+    }
     assert [each.number for each in CASES if advice[each.number] == each.action] == [1, 11]
     assert sorted(advice.values()) == ["leave it"] * 6 + ["start workers"] * 6
 
@@ -179,17 +193,21 @@ def test_utilisation_alone_is_right_twice():
 
 
 def test_the_utilisation_tree_ends_at_the_planted_cause():
-    walks = {each.number: decision_trees.walk(decision_trees.UTILISATION, drills.reads(each.number)) for each in CASES}
+    walks = {
+        each.number: decision_trees.walk(decision_trees.UTILISATION, drills.counter_values(each.number))
+        for each in CASES
+    }
     assert all(walks[each.number].leaf.name == each.cause for each in CASES)
-    assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
+    assert sum(len(walked.fact_names) for walked in walks.values()) == lesson("20").target("reads").value
     assert (
-        decision_trees.walk(decision_trees.UTILISATION, drills.reads("worked_example")).leaf.name == "too_few_workers"
+        decision_trees.walk(decision_trees.UTILISATION, drills.counter_values("worked_example")).leaf.name
+        == "too_few_workers"
     )
     assert {leaf.name for leaf in decision_trees.leaves(decision_trees.UTILISATION)} == set(CAUSES)
 
 
 def test_the_tree_of_memory_ends_where_each_run_belongs():
-    runs = {**{name: drills.beside(name) for name in BESIDE[1:]}, "leak": drills.case(10)}
+    runs = {**{name: drills.named_run(name) for name in BESIDE[1:]}, "leak": drills.case(10)}
     reached = {
         name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, decision_trees.memory_facts(run)).leaf.name
         for name, run in runs.items()
@@ -209,8 +227,8 @@ def test_the_tree_of_memory_ends_where_each_run_belongs():
 def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
     walked = decision_trees.walk(decision_trees.OUT_OF_MEMORY, facts)
     assert walked.leaf.name == leaf
-    assert walked.reads == set(facts)
-    assert repr(walked).endswith(f"-> {leaf}: {walked.leaf.do}")
+    assert walked.fact_names == set(facts)
+    assert repr(walked).endswith(f"-> {leaf}: {walked.leaf.action}")
 
 
 def test_a_missing_fact_raises_an_error():
@@ -220,33 +238,35 @@ def test_a_missing_fact_raises_an_error():
 
 def test_states_are_four_times_the_parameters_with_adam():
     parameters = 8 * (12288 * 12288 + 12288) * 4
-    assert decision_trees.states_bytes(drills.beside("memory2")) == 4 * parameters
-    assert decision_trees.states_bytes(drills.beside("memory2"), copies=2) == 2 * parameters
+    assert decision_trees.run_state_bytes(drills.named_run("memory2")) == 4 * parameters
+    assert decision_trees.run_state_bytes(drills.named_run("memory2"), copies=2) == 2 * parameters
 
 
 # The learner's own triage.
 
 
 def test_a_triage_is_scored_by_causes_and_counters_read():
-    done = drills.triaged(lambda read: "no_workers" if read("loader") + read("loader") > 1 else "unfused_elementwise")
-    assert (done.right, done.counters_read, done.beside) == (2, 12, "no_workers")
+    done = drills.score_triage(
+        lambda read: "no_workers" if read("loader") + read("loader") > 1 else "unfused_elementwise"
+    )
+    assert (done.correct, done.counters_read, done.worked_example) == (2, 12, "no_workers")
     assert "case 2: unfused_elementwise" in str(done)
-    assert drills.triaged(None) is None
-    assert drills.triaged(lambda read: str(read("matrix"))).named[0] == "0.0"  # absent on a CPU
+    assert drills.score_triage(None) is None
+    assert drills.score_triage(lambda read: str(read("matrix"))).causes[0] == "0.0"  # absent on a CPU
     with pytest.raises(GpulabError, match="no counter 'stars'"):
-        drills.triaged(lambda read: str(read("stars")))
+        drills.score_triage(lambda read: str(read("stars")))
 
 
 # Asked again.
 
 
 def test_gaps_grow_while_an_answer_is_known_and_begin_anew_when_it_is_missed():
-    assert days_asked(30) == (0, 1, 4, 11)
-    assert days_asked(60) == (0, 1, 4, 11, 32, 53)
-    deck = Deck().answered("one", True, 0).answered("two", False, 0).answered("one", True, 1)
+    assert review_days(30) == (0, 1, 4, 11)
+    assert review_days(60) == (0, 1, 4, 11, 32, 53)
+    deck = Deck().after_answer("one", True, 0).after_answer("two", False, 0).after_answer("one", True, 1)
     assert deck.due(1) == ("two",)
     assert deck.due(4) == ("two", "one")
-    assert deck.answered("one", False, 4).due(5) == ("two", "one")
+    assert deck.after_answer("one", False, 4).due(5) == ("two", "one")
 
 
 # What is shown before an answer.
@@ -254,27 +274,27 @@ def test_gaps_grow_while_an_answer_is_known_and_begin_anew_when_it_is_missed():
 
 @numbered
 def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each):
-    text = repr(evidence(each.number))
+    text = repr(case_evidence(each.number))
     verdict = gpulab.diagnose(drills.case(each.number)).verdict
-    assert each.called in text
+    assert each.owner_name in text
     assert verdict not in text
-    assert "shaded" not in evidence(each.number)._repr_html_()
-    assert not revealed(each.key, None)
-    assert not revealed(each.key, ("unfused_elementwise", "leave it", "busy"))
-    (reading,) = revealed(each.key, right_answer(each))
+    assert "shaded" not in case_evidence(each.number)._repr_html_()
+    assert not report_verdict(each.key, None)
+    assert not report_verdict(each.key, ("unfused_elementwise", "leave it", "busy"))
+    (reading,) = report_verdict(each.key, right_answer(each))
     assert verdict in repr(reading).replace("\n", " ").replace("  ", " ")
 
 
 def test_a_drill_is_evidence_then_feedback_then_the_verdict():
     opened = gpulab.lab("20", size="tiny")
-    assert ["case 6" in repr(each) for each in drill(opened, "case6", None)] == [True, False]
-    assert "2 cores, 2 workers" in repr(evidence(6))
-    assert "Absent: copies, to_gpu" in repr(evidence(6))
-    assert len(drill(opened, "case6", right_answer(CASES[5]))) == 3
+    assert ["case 6" in repr(each) for each in drill_views(opened, "case6", None)] == [True, False]
+    assert "2 cores, 2 workers" in repr(case_evidence(6))
+    assert "Absent: copies, to_gpu" in repr(case_evidence(6))
+    assert len(drill_views(opened, "case6", right_answer(CASES[5]))) == 3
 
 
 def test_the_table_has_every_counter_of_every_case():
-    lines = repr(table()).split("\n")
+    lines = repr(counter_table()).split("\n")
     (tensor_cores,) = (line.split() for line in lines if line.startswith("tensor_cores"))
     assert tensor_cores[1:] == ["-", "100", "-", "0", "42", "-", "100", "-", "100", "-", "100", "100"]
     (to_gpu,) = (line.split() for line in lines if line.startswith("to_gpu"))
@@ -282,11 +302,11 @@ def test_the_table_has_every_counter_of_every_case():
 
 
 def test_each_of_the_seven_answers_is_borne_out_by_a_run():
-    reading = {each.number: drills.reads(each.number) for each in CASES}
+    reading = {each.number: drills.counter_values(each.number) for each in CASES}
     gains = {
-        number: CASES[number - 1].more_samples
+        number: CASES[number - 1].sample_factor
         * throughput.step_ms(drills.case(number))
-        / throughput.step_ms(drills.mended(number))
+        / throughput.step_ms(drills.fixed_case(number))
         for number in (4, 9)
     }
     assert reading[4]["busy"] == pytest.approx(reading[11]["busy"], abs=0.05)
@@ -298,14 +318,18 @@ def test_each_of_the_seven_answers_is_borne_out_by_a_run():
     assert gains[9] > 10
     assert reading[9]["busy"] > 0.8
     assert len({each.cause for each in CASES if reading[each.number]["busy"] < 0.5}) == 6
-    failed = drills.beside("memory2")
-    assert decision_trees.states_bytes(failed) > failed.failure.capacity_bytes > decision_trees.states_bytes(failed) / 4
+    failed = drills.named_run("memory2")
+    assert (
+        decision_trees.run_state_bytes(failed)
+        > failed.failure.capacity_bytes
+        > decision_trees.run_state_bytes(failed) / 4
+    )
 
 
 def test_lists_hold_every_word():
-    text = repr(words())
-    assert all(f"{word}:" in text for word in (*CAUSES, *ACTIONS, *COUNTERS))
-    assert all(each.called in repr(catalogue()) for each in CASES)
+    text = repr(answer_terms())
+    assert all(f"{word}:" in text for word in (*CAUSES, *ACTIONS, *RUN_COUNTERS))
+    assert all(each.owner_name in repr(case_catalogue()) for each in CASES)
 
 
 def test_there_is_no_run_of_another_name():

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import gpulab
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.errors import GpulabError
 from gpulab.lessons import COUNTED
 from gpulab.lessons import lesson_lab as laboratory
 from gpulab.lessons.course import lesson
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 from gpulab.run import Machine
 from gpulab.user_data import course_progress
 from gpulab.views.sheet import palette
@@ -32,32 +32,34 @@ LESSON = Lesson(
     symptom="slow",
     signature="a counter",
     fix="repair it",
-    not_when="it is not broken",
-    experiments=(Experiment(number="99.1", shows="all"),),
+    limits="it is not broken",
+    experiments=(LessonExperiment(number="99.1", description="all"),),
     questions=(
         Question(
             key="share",
-            ask="How much?",
-            choices=(Choice(key="a", text="little", below=0.3), Choice(key="b", text="much", told="Look again.")),
-            because="It waits.",
+            prompt="How much?",
+            choices=(Choice(key="a", text="little", below=0.3), Choice(key="b", text="much", feedback="Look again.")),
+            explanation="It waits.",
             hints=HINTS,
         ),
         Question(
             key="cause",
-            ask="Why?",
+            prompt="Why?",
             choices=(
-                Choice(key="a", text="data", told="Yes, data."),
-                Choice(key="b", text="launches", told="Count them."),
+                Choice(key="a", text="data", feedback="Yes, data."),
+                Choice(key="b", text="launches", feedback="Count them."),
             ),
             right="a",
-            because="The loader is late.",
+            explanation="The loader is late.",
             hints=HINTS,
         ),
-        Question(key="number", ask="How many?", judge=lambda value: None if value == 3 else f"{value} is not 3"),
+        Question(
+            key="number", prompt="How many?", find_problem=lambda value: None if value == 3 else f"{value} is not 3"
+        ),
     ),
-    pars=(
-        Par(key="opens", what="file opens", par=3, hints=HINTS),
-        Par(key="kept", what="items kept", par=10, lower_is_better=False),
+    targets=(
+        Target(key="opens", unit="file opens", value=3, hints=HINTS),
+        Target(key="kept", unit="items kept", value=10, lower_is_better=False),
     ),
 )
 
@@ -179,7 +181,7 @@ def test_verdicts_are_highlighted_and_a_failed_claim_says_what_to_do(lab):
     assert failing.count("<") > holding.count("<")  # one more line: what to do
     assert ">right</span>. Yes" in lab.check("cause", "a")._repr_html_()
     assert ">not right yet</span>: Count them." in lab.check("cause", "b")._repr_html_()
-    assert f'{palette.OPEN}">not answered yet</span>' in lab.check("cause", None)._repr_html_()
+    assert f'{palette.UNDECIDED}">not answered yet</span>' in lab.check("cause", None)._repr_html_()
     assert ">reached</span>" in lab.score("opens", 3)._repr_html_()
     assert ">not reached yet</span>" in lab.score("opens", 4)._repr_html_()
 
@@ -193,7 +195,7 @@ def test_verdicts_are_highlighted_and_a_failed_claim_says_what_to_do(lab):
     ],
 )
 def test_the_verdict_word_is_at_the_beginning_or_after_a_colon(text, word, around):
-    assert Verdict(text, word=word).around == around
+    assert Verdict(text, result=word).text_around_result == around
 
 
 def test_a_claim_names_the_source_of_its_values(lab):
@@ -253,10 +255,10 @@ def test_predictions_survive_a_kernel_restart_and_can_be_changed(lab):
     again = laboratory.Lab(LESSON, Machine(), "tiny", "cpu")
     assert "a) little" in again.reveal("share", 0.1)._repr_html_()
     again.answer("cause", "a")
-    assert course_progress.predicted("99_made") == {"share": "a", "cause": "a"}
+    assert course_progress.read_predicted_letters("99_made") == {"share": "a", "cause": "a"}
     fewer = replace(LESSON, questions=LESSON.questions[1:])
     assert PREDICTION in laboratory.Lab(fewer, Machine(), "tiny", "cpu").reveal("cause")._repr_html_()
-    course_progress.predict("99_made", {"share": "z"})
+    course_progress.store_predictions("99_made", {"share": "z"})
     assert PREDICTION not in laboratory.Lab(LESSON, Machine(), "tiny", "cpu").reveal("share", 0.1)._repr_html_()
 
 
@@ -264,8 +266,8 @@ def test_results_and_predictions_are_stored_side_by_side(lab):
     lab.answer("share", "a")
     lab.card()
     lab.answer("share", "b")
-    assert set(course_progress.known()) == {"99_made"}
-    assert course_progress.predicted("99_made") == {"share": "b"}
+    assert set(course_progress.load_progress()) == {"99_made"}
+    assert course_progress.read_predicted_letters("99_made") == {"share": "b"}
 
 
 def test_a_card_lists_the_next_lessons():
@@ -284,7 +286,7 @@ def test_progress_is_stored_only_as_counts(lab):
     lab.check("cause", "b")
     lab.claim("a secret sentence", True)
     lab.card()
-    done = course_progress.known()["99_made"]
+    done = course_progress.load_progress()["99_made"]
     assert (done.predicted, done.foreseen, done.right, done.held, done.claims) == (1, 1, 0, 1, 1)
     assert "secret" not in course_progress.path().read_text(encoding="utf-8")
 
@@ -294,13 +296,13 @@ def test_progress_can_be_disabled_and_ignores_invalid_files(lab, monkeypatch, tm
     monkeypatch.setenv(course_progress.VARIABLE, str(file))
     for text in ("{", "[1]", json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4})):
         file.write_text(text, encoding="utf-8")
-        assert course_progress.known() == {}
-        assert course_progress.predicted("00_start_here") == {}
+        assert course_progress.load_progress() == {}
+        assert course_progress.read_predicted_letters("00_start_here") == {}
     lab.card()
-    assert set(course_progress.known()) == {"99_made"}
+    assert set(course_progress.load_progress()) == {"99_made"}
     monkeypatch.setenv(course_progress.VARIABLE, "off")
     assert course_progress.path() is None
-    assert course_progress.known() == {}
+    assert course_progress.load_progress() == {}
     lab.card()
 
 
@@ -309,8 +311,10 @@ def test_the_progress_view_counts_lessons(monkeypatch):
     from gpulab.lessons.course import lessons
 
     assert f"0 of {len(lessons())} lesson" in repr(progress())
-    done = course_progress.Done(date="2026-11-22", device="CPU", predicted=3, foreseen=2, right=1, held=4, claims=4)
-    course_progress.remember("00_start_here", done)
+    done = course_progress.LessonResults(
+        date="2026-11-22", device="CPU", predicted=3, foreseen=2, right=1, held=4, claims=4
+    )
+    course_progress.store_progress("00_start_here", done)
     text = repr(progress())
     assert f"1 of {len(lessons())} lesson" in text
     assert "2 of 3" in text
@@ -333,7 +337,7 @@ def test_the_number_of_recorded_steps_of_a_block_can_be_set(lab):
         for _ in range(12):
             model(torch.ones(8, 64, device="cuda")).sum().backward()
             gpulab.step()
-    assert steps(gpulab.runs["few"]).by_host.recorded.sum() == 3
+    assert find_steps(gpulab.runs["few"]).host_steps.recorded.sum() == 3
 
 
 def test_hostile_words_stand_as_text(lab):

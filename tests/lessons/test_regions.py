@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulab import GpulabError
-from gpulab.lessons.regions import marked, sabotaged, solution, starter
+from gpulab.lessons.regions import region_kinds, sabotaged, solution, starter
 
 CELL = """def loaders():
     # <fix>
@@ -42,11 +42,11 @@ def test_the_sabotaged_cell_contains_the_old_code():
 def test_a_cell_without_regions_is_the_same_in_every_form():
     cell = "%%gpuprofile before\nx = 1  # was: 2\n\n"
     assert solution(cell) == starter(cell) == sabotaged(cell) == cell
-    assert marked(cell) == ()
+    assert region_kinds(cell) == ()
 
 
 def test_the_kinds_of_the_regions_of_a_cell_are_listed():
-    assert marked(CELL) == ("fix", "blank")
+    assert region_kinds(CELL) == ("fix", "blank")
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_the_kinds_of_the_regions_of_a_cell_are_listed():
 )
 def test_marks_that_do_not_match_are_an_error(cell, why):
     with pytest.raises(GpulabError, match=why):
-        marked(cell)
+        region_kinds(cell)

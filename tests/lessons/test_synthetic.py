@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def filled(name: str, kilobytes: int) -> Path:
-    return cache.made(name, lambda at: (at / "data").write_bytes(bytes(1000 * kilobytes)) and None)
+    return cache.cached_folder(name, lambda at: (at / "data").write_bytes(bytes(1000 * kilobytes)) and None)
 
 
 def test_images_are_jpeg_files_of_the_size_asked_for_and_the_same_again(folder):
@@ -44,7 +44,7 @@ def test_images_of_a_class_share_a_colour():
 def test_what_was_made_is_not_made_again():
     made = []
     for _ in range(2):
-        cache.made("once", lambda at: made.append((at / "data").write_text("x")))
+        cache.cached_folder("once", lambda at: made.append((at / "data").write_text("x")))
     assert len(made) == 1
 
 
@@ -56,7 +56,7 @@ def test_data_that_was_left_half_made_is_made_anew(folder):
 
 def test_a_failure_while_making_leaves_nothing(folder):
     with pytest.raises(ZeroDivisionError):
-        cache.made("broken", lambda at: 1 / 0)
+        cache.cached_folder("broken", lambda at: 1 / 0)
     assert list(folder.iterdir()) == []
 
 

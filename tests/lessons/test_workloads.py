@@ -23,7 +23,7 @@ from gpulab.errors import GpulabError  # noqa: E402  (after the skips)
 from gpulab.workloads import WORKLOADS, workload  # noqa: E402
 from gpulab.workloads.data import audio, images  # noqa: E402
 from gpulab.workloads.data.slow_items import RemoteImages  # noqa: E402
-from gpulab.workloads.data.word_pairs import CountedDocuments, Documents  # noqa: E402
+from gpulab.workloads.data.word_pairs import Documents, PrecountedDocuments  # noqa: E402
 from tests.support.tiers import every_nth  # noqa: E402
 
 RULES = {rule.name for rule in gpulab.rules.RULES}
@@ -184,7 +184,7 @@ def test_sixteen_times_the_samples_cost_the_matmuls_many_times_the_time(one_thre
     assert sixteen > 3 * one  # 9: the time is the work
 
 
-@pytest.mark.parametrize("dataset", [images.JpegImages, RemoteImages, Documents, CountedDocuments])
+@pytest.mark.parametrize("dataset", [images.JpegImages, RemoteImages, Documents, PrecountedDocuments])
 def test_a_dataset_can_be_sent_to_a_worker_that_is_not_a_fork(dataset):
     first, again = dataset(4), pickle.loads(pickle.dumps(dataset(4)))
     assert torch.equal(first[1][0], again[1][0])
@@ -194,9 +194,9 @@ def test_a_dataset_can_be_sent_to_a_worker_that_is_not_a_fork(dataset):
 def test_both_ways_of_decoding_audio_give_the_same_sound():
     codes = audio.clips(10)[0]
     assert torch.equal(audio.preprocess(codes), audio.preprocess_by_table(codes))
-    assert audio.decoded(0x00) == -32124 / 32768  # G.711: the loudest negative code
-    assert audio.decoded(0x80) == 32124 / 32768
-    assert audio.decoded(0xFF) == 0
+    assert audio.decode_mu_law(0x00) == -32124 / 32768  # G.711: the loudest negative code
+    assert audio.decode_mu_law(0x80) == 32124 / 32768
+    assert audio.decode_mu_law(0xFF) == 0
 
 
 def test_an_unknown_workload_is_answered_with_the_names_there_are():

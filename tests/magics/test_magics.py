@@ -9,9 +9,9 @@ from IPython.core.error import UsageError
 
 from gpulab.hardware.gpus import SPECS
 from gpulab.hardware.lookup import resolve
-from gpulab.magics.arguments import PROFILE, options, split_statement
+from gpulab.magics.arguments import PROFILE, option_choices, split_statement
 from gpulab.magics.commands import GpuProfileMagics
-from gpulab.magics.completion import following
+from gpulab.magics.completion import next_words
 from tests.support.front_end.kernel import Kernel, Reply
 
 LOOP = """
@@ -33,9 +33,9 @@ def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
 def broken(live: Kernel) -> Iterator[Kernel]:
     """A kernel for cells that break gpulab; repaired afterwards."""
     live.run("from gpulab.capture.session import Session\nfrom gpulab.magics import recording")
-    live.run("kept, kept_report = dict(vars(Session)), recording.reported")
+    live.run("kept, kept_report = dict(vars(Session)), recording.diagnosis_report")
     yield live
-    live.run("for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.reported = kept_report")
+    live.run("for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.diagnosis_report = kept_report")
 
 
 def displayed_text(reply: Reply) -> str:
@@ -65,7 +65,7 @@ def test_options_are_split_from_a_statement_that_stays_as_typed(line, expected):
 
 def test_every_option_of_the_profile_line_is_documented():
     text = GpuProfileMagics.gpuprofile.__doc__
-    assert all(option in text for option in options(PROFILE))
+    assert all(option in text for option in option_choices(PROFILE))
     assert "%%gpuprofile [options] [NAME]" in text
 
 
@@ -345,19 +345,19 @@ def test_other_lines_complete_as_ever(live):
 
 def test_a_change_is_offered_after_the_two_runs_it_lies_between(monkeypatch):
     monkeypatch.setattr("gpulab.magics.completion.runs", ["one", "two"])
-    assert "workers=" in following("gpucompare", ["one", "two"])
-    assert "workers=" not in following("gpucompare", ["one"])
+    assert "workers=" in next_words("gpucompare", ["one", "two"])
+    assert "workers=" not in next_words("gpucompare", ["one"])
 
 
 def test_an_option_is_offered_once():
-    assert "--level" not in following("gpuprofile", ["--level", "deep"])
-    assert "--level" not in following("gpuprofile", ["-l", "deep"])
-    assert "--steps" in following("gpuprofile", ["-l", "deep"])
-    assert following("gpuprofile", ["--save"]) == []
+    assert "--level" not in next_words("gpuprofile", ["--level", "deep"])
+    assert "--level" not in next_words("gpuprofile", ["-l", "deep"])
+    assert "--steps" in next_words("gpuprofile", ["-l", "deep"])
+    assert next_words("gpuprofile", ["--save"]) == []
 
 
 def test_virtual_gpus_are_offered_by_names_that_are_taken():
-    offered = following("gpuprofile", ["-g"])
+    offered = next_words("gpuprofile", ["-g"])
     assert {"t4", "h100", "a100-pcie", "rtx4090"} <= set(offered)
     assert offered[0] == "auto"
     assert [resolve(name).name for name in offered[1:]] == [each.name for each in SPECS]
@@ -395,7 +395,7 @@ def test_a_fault_of_gpulab_leaves_the_cell_alone(broken, method):
 
 
 def test_a_report_that_fails_leaves_the_run(broken):
-    broken.run("def fault(run): raise KeyError('a fault')\nrecording.reported = fault")
+    broken.run("def fault(run): raise KeyError('a fault')\nrecording.diagnosis_report = fault")
     reply = broken.run("%%gpuprofile kept_run --level sensors -o mine\n5")
     assert (reply.status, reply.value) == ("ok", "5")
     assert "%gpureport kept_run" in displayed_text(reply)
@@ -413,7 +413,7 @@ def test_an_interrupt_while_recording_starts_stops_the_cell(broken):
 
 
 def test_an_interrupt_while_the_report_is_made_keeps_run_and_value(broken):
-    broken.run("import time\ndef slow(run): print('started', flush=True); time.sleep(30)\nrecording.reported = slow")
+    broken.run("import time\ndef slow(run): print('started', flush=True); time.sleep(30)\nrecording.diagnosis_report = slow")
     reply = broken.interrupted("%%gpuprofile hurried --level sensors\n5", notebook=True)
     assert (reply.status, reply.value) == ("ok", "5")
     assert "%gpureport hurried" in displayed_text(reply)
@@ -440,10 +440,10 @@ def test_a_recording_in_a_script_and_one_by_magic_do_not_mix(live):
 def test_in_a_terminal_the_report_is_printed_and_nothing_moves():
     from IPython.core.interactiveshell import InteractiveShell
 
-    from gpulab.magics.cell_output import NOTHING, front_end
+    from gpulab.magics.cell_output import NOTHING, live_output_kind
 
     shell = InteractiveShell()
-    assert front_end(shell) == NOTHING
+    assert live_output_kind(shell) == NOTHING
 
 
 def test_a_usage_error_is_ipythons_own():

@@ -66,7 +66,7 @@ CATALOGUES = (
     Edit(
         "rules/engine/catalogue.py",
         "RULES: tuple[Rule, ...] = (\n",
-        '    Rule(ask=made_rule, about="something made up", stage=Stage.MEMORY),\n',
+        '    Rule(check=made_rule, about="something made up", stage=Stage.MEMORY),\n',
     ),
     Edit(
         "replay/rewrites/catalogue.py",

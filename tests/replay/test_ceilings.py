@@ -9,12 +9,12 @@ import pytest
 
 from gpulab.errors import RunError
 from gpulab.questions import predict
-from gpulab.questions import ready as scene_of
+from gpulab.questions import prepare_scene as scene_of
 
 torch = pytest.importorskip("torch")
 
-from gpulab.virtual.device.recorder import Recorder  # noqa: E402
-from gpulab.virtual.host.costs import Host  # noqa: E402
+from gpulab.virtual.device.recorder import OpRecorder  # noqa: E402
+from gpulab.virtual.host.costs import HostCosts  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
@@ -26,7 +26,7 @@ nn = torch.nn
 
 @pytest.fixture(autouse=True)
 def python_takes_no_time(monkeypatch):
-    monkeypatch.setattr(Recorder, "own_ns", lambda self: 0)
+    monkeypatch.setattr(OpRecorder, "take_python_ns", lambda self: 0)
 
 
 def perceptron(widths, batch, activation=nn.ReLU):
@@ -60,7 +60,7 @@ def played(gpu, make, *, half=None, tf32=False, last=False, times=1.0):
     torch.backends.cuda.matmul.allow_tf32 = tf32
     order = torch.channels_last if last else torch.contiguous_format
     try:
-        with VirtualGpu(gpu, host=Host.usual()) as device, torch.device("cuda"):
+        with VirtualGpu(gpu, host=HostCosts.reference()) as device, torch.device("cuda"):
             model, size = make(times)
             model = model.to(memory_format=order)
             optimizer = torch.optim.SGD(model.parameters())
@@ -114,7 +114,7 @@ def test_no_virtual_run_gains_more_than_its_ceiling(gpu, network_):
             stated = predict(before, change, samples=2)
         except RunError:
             continue  # as bfloat16 on a T4
-        gained = stated.work * step_ns / scene_of(played(gpu, NETWORKS[network_], **apply)).step_ns
+        gained = stated.work_factor * step_ns / scene_of(played(gpu, NETWORKS[network_], **apply)).step_ns
         assert gained <= stated.bound * ROUNDING, f"{change}: {gained:.2f}x, at most {stated.bound:.2f}x was stated"
         assert stated.speedup <= stated.bound * ROUNDING
         checked += 1

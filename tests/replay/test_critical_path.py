@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
-from gpulab.replay.critical_path import BETWEEN, critical_path, levers, shorter
-from gpulab.replay.sweep import swept
-from gpulab.tables import Kind
+from gpulab.replay.critical_path import KIND_LABELS, critical_path, scale_kind, shortening_gains
+from gpulab.replay.sweep import sweep
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, graph, loops, run_like
 from tests.support.tiers import examples
@@ -22,7 +22,7 @@ TWO_STREAMS = [Call(host_us=10.0, kernel_us=20.0), Call(host_us=10.0, kernel_us=
 
 
 def timed(run):
-    return swept(graph(run))
+    return sweep(graph(run))
 
 
 calls = loops((7, 7, 7, 8))
@@ -34,8 +34,8 @@ def check(path):
         assert before.end_ns == after.start_ns
     assert all(each.dur_ns > 0 for each in path.segments)
     assert sum(path.by_kind.values()) == path.step_ns
-    lengths = path.timed.device_steps_ns if path.paced_by == "device" else path.timed.host_steps_ns
-    if path.timed.graph.steps.found_by != "whole run":
+    lengths = path.schedule.device_steps_ns if path.bound_by == "device" else path.schedule.host_steps_ns
+    if path.timed.graph.steps.detected_by != "whole run":
         assert path.step_ns == pytest.approx(float(lengths[path.step]), abs=2)
 
 
@@ -45,8 +45,8 @@ def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
     base = timed(run_like(loop)).graph
     changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(call_ns=base.host.call_ns * host)
     changed = changed.scaled_before(dict.fromkeys(changed.host.before_ns, host))
-    for step in (None, *range(len(base.step_first))):
-        check(critical_path(swept(changed), step))
+    for step in (None, *range(len(base.step_start_node))):
+        check(critical_path(sweep(changed), step))
 
 
 @examples(60)
@@ -59,12 +59,12 @@ def test_a_path_does_not_get_shorter_by_more_than_what_is_taken_from_it(loop, le
     off = np.array([work not in on_path for work in range(len(base.graph.device))])
     dur = np.where(off, base.graph.device.dur_ns * left, base.graph.device.dur_ns)
     begin = path.segments[0].start_ns
-    then = swept(base.graph.with_device(dur_ns=dur))
+    then = sweep(base.graph.with_device(dur_ns=dur))
     last = path.segments[-1]
-    end = then.device_end_ns[last.index] if last.on_device else then.ends_ns[base.graph.step_last[path.step]]
+    end = then.device_end_ns[last.index] if last.on_device else then.node_end_ns[base.graph.step_last[path.step]]
     # Where it ends moves by no more than where it begins does.
     moved_ns = path.segments[-1].end_ns - end
-    started = begin - min(then.ends_ns[base.graph.step_first[path.step]], begin)
+    started = begin - min(then.node_end_ns[base.graph.step_first[path.step]], begin)
     assert moved_ns <= max(started, 0.0) + off_before(base, path, off, left) + 2
 
 
@@ -101,7 +101,7 @@ def test_of_two_streams_the_slower_one_decides():
 def test_on_a_cpu_the_path_is_the_track_itself():
     events, marks, at = [], [], 0.0
     for _ in range(10):
-        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 30.0, 20.0)]
+        events += [loader_call(at, 30.0), event(EventKind.OP, "aten::mm", at + 30.0, 20.0)]
         marks.append(mark(at, 30.0))
         at += 50.0
     path = critical_path(timed(run_of(events, marks=marks, loaders=[NO_WORKERS])))
@@ -113,17 +113,17 @@ def test_what_would_shorten_it_is_replayed_not_read_off_the_path():
     balanced = [Call(loads_us=600.0), *[Call(host_us=10.0, kernel_us=59.0)] * 10]
     base = timed(run_like(balanced, steps=20))
     path = critical_path(base)
-    gains = {lever.kind: lever for lever in levers(base, path)}
+    gains = {lever.kind: lever for lever in shortening_gains(base, path)}
     for lever in gains.values():
         assert 0 <= lever.tenth_ns <= lever.all_ns + 1
-        assert lever.all_ns <= base.own_ns
+        assert lever.all_ns <= base.host_device_step_ns
     # Host and GPU take the same time: taking away all of the one leaves the other.
     assert max(lever.all_ns for lever in gains.values()) < 0.2 * base.own_ns
 
 
 def test_a_tenth_less_of_what_decides_alone_gives_a_tenth_of_it():
     base = timed(run_like(GPU_BOUND, steps=12))
-    (best, *_) = levers(base, critical_path(base))
+    (best, *_) = shortening_gains(base, critical_path(base))
     assert best.kind == "matmul"
     assert best.tenth_ns == pytest.approx(0.1 * 30 * 60_000, rel=0.02)
 
@@ -132,9 +132,9 @@ def test_a_tenth_less_of_what_decides_alone_gives_a_tenth_of_it():
 def test_less_of_a_kind_never_makes_a_step_longer(kind):
     for loop in (LAUNCH_BOUND, GPU_BOUND, LOADING):
         base = timed(run_like(loop, steps=12))
-        lengths = [swept(shorter(base.graph, kind, left)).own_ns for left in (0.0, 0.5, 1.0)]
+        lengths = [sweep(scale_kind(base.graph, kind, left)).host_device_step_ns for left in (0.0, 0.5, 1.0)]
         assert lengths[0] <= lengths[1] + 1 <= lengths[2] + 2
-        assert lengths[2] == base.own_ns
+        assert lengths[2] == base.host_device_step_ns
 
 
 # Real runs.
@@ -157,13 +157,13 @@ def test_the_path_of_a_real_run_goes_through_what_it_is_known_to_be_bound_by(nam
     check(path)
     kinds, share = EXPECTED[name]
     assert sum(ns for kind, ns in path.by_kind.items() if kind in kinds) > share * path.step_ns
-    assert set(path.by_kind) <= {part.key for part in base.graph.ledger.parts} | set(BETWEEN)
+    assert set(path.by_kind) <= {part.key for part in base.graph.ledger.parts} | set(KIND_LABELS)
 
 
 def test_the_first_resnet_run_waits_for_data_first_and_its_kernels_have_time_to_spare(recorded):
     base = timed(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
     path = critical_path(base)
     assert next(iter(path.by_kind)) == "loader"
-    gains = {lever.kind: lever for lever in levers(base, path)}
+    gains = {lever.kind: lever for lever in shortening_gains(base, path)}
     assert next(iter(gains)) == "loader"
     assert "matmul" not in gains or gains["matmul"].all_ns < 0.01 * base.own_ns

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpulab.replay.quality import UNSURE_FRAC, quality
+from gpulab.replay.quality import MAX_STEP_ERROR, assess_quality
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from tests.support.runs.made_networks import SGEMM, Kernel, network, ready
+from tests.support.runs.made_networks import SGEMM, Kernel, network, replay_scene
 
 LOOP = [*[Kernel(SGEMM, 300, host_us=40)] * 10, Kernel("", 0, waits=True)]
 
 
 def uneven(source):
     """A graph whose few steps vary as much as those of a short run on a busy machine."""
-    graph = ready(network(LOOP, count=5)).graph
+    graph = replay_scene(network(LOOP, count=5)).graph
     steps = graph.steps
     longer = np.where(np.arange(len(steps)) % 2, steps.dur_ns * 2, steps.dur_ns)
     run = replace(graph.run, source=replace(graph.run.source, how=source))
@@ -23,9 +23,9 @@ def uneven(source):
 
 @pytest.mark.parametrize(("source", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
 def test_uneven_steps_are_refused_unless_they_are_virtual(source, refuses):
-    result = quality(uneven(source))
-    assert result.step_error > UNSURE_FRAC
-    assert (result.refusal is not None) == refuses
+    result = assess_quality(uneven(source))
+    assert result.step_error > MAX_STEP_ERROR
+    assert (result.refusal_reason is not None) == refuses
     assert result.widening > 1 + result.step_error / 2 - 1e-9, "without a refusal, the range is wider"
 
 

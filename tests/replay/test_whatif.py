@@ -9,13 +9,13 @@ import pytest
 import gpulab
 from gpulab.errors import RunError
 from gpulab.questions import predict as asked
-from gpulab.questions import ready
+from gpulab.questions import prepare_scene
 from gpulab.replay import parsing
-from gpulab.replay.prediction import predict, untold
-from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
+from gpulab.replay.prediction import predict, refusal_reason
+from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.rewrites.catalogue import REWRITES
-from gpulab.replay.sweep import swept
-from gpulab.tables import Kind
+from gpulab.replay.sweep import sweep
+from gpulab.tables import EventKind
 from gpulab.views.rule_page import page as rule_page
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, run_like
@@ -54,8 +54,8 @@ def page_text(text):
 def on_a_cpu():
     events, marks, at = [], [], 0.0
     for _ in range(60):
-        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 31.0, 9.0)]
-        events += [event(Kind.OP, "aten::add", at + 41.0 + number * 0.01, 0.006) for number in range(200)]
+        events += [loader_call(at, 30.0), event(EventKind.OP, "aten::mm", at + 31.0, 9.0)]
+        events += [event(EventKind.OP, "aten::add", at + 41.0 + number * 0.01, 0.006) for number in range(200)]
         marks.append(mark(at, 30.0, cpu_ms=20.0))
         at += 50.0
     return run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(at * 0.4, at * 0.9)])
@@ -63,7 +63,7 @@ def on_a_cpu():
 
 def made_scenes():
     loop = [Call(loads_us=900.0), *[Call(host_us=20.0, kernel_us=40.0)] * 30, Call(waits=True), Call(host_us=400.0)]
-    return {"gpu": ready(run_like(loop, steps=10)), "cpu": ready(on_a_cpu())}
+    return {"gpu": prepare_scene(run_like(loop, steps=10)), "cpu": prepare_scene(on_a_cpu())}
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +72,19 @@ def scenes(shared):
     for name in TRACES:
         path = shared / "traces" / f"{name}.json.gz"
         if path.exists():
-            real[name] = ready(gpulab.load(path))
+            real[name] = prepare_scene(gpulab.load(path))
     return {**made_scenes(), **real}
 
 
 def chosen(name):
     rewrite = next(each for each in REWRITES if each.name == name)
-    value = rewrite.usual if rewrite.usual is not None else VALUES[name]
-    return Chosen(rewrite, value)
+    value = rewrite.default if rewrite.default is not None else VALUES[name]
+    return Change(rewrite, value)
 
 
 def told(scenes, name):
     """The scenes that can tell of a change."""
-    return [(place, scene) for place, scene in scenes.items() if untold(scene, (chosen(name),)) is None]
+    return [(place, scene) for place, scene in scenes.items() if refusal_reason(scene, (chosen(name),)) is None]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,8 +94,8 @@ def test_a_change_has_a_page_a_grade_and_words(name):
     assert len(page.split()) > 12
     assert rewrite.grade in GRADES
     assert rewrite.about
-    assert rewrite.ceiling_means
-    assert bool(rewrite.takes) == (rewrite.parse is not None)
+    assert rewrite.bound_label
+    assert bool(rewrite.value_help) == (rewrite.parse is not None)
     page_shown = page_text(rule_page(name))
     for part in re.split(r"Models: |Priced from: |Cannot know: ", page_text(page)):
         assert part.strip().rstrip(".")[1:] in page_shown  # a sentence begins with a capital
@@ -121,9 +121,9 @@ def test_a_prediction_is_a_range_around_a_middle_above_a_bound(name, scenes):
 def test_no_draw_of_a_change_beats_its_bound(name, scenes):
     for place, scene in told(scenes, name):
         one = chosen(name)
-        ceiling = swept(one.rewrite.ceiling(scene.graph, one.value)).step_ns
-        for draw in (Draw(otherwise=0.0), MIDDLE, Draw(otherwise=1.0), Draw(seed=1)):
-            assert swept(one.rewrite.edit(scene.graph, one.value, draw)).step_ns >= ceiling / SLACK, (place, draw)
+        ceiling = sweep(one.rewrite.best_case(scene.graph, one.value)).step_ns
+        for draw in (Draw(default_position=0.0), MIDDLE, Draw(default_position=1.0), Draw(seed=1)):
+            assert sweep(one.rewrite.edit(scene.graph, one.value, draw)).step_ns >= ceiling / SLACK, (place, draw)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,7 +131,8 @@ def test_a_worse_draw_never_gives_a_shorter_step(name, scenes):
     for place, scene in told(scenes, name):
         one = chosen(name)
         lengths = [
-            swept(one.rewrite.edit(scene.graph, one.value, Draw(otherwise=at))).step_ns for at in (0.0, 0.25, 0.5, 1.0)
+            sweep(one.rewrite.edit(scene.graph, one.value, Draw(default_position=at))).step_ns
+            for at in (0.0, 0.25, 0.5, 1.0)
         ]
         assert all(low <= SLACK * high for low, high in itertools.pairwise(lengths)), (place, lengths)
 
@@ -139,10 +140,10 @@ def test_a_worse_draw_never_gives_a_shorter_step(name, scenes):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_change_leaves_the_graph_it_was_given_as_it_was(name, scenes):
     for _, scene in told(scenes, name):
-        before = swept(scene.graph).step_ns
+        before = sweep(scene.graph).step_ns
         one = chosen(name)
         one.rewrite.edit(scene.graph, one.value, MIDDLE)
-        assert swept(scene.graph).step_ns == before
+        assert sweep(scene.graph).step_ns == before
 
 
 @pytest.mark.parametrize("name", [each.name for each in REWRITES if each.grade == "A"])
@@ -150,7 +151,7 @@ def test_taking_something_away_never_makes_a_step_longer(name, scenes):
     for place, scene in told(scenes, name):
         one = chosen(name)
         edited = one.rewrite.edit(scene.graph, one.value, MIDDLE)
-        assert swept(edited).step_ns <= SLACK * swept(scene.graph).step_ns, place
+        assert sweep(edited).step_ns <= SLACK * sweep(scene.graph).step_ns, place
 
 
 def test_no_change_is_no_change(scenes):
@@ -162,18 +163,20 @@ def test_no_change_is_no_change(scenes):
 
 def test_the_order_in_which_changes_are_asked_for_does_not_matter(scenes):
     scene = scenes["gpu"]
-    able = [name for name in NAMES if untold(scene, (chosen(name),)) is None and name not in ("batch", "sync_every")]
+    able = [
+        name for name in NAMES if refusal_reason(scene, (chosen(name),)) is None and name not in ("batch", "sync_every")
+    ]
     texts = [name if chosen(name).rewrite.usual is not None else f"{name}={VALUES[name]}" for name in able]
     for one, other in itertools.combinations(texts, 2):
-        forth = predict(scene, parsing.chosen(f"{one} {other}"), samples=2)
-        back = predict(scene, parsing.chosen(f"{other}, {one}"), samples=2)
+        forth = predict(scene, parsing.parse_changes(f"{one} {other}"), samples=2)
+        back = predict(scene, parsing.parse_changes(f"{other}, {one}"), samples=2)
         assert (forth.likely_ns, forth.best_ns, forth.worst_ns) == (back.likely_ns, back.best_ns, back.worst_ns)
 
 
 def test_changes_together_are_replayed_together_and_stay_above_their_common_bound(scenes):
     scene = scenes["gpu"]
-    both = predict(scene, parsing.chosen("free_input instant_gpu"))
-    one, other = (predict(scene, parsing.chosen(name)) for name in ("free_input", "instant_gpu"))
+    both = predict(scene, parsing.parse_changes("free_input instant_gpu"))
+    one, other = (predict(scene, parsing.parse_changes(name)) for name in ("free_input", "instant_gpu"))
     assert both.likely_ns <= min(one.likely_ns, other.likely_ns)
     assert both.speedup <= both.bound
     assert both.speedup != pytest.approx(one.speedup * other.speedup, rel=0.01)
@@ -182,7 +185,7 @@ def test_changes_together_are_replayed_together_and_stay_above_their_common_boun
 def test_both_floors_at_once_leave_next_to_nothing(scenes):
     for place in ("gpu", *TRACES):
         if place in scenes:
-            prediction = predict(scenes[place], parsing.chosen("instant_gpu instant_host"))
+            prediction = predict(scenes[place], parsing.parse_changes("instant_gpu instant_host"))
             assert prediction.likely_ns < 0.2 * prediction.step_ns
 
 
@@ -200,7 +203,7 @@ def test_both_floors_at_once_leave_next_to_nothing(scenes):
     ],
 )
 def test_changes_may_be_separated_by_commas_or_spaces(typed, meant):
-    assert [str(each) for each in parsing.chosen(typed)] == meant
+    assert [str(each) for each in parsing.parse_changes(typed)] == meant
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,7 @@ def test_changes_may_be_separated_by_commas_or_spaces(typed, meant):
 )
 def test_invalid_input_is_an_error_with_a_fix(typed, why, fix):
     with pytest.raises(RunError) as error:
-        parsing.chosen(typed)
+        parsing.parse_changes(typed)
     assert why in error.value.why
     assert fix in error.value.fix
 

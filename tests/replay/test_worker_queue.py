@@ -4,16 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.replay.worker_queue import batch_ns, demanded_ns, needed, with_workers, worth_having
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.worker_queue import (
+    batch_time_ns,
+    cpu_time_per_step_ns,
+    predict_workers,
+    recommended_workers,
+    workers_to_keep_up,
+)
 
 MS = 1_000_000
 
 
 def feeding(fetch, rest, fetch_cpu=None, rest_cpu=None):
-    return Feeding(
+    return LoadingCost(
         workers=0,
-        setup=None,
+        loader=None,
         step_ns=(fetch + rest) * MS,
         fetch_ns=fetch * MS,
         traced_fetch_ns=fetch * MS,
@@ -24,35 +30,35 @@ def feeding(fetch, rest, fetch_cpu=None, rest_cpu=None):
 
 
 def test_items_that_wait_are_limited_by_the_model_once_there_are_workers_enough():
-    prediction = with_workers(feeding(40, 20, fetch_cpu=1, rest_cpu=20), 4, cores=2)
+    prediction = predict_workers(feeding(40, 20, fetch_cpu=1, rest_cpu=20), 4, cores=2)
     assert (prediction.best_ns, prediction.limit) == (20 * MS, "the model")
 
 
 def test_too_few_workers_are_the_limit_themselves():
-    prediction = with_workers(feeding(90, 10, fetch_cpu=1, rest_cpu=10), 2, cores=16)
+    prediction = predict_workers(feeding(90, 10, fetch_cpu=1, rest_cpu=10), 2, cores=16)
     assert (prediction.best_ns, prediction.limit) == (45 * MS, "the workers")
 
 
 def test_items_that_compute_are_limited_by_the_cores():
-    prediction = with_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=40), 2, cores=2)
+    prediction = predict_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=40), 2, cores=2)
     assert (prediction.best_ns, prediction.limit) == (40 * MS, "the cores")
 
 
 def test_on_one_core_workers_give_nothing():
-    prediction = with_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=20), 1, cores=1)
+    prediction = predict_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=20), 1, cores=1)
     assert prediction.best_ns == prediction.worst_ns == 60 * MS
 
 
 def test_the_models_own_threads_make_the_gain_on_full_cores_uncertain():
     costs = feeding(40, 20, fetch_cpu=40, rest_cpu=40)
-    alone, crowded = with_workers(costs, 2, 2.0, threads=1), with_workers(costs, 2, 2.0, threads=2)
+    alone, crowded = predict_workers(costs, 2, 2.0, threads=1), predict_workers(costs, 2, 2.0, threads=2)
     assert crowded.best_ns == alone.best_ns
     assert crowded.worst_ns > alone.worst_ns
-    assert with_workers(costs, 2, 8.0, threads=2).worst_ns == with_workers(costs, 2, 8.0).worst_ns
+    assert predict_workers(costs, 2, 8.0, threads=2).worst_ns == predict_workers(costs, 2, 8.0).worst_ns
 
 
 def test_unknown_cores_are_not_counted():
-    assert with_workers(feeding(40, 20), 4, cores=None).limit == "the model"
+    assert predict_workers(feeding(40, 20), 4, cores=None).limit == "the model"
 
 
 @given(
@@ -65,7 +71,7 @@ def test_unknown_cores_are_not_counted():
 )
 def test_a_prediction_is_a_range_between_the_floor_and_the_step(fetch, rest, fetch_cpu, rest_cpu, workers, cores):
     costs = feeding(fetch, rest, min(fetch, fetch_cpu), rest_cpu)
-    prediction = with_workers(costs, workers, cores)
+    prediction = predict_workers(costs, workers, cores)
     assert 0 < prediction.floor_ns <= prediction.best_ns <= prediction.worst_ns <= costs.step_ns
     assert prediction.floor_ns <= costs.rest_ns
 
@@ -81,14 +87,14 @@ def test_a_prediction_is_a_range_between_the_floor_and_the_step(fetch, rest, fet
     ],
 )
 def test_how_many_workers_to_start_with(costs, cores, count):
-    assert worth_having(costs, cores) == count
+    assert recommended_workers(costs, cores) == count
 
 
 def late(workers, step, exposed, worker_cpu=None, rest_cpu=None):
     """Workers that the main process waits for in every step."""
-    return Feeding(
+    return LoadingCost(
         workers=workers,
-        setup=None,
+        loader=None,
         step_ns=step * MS,
         fetch_ns=exposed * MS,
         traced_fetch_ns=exposed * MS,
@@ -99,8 +105,8 @@ def late(workers, step, exposed, worker_cpu=None, rest_cpu=None):
 
 
 def test_workers_that_are_late_are_never_idle_so_a_batch_keeps_one_for_as_many_steps_as_there_are():
-    assert batch_ns(late(2, step=50, exposed=30)) == 100 * MS
-    assert batch_ns(feeding(40, 20)) == 40 * MS, "without workers the main process builds it"
+    assert batch_time_ns(late(2, step=50, exposed=30)) == 100 * MS
+    assert batch_time_ns(feeding(40, 20)) == 40 * MS, "without workers the main process builds it"
 
 
 @pytest.mark.parametrize(
@@ -112,13 +118,13 @@ def test_workers_that_are_late_are_never_idle_so_a_batch_keeps_one_for_as_many_s
     ],
 )
 def test_as_many_workers_are_needed_as_give_a_batch_whenever_the_model_could_take_one(costs, count):
-    assert needed(costs) == count
-    assert with_workers(costs, count, cores=None).limit == "the model"
+    assert workers_to_keep_up(costs) == count
+    assert predict_workers(costs, count, cores=None).limit == "the model"
 
 
 def test_more_workers_that_compute_are_limited_by_the_cores_that_their_batches_need():
     costs = late(2, step=100, exposed=40, worker_cpu=150, rest_cpu=50)
-    assert demanded_ns(costs) == 200 * MS
-    assert with_workers(costs, 4, cores=2.5).best_ns == 80 * MS
-    assert with_workers(costs, 4, cores=2.5).limit == "the cores"
-    assert demanded_ns(late(2, step=100, exposed=40)) is None
+    assert cpu_time_per_step_ns(costs) == 200 * MS
+    assert predict_workers(costs, 4, cores=2.5).best_ns == 80 * MS
+    assert predict_workers(costs, 4, cores=2.5).limit == "the cores"
+    assert cpu_time_per_step_ns(late(2, step=100, exposed=40)) is None

@@ -55,7 +55,7 @@ def test_a_case_provokes_its_rule(rule, make):
     assert finding.confidence in (CERTAIN, LIKELY, SUSPECT)
     assert not finding.lesson or (NOTEBOOKS / f"{finding.lesson}.ipynb").exists()
     assert finding.topic == TOPICS[rule]
-    assert finding.fix or finding.advice or finding.aside
+    assert finding.fix or finding.advice or finding.informs_only
     if finding.gain is not None:
         gain = finding.gain
         assert 0 < gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
@@ -78,6 +78,6 @@ def test_a_near_miss_spares_the_rule(rule, make):
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_the_docstring_of_a_rule_is_its_page(rule):
-    page = inspect.getdoc(rule.ask)
+    page = inspect.getdoc(rule.check)
     for heading in ("Proof:", "Confused with:", "What to do:"):
         assert heading in " ".join(page.split())

@@ -11,22 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
-from gpulab.analysis.ranks.collectives import KINDS, buckets, collectives, exposed, kind_of
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.intervals import intersect, merged, subtract
+from gpulab.analysis.ranks.collectives import (
+    KINDS,
+    all_reduce_buckets,
+    collective_kind,
+    collectives,
+    exposed_collective_time,
+)
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.intervals import intersect, subtract, union_of
 from gpulab.rules import diagnose
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module
-from tests.support.runs.made_runs import MS, collective, event, moving, rank_of, stepped
+from tests.support.runs.made_runs import MS, collective, collective_columns, event, rank_of, stepped
 
 EXPOSED, SMALL = case_module("exposed_communication"), case_module("small_buckets")
 REDUCE = EXPOSED.REDUCE
 
 
 def analysed(analysis, run):
-    detected_steps = steps(run)
-    return analysis(run, detected_steps, ledger(run, detected_steps))
+    detected_steps = find_steps(run)
+    return analysis(run, detected_steps, build_ledger(run, detected_steps))
 
 
 def finding(rule, run):
@@ -54,7 +60,7 @@ def finding(rule, run):
     ],
 )
 def test_the_kind_of_a_collective_is_read_from_its_name(name, kind):
-    assert kind_of(name) == kind
+    assert collective_kind(name) == kind
 
 
 def test_the_name_from_the_backend_takes_precedence_over_the_kernel_name():
@@ -64,13 +70,13 @@ def test_the_name_from_the_backend_takes_precedence_over_the_kernel_name():
 
 def test_a_generic_kernel_gets_the_kind_with_most_of_the_recorded_time():
     def step(at):
-        recorded_move = moving(1000, dtype="BFloat16") if at >= 300 else None
+        recorded_move = collective_columns(1000, dtype="BFloat16") if at >= 300 else None
         return [
             collective("ncclDevKernel_Generic(x)", at + 60, 30, moves=recorded_move),
-            collective("ncclDevKernel_Generic(x)", at + 92, 1, moves=moving(9, collective="broadcast")),
+            collective("ncclDevKernel_Generic(x)", at + 92, 1, moves=collective_columns(9, collective="broadcast")),
         ]
 
-    result = analysed(collectives, rank_of(stepped(lambda at: [event(Kind.KERNEL, "gemm", at, 60), *step(at)])))
+    result = analysed(collectives, rank_of(stepped(lambda at: [event(EventKind.KERNEL, "gemm", at, 60), *step(at)])))
     assert [KINDS[kind] for kind in result.kind.tolist()] == ["all-reduce", "broadcast"] * 6
 
 
@@ -78,7 +84,7 @@ def test_a_generic_kernel_gets_the_kind_with_most_of_the_recorded_time():
     ("dtype", "size"), [("Float", 4), ("BFloat16", 2), ("Half", 2), ("Long", 8), ("Byte", 1), ("Strange", None)]
 )
 def test_sizes_are_elements_times_the_size_of_their_type(dtype, size):
-    run = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(1000, dtype=dtype))])
+    run = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=collective_columns(1000, dtype=dtype))])
     assert set(analysed(collectives, run).bytes.tolist()) == {-1 if size is None else 1000 * size}
 
 
@@ -90,15 +96,15 @@ def test_exposed_time_agrees_with_the_ledger_and_is_within_the_collective(talks,
     def step(at):
         return [
             *(collective(REDUCE, at + start, dur, stream=21 + index) for index, (start, dur, _) in enumerate(talks)),
-            *(event(Kind.KERNEL, "gemm", at + start, dur) for start, dur in computes),
+            *(event(EventKind.KERNEL, "gemm", at + start, dur) for start, dur in computes),
         ]
 
     run = rank_of(stepped(step, step_ms=120))
     result = analysed(collectives, run)
-    book = ledger(run, steps(run))
+    book = build_ledger(run, find_steps(run))
     assert (result.exposed_ns <= result.dur_ns).all()
     assert (result.exposed_ns[~result.interior] == 0).all()
-    kernels = merged(book.spans["matmul"], book.spans["kernels"])
+    kernels = union_of(book.spans["matmul"], book.spans["kernels"])
     for start, dur, exposed_ns in zip(result.start_ns, result.dur_ns, result.exposed_ns, strict=True):
         collective_span = gpulab_spans(start, start + dur)
         in_interior = intersect(collective_span, gpulab_spans(120 * MS, 600 * MS))
@@ -114,9 +120,9 @@ def gpulab_spans(start, end):
 def test_exposed_communication_is_split_by_kind():
     def talks(at):
         gather = collective("ncclDevKernel_AllGather_RING_LL(x)", at + 80, 10)
-        return [collective(REDUCE, at + 50, 25, moves=moving(90_000_000)), gather]
+        return [collective(REDUCE, at + 50, 25, moves=collective_columns(90_000_000)), gather]
 
-    result = analysed(exposed, EXPOSED.training(talks))
+    result = analysed(exposed_collective_time, EXPOSED.training(talks))
     assert result.exposed_ns == 25 * MS
     assert dict(result.by_kind) == {"all-reduce": 15 * MS, "all-gather": 10 * MS}
     assert result.hidden_frac == pytest.approx(10 / 35)
@@ -127,7 +133,7 @@ def test_exposed_communication_is_split_by_kind():
 def test_only_a_huge_bucket_is_split():
     huge = EXPOSED.provoked_by_all_reduces_after_the_backward_pass()
     assert "bucket_cap_mb=25" in finding("exposed_communication", huge).fix
-    usual = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(6_000_000))])
+    usual = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=collective_columns(6_000_000))])
     assert "bucket_cap_mb" not in finding("exposed_communication", usual).fix
 
 
@@ -177,11 +183,13 @@ def test_small_buckets_mask_exposed_communication():
     rules = [each.rule for each in diagnosis.findings]
     assert "small_buckets" in rules
     assert "exposed_communication" not in rules
-    assert ("exposed_communication", "small_buckets") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert ("exposed_communication", "small_buckets") in [
+        (each.finding.rule, each.explained_by) for each in diagnosis.masked
+    ]
 
 
 def test_bucket_sizes_are_per_step():
-    result = analysed(buckets, SMALL.provoked_by_a_hundred_small_buckets())
+    result = analysed(all_reduce_buckets, SMALL.provoked_by_a_hundred_small_buckets())
     assert (result.per_step, result.small_per_step) == (100, 100)
     assert (result.median_bytes, result.total_bytes) == (120_000, 12_000_000)
     assert result.small_exposed_ns == 20 * MS
@@ -189,7 +197,7 @@ def test_bucket_sizes_are_per_step():
 
 def test_small_buckets_are_not_judged_without_sizes():
     unjudged = {each.rule: each for each in diagnose(SMALL.spared_as_sizes_are_not_told()).unjudged}
-    assert "sizes" in unjudged["small_buckets"].why
+    assert "sizes" in unjudged["small_buckets"].reason
 
 
 def test_communication_of_another_gpu_in_the_trace_is_not_counted():
@@ -282,7 +290,7 @@ def test_the_a100_trace_has_exposed_all_to_all_communication(read):
     first = diagnosis.first
     assert first.rule == "exposed_communication"
     assert first.confidence == "certain"
-    assert diagnosis.ledger.share("communication") == pytest.approx(0.19, abs=0.01)
+    assert diagnosis.ledger.typical_frac("communication") == pytest.approx(0.19, abs=0.01)
     assert "all-to-all" in diagnosis.verdict
     assert "all_to_all_single" in first.fix
 
@@ -290,7 +298,7 @@ def test_the_a100_trace_has_exposed_all_to_all_communication(read):
 def test_nccl_takes_more_than_a_third_of_kernel_time_on_the_a100(read):
     run = read("a100_ddp_8ranks_rank")
     rows = run.event_rows
-    kernels = rows["dur_ns"][np.isin(rows["kind"], (Kind.KERNEL, Kind.COLLECTIVE))].sum()
+    kernels = rows["dur_ns"][np.isin(rows["kind"], (EventKind.KERNEL, EventKind.COLLECTIVE))].sum()
     assert analysed(collectives, run).dur_ns.sum() / kernels == pytest.approx(0.366, abs=0.01)
 
 
@@ -298,7 +306,7 @@ def test_multimem_all_reduces_are_recognised_on_the_b200(read):
     run = read("b200_eager")
     result = analysed(collectives, run)
     rows = run.event_rows
-    work = rows["dur_ns"][rows["kind"] >= Kind.KERNEL].sum()
+    work = rows["dur_ns"][rows["kind"] >= EventKind.KERNEL].sum()
     assert result.dur_ns.sum() / work == pytest.approx(0.195, abs=0.02)
     assert {KINDS[kind] for kind in result.kind.tolist()} == {"all-reduce", "all-gather"}
     assert finding("exposed_communication", run) is None  # 2.5 % of the time: the GPU is idle for most of it

@@ -7,21 +7,21 @@ import pytest
 
 import gpulab
 from gpulab.analysis.copies.host_to_device import transfers
-from gpulab.analysis.host.syncs import holders, host_waits
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.host.syncs import containing_operators, host_waits
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module, functions
-from tests.support.runs.made_runs import MS, event, launched, on_gpu, run_of, stepped
+from tests.support.runs.made_runs import MS, event, launched_kernel, on_gpu, run_of, stepped
 
 RESNET = "v100_resnet50_workers{}.json.gz"
 
 
 def analysed(analysis, run):
-    detected_steps = steps(run)
-    return analysis(run, detected_steps, ledger(run, detected_steps))
+    detected_steps = find_steps(run)
+    return analysis(run, detected_steps, build_ledger(run, detected_steps))
 
 
 def finding(run, rule):
@@ -48,7 +48,7 @@ def test_resnet_with_workers_copies_from_pageable_memory_with_a_small_bound(reco
 
 def test_copies_of_one_percent_of_a_step_are_not_reported(recorded):
     run = gpulab.load(recorded(RESNET.format(0)))
-    assert analysed(transfers, run).pageable.exposed_ns < 0.02 * steps(run).traced_ns
+    assert analysed(transfers, run).pageable.exposed_ns < 0.02 * find_steps(run).traced_ns
     assert "pageable_copies" not in [each.rule for each in diagnose(run).findings]
 
 
@@ -78,14 +78,14 @@ def test_the_profilers_own_synchronisation_is_not_reported(shared):
 
 
 def test_a_call_belongs_to_the_operator_of_its_thread_that_is_open_at_its_start():
-    ops = [event(Kind.OP, "aten::item", 20, 10), event(Kind.OP, "aten::item", 0, 10)]
-    ops.append(event(Kind.OP, "aten::item", 5, 20, thread=1))
-    calls = [event(Kind.SYNC, "cudaStreamSynchronize", at, 1, thread=thread) for at, thread in ((5, 0), (15, 0))]
+    ops = [event(EventKind.OP, "aten::item", 20, 10), event(EventKind.OP, "aten::item", 0, 10)]
+    ops.append(event(EventKind.OP, "aten::item", 5, 20, thread=1))
+    calls = [event(EventKind.SYNC, "cudaStreamSynchronize", at, 1, thread=thread) for at, thread in ((5, 0), (15, 0))]
     calls += [
-        event(Kind.SYNC, "cudaStreamSynchronize", at, 1, thread=thread) for at, thread in ((25, 0), (8, 1), (4, 1))
+        event(EventKind.SYNC, "cudaStreamSynchronize", at, 1, thread=thread) for at, thread in ((25, 0), (8, 1), (4, 1))
     ]
     rows = run_of([*ops, *calls]).event_rows
-    assert holders(rows.of_kind(Kind.OP), rows.of_kind(Kind.SYNC)).tolist() == [1, -1, 0, 2, -1]
+    assert containing_operators(rows.of_kind(EventKind.OP), rows.of_kind(EventKind.SYNC)).tolist() == [1, -1, 0, 2, -1]
 
 
 def test_two_calls_of_one_operator_are_one_wait():
@@ -97,8 +97,8 @@ def test_two_calls_of_one_operator_are_one_wait():
 
 def test_overlap_of_a_copy_with_kernels_is_a_fraction():
     def step(at):
-        copy = event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at, 40, correlation=round(at), stream=14)
-        return [copy, event(Kind.KERNEL, "ampere_sgemm", at + 30, 70)]
+        copy = event(EventKind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at, 40, correlation=round(at), stream=14)
+        return [copy, event(EventKind.KERNEL, "ampere_sgemm", at + 30, 70)]
 
     copies = analysed(transfers, run_of(stepped(step))).pinned
     assert copies.hidden_frac == pytest.approx(0.25)
@@ -111,11 +111,11 @@ def test_the_gain_of_pinning_depends_on_the_link():
     def step(at):
         number = round(at)
         return [
-            event(Kind.OP, "aten::copy_", at, 19),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 18.5, correlation=number + 1),
-            event(Kind.MEMCPY, pageable, at + 0.5, 18, correlation=number + 1, size=64_000_000),
-            *launched("ampere_sgemm", at + 20, 79, number=number + 2),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 20.1, 78.92),
+            event(EventKind.OP, "aten::copy_", at, 19),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, 18.5, correlation=number + 1),
+            event(EventKind.MEMCPY, pageable, at + 0.5, 18, correlation=number + 1, size=64_000_000),
+            *launched_kernel("ampere_sgemm", at + 20, 79, number=number + 2),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 20.1, 78.92),
         ]
 
     def gain(generation):
@@ -130,18 +130,30 @@ def test_tensor_creation_on_the_cpu_masks_dispatch_bound():
     def step(at):
         number = round(at)
         events = [
-            event(Kind.OP, "aten::normal_", at + 1, 50),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 51.1, 5, correlation=number),
-            event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 51.2, 4.8, correlation=number, size=16_000_000),
+            event(EventKind.OP, "aten::normal_", at + 1, 50),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 51.1, 5, correlation=number),
+            event(
+                EventKind.MEMCPY,
+                "Memcpy HtoD (Pageable -> Device)",
+                at + 51.2,
+                4.8,
+                correlation=number,
+                size=16_000_000,
+            ),
         ]
         small = [(at + 57 + 2 * index, index) for index in range(20)]
-        events += [event(Kind.OP, "aten::add", start, 1.9) for start, _ in small]
-        events += [event(Kind.LAUNCH, "cudaLaunchKernel", start, 0.01) for start, _ in small]
-        return [*events, *(event(Kind.KERNEL, "vectorized_elementwise_kernel", start + 1, 0.01) for start, _ in small)]
+        events += [event(EventKind.OP, "aten::add", start, 1.9) for start, _ in small]
+        events += [event(EventKind.LAUNCH, "cudaLaunchKernel", start, 0.01) for start, _ in small]
+        return [
+            *events,
+            *(event(EventKind.KERNEL, "vectorized_elementwise_kernel", start + 1, 0.01) for start, _ in small),
+        ]
 
     diagnosis = diagnose(run_of(stepped(step)))
     assert diagnosis.first.rule == "cpu_tensor_creation"
-    assert ("dispatch_bound", "cpu_tensor_creation") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert ("dispatch_bound", "cpu_tensor_creation") in [
+        (each.finding.rule, each.explained_by) for each in diagnosis.masked
+    ]
 
 
 # The fixes, run.

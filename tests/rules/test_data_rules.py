@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from gpulab.rules import diagnose
-from gpulab.rules.data.item_cost import CHEAPER
-from gpulab.rules.data.loader_code import rebuilt
+from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE
+from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 from tests.support.runs.cases import case_module
-from tests.support.runs.made_loading_runs import HERE, WORKERS, epochs, from_main, from_workers
+from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, WORKERS, epochs, from_main, from_workers
 
 
 def first(run):
@@ -81,7 +81,7 @@ def test_no_more_workers_are_proposed_than_the_cores_can_run(run, most):
     assert finding.numbers["proposed_workers"] == most
     assert f"num_workers={most}," in finding.fix
     assert "40 workers" in finding.evidence[-1]
-    assert finding.advice == CHEAPER
+    assert finding.advice == CHEAPER_SAMPLES_ADVICE
     # Two workers make a batch every 100 ms: so many make them no faster than this, whatever the model could take.
     assert finding.gain.best_ns >= 200e6 / most
     assert finding.gain.floor_ns == pytest.approx(5e6)
@@ -120,7 +120,7 @@ def test_cpu_bound_loading_is_shown_by_cpu_time_needed_and_available():
 def test_too_many_workers_are_reported_for_information():
     run = from_workers(wait_ms=1.0, cpu_ms=5, loader=replace(WORKERS, workers=12))
     finding = finding_of(run, "too_many_workers")
-    assert finding.aside
+    assert finding.informs_only
     assert finding.gain is None
     assert re.findall(r"\d+", finding.claim) == ["12", "2"]
 
@@ -128,8 +128,8 @@ def test_too_many_workers_are_reported_for_information():
 def test_restarting_workers_costs_time_and_can_be_the_verdict():
     run = from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
     finding = finding_of(run, "too_many_workers")
-    assert not finding.aside
-    assert finding.gain.averaged
+    assert not finding.informs_only
+    assert finding.gain.is_mean
     assert "8 workers" in finding.claim
     assert "persistent_workers=True" in finding.fix
 
@@ -145,15 +145,15 @@ def test_a_dataset_too_large_for_memory_is_not_cached():
 
 
 def evidence_of(run):
-    from gpulab.analysis.steps.detection import steps
-    from gpulab.analysis.steps.ledger import ledger
+    from gpulab.analysis.steps.detection import find_steps
+    from gpulab.analysis.steps.ledger import build_ledger
 
-    steps_of_run = steps(run)
-    return Evidence(run, steps_of_run, ledger(run, steps_of_run))
+    steps_of_run = find_steps(run)
+    return Evidence(run, steps_of_run, build_ledger(run, steps_of_run))
 
 
 def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
-    code = rebuilt(evidence_of(from_main()), HERE, {"num_workers": 4})
+    code = data_loader_code(evidence_of(from_main()), MAIN_PROCESS_LOADER, {"num_workers": 4})
     assert "train_loader = DataLoader(" in code
     assert "train_loader.dataset" in code
     assert "batches of 32" in code
@@ -161,7 +161,7 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
 
 def test_other_arguments_of_the_user_stay_unchanged():
     setup = replace(WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8)
-    code = rebuilt(evidence_of(from_workers()), setup, {"num_workers": 6})
+    code = data_loader_code(evidence_of(from_workers()), setup, {"num_workers": 6})
     for argument in (
         "pin_memory=True",
         "persistent_workers=True",
@@ -170,7 +170,7 @@ def test_other_arguments_of_the_user_stay_unchanged():
         "num_workers=6",
     ):
         assert argument in code
-    without_workers = rebuilt(evidence_of(from_workers()), setup, {"num_workers": 0})
+    without_workers = data_loader_code(evidence_of(from_workers()), setup, {"num_workers": 0})
     assert "prefetch_factor" not in without_workers, "PyTorch refuses it without workers"
     assert "persistent_workers" not in without_workers
 
@@ -197,9 +197,9 @@ def every_other(batch):
 
 def as_recorded(loader):
     """What gpulab records of a DataLoader of the user's."""
-    from gpulab.capture.marks import facts_of
+    from gpulab.capture.marks import loader_settings
 
-    return replace(facts_of(iter(loader)), name="loader")
+    return replace(loader_settings(iter(loader)), name="loader")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def as_recorded(loader):
     ids=["plain", "dropping and collating", "sampled", "unbatched", "own batches", "stream", "unbatched stream"],
 )
 def test_the_rebuilt_loader_gives_the_same_batches(loader):
-    code = rebuilt(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0})
+    code = data_loader_code(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0})
     names = {"loader": loader}
     expected = [batch.tolist() for batch in loader]
     exec(code, names)
@@ -229,7 +229,7 @@ def test_a_shuffled_loader_is_rebuilt_with_its_own_order():
         Squares(), batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(3)
     )
     names = {"loader": loader}
-    exec(rebuilt(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0}), names)
+    exec(data_loader_code(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0}), names)
     again = [batch.tolist() for batch in names["loader"]]
     loader.generator.manual_seed(3)
     assert again != [batch.tolist() for batch in torch.utils.data.DataLoader(Squares(), batch_size=3)]
@@ -300,6 +300,6 @@ def unknown():
 
 
 def test_the_fix_for_a_loader_of_unknown_setup_keeps_the_batches(unknown):
-    code = rebuilt(evidence_of(from_main()), unknown, {"num_workers": 2})
+    code = data_loader_code(evidence_of(from_main()), unknown, {"num_workers": 2})
     assert "batch_sampler=train_loader.batch_sampler" in code
     assert "the same batches, in the same order" in code

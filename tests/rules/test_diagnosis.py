@@ -9,9 +9,9 @@ from gpulab.comparison import compare
 from gpulab.errors import RunError
 from gpulab.intervals import Spans
 from gpulab.rules import Finding, Gain, Masked, Rule, Stage, diagnose
-from gpulab.rules.engine.diagnosis import ranked
-from gpulab.rules.engine.evidence import warmed_ns
-from gpulab.tables import Kind
+from gpulab.rules.engine.diagnosis import rank_findings
+from gpulab.rules.engine.evidence import with_warm_caches_ns
+from gpulab.tables import EventKind
 from gpulab.views.report.report import report
 from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run_of, stepped
 
@@ -21,16 +21,16 @@ def answer(rule, *, saves=0.0, at=None, stage=Stage.IDLE, masked_by=(), **more):
         raise AssertionError("the rule must not run again")
 
     ask.__name__ = rule
-    spans = {"shown_by": Spans(np.array([at[0] * MS]), np.array([at[1] * MS]))} if at else {}
+    spans = {"spans": Spans(np.array([at[0] * MS]), np.array([at[1] * MS]))} if at else {}
     step_ns = 100 * MS
     rest_ns = step_ns - round(saves * MS)
     gain = Gain(step_ns=step_ns, best_ns=rest_ns, worst_ns=rest_ns, floor_ns=rest_ns, basis="") if saves else None
     finding = Finding(rule=rule, claim=f"{rule} costs.", evidence=("it was measured",), gain=gain, **spans, **more)
-    return Rule(ask=ask, about=rule, stage=stage, masked_by=masked_by), finding
+    return Rule(check=ask, about=rule, stage=stage, masked_by=masked_by), finding
 
 
 def order(*answers):
-    return [finding.rule for finding in ranked(answers)[0]]
+    return [finding.rule for finding in rank_findings(answers)[0]]
 
 
 def test_findings_are_ranked_by_predicted_saving():
@@ -38,7 +38,7 @@ def test_findings_are_ranked_by_predicted_saving():
 
 
 def test_urgent_findings_come_first_and_informative_ones_last():
-    answers = (answer("aside", saves=90, aside=True), answer("large", saves=50), answer("failed", urgent=True))
+    answers = (answer("aside", saves=90, informs_only=True), answer("large", saves=50), answer("failed", urgent=True))
     assert order(*answers) == ["failed", "large", "aside"]
 
 
@@ -49,9 +49,9 @@ def test_findings_with_equal_savings_are_ordered_by_stage():
 def test_a_finding_about_the_same_time_is_masked():
     cause = answer("cause", saves=30, at=(0, 60))
     same = answer("symptom", saves=40, at=(20, 100), masked_by=("cause",))
-    reported, masked = ranked([cause, same])
+    reported, masked = rank_findings([cause, same])
     assert [each.rule for each in reported] == ["cause"]
-    assert [(each.finding.rule, each.by) for each in masked] == [("symptom", "cause")]
+    assert [(each.finding.rule, each.explained_by) for each in masked] == [("symptom", "cause")]
 
 
 def test_a_finding_about_other_time_is_not_masked():
@@ -69,28 +69,32 @@ def two_causes(at):
     # 30 ms of data, 20 ms of a pageable copy, 50 ms of work
     return [
         loader_call(at, 30),
-        event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 30, 20, correlation=1),
-        event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 30, 20, correlation=1, size=10**8),
-        event(Kind.KERNEL, "ampere_sgemm", at + 50, 50),
+        event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 30, 20, correlation=1),
+        event(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 30, 20, correlation=1, size=10**8),
+        event(EventKind.KERNEL, "ampere_sgemm", at + 50, 50),
     ]
 
 
 def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product():
     diagnosis = diagnose(run_of(stepped(two_causes), loaders=[NO_WORKERS]))
-    gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.parts]
+    gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.ledger_parts]
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
-    assert diagnosis.together == pytest.approx(100 / 50)
+    assert diagnosis.combined_bound == pytest.approx(100 / 50)
     assert "as well: at most" in str(report(diagnosis))
 
 
 def test_one_cause_has_no_joint_bound():
-    run = run_of(stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS])
-    assert diagnose(run).together is None
+    run = run_of(
+        stepped(lambda at: [loader_call(at, 40), event(EventKind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS]
+    )
+    assert diagnose(run).combined_bound is None
 
 
 def test_a_comparison_checks_the_prediction_of_the_rule_that_was_acted_on():
     before = run_of(stepped(two_causes), loaders=[NO_WORKERS])
-    after = run_of(stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 50)], step_ms=70), loaders=[NO_WORKERS])
+    after = run_of(
+        stepped(lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at, 50)], step_ms=70), loaders=[NO_WORKERS]
+    )
     rules = [finding.rule for finding in diagnose(before).findings if finding.gain]
     by_rule = {finding.rule: finding.gain for finding in diagnose(before).findings}
     for rule in rules:
@@ -107,12 +111,12 @@ def test_comparing_by_a_rule_without_a_finding_raises_run_error():
 
 def test_a_report_separates_findings_information_and_masked_findings():
     diagnosis = diagnose(run_of(stepped(two_causes), loaders=[NO_WORKERS]))
-    _, aside = answer("warming", aside=True)
+    _, aside = answer("warming", informs_only=True)
     _, symptom = answer("symptom")
     extended = replace(
         diagnosis,
         findings=(*diagnosis.findings, aside),
-        masked=(Masked(finding=symptom, by=diagnosis.findings[0].rule),),
+        masked=(Masked(finding=symptom, explained_by=diagnosis.findings[0].rule),),
     )
     text = str(report(extended))
     assert text.index("other finding") < text.index("Worth knowing") < text.index("Warming costs.")
@@ -120,11 +124,13 @@ def test_a_report_separates_findings_information_and_masked_findings():
 
 
 def test_the_rest_of_a_cpu_step_speeds_up_with_the_removed_share():
-    assert warmed_ns(100 * MS, 100 * MS) == 100 * MS
-    assert 60 * MS < warmed_ns(80 * MS, 100 * MS) < 80 * MS
-    assert 0.3 * 10 * MS < warmed_ns(10 * MS, 100 * MS) < 0.5 * 10 * MS
+    assert with_warm_caches_ns(100 * MS, 100 * MS) == 100 * MS
+    assert 60 * MS < with_warm_caches_ns(80 * MS, 100 * MS) < 80 * MS
+    assert 0.3 * 10 * MS < with_warm_caches_ns(10 * MS, 100 * MS) < 0.5 * 10 * MS
 
 
 def test_the_rest_of_a_gpu_step_is_the_bound():
-    run = run_of(stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS])
+    run = run_of(
+        stepped(lambda at: [loader_call(at, 40), event(EventKind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS]
+    )
     assert diagnose(run).first.gain.floor_ns == 60 * MS

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpulab.rules.engine.user_names import names
+from gpulab.rules.engine.user_names import user_names
 from gpulab.run import Loader, Model, Optimizer, Run
 from tests.support.pasted_code import Notebook
-from tests.support.runs.cases import ALL, diagnosed, diagnosis_of
+from tests.support.runs.cases import ALL, diagnose_case, diagnosis_of
 
 PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]
 USER = {  # what a user may call their things
@@ -46,16 +46,16 @@ def fixes_of(rule, diagnosis):
     return [(finding.fix, diagnosis.run) for finding in diagnosis.findings if finding.rule == rule]
 
 
-def user_names(run):
+def names_in(run):
     """The user's names as recorded with the run; common names if none was recorded."""
-    recorded = names(run)
+    recorded = user_names(run)
     return {attribute: getattr(recorded, attribute) for attribute in ("model", "optimizer", "loader", "dataset")}
 
 
 def functions(run):
     """The user's functions in the recording, which a fix may call."""
-    frames = run.host_rows.words("frame").vocabulary + run.host_rows.words("others_frame").vocabulary
-    recorded = [word for word in run.event_rows.words("name").vocabulary if "): " in word]
+    frames = run.host_rows.text("frame").vocabulary + run.host_rows.text("others_frame").vocabulary
+    recorded = [word for word in run.event_rows.text("name").vocabulary if "): " in word]
     matches = [FRAME.match(word) for word in (*frames, *recorded)]
     return {match[1] for match in matches if match and match[1].isidentifier() and not hasattr(builtins, match[1])}
 
@@ -65,7 +65,7 @@ def lists(run):
     holders = run.holder_rows
     return {
         owner
-        for owner, kind in zip(holders.words("who").to_list(), holders.words("kind").to_list(), strict=True)
+        for owner, kind in zip(holders.text("who").to_list(), holders.text("kind").to_list(), strict=True)
         if kind == "graph" and owner is not None and owner.isidentifier()
     }
 
@@ -88,14 +88,14 @@ def renamed(runs, user):
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_runs_when_pasted(rule, make, notebook):
     for fix, run in fixes_of(rule, diagnosis_of(make)):
-        raised = notebook.paste(fix, names=user_names(run), functions=functions(run), lists=lists(run))
+        raised = notebook.paste(fix, names=names_in(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
 @pytest.mark.parametrize(("rule", "make", "user"), RENAMED)
 def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
-    for fix, run in fixes_of(rule, diagnosed(renamed(make(), user))):
-        raised = notebook.paste(fix, names=user_names(run), functions=functions(run), lists=lists(run))
+    for fix, run in fixes_of(rule, diagnose_case(renamed(make(), user))):
+        raised = notebook.paste(fix, names=names_in(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 

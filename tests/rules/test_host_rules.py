@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.host.gc_and_compilation import collecting
-from gpulab.analysis.host.python_time import outside
-from gpulab.analysis.host.threads import threads
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.analysis.steps.pauses import pauses
+from gpulab.analysis.host.gc_and_compilation import gc_cost
+from gpulab.analysis.host.python_time import classify_python_time
+from gpulab.analysis.host.threads import thread_cpu_use
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.analysis.steps.pauses import find_pauses
 from gpulab.rules import diagnose
-from gpulab.rules.engine.evidence import warmed_ns
+from gpulab.rules.engine.evidence import with_warm_caches_ns
 from gpulab.run import Loader, Model, Optimizer
-from gpulab.tables import STALLS, Kind, StallKind
+from gpulab.tables import STALLS, EventKind, StallKind
 from tests.support.runs.made_runs import MS, event, host_samples, mark, rows, run_of, stall, stepped
 
 
 def half_outside(at):
-    return [event(Kind.KERNEL, "ampere_sgemm", at + 50, 50)]
+    return [event(EventKind.KERNEL, "ampere_sgemm", at + 50, 50)]
 
 
 def analysed(analysis, run):
-    detected_steps = steps(run)
-    return analysis(run, detected_steps, ledger(run, detected_steps))
+    detected_steps = find_steps(run)
+    return analysis(run, detected_steps, build_ledger(run, detected_steps))
 
 
 def finding(run, rule):
@@ -44,18 +44,18 @@ def collected(*stalls, **more):
 def test_time_outside_pytorch_is_partitioned_exactly():
     stalls = [stall(100 * step + 1, 10) for step in range(10)]
     run = collected(*stalls, samples=host_samples(1000, main=0.75, others=0.15))
-    times = analysed(outside, run)
+    times = analysed(classify_python_time, run)
     assert times.python_ns == 50 * MS
     assert times.collecting_ns == 10 * MS
     assert times.gil_ns == 15 * MS
     assert times.absent_ns == 10 * MS
-    assert times.own_ns == 15 * MS
+    assert times.user_code_ns == 15 * MS
 
 
 def test_without_samples_only_collections_are_subtracted():
-    times = analysed(outside, collected(*[stall(100 * step + 1, 10) for step in range(10)]))
+    times = analysed(classify_python_time, collected(*[stall(100 * step + 1, 10) for step in range(10)]))
     assert (times.threads, times.gil_ns, times.absent_ns) == (None, 0, 0)
-    assert times.own_ns == 40 * MS
+    assert times.user_code_ns == 40 * MS
 
 
 def test_samples_interrupted_by_gpulab_are_not_used_for_threads():
@@ -64,31 +64,36 @@ def test_samples_interrupted_by_gpulab_are_not_used_for_threads():
         samples=host_samples(600),
         pauses=[(step * 100 + 10, step * 100 + 20) for step in range(6)],
     )
-    times = analysed(threads, run)
+    times = analysed(thread_cpu_use, run)
     assert times is None or times.main_frac == pytest.approx(1.0)
-    assert analysed(threads, run_of(stepped(half_outside), samples=host_samples(600))).main_frac == pytest.approx(1.0)
+    assert analysed(
+        thread_cpu_use, run_of(stepped(half_outside), samples=host_samples(600))
+    ).main_frac == pytest.approx(1.0)
 
 
 def test_a_short_loop_gives_no_thread_activity():
-    assert analysed(threads, run_of(stepped(half_outside, step_ms=10.0), samples=host_samples(60, every_ms=5))) is None
+    assert (
+        analysed(thread_cpu_use, run_of(stepped(half_outside, step_ms=10.0), samples=host_samples(60, every_ms=5)))
+        is None
+    )
 
 
 def test_waiting_for_the_backward_thread_is_a_known_wait():
     def step(at):
         return [
-            event(Kind.OP, "aten::addmm", at, 20),
-            event(Kind.OP, "autograd::engine::evaluate_function: AddmmBackward0", at + 20, 60, thread=1),
-            event(Kind.KERNEL, "ampere_sgemm", at + 1, 80),
+            event(EventKind.OP, "aten::addmm", at, 20),
+            event(EventKind.OP, "autograd::engine::evaluate_function: AddmmBackward0", at + 20, 60, thread=1),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 1, 80),
         ]
 
-    times = analysed(threads, run_of(stepped(step), samples=host_samples(600, main=0.4)))
-    assert times.waits_frac == pytest.approx(0.6)
+    times = analysed(thread_cpu_use, run_of(stepped(step), samples=host_samples(600, main=0.4)))
+    assert times.wait_frac == pytest.approx(0.6)
     assert times.absent_frac == pytest.approx(0.0)
 
 
 def test_frequent_collections_use_the_median_step_and_rare_ones_the_mean():
-    every = analysed(collecting, collected(*[stall(100 * step + 5, 40) for step in range(10)]))
-    rare = analysed(collecting, collected(stall(305, 40)))
+    every = analysed(gc_cost, collected(*[stall(100 * step + 5, 40) for step in range(10)]))
+    rare = analysed(gc_cost, collected(stall(305, 40)))
     assert every.in_most
     assert every.per_step_ns == 40 * MS
     assert not rare.in_most
@@ -97,7 +102,7 @@ def test_frequent_collections_use_the_median_step_and_rare_ones_the_mean():
 
 def test_only_the_exposed_half_of_a_collection_counts():
     run = run_of(
-        stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 25, 75)], count=10),
+        stepped(lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at + 25, 75)], count=10),
         stall_rows=rows(STALLS, [stall(100 * step + 5, 40) for step in range(10)]),
     )
     result = finding(run, "garbage_collection")
@@ -123,8 +128,8 @@ def test_the_gain_includes_warmer_caches_without_collections():
     gain = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection").gain
     assert gain.step_ns == 100 * MS
     assert gain.worst_ns == 68 * MS
-    assert gain.best_ns == gain.floor_ns == warmed_ns(60 * MS, 100 * MS) < 60 * MS
-    assert not gain.averaged
+    assert gain.best_ns == gain.floor_ns == with_warm_caches_ns(60 * MS, 100 * MS) < 60 * MS
+    assert not gain.is_mean
 
 
 def test_a_recompiled_function_is_named_in_claim_and_fix():
@@ -152,13 +157,13 @@ def test_dynamic_sizes_are_not_proposed_if_no_size_changes():
 
 
 def test_operators_run_by_the_compiler_are_not_device_work():
-    step = lambda at: [event(Kind.OP, "aten::addmm", at, 60), event(Kind.OP, "aten::mm", at + 60, 40)]  # noqa: E731
+    step = lambda at: [event(EventKind.OP, "aten::addmm", at, 60), event(EventKind.OP, "aten::mm", at + 60, 40)]  # noqa: E731
     stalls = rows(STALLS, [stall(100 * number, 60, "f", StallKind.COMPILE) for number in range(10)])
     run = run_of(stepped(step, count=10), stall_rows=stalls)
-    account = ledger(run, steps(run))
-    assert account.share("compute") == pytest.approx(0.4)
-    assert account.share("python") == pytest.approx(0.6)
-    assert analysed(outside, run).own_ns == 0
+    account = build_ledger(run, find_steps(run))
+    assert account.typical_frac("compute") == pytest.approx(0.4)
+    assert account.typical_frac("python") == pytest.approx(0.6)
+    assert analysed(classify_python_time, run).user_code_ns == 0
 
 
 def test_the_thread_that_holds_the_gil_is_named_in_claim_and_fix():
@@ -174,14 +179,14 @@ def test_with_full_cores_gil_contention_is_a_suspicion():
     samples = host_samples(600, main=0.5, others=0.5, cpu_frac=1.0, preempted=0.0)
     result = finding(run_of(stepped(half_outside), samples=samples), "gil_contention")
     assert result.confidence == "suspect"
-    assert "all cores were busy" in result.why_confidence
+    assert "all cores were busy" in result.confidence_reason
 
 
 def test_a_wait_can_overlap_only_with_the_rest_of_the_step():
     samples = host_samples(600, main=0.2, frame="labels_of (cell line 4)")
-    step = lambda at: [event(Kind.OP, "aten::addmm", at + 80, 20)]  # noqa: E731
+    step = lambda at: [event(EventKind.OP, "aten::addmm", at + 80, 20)]  # noqa: E731
     gain = finding(run_of(stepped(step), samples=samples), "unexplained_idle").gain
-    assert gain.floor_ns == pytest.approx(warmed_ns(20 * MS, 100 * MS), rel=0.01)
+    assert gain.floor_ns == pytest.approx(with_warm_caches_ns(20 * MS, 100 * MS), rel=0.01)
     assert gain.best_ns == pytest.approx(80 * MS, rel=0.01)
 
 
@@ -197,18 +202,18 @@ def every(period, count=80):
 @pytest.mark.parametrize("each", [3, 7, 10, 20])
 def test_the_period_of_stalls_is_found(each):
     run = marked(every(each))
-    stalls = pauses(run, steps(run))
-    assert stalls.every == each
-    assert stalls.each_ns == 100 * MS
-    assert stalls.ordinary_ns == 20 * MS
+    stalls = find_pauses(run, find_steps(run))
+    assert stalls.period_steps == each
+    assert stalls.typical_cost_ns == 100 * MS
+    assert stalls.step_median_ns == 20 * MS
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_slow_steps_have_no_period(seed):
     generator = np.random.default_rng(seed)
     run = marked([20.0 + (60.0 if generator.random() < 0.2 else 0.0) for _ in range(200)])
-    stalls = pauses(run, steps(run))
-    assert stalls is None or stalls.every is None
+    stalls = find_pauses(run, find_steps(run))
+    assert stalls is None or stalls.period_steps is None
 
 
 def test_a_period_is_found_in_noise():
@@ -217,15 +222,15 @@ def test_a_period_is_found_in_noise():
         length + (float(generator.uniform(10, 25)) if generator.random() < 0.1 else 0.0) for length in every(10, 200)
     ]
     run = marked(noisy)
-    assert pauses(run, steps(run)).every == 10
+    assert find_pauses(run, find_steps(run)).period_steps == 10
 
 
 def test_the_gain_of_periodic_stalls_is_of_the_mean_step():
     samples = host_samples(2400, frame="train (cell line 9)", called="torch.serialization.save", every_ms=10)
     result = finding(marked(every(10), samples=samples), "periodic_stalls")
-    assert result.gain.averaged
+    assert result.gain.is_mean
     assert result.gain.step_ns == pytest.approx(30 * MS, rel=0.05)
-    assert result.gain.floor_ns == pytest.approx(warmed_ns(20 * MS, 30 * MS), rel=0.05)
+    assert result.gain.floor_ns == pytest.approx(with_warm_caches_ns(20 * MS, 30 * MS), rel=0.05)
     assert (result.numbers["every"], result.numbers["each_ns"]) == (10, 100 * MS)
     assert "checkpoint" in result.claim
     assert "train (cell line 9)" in result.claim
@@ -336,4 +341,4 @@ def test_the_fix_for_restarted_workers_uses_the_users_loader():
     assert result.numbers["each_ns"] == pytest.approx(298 * MS, rel=0.01)
     assert "4 DataLoader workers" in result.claim
     assert "batches = DataLoader(photos, batch_size=16" in result.fix
-    assert result.gain.averaged
+    assert result.gain.is_mean

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.kernels.fusion_patterns import Formula
+from gpulab.analysis.kernels.fusion_patterns import FusedFunction
 from gpulab.rules import diagnose
 from gpulab.rules.kernels.fusion import _FUSED_FUNCTIONS
 from gpulab.run import Model, Optimizer
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module, functions
-from tests.support.runs.made_runs import event, launched, on_gpu, run_of, stepped
+from tests.support.runs.made_runs import event, launched_kernel, on_gpu, run_of, stepped
 
 KERNEL_RULES = {
     *("unfused_elementwise", "small_batch", "no_mixed_precision", "no_tf32", "misaligned_shapes", "layout_conversions"),
@@ -67,7 +67,7 @@ def test_a_waiting_gpu_gains_little_from_faster_kernels(diagnosed):
 
 
 def test_on_amd_the_precision_rules_are_not_judged(diagnosed):
-    unjudged = {each.rule: each.why for each in diagnosed("mi300_resnet_checkpoint").unjudged}
+    unjudged = {each.rule: each.reason for each in diagnosed("mi300_resnet_checkpoint").unjudged}
     assert {"no_mixed_precision", "no_tf32", "misaligned_shapes"} <= set(unjudged)
     assert "AMD" in unjudged["no_mixed_precision"]
 
@@ -79,20 +79,20 @@ def test_a_busy_gpu_is_broken_down_by_kind_of_kernel(diagnosed):
 
 def waiting(at, dur_ms):
     """The host, which waits for work that began with the step."""
-    return event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
+    return event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
 
 
 def test_tf32_masks_mixed_precision_for_the_same_kernels():
     name = "ampere_sgemm_128x64_nn"
-    run = on_gpu(stepped(lambda at: [*launched(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
+    run = on_gpu(stepped(lambda at: [*launched_kernel(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
     diagnosis = diagnose(run)
     assert diagnosis.first.rule == "no_tf32"
-    assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("no_mixed_precision", "no_tf32")]
+    assert [(each.finding.rule, each.explained_by) for each in diagnosis.masked] == [("no_mixed_precision", "no_tf32")]
 
 
 def test_a_gpu_without_bfloat16_gets_float16_with_a_scaler():
     def step(at):
-        return [*launched("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1), waiting(at, 97)]
+        return [*launched_kernel("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1), waiting(at, 97)]
 
     names = {"optimizers": (Optimizer(kind="SGD", name="opt"),), "models": (Model(kind="Net", name="net"),)}
     fix = diagnose(on_gpu(stepped(step), "V100", **names)).first.fix
@@ -123,7 +123,7 @@ def test_iterations_of_a_loop_are_separate_chains():
 def test_a_chain_ends_with_the_step():
     def kernel(at, index, name):
         number = round(at) + index
-        return launched(name, at + 19.6 * index, 19.6, number=number, grid=9, called_ms=at + 0.01 * index)
+        return launched_kernel(name, at + 19.6 * index, 19.6, number=number, grid=9, called_ms=at + 0.01 * index)
 
     def step(at):
         names = ("elementwise_mul", "elementwise_tanh") * 2 + ("elementwise_mul",)
@@ -189,18 +189,18 @@ def test_the_fused_function_computes_the_formula():
 
     centred = x - x.mean(-1, keepdim=True)
     by_hand = {
-        Formula.GELU_TANH: 0.5 * x * (1 + torch.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-        Formula.GELU: 0.5 * x * (1 + torch.erf(x / np.sqrt(2))),
-        Formula.SILU: x * torch.sigmoid(x),
-        Formula.LAYER_NORM: centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt(),
-        Formula.RMS_NORM: x * torch.rsqrt((x**2).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps),
-        Formula.SOFTMAX: x.exp() / x.exp().sum(-1, keepdim=True),
+        FusedFunction.GELU_TANH: 0.5 * x * (1 + torch.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        FusedFunction.GELU: 0.5 * x * (1 + torch.erf(x / np.sqrt(2))),
+        FusedFunction.SILU: x * torch.sigmoid(x),
+        FusedFunction.LAYER_NORM: centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt(),
+        FusedFunction.RMS_NORM: x * torch.rsqrt((x**2).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps),
+        FusedFunction.SOFTMAX: x.exp() / x.exp().sum(-1, keepdim=True),
     }
     for formula, expected in by_hand.items():
         torch.testing.assert_close(fused_function(formula)(x), expected, rtol=1e-4, atol=1e-5)
     scores = (x @ x.T / np.sqrt(8)).softmax(-1) @ x
     torch.testing.assert_close(
-        fused_function(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5
+        fused_function(FusedFunction.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5
     )
 
 

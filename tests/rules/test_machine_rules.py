@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpulab.analysis.machine.clocks import clocks, grown
-from gpulab.analysis.machine.gpu_sharing import sharing
-from gpulab.analysis.steps.detection import steps
-from gpulab.capture.assembly import torch_facts
+from gpulab.analysis.machine.clocks import clocks_under_load, counter_time_frac
+from gpulab.analysis.machine.gpu_sharing import gpu_sharing
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.capture.assembly import torch_settings
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine, Model, Recording, Source
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module, functions
 from tests.support.runs.made_runs import MS, event, gpu_series, mark, run_of, stepped
 
@@ -35,7 +35,7 @@ def rules(run):
 
 
 def kernels(at):
-    return [event(Kind.KERNEL, "ampere_sgemm", at, 97)]
+    return [event(EventKind.KERNEL, "ampere_sgemm", at, 97)]
 
 
 # Sensors.
@@ -75,21 +75,23 @@ def test_heat_takes_precedence_over_the_power_limit():
 def test_the_default_power_limit_is_never_the_verdict():
     run = case("clock_throttling", "provoked_as_worth_knowing_by_the_limit_it_comes_with")
     result = finding(run, "clock_throttling")
-    assert result.aside
+    assert result.informs_only
     assert result.gain is None
     assert diagnose(run).first.rule == "device_bound"
 
 
 def test_a_counter_of_seconds_gives_a_share_of_time():
     series = gpu_series(lambda n: {"power_held_s": 7 + 0.005 * n})
-    assert grown(series, "power_held_s") == pytest.approx(0.2)
-    assert grown(series, "thermal_held_s") is None, "absent is not zero"
-    assert grown(gpu_series(lambda n: {"power_held_s": 7 - 0.005 * n}), "power_held_s") is None, "it was set back"
+    assert counter_time_frac(series, "power_held_s") == pytest.approx(0.2)
+    assert counter_time_frac(series, "thermal_held_s") is None, "absent is not zero"
+    assert counter_time_frac(gpu_series(lambda n: {"power_held_s": 7 - 0.005 * n}), "power_held_s") is None, (
+        "it was set back"
+    )
 
 
 def test_clocks_of_an_idle_gpu_are_unknown():
     run = run_of(stepped(kernels), gpu_rows=gpu_series(lambda _: {"util_frac": 0.1}), machine=Machine(gpus=(CARD,)))
-    assert clocks(run, steps(run)) is None
+    assert clocks_under_load(run, find_steps(run)) is None
 
 
 def test_throttling_before_the_first_step_is_ignored():
@@ -107,7 +109,7 @@ def delayed(row):
 
 def test_sharing_costs_in_proportion_to_the_gpu_time_of_a_step():
     def half(at):
-        return [event(Kind.KERNEL, "ampere_sgemm", at + 50, 50)]
+        return [event(EventKind.KERNEL, "ampere_sgemm", at + 50, 50)]
 
     sensors = gpu_series(lambda _: {"util_frac": 0.5, "others_util_frac": 0.4})
     machine = Machine(gpus=(CARD,))
@@ -118,11 +120,11 @@ def test_sharing_costs_in_proportion_to_the_gpu_time_of_a_step():
 
 def test_a_gpu_busy_without_own_work_is_used_by_others():
     def step(at):
-        return [event(Kind.KERNEL, "ampere_sgemm", at, 400)]
+        return [event(EventKind.KERNEL, "ampere_sgemm", at, 400)]
 
     sensors = gpu_series(lambda _: {"util_frac": 0.6}, count=480)
     run = run_of(stepped(step, step_ms=2000.0), gpu_rows=sensors, machine=Machine(gpus=(CARD,)))
-    usage = sharing(run, steps(run))
+    usage = gpu_sharing(run, find_steps(run))
     assert (usage.util_frac, usage.listed) == (pytest.approx(0.6), False)
     sensors = finding(run, "shared_gpu")
     assert sensors.confidence == "suspect"
@@ -168,7 +170,7 @@ def test_a_machine_without_a_gpu_is_not_reported():
 
 def test_how_many_gpus_pytorch_sees_is_recorded():
     torch = pytest.importorskip("torch")
-    facts = torch_facts()
+    facts = torch_settings()
     assert facts["cuda_devices"] == str(torch.cuda.device_count())
     assert facts["cuda"] == str(torch.cuda.is_available())
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.events.trend import trend
-from gpulab.analysis.memory.growth import growths
+from gpulab.analysis.events.trend import fit_trend
+from gpulab.analysis.memory.growth import memory_growths
 from gpulab.analysis.memory.step_phases import phase_peaks
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.rules import diagnose
-from gpulab.tables import MEMORY, Kind
+from gpulab.tables import MEMORY, EventKind
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_runs import MS, event, rows, run_of, stepped
 
@@ -33,7 +33,7 @@ def finding(run, rule):
 @given(st.floats(-100, 100), st.floats(-1e6, 1e6), st.integers(5, 40))
 def test_the_trend_of_a_line_is_its_slope(slope, start, count):
     x = np.arange(count)
-    line_trend = trend(x, start + slope * x)
+    line_trend = fit_trend(x, start + slope * x)
     assert line_trend.slope == pytest.approx(slope, abs=1e-6)
     assert line_trend.low <= line_trend.slope <= line_trend.high
 
@@ -41,7 +41,7 @@ def test_the_trend_of_a_line_is_its_slope(slope, start, count):
 @given(st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=40))
 def test_negated_values_have_the_negated_trend(values):
     x = np.arange(len(values))
-    up, down = trend(x, values), trend(x, [-value for value in values])
+    up, down = fit_trend(x, values), fit_trend(x, [-value for value in values])
     assert up.slope == pytest.approx(-down.slope)
     assert up.low <= up.slope <= up.high
 
@@ -50,20 +50,20 @@ def test_a_few_wild_values_do_not_move_the_trend():
     x = np.arange(60)
     y = 2.0 * x
     y[[5, 17, 40, 58]] = 1e9
-    assert trend(x, y).slope == pytest.approx(2.0)
-    assert trend(x, y).rises
+    assert fit_trend(x, y).slope == pytest.approx(2.0)
+    assert fit_trend(x, y).rises
 
 
 def test_noise_rises_in_about_one_of_forty_runs():
     generator = np.random.default_rng(0)
-    rises = sum(trend(np.arange(40), generator.normal(0, 1, 40)).rises for _ in range(400))
+    rises = sum(fit_trend(np.arange(40), generator.normal(0, 1, 40)).rises for _ in range(400))
     assert rises <= 20  # 2.5 % of 400 are 10
 
 
 def test_too_few_points_or_points_at_one_place_have_no_trend():
-    assert trend([1, 2, 3], [1, 2, 3]) is None
-    assert trend([1] * 20, range(20)) is None
-    assert trend(range(20), [np.nan] * 20) is None
+    assert fit_trend([1, 2, 3], [1, 2, 3]) is None
+    assert fit_trend([1] * 20, range(20)) is None
+    assert fit_trend(range(20), [np.nan] * 20) is None
 
 
 # Growth.
@@ -71,7 +71,7 @@ def test_too_few_points_or_points_at_one_place_have_no_trend():
 
 def test_the_growth_of_each_step_and_the_steps_left_are_as_planted():
     run = GROWTH.on_gpu(lambda step: 1000 + 2 * step, capacity_mib=10_000)
-    (growth,) = growths(run, steps(run))
+    (growth,) = memory_growths(run, find_steps(run))
     assert growth.per_step.slope == pytest.approx(2 * 2**20)
     # Full when all that is held, less what is kept for later, fills it: 10,000 - (1000 + 2 * 199) MiB at 2 each.
     assert growth.steps_left == pytest.approx((10_000 - 1398) / 2)
@@ -90,7 +90,7 @@ def test_the_list_that_grew_is_named_in_claim_and_fix():
 
 @pytest.mark.parametrize("make", [GROWTH.spared_as_inputs_grow_on_the_gpu, GROWTH.spared_as_inputs_grow_on_the_cpu])
 def test_growing_inputs_make_the_rule_unjudged(make):
-    unjudged = {each.rule: each.why for each in diagnose(make()).unjudged}
+    unjudged = {each.rule: each.reason for each in diagnose(make()).unjudged}
     assert "the inputs seem to grow" in unjudged["memory_growth"]
 
 
@@ -99,7 +99,7 @@ def test_growing_inputs_make_the_rule_unjudged(make):
 
 def test_allocations_of_a_library_are_not_attributed_to_pytorch():
     unjudged = {
-        each.rule: each.why for each in diagnose(THRASH.spared_as_a_library_asks_and_pytorch_does_not()).unjudged
+        each.rule: each.reason for each in diagnose(THRASH.spared_as_a_library_asks_and_pytorch_does_not()).unjudged
     }
     assert "not by PyTorch's allocator" in unjudged["allocator_thrash"]
 
@@ -179,14 +179,14 @@ def test_out_of_memory_masks_memory_growth():
     run = replace(GROWTH.provoked_by_growth_that_ends_soon(), failure=OOM.failure(), outcome="OutOfMemoryError")
     diagnosis = diagnose(run)
     assert diagnosis.first.rule == "out_of_memory"
-    assert ("memory_growth", "out_of_memory") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert ("memory_growth", "out_of_memory") in [(each.finding.rule, each.explained_by) for each in diagnosis.masked]
 
 
 def test_peaks_by_phase_come_from_the_recorded_memory():
     def step(at):
         return [
-            event(Kind.ANNOTATION, "Optimizer.step#Adam.step", at + 80, 15),
-            event(Kind.OP, "autograd::engine::evaluate_function: MmBackward0", at + 40, 30, thread=1),
+            event(EventKind.ANNOTATION, "Optimizer.step#Adam.step", at + 80, 15),
+            event(EventKind.OP, "autograd::engine::evaluate_function: MmBackward0", at + 40, 30, thread=1),
         ]
 
     gib_by_time = {10: 5, 30: 9, 50: 12, 60: 11, 85: 4, 99: 2}
@@ -204,8 +204,8 @@ def test_peaks_by_phase_come_from_the_recorded_memory():
         for at, gib in gib_by_time.items()
     ]
     run = replace(run_of(stepped(step)), memory_rows=rows(MEMORY, memory))
-    assert phase_peaks(run, steps(run), 0) == {"forward": 9 * GIB, "backward": 12 * GIB, "optimizer": 4 * GIB}
-    assert phase_peaks(run, steps(run), 1) == {}
+    assert phase_peaks(run, find_steps(run), 0) == {"forward": 9 * GIB, "backward": 12 * GIB, "optimizer": 4 * GIB}
+    assert phase_peaks(run, find_steps(run), 1) == {}
     failed = replace(run, failure=OOM.failure(), outcome="OutOfMemoryError")
     assert any("backward 12 GiB" in line for line in finding(failed, "out_of_memory").evidence)
 

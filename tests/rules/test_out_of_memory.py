@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
 from gpulab import store  # noqa: E402
-from gpulab.capture.memory.out_of_memory import failure_of  # noqa: E402
+from gpulab.capture.memory.out_of_memory import parse_failure  # noqa: E402
 from gpulab.capture.memory.watch import MemoryWatch  # noqa: E402
 from gpulab.rules import diagnose  # noqa: E402
 from gpulab.views.report.report import report  # noqa: E402
@@ -74,7 +74,7 @@ def raised(error):
 
 @pytest.mark.parametrize(("message", "expected"), MESSAGES, ids=range(len(MESSAGES)))
 def test_the_sizes_are_parsed_from_every_form_of_the_message(message, expected):
-    failure = failure_of(raised(torch.OutOfMemoryError(message)))
+    failure = parse_failure(raised(torch.OutOfMemoryError(message)))
     assert failure.device == expected.pop("device", 0)
     names = ("needed", "free", "capacity", "allocated", "reserved", "others")
     sizes = {name: getattr(failure, f"{name}_bytes") for name in names}
@@ -85,7 +85,7 @@ def test_the_sizes_are_parsed_from_every_form_of_the_message(message, expected):
     "message", ["CUDA out of memory.", "", "Tried to allocate many GiB", "of which -3 GiB is free"]
 )
 def test_sizes_missing_from_the_message_are_none(message):
-    failure = failure_of(raised(torch.OutOfMemoryError(message)))
+    failure = parse_failure(raised(torch.OutOfMemoryError(message)))
     assert failure.needed_bytes is None
     assert failure.capacity_bytes is None
     assert failure.others_bytes is None
@@ -102,18 +102,18 @@ def test_host_out_of_memory_errors_of_torch_and_numpy_are_parsed():
         try:
             allocate()
         except (RuntimeError, MemoryError) as error:
-            failure = failure_of(error)
+            failure = parse_failure(error)
         assert failure.needed_bytes == requested_bytes
         assert failure.device is None
         assert not failure.simulated
-    assert failure_of(MemoryError()).needed_bytes is None
+    assert parse_failure(MemoryError()).needed_bytes is None
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("Tried to allocate 2 GiB"), KeyboardInterrupt(), RuntimeError("shape"), None]
 )
 def test_other_errors_are_no_out_of_memory_failure(error):
-    assert failure_of(error) is None
+    assert parse_failure(error) is None
 
 
 def test_the_cause_of_a_chained_error_is_found():
@@ -126,7 +126,7 @@ def test_the_cause_of_a_chained_error_is_found():
     try:
         train()
     except RuntimeError as error:
-        failure = failure_of(error)
+        failure = parse_failure(error)
     assert failure.needed_bytes == 2 * GIB
     assert failure.where.startswith("train (test_out_of_memory.py:")
 
@@ -136,7 +136,7 @@ def phase_of(train):
     try:
         train()
     except torch.OutOfMemoryError as error:
-        return failure_of(error)
+        return parse_failure(error)
     raise AssertionError("it was to fail")
 
 
@@ -144,7 +144,7 @@ def test_the_phase_follows_from_the_frames_of_the_traceback():
     model, batch = torch.nn.Linear(512, 512), torch.ones(8, 512)
 
     def forward():
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             model(batch)
 
     def evaluation():
@@ -153,22 +153,22 @@ def test_the_phase_follows_from_the_frames_of_the_traceback():
 
     @torch.no_grad()
     def validate():
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             return batch * 2
 
     def backward():
         loss = model(batch).sum()
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             loss.backward()
 
     def optimizer():
         model(batch).sum().backward()
         adam = torch.optim.Adam(model.parameters())
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             adam.step()
 
     def alone():
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             return torch.ones(MIB)
 
     phases = {train.__name__: phase_of(train).phase for train in (forward, backward, optimizer, alone, evaluation)}
@@ -178,7 +178,7 @@ def test_the_phase_follows_from_the_frames_of_the_traceback():
 
 def test_the_location_is_the_failing_line_inside_a_with_block():
     def train():
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             small = torch.ones(4)
             return torch.ones(MIB) + small[0]
 
@@ -231,13 +231,13 @@ def test_out_of_memory_is_always_the_verdict(tmp_path):
 
 def test_out_of_memory_is_judged_with_level_sensors():
     with pytest.raises(torch.OutOfMemoryError), gpulab.profile("sensed", level="sensors"):
-        leaks_and_oom.train_on_a_card()
+        leaks_and_oom.train_with_limited_memory()
     assert diagnose(gpulab.runs["sensed"]).first.rule == "out_of_memory"
 
 
 def test_the_report_lists_the_owners_of_memory_in_text_and_html():
     view = report(ran_out())
-    for form in (repr(view), view.page()):
+    for form in (repr(view), view.html_page()):
         assert "What holds the memory" in form
         assert "saved for backward()" in form
         assert "optimizer state" in form
@@ -265,10 +265,10 @@ def test_micro_batches_of_the_fix_give_the_same_gradients():
 
 def test_an_error_of_the_memory_watch_does_not_reach_the_user(monkeypatch):
     watch = MemoryWatch()
-    monkeypatch.setattr("gpulab.capture.memory.watch.holders", lambda *_: 1 / 0)
+    monkeypatch.setattr("gpulab.capture.memory.watch.find_holders", lambda *_: 1 / 0)
     monkeypatch.setattr(watch._growing, "look", lambda *_: 1 / 0)
     watch.boundary(9, None)
-    failure, rows = watch.ended_by(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
+    failure, rows = watch.finish(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
     assert failure.needed_bytes == 2 * GIB
     assert len(rows) == 0
     assert [gap.what for gap in watch.gaps] == ["memory at the start of each step", "memory holders"]
@@ -280,7 +280,7 @@ def test_the_allocator_is_read_periodically_and_only_after_cuda_is_initialised(m
         both = {"allocated_bytes": one, "reserved_bytes": one}
         return {**both, "num_alloc_retries": 3, "num_ooms": 1, "num_device_alloc": 7}
 
-    from gpulab.capture.memory.allocator import EVERY_NS, AllocatorReadings
+    from gpulab.capture.memory.allocator import ALLOCATOR_INTERVAL_NS, AllocatorReadings
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", memory_stats)
@@ -288,11 +288,11 @@ def test_the_allocator_is_read_periodically_and_only_after_cuda_is_initialised(m
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     readings.read(0)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    for at_ns in (10, 20, 10 + EVERY_NS):
+    for at_ns in (10, 20, 10 + ALLOCATOR_INTERVAL_NS):
         readings.read(at_ns)
     rows = readings.rows(10)
     assert rows["device"].tolist() == [0, 2, 0, 2]  # the one that PyTorch never used is left out
-    assert rows["at_ns"].tolist() == [0, 0, EVERY_NS, EVERY_NS]
+    assert rows["at_ns"].tolist() == [0, 0, ALLOCATOR_INTERVAL_NS, ALLOCATOR_INTERVAL_NS]
     assert rows["allocated_bytes"].tolist() == [1000, 1002] * 2
     assert rows["retries"].tolist() == [3] * 4
     assert rows["inactive_split_bytes"].tolist() == [-1] * 4  # not told, and not zero
@@ -305,9 +305,9 @@ def test_the_allocator_is_read_periodically_and_only_after_cuda_is_initialised(m
 def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
     setup = (
         "import gc, sys, weakref, torch, gpulab\n"
-        "from gpulab.workloads.memory.simulated_card import memory_card\n"
+        "from gpulab.workloads.memory.simulated_card import limited_memory\n"
         "torch.set_num_threads(1)\n"
-        "card = memory_card(32 * 2**20)\n"
+        "card = limited_memory(32 * 2**20)\n"
         "def work():\n"
         "    global gone\n"
         "    mine = torch.ones(4 * 2**20)\n"  # 16 MiB
@@ -364,7 +364,7 @@ def test_a_recording_in_a_script_keeps_no_object_alive():
     def train():
         batch = torch.ones(64)
         references.append(weakref.ref(batch))
-        with simulated_card.memory_card(KIB):
+        with simulated_card.limited_memory(KIB):
             return torch.ones(MIB) + batch[0]
 
     with pytest.raises(torch.OutOfMemoryError) as caught, gpulab.profile("script"):

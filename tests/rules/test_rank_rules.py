@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.ranks.data_parallel import worked
-from gpulab.analysis.ranks.stragglers import arrivals
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.ranks.data_parallel import gpu_busy_shares
+from gpulab.analysis.ranks.stragglers import find_straggler
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
 from gpulab.files import Ranks
 from gpulab.rules import diagnose
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module
-from tests.support.runs.made_runs import MS, collective, event, moving, rank_of, stepped
+from tests.support.runs.made_runs import MS, collective, collective_columns, event, rank_of, stepped
 
 JOB, DP, IDLE = case_module("straggler"), case_module("data_parallel"), case_module("idle_gpus")
 LATE = JOB.LATE
@@ -46,18 +46,18 @@ def test_the_straggler_of_eight_ranks_is_named_with_its_cause(case_name, cause):
 
 
 def test_the_wait_of_the_other_ranks_bounds_the_gain():
-    timing = arrivals(JOB.provoked_by_one_rank_that_builds_its_batches_itself())
-    assert (timing.late, timing.late_frac, timing.steps, timing.matched) == (LATE, 1.0, 4, 4)
-    assert timing.wait_ns == timing.by_mending_ns == 30 * MS
+    timing = find_straggler(JOB.provoked_by_one_rank_that_builds_its_batches_itself())
+    assert (timing.index, timing.last_frac, timing.steps, timing.collectives) == (LATE, 1.0, 4, 4)
+    assert timing.others_wait_ns == timing.gain_ns == 30 * MS
     gain = finding("straggler", JOB.provoked_by_one_rank_that_builds_its_batches_itself()).gain
     assert gain.floor_ns == 70 * MS
 
 
 def test_fixing_one_of_two_late_ranks_saves_the_distance_to_the_next():
     ranks = JOB.job(compute_ms=lambda rank, step: {3: 85, 5: 75}.get(rank, 60))
-    timing = arrivals(ranks)
-    assert timing.late == 3
-    assert timing.by_mending_ns == 10 * MS
+    timing = find_straggler(ranks)
+    assert timing.index == 3
+    assert timing.gain_ns == 10 * MS
     gain = finding("straggler", ranks).gain
     assert gain.best_ns == gain.step_ns - 10 * MS
 
@@ -67,20 +67,22 @@ def test_the_fix_comes_from_the_stragglers_own_diagnosis():
     assert diagnosis.first.fix.startswith(f"# on rank {LATE}:\n")
     assert "num_workers=" in diagnosis.first.fix
     assert "no_workers" not in [each.rule for each in diagnosis.findings]
-    assert ("no_workers", "straggler") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert ("no_workers", "straggler") in [(each.finding.rule, each.explained_by) for each in diagnosis.masked]
 
 
 def test_on_a_waiting_rank_the_straggler_masks_exposed_communication():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
     diagnosis = gpulab.diagnose(ranks[0], ranks)
     assert diagnosis.first.rule == "straggler"
-    assert ("exposed_communication", "straggler") in [(each.finding.rule, each.by) for each in diagnosis.masked]
-    assert diagnosis.first.shown_by.total_ns == 4 * 25 * MS
+    assert ("exposed_communication", "straggler") in [
+        (each.finding.rule, each.explained_by) for each in diagnosis.masked
+    ]
+    assert diagnosis.first.spans.total_ns == 4 * 25 * MS
 
 
 def test_the_spans_of_the_wait_are_on_the_stragglers_timeline():
     ranks = JOB.provoked_by_one_rank_that_builds_its_batches_itself()
-    spans = finding("straggler", ranks).shown_by
+    spans = finding("straggler", ranks).spans
     assert spans.start_ns.tolist() == [(100 * step + 60) * MS for step in range(1, 5)]
     assert spans.end_ns.tolist() == [(100 * step + 90) * MS for step in range(1, 5)]
 
@@ -99,7 +101,7 @@ def test_a_slow_network_is_not_reported_as_waiting():
 def test_random_jitter_makes_no_straggler():
     takes = np.random.default_rng(7).uniform(50, 80, (8, 8))
     ranks = JOB.job(compute_ms=lambda rank, step: float(takes[rank, step]))
-    assert arrivals(ranks).wait_ns > 5 * MS  # they do wait, for somebody else in each step
+    assert find_straggler(ranks).others_wait_ns > 5 * MS  # they do wait, for somebody else in each step
     assert finding("straggler", ranks) is None
 
 
@@ -114,9 +116,9 @@ def renumbered(run, **columns):
 def test_sequence_numbers_match_recordings_with_different_starts():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
     numbered = [renumbered(run, sequence=np.arange(6) + 40) for run in ranks]
-    assert arrivals(numbered).late == LATE
+    assert find_straggler(numbered).index == LATE
     shifted = [renumbered(run, sequence=np.arange(6) + 40 + (rank == 5)) for rank, run in enumerate(ranks)]
-    assert arrivals(shifted).matched == 3  # of the four interior ones, those that all of them recorded
+    assert find_straggler(shifted).collectives == 3  # of the four interior ones, those that all of them recorded
 
 
 def test_without_sequence_numbers_step_numbers_match_the_ranks():
@@ -126,12 +128,12 @@ def test_without_sequence_numbers_step_numbers_match_the_ranks():
     def renamed_step(word):
         return word.replace("ProfilerStep#", "ProfilerStep#10") if word.startswith("ProfilerStep") else word
 
-    from gpulab.rows import Words
+    from gpulab.rows import TextColumn
 
-    names = first.words("name")
-    later_names = Words(names.codes, tuple(map(renamed_step, names.vocabulary)))
+    names = first.text("name")
+    later_names = TextColumn(names.codes, tuple(map(renamed_step, names.vocabulary)))
     other = replace(ranks[0], event_rows=first.table.rows({**first.columns, "name": later_names}))
-    assert arrivals([other, *ranks[1:]]) is None
+    assert find_straggler([other, *ranks[1:]]) is None
 
 
 def test_a_group_of_some_ranks_only_is_not_compared_across_all():
@@ -139,14 +141,14 @@ def test_a_group_of_some_ranks_only_is_not_compared_across_all():
         renumbered(run, group_size=np.full(6, 4, np.int32))
         for run in JOB.provoked_by_one_rank_that_has_more_to_compute()
     ]
-    assert arrivals(ranks) is None
+    assert find_straggler(ranks) is None
 
 
 def test_unmatched_ranks_are_not_judged():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
     numbered = [renumbered(run, sequence=np.arange(6) + 100 * rank) for rank, run in enumerate(ranks)]
     unjudged = {each.rule: each for each in diagnose(numbered).unjudged}
-    assert "collectives" in unjudged["straggler"].why
+    assert "collectives" in unjudged["straggler"].reason
 
 
 def test_a_collective_that_two_streams_run_beside_each_other_is_matched_within_its_group():
@@ -154,16 +156,16 @@ def test_a_collective_that_two_streams_run_beside_each_other_is_matched_within_i
         def step(at):
             late = 20 if rank == 1 else 0
             return [
-                event(Kind.KERNEL, "gemm", at, 40 + late),
-                collective("ncclAllReduce", at + 40 + late, 25 - late, moves=moving(10, group="a", size=2)),
-                collective("ncclAllReduce", at + 70, 10, moves=moving(10, group="b", size=2), stream=22),
-                event(Kind.KERNEL, "adam", at + 85, 10),
+                event(EventKind.KERNEL, "gemm", at, 40 + late),
+                collective("ncclAllReduce", at + 40 + late, 25 - late, moves=collective_columns(10, group="a", size=2)),
+                collective("ncclAllReduce", at + 70, 10, moves=collective_columns(10, group="b", size=2), stream=22),
+                event(EventKind.KERNEL, "adam", at + 85, 10),
             ]
 
         return rank_of(stepped(step), rank, ranks=2)
 
-    timing = arrivals([job(0), job(1)])
-    assert (timing.late, timing.matched, timing.wait_ns) == (1, 8, 20 * MS)
+    timing = find_straggler([job(0), job(1)])
+    assert (timing.index, timing.collectives, timing.others_wait_ns) == (1, 8, 20 * MS)
 
 
 @pytest.fixture
@@ -175,26 +177,26 @@ def late_by(run, by_ms):
     """The same rank, which arrives so much later at the longest collective of each step, which ends as before."""
     rows = run.event_rows
     start, dur = rows["start_ns"].copy(), rows["dur_ns"].copy()
-    late = (rows["kind"] == Kind.COLLECTIVE) & (dur > (by_ms + 1) * MS)
+    late = (rows["kind"] == EventKind.COLLECTIVE) & (dur > (by_ms + 1) * MS)
     start[late] += by_ms * MS
     dur[late] -= by_ms * MS
     return replace(run, event_rows=rows.table.rows({**rows.columns, "start_ns": start, "dur_ns": dur})), int(late.sum())
 
 
 def test_equal_copies_of_a_real_rank_arrive_together(a100):
-    timing = arrivals([replace(a100, rank=rank) for rank in range(4)])
-    assert (timing.steps, timing.wait_ns, timing.waits_ns) == (4, 0, (0, 0, 0, 0))
-    assert timing.matched == 40  # ten collectives a step, in four interior steps
+    timing = find_straggler([replace(a100, rank=rank) for rank in range(4)])
+    assert (timing.steps, timing.others_wait_ns, timing.waits_ns) == (4, 0, (0, 0, 0, 0))
+    assert timing.collectives == 40  # ten collectives a step, in four interior steps
 
 
 def test_the_delayed_copy_of_a_real_rank_is_the_straggler(a100):
     changed, count = late_by(a100, 3)
     ranks = [replace(a100, rank=0), replace(a100, rank=1), replace(changed, rank=2), replace(a100, rank=3)]
-    timing = arrivals(ranks)
-    assert timing.late == 2
-    assert timing.late_frac == 1.0
+    timing = find_straggler(ranks)
+    assert timing.index == 2
+    assert timing.last_frac == 1.0
     assert count > 10
-    assert 0 < timing.wait_ns <= count * 3 * MS
+    assert 0 < timing.others_wait_ns <= count * 3 * MS
     result = finding("straggler", ranks)
     assert result.numbers["rank"] == 2
 
@@ -252,24 +254,29 @@ def test_the_fix_for_data_parallel_is_one_process_per_gpu():
 
 def test_data_parallel_at_little_cost_informs_only():
     result = finding("data_parallel", DP.provoked_even_where_it_costs_little())
-    assert result.aside
+    assert result.informs_only
     assert result.gain is None
 
 
 def test_gpu_busy_shares_are_of_interior_steps():
     run = DP.provoked_by_four_gpus_in_one_process()
-    detected_steps = steps(run)
-    assert worked(run, detected_steps, ledger(run, detected_steps)) == ((0, 0.85), (1, 0.6), (2, 0.6), (3, 0.6))
+    detected_steps = find_steps(run)
+    assert gpu_busy_shares(run, detected_steps, build_ledger(run, detected_steps)) == (
+        (0, 0.85),
+        (1, 0.6),
+        (2, 0.6),
+        (3, 0.6),
+    )
 
 
 def test_idle_gpus_inform_only_if_the_busiest_gpu_waits():
-    assert not finding("idle_gpus", IDLE.provoked_by_one_gpu_of_four_that_works()).aside
-    assert finding("idle_gpus", IDLE.provoked_by_one_gpu_of_two_that_works_a_little()).aside
+    assert not finding("idle_gpus", IDLE.provoked_by_one_gpu_of_four_that_works()).informs_only
+    assert finding("idle_gpus", IDLE.provoked_by_one_gpu_of_two_that_works_a_little()).informs_only
 
 
 def test_idle_gpus_are_the_verdict_if_the_working_gpu_is_busy():
     def step(at):
-        return [event(Kind.KERNEL, "gemm", at, 99.9)]
+        return [event(EventKind.KERNEL, "gemm", at, 99.9)]
 
     run = replace(rank_of(stepped(step)), gpu_rows=IDLE.provoked_by_one_gpu_of_four_that_works().gpu_rows)
     first = diagnose(run).first

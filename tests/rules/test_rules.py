@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpulab.analysis.events.device_work import missing_work
+from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.rules import RULES, diagnose
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.wording import article
 from tests.support.runs.made_runs import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
 
@@ -15,7 +15,7 @@ def rules_found(run):
 
 
 def kernel(at, dur, name="ampere_sgemm"):
-    return event(Kind.KERNEL, name, at, dur)
+    return event(EventKind.KERNEL, name, at, dur)
 
 
 def starved_step(at):
@@ -35,7 +35,7 @@ def test_data_loading_in_the_main_process_is_the_first_finding_and_certain():
     assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns
     assert "num_workers=" in first.fix
     assert "batches of 32" in first.fix
-    assert first.shown_by.total_ns == 4 * 40 * MS
+    assert first.spans.total_ns == 4 * 40 * MS
 
 
 def test_loading_time_covered_by_queued_device_work_is_not_reported():
@@ -66,9 +66,9 @@ def test_python_code_without_a_name_is_a_suspicion():
 def test_the_deepest_recorded_frame_with_most_of_the_time_is_named():
     def step(at):
         return [
-            event(Kind.PYTHON, "run.py(3): main", at, 100),
-            event(Kind.PYTHON, "video.py(98): preprocess", at, 49),
-            event(Kind.PYTHON, "numpy.py(7): stack", at + 5, 20),
+            event(EventKind.PYTHON, "run.py(3): main", at, 100),
+            event(EventKind.PYTHON, "video.py(98): preprocess", at, 49),
+            event(EventKind.PYTHON, "numpy.py(7): stack", at + 5, 20),
             kernel(at + 50, 50),
         ]
 
@@ -84,7 +84,7 @@ def test_the_deepest_recorded_frame_with_most_of_the_time_is_named():
     ],
 )
 def test_a_recorded_frame_of_a_cell_is_named_as_the_user_sees_it(recorded, shown):
-    step = stepped(lambda at: [event(Kind.PYTHON, recorded, at, 50), kernel(at + 50, 50)])
+    step = stepped(lambda at: [event(EventKind.PYTHON, recorded, at, 50), kernel(at + 50, 50)])
     assert diagnose(run_of(step)).verdict.endswith(shown)
 
 
@@ -92,8 +92,8 @@ def small_kernels(at, count=400, kernel_ms=0.005):
     events = []
     for number in range(count):
         start = at + number * 0.25
-        events.append(event(Kind.OP, "aten::add", start, 0.1))
-        events.append(event(Kind.LAUNCH, "cudaLaunchKernel", start + 0.05, 0.01, correlation=number))
+        events.append(event(EventKind.OP, "aten::add", start, 0.1))
+        events.append(event(EventKind.LAUNCH, "cudaLaunchKernel", start + 0.05, 0.01, correlation=number))
         events.append(kernel(start + 0.07, kernel_ms, "vectorized_elementwise_kernel"))
     return events
 
@@ -110,7 +110,7 @@ def test_large_kernels_with_the_same_calls_are_not_dispatch_bound():
 
 
 def test_many_small_operators_on_a_cpu_are_dispatch_bound():
-    step = stepped(lambda at: [event(Kind.OP, "aten::add", at + number * 0.02, 0.004) for number in range(5000)])
+    step = stepped(lambda at: [event(EventKind.OP, "aten::add", at + number * 0.02, 0.004) for number in range(5000)])
     diagnosis = diagnose(run_of(step))
     assert diagnosis.first.rule == "dispatch_bound"
     assert "GPU" not in diagnosis.verdict
@@ -119,8 +119,8 @@ def test_many_small_operators_on_a_cpu_are_dispatch_bound():
 def copied_step(name):
     def step(at):
         return [
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 20, correlation=round(at)),
-            event(Kind.MEMCPY, name, at + 2, 18, correlation=round(at), size=64_000_000),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, 20, correlation=round(at)),
+            event(EventKind.MEMCPY, name, at + 2, 18, correlation=round(at), size=64_000_000),
             kernel(at + 20, 80),
         ]
 
@@ -141,15 +141,19 @@ def test_the_fix_for_unoverlapped_pinned_copies_is_prefetching():
 
 
 def test_copies_that_overlap_with_kernels_are_no_finding():
-    step = stepped(lambda at: [event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 10, 20), kernel(at, 100)])
+    step = stepped(
+        lambda at: [event(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 10, 20), kernel(at, 100)]
+    )
     assert rules_found(run_of(step)) == ["device_bound"]
 
 
 def waiting_step(at, idle_after=20.0):
     events = [kernel(at, 80 - idle_after)]
-    events += [event(Kind.OP, name, at + 1, 79.1 - idle_after) for name in ("aten::item", "aten::_local_scalar_dense")]
-    events.append(event(Kind.SYNC, "cudaStreamSynchronize", at + 2, 78 - idle_after))
-    events.append(event(Kind.OP, "aten::add", at + 80 - idle_after, idle_after))
+    events += [
+        event(EventKind.OP, name, at + 1, 79.1 - idle_after) for name in ("aten::item", "aten::_local_scalar_dense")
+    ]
+    events.append(event(EventKind.SYNC, "cudaStreamSynchronize", at + 2, 78 - idle_after))
+    events.append(event(EventKind.OP, "aten::add", at + 80 - idle_after, idle_after))
     return [*events, kernel(at + 80, 20)]
 
 
@@ -161,7 +165,7 @@ def test_a_synchronisation_counts_only_by_the_idle_time_after_it():
 
 
 def test_item_of_a_cpu_tensor_is_no_synchronisation():
-    step = stepped(lambda at: [event(Kind.OP, "aten::item", at, 30), kernel(at + 40, 60)])
+    step = stepped(lambda at: [event(EventKind.OP, "aten::item", at, 30), kernel(at + 40, 60)])
     assert "host_syncs" not in rules_found(run_of(step))
 
 
@@ -183,7 +187,7 @@ def test_the_part_that_the_fix_removes_is_not_the_next_limit():
 
 
 def test_exposed_communication_is_not_reported_as_compute():
-    step = stepped(lambda at: [kernel(at, 30), event(Kind.COLLECTIVE, "ncclDevKernel_AllReduce", at + 30, 68)])
+    step = stepped(lambda at: [kernel(at, 30), event(EventKind.COLLECTIVE, "ncclDevKernel_AllReduce", at + 30, 68)])
     diagnosis = diagnose(run_of(step))
     assert diagnosis.first.rule == "exposed_communication"
     busy = next(finding for finding in diagnosis.findings if finding.rule == "device_bound")
@@ -196,17 +200,17 @@ def test_findings_are_ranked_by_predicted_saving():
     def step(at):
         return [
             loader_call(at, 15),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 15, 30),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 15, 30),
             *pageable(at),
             kernel(at + 45, 55),
         ]
 
     def pageable(at):
-        return [event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 15, 30)]
+        return [event(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 15, 30)]
 
     findings = diagnose(run_of(stepped(step), loaders=[NO_WORKERS])).findings
     assert {finding.rule for finding in findings} == {"pageable_copies", "no_workers"}
-    saved = [finding.saves_ns for finding in findings]
+    saved = [finding.saved_ns for finding in findings]
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > saved[1] > 0
 
@@ -214,26 +218,26 @@ def test_findings_are_ranked_by_predicted_saving():
 def test_few_steps_lower_the_confidence_and_say_so():
     first = diagnose(run_of(stepped(starved_step, count=3), loaders=[NO_WORKERS])).first
     assert first.confidence == "likely"
-    assert "1 interior step" in first.why_confidence
+    assert "1 interior step" in first.confidence_reason
 
 
 def test_rules_that_need_a_gpu_are_not_judged_without_one():
-    diagnosis = diagnose(run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 99)])))
+    diagnosis = diagnose(run_of(stepped(lambda at: [event(EventKind.OP, "aten::mm", at, 99)])))
     assert {"pageable_copies", "host_syncs"} <= {unjudged.rule for unjudged in diagnosis.unjudged}
-    assert all(unjudged.why and unjudged.fix for unjudged in diagnosis.unjudged)
+    assert all(unjudged.reason and unjudged.fix for unjudged in diagnosis.unjudged)
 
 
 def test_calls_to_a_gpu_whose_work_is_missing_make_every_finding_suspect():
     def step(at):
         return [
             loader_call(at, 40),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
-            event(Kind.OP, "mm", at + 40, 50),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
+            event(EventKind.OP, "mm", at + 40, 50),
         ]
 
     diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
     assert diagnosis.first.confidence == "suspect"
-    assert diagnosis.first.why_confidence == missing_work(diagnosis.run)
+    assert diagnosis.first.confidence_reason == missing_work_reason(diagnosis.run)
 
 
 def test_an_empty_recording_is_not_judged():
@@ -245,7 +249,7 @@ def test_an_empty_recording_is_not_judged():
 
 def test_a_loop_without_a_dominant_cause_is_not_worth_changing():
     def step(at):
-        return [loader_call(at, 4), kernel(at + 4, 80), event(Kind.OP, "aten::add", at + 84, 16)]
+        return [loader_call(at, 4), kernel(at + 4, 80), event(EventKind.OP, "aten::add", at + 84, 16)]
 
     diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
     assert diagnosis.findings == ()

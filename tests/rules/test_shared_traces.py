@@ -23,7 +23,7 @@ def test_resnet_without_workers_waits_for_data_a_third_of_each_step(diagnosed):
     diagnosis = diagnosed(RESNET.format(0))
     assert rules(diagnosis)[0] == "no_workers"
     assert diagnosis.first.confidence == "certain"
-    assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
+    assert diagnosis.ledger.total_frac("loader") == pytest.approx(0.336, abs=0.015)
     assert diagnosis.ledger.share("loader") == pytest.approx(0.336, abs=0.015)
     assert diagnosis.first.gain.bound == pytest.approx(1.496, abs=0.003)
 
@@ -39,7 +39,7 @@ def test_what_the_fix_of_resnet_really_gave_lies_in_the_predicted_range(diagnose
 def test_resnet_with_workers_does_not_wait_for_data(diagnosed):
     diagnosis = diagnosed(RESNET.format(4))
     assert not {"no_workers", "too_few_workers"} & set(rules(diagnosis))
-    assert diagnosis.ledger.frac("loader") < 0.015
+    assert diagnosis.ledger.total_frac("loader") < 0.015
 
 
 def test_timesformer_prepares_video_in_python_while_the_gpu_waits(diagnosed):
@@ -80,14 +80,14 @@ def test_a_trace_cut_off_among_the_gpu_s_events_is_judged_up_to_there(cut_off, p
     diagnosis = cut_off(part)
     assert diagnosis.first.rule == "no_workers"
     assert diagnosis.ledger.device == "gpu"
-    assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
+    assert diagnosis.ledger.total_frac("loader") == pytest.approx(0.336, abs=0.015)
 
 
 def test_a_trace_cut_off_before_any_gpu_event_is_not_taken_for_one_of_a_cpu(cut_off):
     diagnosis = cut_off(0.6)
     assert diagnosis.first.confidence == "suspect"
-    assert "damaged trace" in diagnosis.first.why_confidence
-    assert diagnosis.first.why_confidence in {unjudged.why for unjudged in diagnosis.unjudged}
+    assert "damaged trace" in diagnosis.first.confidence_reason
+    assert diagnosis.first.confidence_reason in {unjudged.reason for unjudged in diagnosis.unjudged}
 
 
 def test_every_trace_is_diagnosed_and_its_ledger_sums(shared):

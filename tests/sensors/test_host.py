@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from gpulab.sensors.host.cgroup import Throttling, cores_allowed, memory_limit_bytes
-from gpulab.sensors.host.process import Host
-from gpulab.sensors.host.threads import Threads
-from gpulab.sensors.host.workers import Workers
+from gpulab.sensors.host.process import HostSensors
+from gpulab.sensors.host.threads import ThreadReader
+from gpulab.sensors.host.workers import WorkerReader
 from gpulab.tables import HOST_SAMPLES
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -28,10 +28,10 @@ def times(**seconds: float) -> Times:
     return Times(**{**dict.fromkeys(Times._fields, 0.0), **seconds})
 
 
-def host_with(*readings: list[Times]) -> Host:
+def host_with(*readings: list[Times]) -> HostSensors:
     """A host with given CPU times at successive readings; the first one is read already."""
     left = iter(readings)
-    host = Host(cpu_times=lambda: next(left))
+    host = HostSensors(cpu_times=lambda: next(left))
     host.read()
     return host
 
@@ -41,7 +41,7 @@ def host_with(*readings: list[Times]) -> Host:
 
 def test_host_threads_and_workers_together_fill_each_float_column():
     floats = [column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"]
-    columns = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
+    columns = [*HostSensors().read(), *ThreadReader(threading.get_ident()).read(), *WorkerReader().read(0)]
     assert sorted(columns) == sorted(floats)
 
 
@@ -90,7 +90,7 @@ def test_iowait_is_recorded_with_the_load():
 def test_iowait_is_unknown_on_systems_without_it():
     Mac = namedtuple("Mac", "user nice system idle")
     readings = iter([[Mac(0.0, 0.0, 0.0, 0.0)], [Mac(1.0, 0.0, 0.0, 1.0)]])
-    host = Host(cpu_times=lambda: next(readings))
+    host = HostSensors(cpu_times=lambda: next(readings))
     host.read()
     values = host.read()
     assert math.isnan(values["iowait_frac"])
@@ -106,7 +106,7 @@ def busy_until(process_time: float) -> None:
 
 
 def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_children():
-    host = Host()
+    host = HostSensors()
     before, clock = host.read()["process_cpu_s"], time.process_time()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
     working = threading.Thread(target=busy_until, args=(clock + 0.1,))
@@ -118,14 +118,14 @@ def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_chil
 
 def test_resident_memory_is_that_of_psutil():
     buffer = bytearray(64 * 1024**2)
-    rss_bytes = Host().read()["rss_bytes"]
+    rss_bytes = HostSensors().read()["rss_bytes"]
     assert rss_bytes > len(buffer)
     assert rss_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 @linux_only
 def test_preemptions_of_all_threads_are_counted():
-    host, usage = Host(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    host, usage = HostSensors(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     before = psutil.Process().num_ctx_switches().involuntary
     assert host.read()["preempted"] >= usage >= before, "psutil counts the main thread alone"
 
@@ -139,7 +139,7 @@ def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch):
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "io_counters", denied)
-    host = Host()
+    host = HostSensors()
     assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
     assert len(calls) == 1
     assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
@@ -147,7 +147,7 @@ def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch):
 
 def test_storage_reads_are_unknown_on_systems_without_them(monkeypatch):
     monkeypatch.delattr(psutil.Process, "io_counters", raising=False)
-    host = Host()
+    host = HostSensors()
     assert math.isnan(host.read()["read_bytes"])
     assert len(host.gaps) == 1
 

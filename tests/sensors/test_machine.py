@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from gpulab.run import Machine
-from gpulab.sensors import machine
-from gpulab.sensors.host.environment import container, cpu_name, torch_build
+from gpulab.sensors import describe_machine
+from gpulab.sensors.host.environment import cpu_name, detect_container, find_torch_build
 from tests.support import nvml_standin
 from tests.support.nvml_standin import NOT_SUPPORTED
 
@@ -81,7 +81,7 @@ def gap_subjects(machine_value: Machine) -> list[str]:
 
 def test_all_fields_of_a_machine_are_filled(standin, tmp_path, installed_torch):
     installed_torch(version_py("9.9.0+cu999", "99.9"))
-    described = machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
+    described = describe_machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
     assert [gpu.uuid for gpu in described.gpus] == [UUID]
     assert described.driver == "999.10.standin"
     assert described.torch == "9.9.0+cu999"
@@ -98,7 +98,7 @@ def test_all_fields_of_a_machine_are_filled(standin, tmp_path, installed_torch):
 def test_describing_the_machine_leaves_nvml_closed(standin):
     import pynvml
 
-    machine({})
+    describe_machine({})
     assert pynvml._nvmlLib_refcount == 0
     assert standin.calls("nvmlInitWithFlags") == standin.calls("nvmlShutdown") == 1
 
@@ -111,7 +111,7 @@ def test_describing_the_machine_does_not_import_torch():
 
 def test_the_torch_build_equals_that_of_torch_itself():
     torch = pytest.importorskip("torch")
-    build = torch_build()
+    build = find_torch_build()
     assert build is not None
     assert build.version == torch.__version__
     assert build.cuda == (torch.version.cuda is not None)
@@ -120,7 +120,7 @@ def test_the_torch_build_equals_that_of_torch_itself():
 
 def test_a_torch_without_version_file_has_its_packages_version(installed_torch):
     installed_torch("")
-    build = torch_build()
+    build = find_torch_build()
     assert build is not None
     assert (build.version, build.cuda) == ("9.9.0", None)
 
@@ -157,12 +157,12 @@ def test_a_processor_without_a_model_name_has_its_architecture(tmp_path):
     ],
 )
 def test_containers_are_recognised_by_their_marks(system, environ, files, expected):
-    assert container(environ, system(files)) == expected
+    assert detect_container(environ, system(files)) == expected
 
 
 def test_memory_and_core_limits_are_listed_with_the_machines_totals(system):
     files = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000", "sys/fs/cgroup/memory.max": "1234567"}
-    described = machine({}, system(files))
+    described = describe_machine({}, system(files))
     assert (described.cores_allowed, described.memory_limit_bytes) == (0.5, 1234567)
     (gap,) = (gap for gap in described.gaps if "may use" in gap.what)
     assert "the 0.5 cores" in gap.what
@@ -179,7 +179,7 @@ def test_every_gap_says_what_why_and_what_to_do(standin, system, installed_torch
     standin.mig(2, instances=0)
     standin.fault("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED)
     files = {".dockerenv": "", "proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000"}
-    described = machine({"CUDA_VISIBLE_DEVICES": "0"}, system(files))
+    described = describe_machine({"CUDA_VISIBLE_DEVICES": "0"}, system(files))
     assert len(described.gaps) == 8
     assert len(set(gap_subjects(described))) == 8
     for gap in described.gaps:
@@ -191,7 +191,7 @@ def test_every_gap_says_what_why_and_what_to_do(standin, system, installed_torch
 
 def test_sensors_a_gpu_does_not_have_are_known_before_anything_is_recorded(standin, tmp_path):
     standin.fault("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED)
-    assert "GPU energy" in gap_subjects(machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path))
+    assert "GPU energy" in gap_subjects(describe_machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path))
 
 
 CPU_BUILD, CUDA_BUILD = version_py("9.9.0+cpu", None), version_py("9.9.0+cu999", "99.9")
@@ -212,7 +212,7 @@ CPU_BUILD, CUDA_BUILD = version_py("9.9.0+cpu", None), version_py("9.9.0+cu999",
 def test_a_torch_build_that_cannot_use_the_gpu_is_a_gap(standin, tmp_path, installed_torch, gpus, build, expected):
     standin.reset(gpus)
     installed_torch(build)
-    subjects = gap_subjects(machine({}, tmp_path))
+    subjects = gap_subjects(describe_machine({}, tmp_path))
     assert [
         subject for subject in subjects if subject in ("anything on the GPU", "operators, kernels and steps")
     ] == expected
@@ -223,21 +223,21 @@ def test_a_torch_build_that_cannot_use_the_gpu_is_a_gap(standin, tmp_path, insta
 )
 def test_memory_of_other_processes_is_a_gap_in_a_container_with_a_gpu(standin, system, gpus, marks, times):
     standin.reset(gpus)
-    assert sum("memory_allocated" in gap.fix for gap in machine({}, system(marks)).gaps) == times
+    assert sum("memory_allocated" in gap.fix for gap in describe_machine({}, system(marks)).gaps) == times
 
 
 @pytest.mark.parametrize(("capability", "why"), [((8, 0), "Hopper"), ((9, 0), "gpulab"), ((10, 0), "gpulab")])
 def test_why_tensor_cores_are_not_counted_depends_on_the_gpu(standin, tmp_path, capability, why):
     standin.reset(gpus=1)
     standin.capability(0, *capability)
-    (gap,) = (gap for gap in machine({}, tmp_path).gaps if "tensor core" in gap.what)
+    (gap,) = (gap for gap in describe_machine({}, tmp_path).gaps if "tensor core" in gap.what)
     assert why in gap.why
 
 
 def test_a_machine_without_a_gpu_has_one_gap_for_that(standin, tmp_path, installed_torch):
     installed_torch(CPU_BUILD)
     standin.fault("nvmlInitWithFlags", 12)
-    described = machine({}, tmp_path)
+    described = describe_machine({}, tmp_path)
     assert described.gpus == ()
     assert described.device == described.cpu
     assert [gap for gap in described.gaps if "GPU" in gap.what] == [described.gaps[0]]

@@ -208,12 +208,12 @@ def test_a_lost_gpu_is_not_read_again_and_the_others_are(standin, opened):
     nvml = opened()
     lost, sound = nvml.gpus
     assert nvml.read(lost)["sm_clock_mhz"] == expected("sm_clock_mhz", 0)
-    assert nvml.answering == nvml.gpus
+    assert nvml.available_gpus == nvml.gpus
     nvml.read(lost)
     call_count = standin.calls("nvmlDeviceGetUtilizationRates")
     assert all(math.isnan(value) for value in nvml.read(lost).values())
     assert standin.calls("nvmlDeviceGetUtilizationRates") == call_count
-    assert nvml.answering == (sound,)
+    assert nvml.available_gpus == (sound,)
     assert nvml.read(sound) == {column: expected(column, 1) for column in COLUMNS}
     assert [gap.what for gap in nvml.gaps] == ["sensors of GPU 0 (Standin H100)"]
 
@@ -228,12 +228,12 @@ LISTS["others_util_frac"] = "nvmlDeviceGetProcessUtilization"
 @pytest.fixture
 def contained(monkeypatch):
     """As inside a container: the numbers of processes may be others than those seen here."""
-    monkeypatch.setattr(other_processes, "numbers_are_ours", lambda: False)
+    monkeypatch.setattr(other_processes, "pids_match_driver", lambda: False)
 
 
 @pytest.fixture
 def outside(monkeypatch):
-    monkeypatch.setattr(other_processes, "numbers_are_ours", lambda: True)
+    monkeypatch.setattr(other_processes, "pids_match_driver", lambda: True)
 
 
 @pytest.mark.parametrize("column", OTHERS)
@@ -337,7 +337,9 @@ def test_thermal_throttling_is_read_without_power_throttling(standin, opened, qu
     standin.reset(gpus=1)
     if question == "field":
         standin.fault("nvmlDeviceGetViolationStatus", NOT_SUPPORTED)
-        standin.fault("field", NOT_SUPPORTED, skip=1, count=1)  # the first field that is asked for is the power drawn
+        standin.fault(
+            "field", NOT_SUPPORTED, skip=1, count=1
+        )  # the first field that is asked for is the power drawn
     else:
         standin.fault(question, TIMEOUT, count=1)
     nvml = opened()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from gpulab.run import Gpu
 from gpulab.sensors import Sensors
-from gpulab.sensors.host.process import Host
+from gpulab.sensors.host.process import HostSensors
 from gpulab.sensors.nvml import Nvml
-from gpulab.sensors.sampler import Reader, Sampler, Schedule
+from gpulab.sensors.sampler import Reader, Sampler, SamplingTimes
 from tests.support import nvml_standin
 from tests.support.nvml_standin import EXPECTED, LOST, NOT_SUPPORTED
 
@@ -55,7 +55,7 @@ def collector(ticks: list, work=lambda tick: None) -> Reader:
         ticks.append(tick)
         work(tick)
 
-    return Reader(what="a sensor", read=read)
+    return Reader(label="a sensor", read=read)
 
 
 # The schedule.
@@ -63,12 +63,12 @@ def collector(ticks: list, work=lambda tick: None) -> Reader:
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=50), st.integers(1, 100))
 def test_every_scheduled_tick_is_served_once_or_missed(waits, period):
-    schedule = Schedule(first_ns=0, period_ns=period)
+    schedule = SamplingTimes(first_ns=0, period_ns=period)
     now, served = 0, []
     for wait in waits:
         now = max(now + wait, schedule.due_ns)
         due = schedule.due_ns
-        late = schedule.take(now)
+        late = schedule.advance(now)
         served.append(due)
         assert due % period == 0
         assert late == now - due >= 0
@@ -148,7 +148,7 @@ def test_a_failing_reader_affects_no_other_and_stops_after_three_failures():
         calls.append(tick)
         raise ValueError("no such thing")
 
-    sampler = Clock(rounds=6).sampled(Reader(what="the live panel", read=broken), collector(ticks))
+    sampler = Clock(rounds=6).sampled(Reader(label="the live panel", read=broken), collector(ticks))
     assert len(calls) == 3
     assert len(ticks) >= 6
     (gap,) = sampler.gaps
@@ -164,7 +164,7 @@ def test_a_reader_with_occasional_failures_continues():
         if len(calls) % 2:
             raise OSError("busy")
 
-    sampler = Clock(rounds=8).sampled(Reader(what="a sensor", read=moody))
+    sampler = Clock(rounds=8).sampled(Reader(label="a sensor", read=moody))
     assert len(calls) >= 8
     assert len(sampler.gaps) == 1
 
@@ -203,7 +203,7 @@ def test_a_reader_may_stop_the_sampler():
         sampler.stop()
         done.set()
 
-    sampler = Sampler([Reader(what="stopping", read=stop)], period_ns=PERIOD)
+    sampler = Sampler([Reader(label="stopping", read=stop)], period_ns=PERIOD)
     sampler.start()
     assert done.wait(10)
     sampler.stop()
@@ -214,7 +214,7 @@ def test_a_reader_may_stop_the_sampler():
 def test_the_thread_has_the_context_of_the_one_that_started_it():
     variable = contextvars.ContextVar("whose", default="nobody's")
     values = []
-    sampler = Sampler([Reader(what="context", read=lambda _: values.append(variable.get()))], period_ns=MS)
+    sampler = Sampler([Reader(label="context", read=lambda _: values.append(variable.get()))], period_ns=MS)
     token = variable.set("the cell's")
     sampler.start()
     variable.reset(token)
@@ -254,7 +254,7 @@ def after_ticks(count: int, **options) -> tuple[Sensors, list]:
     ticks, enough = [], threading.Event()
 
     def on_tick():
-        ticks.append(sensors.now())
+        ticks.append(sensors.latest())
         if len(ticks) >= count:
             enough.set()
 
@@ -293,7 +293,7 @@ def test_the_driver_is_closed_when_the_sensors_have_stopped(standin):
 def test_each_gpu_has_its_own_rows_with_its_own_numbers(standin):
     rows = after_ticks(2)[0].gpu_rows(0)
     for gpu in range(2):
-        rows_of_gpu = rows.where(rows["device"] == gpu)
+        rows_of_gpu = rows.select(rows["device"] == gpu)
         for column, (base, step) in EXPECTED.items():
             assert rows_of_gpu[column] == pytest.approx(base + gpu * step)
 
@@ -302,7 +302,7 @@ def test_device_indices_refer_to_the_gpus_of_the_runs_machine(standin):
     sensors, _ = after_ticks(2)
     second, first = reversed(sensors.gpus)
     swapped = sensors.gpu_rows(0, [second, first])
-    assert set(swapped.where(swapped["device"] == 0)["sm_clock_mhz"]) == {1765}
+    assert set(swapped.select(swapped["device"] == 0)["sm_clock_mhz"]) == {1765}
     assert set(sensors.gpu_rows(0, [second])["sm_clock_mhz"]) == {1765}
     assert len(sensors.gpu_rows(0, [Gpu(index=0, name="another", uuid="GPU-x")])) == 0
 
@@ -311,7 +311,7 @@ def test_a_missing_gpu_sensor_is_nan_in_rows_and_none_in_readings(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, gpu=1)
     sensors, readings = after_ticks(2)
     rows = sensors.gpu_rows(0)
-    assert np.isnan(rows.where(rows["device"] == 1)["util_frac"]).all()
+    assert np.isnan(rows.select(rows["device"] == 1)["util_frac"]).all()
     first, second = readings[-1].gpus
     assert (first.gpu.name, first.util_frac, first.value("power_w")) == ("Standin H100", 0.61, 512.345)
     assert (first.value("memory_used_bytes"), first.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
@@ -333,7 +333,7 @@ def test_host_samples_have_the_callers_current_line(standin):
     rows = sensors.host_rows(0)
     assert set(rows["workers"]) == {1}
     assert rows["rss_bytes"][-1] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
-    lines = {line for line in rows.words("frame").to_list() if line}
+    lines = {line for line in rows.text("frame").to_list() if line}
     assert any("(test_sampler.py:" in line for line in lines), lines
     assert readings[-1].workers == 1
     assert readings[-1].rss_bytes == rows["rss_bytes"][len(readings) - 1]
@@ -352,7 +352,7 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
     def broken():
         raise RuntimeError("comm closed")
 
-    host, calls = Host(), []
+    host, calls = HostSensors(), []
     reading, enough = host.read, threading.Event()
 
     def read():
@@ -371,8 +371,8 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
 
 def test_sensors_without_samples_give_empty_rows():
     sensors = Sensors()
-    assert sensors.now().gpus == ()
-    assert sensors.now().rss_bytes is None
+    assert sensors.latest().gpus == ()
+    assert sensors.latest().rss_bytes is None
     assert (len(sensors.gpu_rows(0)), len(sensors.host_rows(0))) == (0, 0)
     assert sensors.gaps == ()
 

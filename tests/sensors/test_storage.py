@@ -7,7 +7,7 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from gpulab.sensors.host.storage import file_system, location
+from gpulab.sensors.host.storage import dataset_file_system, file_system_type
 
 Part = namedtuple("Part", "mountpoint fstype")
 
@@ -31,48 +31,48 @@ class Pictures:
 
 
 def test_the_innermost_mount_decides_the_file_system(mounts):
-    assert file_system(mounts) == "ext4"
-    assert file_system(mounts / "far") == "nfs4"
-    assert file_system(mounts / "far" / "near" / "a.jpg") == "xfs"
-    assert file_system(mounts / "farther") == "ext4", "a longer name is another folder"
+    assert file_system_type(mounts) == "ext4"
+    assert file_system_type(mounts / "far") == "nfs4"
+    assert file_system_type(mounts / "far" / "near" / "a.jpg") == "xfs"
+    assert file_system_type(mounts / "farther") == "ext4", "a longer name is another folder"
 
 
 def test_links_are_followed_to_the_real_file_system(mounts):
     (mounts / "data").symlink_to(mounts / "far")
-    assert file_system(mounts / "data" / "a.jpg") == "nfs4"
+    assert file_system_type(mounts / "data" / "a.jpg") == "nfs4"
 
 
 @pytest.mark.parametrize("name", ["root", "path", "folder", "data_dir"])
 def test_path_attributes_of_a_dataset_are_used(mounts, name):
-    assert location(Pictures(**{name: mounts / "far"})) == "nfs4"
-    assert location(Pictures(**{name: str(mounts / "far")})) == "nfs4"
+    assert dataset_file_system(Pictures(**{name: mounts / "far"})) == "nfs4"
+    assert dataset_file_system(Pictures(**{name: str(mounts / "far")})) == "nfs4"
 
 
 def test_the_first_file_of_a_list_is_used(mounts):
     file = mounts / "far" / "a.jpg"
     file.touch()
-    assert location(Pictures(files=[str(file), "b.jpg"])) == "nfs4"
-    assert location(Pictures(samples=[(str(file), 3)])) == "nfs4", "as torchvision keeps them"
+    assert dataset_file_system(Pictures(files=[str(file), "b.jpg"])) == "nfs4"
+    assert dataset_file_system(Pictures(samples=[(str(file), 3)])) == "nfs4", "as torchvision keeps them"
 
 
 def test_wrapped_datasets_are_searched(mounts):
     inner = Pictures(root=str(mounts / "far"))
-    assert location(Pictures(dataset=inner, indices=[1, 2])) == "nfs4"
-    assert location(Pictures(datasets=[Pictures(dataset=inner)])) == "nfs4"
+    assert dataset_file_system(Pictures(dataset=inner, indices=[1, 2])) == "nfs4"
+    assert dataset_file_system(Pictures(datasets=[Pictures(dataset=inner)])) == "nfs4"
 
 
 @pytest.mark.parametrize(
     "attributes", [{}, {"root": "no such folder"}, {"root": 7}, {"files": []}, {"path": "a" * 10_000}, {"path": "a\0b"}]
 )
 def test_a_dataset_without_paths_has_no_file_system(attributes):
-    assert location(Pictures(**attributes)) is None
+    assert dataset_file_system(Pictures(**attributes)) is None
 
 
 def test_a_dataset_that_contains_itself_ends_the_search():
     dataset = Pictures()
     dataset.__dict__["dataset"] = dataset
-    assert location(dataset) is None
+    assert dataset_file_system(dataset) is None
 
 
 def test_anything_can_be_a_dataset():
-    assert [location(each) for each in ([1, 2], range(3), None, object())] == [None] * 4
+    assert [dataset_file_system(each) for each in ([1, 2], range(3), None, object())] == [None] * 4

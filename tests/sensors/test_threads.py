@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.sensors.host.threads import Threads
+from gpulab.sensors.host.threads import ThreadReader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock for each thread")
 
@@ -20,7 +20,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 class ReadingThread:
     """Takes readings in a separate thread, like the sampler."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: ThreadReader) -> None:
         self.threads = threads
 
     def read(self) -> dict[str, float]:
@@ -67,7 +67,7 @@ def compute(seconds):
 
 @linux_only
 def test_cpu_time_of_the_recorded_thread_is_separate_from_the_others(other):
-    reader = ReadingThread(Threads(threading.get_ident()))
+    reader = ReadingThread(ThreadReader(threading.get_ident()))
     before = reader.read()
     compute(0.05)
     first = reader.read()
@@ -81,7 +81,7 @@ def test_cpu_time_of_the_recorded_thread_is_separate_from_the_others(other):
 
 @linux_only
 def test_the_location_of_the_busiest_other_thread_is_recorded(other):
-    threads = Threads(threading.get_ident())
+    threads = ThreadReader(threading.get_ident())
     reader = ReadingThread(threads)
     reader.read()
     other()
@@ -97,7 +97,7 @@ def test_a_thread_without_user_code_is_shown_by_name():
     thread = threading.Thread(target=idle.wait, name="pin_memory")
     thread.start()
     used = {thread.native_id: iter([0.0, 1.0])}
-    threads = Threads(threading.get_ident(), cpu_s=lambda native: next(used.get(native, iter([0.0]))))
+    threads = ThreadReader(threading.get_ident(), cpu_s=lambda native: next(used.get(native, iter([0.0]))))
     reader = ReadingThread(threads)
     reader.read()
     reader.read()
@@ -109,7 +109,7 @@ def test_a_thread_without_user_code_is_shown_by_name():
 @pytest.mark.alone("measures how long a thread waits for a core of this machine")
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits for a core")
 def test_time_waiting_for_a_core_is_counted():
-    reader = ReadingThread(Threads(threading.get_ident()))
+    reader = ReadingThread(ThreadReader(threading.get_ident()))
     allowed = os.sched_getaffinity(0)
     alone = reader.read()
     time.sleep(0.2)
@@ -130,7 +130,7 @@ def test_time_waiting_for_a_core_is_counted():
 
 @linux_only
 def test_cpu_time_of_an_ended_thread_is_kept():
-    threads = Threads(threading.get_ident())
+    threads = ThreadReader(threading.get_ident())
     reader = ReadingThread(threads)
     started, end = threading.Event(), threading.Event()
 
@@ -149,7 +149,7 @@ def test_cpu_time_of_an_ended_thread_is_kept():
 
 
 def test_without_thread_clocks_cpu_times_are_unknown_with_a_gap():
-    threads = Threads(threading.get_ident(), cpu_s=lambda _: math.nan)
+    threads = ThreadReader(threading.get_ident(), cpu_s=lambda _: math.nan)
     values = ReadingThread(threads).read()
     assert math.isnan(values["main_cpu_s"])
     assert math.isnan(values["others_cpu_s"])

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpulab.sensors.host import workers as sensor
-from gpulab.sensors.host.workers import Workers
+from gpulab.sensors.host.workers import WorkerReader
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
@@ -39,15 +39,15 @@ def child():
 
 
 def test_without_workers_their_number_is_zero():
-    values = Workers().read(0)
+    values = WorkerReader().read(0)
     assert (values["workers"], values["worker_cpu_s"]) == (0, 0)
 
 
 def test_only_workers_are_counted_with_their_cpu_time(child):
     busy = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ntime.sleep(60)"
     first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
-    workers = Workers()
-    workers.watch([first.pid, second.pid])
+    workers = WorkerReader()
+    workers.set_pids([first.pid, second.pid])
     values = workers.read(0)
     assert values["workers"] == 2
     assert values["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
@@ -56,14 +56,14 @@ def test_only_workers_are_counted_with_their_cpu_time(child):
 def test_an_ended_worker_is_not_counted_and_its_cpu_time_is_kept(child):
     busy = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ntime.sleep(60)"
     first, second = child(busy), child(busy)
-    workers = Workers()
-    workers.watch([first.pid, second.pid])
+    workers = WorkerReader()
+    workers.set_pids([first.pid, second.pid])
     before = workers.read(0)["worker_cpu_s"]
     first.kill()
     assert psutil.Process(first.pid).wait(10) is not None
-    workers.watch([first.pid, second.pid])
+    workers.set_pids([first.pid, second.pid])
     values = workers.read(0)
-    workers.watch([])
+    workers.set_pids([])
     none = workers.read(0)
     assert (values["workers"], none["workers"]) == (1, 0)
     assert before <= values["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
@@ -72,8 +72,8 @@ def test_an_ended_worker_is_not_counted_and_its_cpu_time_is_kept(child):
 @linux_only
 def test_a_zombie_worker_is_not_alive(child):
     worker = child("print(flush=True); import time; time.sleep(60)")
-    workers = Workers()
-    workers.watch([worker.pid])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid])
     worker.kill()
     while psutil.Process(worker.pid).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
@@ -83,8 +83,8 @@ def test_a_zombie_worker_is_not_alive(child):
 def test_a_worker_that_ended_before_its_first_reading_is_ignored(child):
     worker = child("print(flush=True)")
     worker.wait()
-    workers = Workers()
-    workers.watch([worker.pid])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid])
     assert workers.read(0)["workers"] == 0
 
 
@@ -93,8 +93,8 @@ def test_workers_waiting_for_storage_are_distinguished_from_sleeping_ones(child,
     started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
     statuses = {started[0].pid: psutil.STATUS_DISK_SLEEP}
     monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
-    workers = Workers()
-    workers.watch([worker.pid for worker in started])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid for worker in started])
     values = workers.read(0)
     assert (values["workers"], values["workers_blocked"]) == (3, 1)
     assert workers.rows(0)["blocked"].tolist() == [1, 0, 0]
@@ -107,8 +107,8 @@ def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unkn
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "status", denied)
-    workers = Workers()
-    workers.watch([worker.pid])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid])
     values = workers.read(0)
     assert values["workers"] == 1
     assert math.isnan(values["worker_cpu_s"])
@@ -119,19 +119,19 @@ def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unkn
 def test_a_stopped_worker_is_alive(child):
     worker = child("print(flush=True); import time; time.sleep(60)")
     os.kill(worker.pid, signal.SIGSTOP)
-    workers = Workers()
-    workers.watch([worker.pid])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid])
     assert workers.read(0)["workers"] == 1
 
 
 def test_each_worker_reading_is_a_row_on_the_runs_clock(child):
     first, second = (child("print(flush=True); import time; time.sleep(60)") for _ in range(2))
-    workers = Workers()
-    workers.watch([first.pid])
+    workers = WorkerReader()
+    workers.set_pids([first.pid])
     workers.read(1_000)
-    workers.watch([first.pid, second.pid])
+    workers.set_pids([first.pid, second.pid])
     workers.read(2_000)
-    workers.watch([second.pid])
+    workers.set_pids([second.pid])
     workers.read(3_000)
     rows = workers.rows(began_ns=500)
     assert list(zip(rows["at_ns"], rows["worker"], strict=True)) == [(500, 0), (1500, 0), (1500, 1), (2500, 1)]
@@ -142,8 +142,8 @@ def test_each_worker_reading_is_a_row_on_the_runs_clock(child):
 @linux_only
 def test_storage_reads_are_recorded_per_worker(child, monkeypatch):
     worker = child("print(flush=True); import time; time.sleep(60)")
-    workers = Workers()
-    workers.watch([worker.pid])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid])
     workers.read(0)
     assert workers.rows(0)["read_bytes"][0] == psutil.Process(worker.pid).io_counters().read_bytes
 
@@ -158,8 +158,8 @@ def test_storage_reads_are_recorded_per_worker(child, monkeypatch):
 def test_many_workers_are_read_in_turn_and_all_are_counted(child, monkeypatch):
     monkeypatch.setattr(sensor, "_MAX_PER_READING", 2)
     started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
-    workers = Workers()
-    workers.watch([worker.pid for worker in started])
+    workers = WorkerReader()
+    workers.set_pids([worker.pid for worker in started])
     counted = [workers.read(at)["workers"] for at in range(3)]
     assert counted == ([3, 3, 3] if sys.platform == "linux" else [2, 2, 2])
     assert sorted(workers.rows(0)["worker"]) == [0, 0, 1, 1, 2, 2]

@@ -24,7 +24,7 @@ from types import FrameType
 
 import gpulab
 from gpulab import store, trace
-from gpulab.run import FIELDS
+from gpulab.run import TABLE_FIELDS
 from gpulab.tables import SIDE_TABLES
 from gpulab.trace.reading import pieces as cut_
 from gpulab.trace.reading import text_blocks
@@ -124,7 +124,7 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
     try:
         run = store.open(path) if store.is_run(path) else trace.read(path, limits=LIMITS)
     except gpulab.GpulabError as error:
-        if str(path) in error.what and error.why and error.fix:
+        if str(path) in error.problem and error.why and error.fix:
             return "refused with a reason"
         raise
     finally:
@@ -140,14 +140,14 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
 
 def check(run: gpulab.Run) -> None:
     """What holds of every run. Raises AssertionError."""
-    for field in FIELDS:
+    for field in TABLE_FIELDS:
         rows = getattr(run, field)
         assert len({len(values) for values in rows.columns.values()}) == 1
     count = len(run.event_rows)
     assert (run.event_rows["dur_ns"] >= 0).all()
     assert (run.event_rows["start_ns"] >= 0).all()
     assert (run.event_rows["thread"] < max(1, len(run.threads))).all()
-    for rows in (getattr(run, field) for field, table in FIELDS.items() if table in SIDE_TABLES):
+    for rows in (getattr(run, field) for field, table in TABLE_FIELDS.items() if table in SIDE_TABLES):
         assert ((rows["event"] >= 0) & (rows["event"] < count)).all()
     if count:
         assert int((run.event_rows["start_ns"] + run.event_rows["dur_ns"]).max()) == run.span_ns

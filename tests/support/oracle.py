@@ -109,13 +109,15 @@ class Oracle:
     def by_sort(self, window: Span, device: int | None = None) -> dict[str, int]:
         """Time of a window in which work of each sort ran, and in which a sort was exposed; "busy" is all of it."""
         first, last = window
-        return together((kind, max(a, first), min(b, last)) for kind, a, b in self.sorted_work(device))
+        return time_by_kind((kind, max(a, first), min(b, last)) for kind, a, b in self.sorted_work(device))
 
     def sorted_work(self, device: int | None) -> list[tuple[str, int, int]]:
         """The sort, begin and end of all that ran on one device, or on all."""
         if device not in self._sorted:
             work = self.work(device)
-            self._sorted[device] = [(sort(event), *span) for event, span in zip(work, self.spans(work), strict=True)]
+            self._sorted[device] = [
+                (kind_of_work(event), *span) for event, span in zip(work, self.spans(work), strict=True)
+            ]
         return self._sorted[device]
 
     def gaps(self, device: int | None = None) -> list[Span]:
@@ -162,14 +164,14 @@ class Oracle:
             waiting.subtract(event["args"]["device"] for event in started)
 
 
-def sort(event: dict) -> str:
+def kind_of_work(event: dict) -> str:
     """Return the kind of work."""
     if event["cat"] in KERNEL:
         return "communication" if any(word in event["name"] for word in COMMUNICATES) else "kernels"
     return "copies" if event["cat"] in MEMCPY else "fills"
 
 
-def together(events: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+def time_by_kind(events: Iterable[tuple[str, int, int]]) -> dict[str, int]:
     """Return the time in which work of each kind ran, by counting open spans at each instant."""
     change: dict[int, Counter] = defaultdict(Counter)
     for kind, begin, end in events:

@@ -17,7 +17,7 @@ from gpulab.errors import TraceError
 from gpulab.run import Run
 from gpulab.trace import Limits
 from gpulab.trace.reading import pieces, text_blocks
-from gpulab.trace.reading.repair import mended
+from gpulab.trace.reading.repair import repair_json
 from tests.support.tiers import examples
 
 
@@ -51,7 +51,7 @@ PACKED = gzip.compress(TEXT)
 
 
 def names(run):
-    return [name.removeprefix("aten::") for name in run.event_rows.words("name").to_list()]
+    return [name.removeprefix("aten::") for name in run.event_rows.text("name").to_list()]
 
 
 def outcome(text, **limits):
@@ -60,7 +60,7 @@ def outcome(text, **limits):
         return trace.read(text, limits=Limits(**limits) if limits else None)
     except TraceError as error:
         result = error
-    assert result.what
+    assert result.problem
     assert result.why
     assert result.fix
     return result
@@ -116,9 +116,9 @@ def test_the_trace_of_a_killed_job_keeps_its_valid_part(recorded):
     half = trace.read(text[: len(text) * 6 // 10])
     assert len(half.event_rows) > 20_000
     assert half.recording.lost == {"the file ends early": 1}
-    events = set(zip(half.event_rows.words("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
+    events = set(zip(half.event_rows.text("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
     assert events <= set(
-        zip(intact.event_rows.words("name").to_list(), intact.event_rows["dur_ns"].tolist(), strict=True)
+        zip(intact.event_rows.text("name").to_list(), intact.event_rows["dur_ns"].tolist(), strict=True)
     )
 
 
@@ -237,7 +237,7 @@ def test_metadata_that_are_not_json_are_lost_without_the_events():
 
 def test_names_are_cut_to_a_maximum_length():
     run = trace.read(json.dumps({"traceEvents": [event(1, name="x" * 100_000), event(2, name="größe λ 核")]}).encode())
-    long, letters = run.event_rows.words("name").to_list()
+    long, letters = run.event_rows.text("name").to_list()
     assert len(long) == 16_384
     assert long.endswith("…")
     assert letters == "größe λ 核"
@@ -307,7 +307,7 @@ def test_a_decompression_bomb_is_rejected():
 def test_a_bomb_after_a_valid_beginning_is_rejected_by_its_ratio():
     error = outcome(gzip.compress(TEXT[:-300]) + repeated(b"9", 80), ratio_from_bytes=2**25)
     assert isinstance(error, TraceError)
-    assert "expands too far" in error.what
+    assert "expands too far" in error.problem
 
 
 def test_text_above_the_limit_is_not_read():
@@ -376,7 +376,7 @@ def test_no_damage_raises_anything_but_a_trace_error(data):
 @given(st.binary(max_size=400))
 def test_repairing_valid_json_changes_nothing(noise):
     sound = json.dumps({"text": noise.decode("latin-1"), "a\\": ["\\\\", "nan", "N/A \\"]}).encode()
-    assert mended(sound) == (sound, ())
+    assert repair_json(sound) == (sound, ())
 
 
 def test_mutations_of_a_trace_with_tiny_blocks_are_survived(small_blocks):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpulab import trace
-from gpulab.tables import Kind
-from gpulab.trace.columns.categories import family_of, kind_of
+from gpulab.tables import EventKind
+from gpulab.trace.columns.categories import event_family, kind_of
 from tests.support.runs.written_traces import kinds, read, x
 
 
@@ -28,22 +28,22 @@ def test_categories_of_2021_are_classified_like_current_ones():
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": "7", "args": {"name": "thread 7 (python)"}},
     )
     assert kinds(old) == {
-        "aten::add": Kind.OP,
-        "AddmmBackward": Kind.OP,
-        "Optimizer.step#SGD.step": Kind.ANNOTATION,
-        "ProfilerStep#3": Kind.STEP,
-        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": Kind.LOADER,
-        "cudaLaunchKernel": Kind.LAUNCH,
-        "gemm": Kind.KERNEL,
-        "Memcpy HtoD (Pageable -> Device)": Kind.MEMCPY,
-        "Memset (Device)": Kind.MEMSET,
+        "aten::add": EventKind.OP,
+        "AddmmBackward": EventKind.OP,
+        "Optimizer.step#SGD.step": EventKind.ANNOTATION,
+        "ProfilerStep#3": EventKind.STEP,
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": EventKind.LOADER,
+        "cudaLaunchKernel": EventKind.LAUNCH,
+        "gemm": EventKind.KERNEL,
+        "Memcpy HtoD (Pageable -> Device)": EventKind.MEMCPY,
+        "Memset (Device)": EventKind.MEMSET,
     }
     assert old.threads == ("thread 7 (python)",)
 
 
 def test_host_work_with_a_stream_argument_is_not_device_work():
     run = read(x("cpu_op", "triton_poi_fused_0", 1, 5, stream=0, grid="grid(1,)"))
-    assert kinds(run) == {"triton_poi_fused_0": Kind.OP}
+    assert kinds(run) == {"triton_poi_fused_0": EventKind.OP}
     assert run.event_rows["stream"].tolist() == [-1]
     assert run.event_rows["thread"].tolist() == [0]
 
@@ -62,7 +62,7 @@ def test_steps_come_from_the_host_only():
 )
 def test_a_dataloader_is_recognised_by_its_name_in_any_category(category, iterator, workers, fact):
     run = read(x(category, f"enumerate(DataLoader)#{iterator}.__next__", 1, 9))
-    assert run.event_rows["kind"].tolist() == [Kind.LOADER]
+    assert run.event_rows["kind"].tolist() == [EventKind.LOADER]
     assert [loader.workers for loader in run.loaders] == [workers]
     assert run.facts["loader"] == fact
 
@@ -79,7 +79,13 @@ def test_amd_writes_numbers_as_text_and_copies_as_kernels():
         ],
         hip_runtime_version=60443483,
     )
-    assert list(kinds(run).values()) == [Kind.COPY_CALL, Kind.MEMCPY, Kind.MEMSET, Kind.KERNEL, Kind.LAUNCH]
+    assert list(kinds(run).values()) == [
+        EventKind.COPY_CALL,
+        EventKind.MEMCPY,
+        EventKind.MEMSET,
+        EventKind.KERNEL,
+        EventKind.LAUNCH,
+    ]
     assert run.event_rows["bytes"].tolist() == [4096, 4096, -1, -1, -1]
     assert run.event_rows["stream"].tolist() == [-1, 0, 0, 0, -1]
     assert not len(run.grid_rows)
@@ -89,7 +95,7 @@ def test_amd_writes_numbers_as_text_and_copies_as_kernels():
 
 def test_a_kernel_without_a_launch_is_kept():
     run = read(x("kernel", "k", 1, 2, pid=0, tid=7, device=0, stream=7, correlation=99))
-    assert len(run.event_rows.of_kind(Kind.KERNEL)) == 1
+    assert len(run.event_rows.of_kind(EventKind.KERNEL)) == 1
 
 
 def test_a_kernel_carries_its_shape_and_occupancy():
@@ -112,7 +118,7 @@ def test_a_kernel_carries_its_shape_and_occupancy():
 
 def test_sync_records_are_not_device_work():
     run = read(x("cuda_sync", "Event Sync", 1, 5, pid=0, tid=7, device=0, stream=4294967295, correlation=0))
-    assert kinds(run) == {"Event Sync": Kind.SYNC_RECORD}
+    assert kinds(run) == {"Event Sync": EventKind.SYNC_RECORD}
     assert run.event_rows["stream"].tolist() == [-1]
     assert run.event_rows["correlation"].tolist() == [-1]
 
@@ -120,48 +126,48 @@ def test_sync_records_are_not_device_work():
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        ("cudaLaunchKernel", Kind.LAUNCH),
-        ("cudaLaunchKernelExC_v11060", Kind.LAUNCH),
-        ("cuLaunchKernelEx", Kind.LAUNCH),
-        ("cudaGraphLaunch", Kind.LAUNCH),
-        ("hipExtModuleLaunchKernel", Kind.LAUNCH),
-        ("cudaLaunchHostFunc", Kind.RUNTIME),
-        ("cudaDeviceSynchronize", Kind.SYNC),
-        ("cudaEventSynchronize", Kind.SYNC),
-        ("hipStreamSynchronize", Kind.SYNC),
-        ("cudaStreamWaitEvent", Kind.RUNTIME),
-        ("cudaEventQuery", Kind.RUNTIME),
-        ("cudaMemcpyAsync", Kind.COPY_CALL),
-        ("cuMemcpyHtoDAsync_v2", Kind.COPY_CALL),
-        ("hipMemsetAsync", Kind.COPY_CALL),
-        ("cudaMalloc", Kind.ALLOC),
-        ("cudaFree", Kind.ALLOC),
-        ("cudaHostAlloc", Kind.ALLOC),
-        ("cuMemCreate", Kind.ALLOC),
-        ("hipFree", Kind.ALLOC),
-        ("cudaMemGetInfo", Kind.RUNTIME),
-        ("cudaGraphAddMemcpyNode", Kind.RUNTIME),
-        ("INVALID", Kind.RUNTIME),
+        ("cudaLaunchKernel", EventKind.LAUNCH),
+        ("cudaLaunchKernelExC_v11060", EventKind.LAUNCH),
+        ("cuLaunchKernelEx", EventKind.LAUNCH),
+        ("cudaGraphLaunch", EventKind.LAUNCH),
+        ("hipExtModuleLaunchKernel", EventKind.LAUNCH),
+        ("cudaLaunchHostFunc", EventKind.RUNTIME),
+        ("cudaDeviceSynchronize", EventKind.SYNC),
+        ("cudaEventSynchronize", EventKind.SYNC),
+        ("hipStreamSynchronize", EventKind.SYNC),
+        ("cudaStreamWaitEvent", EventKind.RUNTIME),
+        ("cudaEventQuery", EventKind.RUNTIME),
+        ("cudaMemcpyAsync", EventKind.COPY_CALL),
+        ("cuMemcpyHtoDAsync_v2", EventKind.COPY_CALL),
+        ("hipMemsetAsync", EventKind.COPY_CALL),
+        ("cudaMalloc", EventKind.ALLOC),
+        ("cudaFree", EventKind.ALLOC),
+        ("cudaHostAlloc", EventKind.ALLOC),
+        ("cuMemCreate", EventKind.ALLOC),
+        ("hipFree", EventKind.ALLOC),
+        ("cudaMemGetInfo", EventKind.RUNTIME),
+        ("cudaGraphAddMemcpyNode", EventKind.RUNTIME),
+        ("INVALID", EventKind.RUNTIME),
     ],
 )
 def test_runtime_calls_are_classified_by_name(call, kind):
-    assert kind_of(family_of("cuda_runtime"), call) is kind
+    assert kind_of(event_family("cuda_runtime"), call) is kind
 
 
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Kind.COLLECTIVE),
-        ("void multimem_all_reduce_kernel<c10::BFloat16>", Kind.COLLECTIVE),
-        ("void vllm::cross_device_reduce_1stage<float, 2>", Kind.COLLECTIVE),
-        ("reduce_scatter_bf16", Kind.COLLECTIVE),
-        ("void at::native::reduce_kernel<512, 1>", Kind.KERNEL),
-        ("small_reduce_kernel", Kind.KERNEL),
-        ("vectorized_gather_kernel", Kind.KERNEL),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", EventKind.COLLECTIVE),
+        ("void multimem_all_reduce_kernel<c10::BFloat16>", EventKind.COLLECTIVE),
+        ("void vllm::cross_device_reduce_1stage<float, 2>", EventKind.COLLECTIVE),
+        ("reduce_scatter_bf16", EventKind.COLLECTIVE),
+        ("void at::native::reduce_kernel<512, 1>", EventKind.KERNEL),
+        ("small_reduce_kernel", EventKind.KERNEL),
+        ("vectorized_gather_kernel", EventKind.KERNEL),
     ],
 )
 def test_collective_kernels_are_recognised_by_name(kernel, kind):
-    assert kind_of(family_of("kernel"), kernel) is kind
+    assert kind_of(event_family("kernel"), kernel) is kind
 
 
 def test_other_categories_and_phases():
@@ -176,7 +182,7 @@ def test_other_categories_and_phases():
         {"ph": "f", "id": 1, "pid": 0, "tid": 7, "ts": 3, "cat": "ac2g", "name": "ac2g", "bp": "e"},
         x("mtia_ccp_events", "unheard of", 6, 1),
     )
-    assert list(kinds(run).values()) == [Kind.PYTHON, Kind.OVERHEAD, Kind.LAUNCH, Kind.LAUNCH]
+    assert list(kinds(run).values()) == [EventKind.PYTHON, EventKind.OVERHEAD, EventKind.LAUNCH, EventKind.LAUNCH]
     assert run.threads == ("thread 1", "profiler")
     assert [gap.what for gap in run.recording.left_out] == ["1 events of category 'mtia_ccp_events'"]
 

@@ -13,12 +13,12 @@ from gpulab.intervals import (
     covered_ns,
     gaps,
     intersect,
-    longer,
-    longest,
-    merged,
-    nothing,
+    longest_spans,
+    no_spans,
+    spans_longer_than,
     subtract,
     union,
+    union_of,
 )
 
 SPANS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-5, 15)), max_size=12)
@@ -57,17 +57,17 @@ def test_a_union_covers_what_its_spans_cover_and_is_in_normal_form(pairs):
 def test_a_union_of_a_union_is_itself(pairs):
     covered_spans = spans(pairs)
     assert same(union(*covered_spans), covered_spans)
-    assert same(merged(covered_spans, covered_spans), covered_spans)
+    assert same(union_of(covered_spans, covered_spans), covered_spans)
     assert same(intersect(covered_spans, covered_spans), covered_spans)
     assert not subtract(covered_spans, covered_spans).total_ns
 
 
 @given(st.lists(SPANS, max_size=4))
 def test_several_merge_to_what_at_least_one_covers(several):
-    covered_spans = merged(*map(spans, several))
+    covered_spans = union_of(*map(spans, several))
     assert covered(covered_spans) == set().union(*map(instants, several))
     assert is_normal(covered_spans)
-    assert same(covered_spans, merged(*map(spans, reversed(several))))
+    assert same(covered_spans, union_of(*map(spans, reversed(several))))
 
 
 @given(SPANS, st.randoms())
@@ -109,7 +109,7 @@ def test_covered_time_of_many_windows_is_that_of_each(pairs, windows):
     expected = [len(instants(pairs) & set(range(a, b))) for a, b in zip(start, end, strict=True)]
     assert covered_ns(spans(pairs), start, end).tolist() == expected
     coverage = Coverage.of(spans(pairs))
-    assert coverage.within(start, end).tolist() == expected
+    assert coverage.covered_ns(start, end).tolist() == expected
     assert coverage.total_ns == len(instants(pairs))
 
 
@@ -117,21 +117,21 @@ def test_covered_time_of_many_windows_is_that_of_each(pairs, windows):
 def test_adjoining_windows_partition_what_is_covered(pairs, edges):
     edges = sorted([-100, *edges, 100])
     coverage = Coverage.of(spans(pairs))
-    per_interval = coverage.within(edges[:-1], edges[1:])
-    assert per_interval.tolist() == [int(coverage.within(a, b)) for a, b in pairwise(edges)]
+    per_interval = coverage.covered_ns(edges[:-1], edges[1:])
+    assert per_interval.tolist() == [int(coverage.covered_ns(a, b)) for a, b in pairwise(edges)]
     assert per_interval.sum() == coverage.total_ns
-    assert coverage.until(edges).tolist() == [0, *per_interval.cumsum().tolist()]
+    assert coverage.covered_before_ns(edges).tolist() == [0, *per_interval.cumsum().tolist()]
 
 
 @given(SPANS, st.integers(-3, 20))
 def test_longest_spans_are_selected(pairs, than):
     covered_spans = spans(pairs)
     lengths = [(int(end - start), -int(start)) for start, end in zip(*covered_spans, strict=True)]
-    assert (longer(covered_spans, than).end_ns - longer(covered_spans, than).start_ns).tolist() == [
-        n for n, _ in lengths if n > than
-    ]
+    assert (
+        spans_longer_than(covered_spans, than).end_ns - spans_longer_than(covered_spans, than).start_ns
+    ).tolist() == [n for n, _ in lengths if n > than]
     for count in (0, 1, 3, 99):
-        best = longest(covered_spans, count)
+        best = longest_spans(covered_spans, count)
         assert is_normal(best)
         expected_lengths = sorted(
             ((int(end - start), -int(start)) for start, end in zip(*best, strict=True)), reverse=True
@@ -149,11 +149,11 @@ def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
 def test_empty_spans_give_empty_results():
     some = Spans(np.array([1]), np.array([2]))
     assert union([], []).total_ns == 0
-    assert intersect(nothing(), some).total_ns == intersect(some, nothing()).total_ns == 0
-    assert subtract(some, nothing()).total_ns == 1
-    assert covered_ns(nothing(), [0], [9]).tolist() == [0]
-    assert gaps(nothing(), 3, 3).total_ns == 0
-    assert merged().total_ns == merged(nothing(), nothing()).total_ns == 0
-    assert Coverage.of(nothing()).within([0, 9], [9, 20]).tolist() == [0, 0]
-    assert Coverage.of(some).within([], []).tolist() == []
-    assert longest(nothing(), 3).total_ns == longer(nothing(), 0).total_ns == 0
+    assert intersect(no_spans(), some).total_ns == intersect(some, no_spans()).total_ns == 0
+    assert subtract(some, no_spans()).total_ns == 1
+    assert covered_ns(no_spans(), [0], [9]).tolist() == [0]
+    assert gaps(no_spans(), 3, 3).total_ns == 0
+    assert union_of().total_ns == union_of(no_spans(), no_spans()).total_ns == 0
+    assert Coverage.of(no_spans()).covered_ns([0, 9], [9, 20]).tolist() == [0, 0]
+    assert Coverage.of(some).covered_ns([], []).tolist() == []
+    assert longest_spans(no_spans(), 3).total_ns == spans_longer_than(no_spans(), 0).total_ns == 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpulab import trace
 from gpulab.intervals import covered_ns, union
-from gpulab.tables import DEVICE_KINDS, Kind
+from gpulab.tables import DEVICE_KINDS, EventKind
 from gpulab.trace.columns import times
 from gpulab.trace.reading import pieces as cut
 from gpulab.trace.reading import text_blocks
@@ -28,17 +28,17 @@ from tests.support.runs.written_traces import read, x
 def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
     run, oracle = both
     rows = run.event_rows
-    events = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
+    events = zip(rows.text("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
     assert sorted(events) == oracle.everything()
     assert not run.recording.lost
 
-    for kind, categories in ((Kind.MEMCPY, MEMCPY), (Kind.MEMSET, MEMSET)):
+    for kind, categories in ((EventKind.MEMCPY, MEMCPY), (EventKind.MEMSET, MEMSET)):
         events = oracle.of(categories)
         assert len(rows.of_kind(kind)) == len(events)
         assert rows.of_kind(kind)["dur_ns"].sum() == sum(event["length"] for event in events)
         sizes = [int(event["args"].get("bytes", -1)) for event in events]
         assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(sizes)
-    kernels = rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
+    kernels = rows.of_kind(EventKind.KERNEL, EventKind.COLLECTIVE)
     assert len(kernels) == len(oracle.of(KERNEL))
     assert kernels["dur_ns"].sum() == sum(event["length"] for event in oracle.of(KERNEL))
 
@@ -55,16 +55,16 @@ def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
 def test_steps_and_loader_time_of_a_real_trace_equal_the_oracle(both):
     run, oracle = both
     rows = run.event_rows
-    steps = rows.of_kind(Kind.STEP)
+    steps = rows.of_kind(EventKind.STEP)
     ends = steps["start_ns"] + steps["dur_ns"]
     starts = dict(
-        zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True)
+        zip(steps.text("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True)
     )
     assert starts == oracle.steps()
-    loader = rows.of_kind(Kind.LOADER)
+    loader = rows.of_kind(EventKind.LOADER)
     waits = union(loader["start_ns"], loader["start_ns"] + loader["dur_ns"])
     per_step = covered_ns(waits, steps["start_ns"], ends).tolist()
-    assert dict(zip(steps.words("name").to_list(), per_step, strict=True)) == oracle.loader_ns()
+    assert dict(zip(steps.text("name").to_list(), per_step, strict=True)) == oracle.loader_ns()
 
 
 def test_nanoseconds_without_leading_zeros_are_recognised_by_their_fractions():
@@ -75,7 +75,7 @@ def test_nanoseconds_without_leading_zeros_are_recognised_by_their_fractions():
         for ns in start_ns
     )
     run = trace.read(f'{{"traceEvents":[{unpadded}]}}'.encode())
-    starts = dict(zip(run.event_rows.words("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
+    starts = dict(zip(run.event_rows.text("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
     assert starts == {str(ns): ns - start_ns[0] for ns in start_ns}
     assert (run.event_rows["dur_ns"] == 2050).all()
     assert run.facts["mended"] == "nanoseconds without leading zeros"
@@ -118,7 +118,7 @@ def test_a_real_trace_says_where_and_when_it_was_recorded(recorded, name, device
 
 def test_the_main_thread_runs_the_loop_even_where_autograd_launches_more(recorded):
     run = trace.read(recorded("v100_ns_resolution.json.gz"))
-    launches = run.event_rows.of_kind(Kind.LAUNCH)["thread"]
+    launches = run.event_rows.of_kind(EventKind.LAUNCH)["thread"]
     assert np.bincount(launches).argmax() != run.main_thread
     assert run.threads[run.main_thread] == "thread 1102 (pt_main_thread)"
 
@@ -141,7 +141,7 @@ def test_times_are_exact_to_the_nanosecond(ts, dur):
     text = text.replace('"ts": 0', f'"ts": {int(Decimal(ts))}')
     text += f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}]}}'
     rows = trace.read(text.encode()).event_rows
-    row = rows.words("name").to_list().index("a")
+    row = rows.text("name").to_list().index("a")
     assert rows["start_ns"][row] == nanoseconds(Decimal(ts)) - int(Decimal(ts)) * 1000
     assert rows["dur_ns"][row] == nanoseconds(Decimal(dur))
 
@@ -149,31 +149,31 @@ def test_times_are_exact_to_the_nanosecond(ts, dur):
 @given(st.lists(st.decimals(0, 2**42, places=3) | st.integers(0, 2**42), min_size=1))
 def test_fast_nanosecond_conversion_agrees_with_exact_arithmetic(values):
     exact = [nanoseconds(value) for value in values]
-    assert times.of_numbers(list(map(float, values))).tolist() == exact
+    assert times.nanoseconds_from_numbers(list(map(float, values))).tolist() == exact
     mixed = [value if isinstance(value, int) else float(value) for value in values]
-    assert times.of_numbers(mixed).tolist() == exact
+    assert times.nanoseconds_from_numbers(mixed).tolist() == exact
 
 
 @given(st.lists(st.integers(-(2**51), 2**51)))
 def test_whole_microseconds_are_a_thousand_nanoseconds_each(values):
-    assert times.of_numbers(values).tolist() == [1000 * value for value in values]
+    assert times.nanoseconds_from_numbers(values).tolist() == [1000 * value for value in values]
 
 
 @given(st.lists(st.integers(-(2**42), 2**42)))
 def test_a_missing_time_among_whole_microseconds_stays_missing(values):
     with_gaps = [part for value in values for part in (value, float("nan"))]
     expected = [part for value in values for part in (1000 * value, int(times.MISSING))]
-    assert times.of_numbers(with_gaps).tolist() == expected
+    assert times.nanoseconds_from_numbers(with_gaps).tolist() == expected
 
 
 @given(st.lists(st.decimals(-(2**51), 2**51, places=3) | st.integers(-(2**50), 2**50)))
 def test_exact_nanosecond_conversion_is_exact(values):
-    assert times.by_text(values).tolist() == [nanoseconds(value) for value in values]
+    assert times.nanoseconds_from_text(values).tolist() == [nanoseconds(value) for value in values]
 
 
 def test_fast_conversion_rejects_values_beyond_float64():
     for values in ([1712195495519689.047], [2.0**43], [1, 2**43 + 0.5], [float("inf")], [2**60], [2**70], [2**2000]):
-        assert times.of_numbers(values) is None
+        assert times.nanoseconds_from_numbers(values) is None
 
 
 def test_time_zero_is_the_earliest_event_and_the_date_is_kept():
@@ -206,7 +206,7 @@ def test_rows_are_in_order_of_time_and_parents_before_their_children():
     run = read(
         x("cpu_op", "child", 5, 1), x("cpu_op", "last", 6, 1), x("cpu_op", "parent", 5, 9), x("cpu_op", "first", 1, 1)
     )
-    assert run.event_rows.words("name").to_list() == ["first", "parent", "child", "last"]
+    assert run.event_rows.text("name").to_list() == ["first", "parent", "child", "last"]
 
 
 # Streaming.
@@ -229,7 +229,7 @@ def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
     monkeypatch.setattr(text_blocks, "BLOCK", size)
     monkeypatch.setattr(cut, "BLOCK", size)
     for pieces in (trace.read(text), trace.read(gzip.compress(text))):
-        assert pieces.event_rows.words("name").to_list() == intact.event_rows.words("name").to_list()
+        assert pieces.event_rows.text("name").to_list() == intact.event_rows.text("name").to_list()
         assert not pieces.recording.lost
         assert pieces.began_ns == intact.began_ns == 7
 

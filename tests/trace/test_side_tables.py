@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpulab import trace
-from gpulab.rows import Words
-from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, Kind
+from gpulab.rows import TextColumn
+from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, EventKind
 from gpulab.trace import kineto
 from tests.support.oracle import HOST, KERNEL, nanoseconds
 from tests.support.runs.written_traces import read, x
@@ -28,7 +28,7 @@ FIELDS = {
 def listed(rows):
     """The rows as tuples, absent text as None, NaN as nan."""
     columns = [
-        values.to_list() if isinstance(values, Words) else values.tolist()
+        values.to_list() if isinstance(values, TextColumn) else values.tolist()
         for values in (rows.columns[column.name] for column in rows.table.columns)
     ]
     return list(zip(*columns, strict=True))
@@ -37,7 +37,7 @@ def listed(rows):
 def arguments_of_rows(run, rows):
     """Count the rows, each with the name and time of its event instead of its index."""
     events = run.event_rows
-    names, start, dur = events.words("name").to_list(), events["start_ns"].tolist(), events["dur_ns"].tolist()
+    names, start, dur = events.text("name").to_list(), events["start_ns"].tolist(), events["dur_ns"].tolist()
     return Counter((names[e], start[e], dur[e], *rest) for e, *rest in listed(rows))
 
 
@@ -146,10 +146,10 @@ def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_fil
         x("kernel", "early", 3, 1, device=0, stream=7, correlation=1, grid=[4, 5, 6], block=[64, 2, 1]),
         x("cpu_op", "aten::t", 1, 1),
     )
-    assert run.event_rows.words("name").to_list() == ["aten::t", "early", "aten::mm", "late"]
+    assert run.event_rows.text("name").to_list() == ["aten::t", "early", "aten::mm", "late"]
     assert run.grid_rows["event"].tolist() == [1, 3]
     assert run.grid_rows["grid"].tolist() == [120, 2]
-    assert run.grid_rows.spread("block", 4).tolist() == [-1, 128, -1, 32]
+    assert run.grid_rows.per_event("block", 4).tolist() == [-1, 128, -1, 32]
     assert listed(run.shape_rows) == [(2, "[[2, 3], [3, 4]]", '["float", "float"]')]
     joined = run.events.join(run.grids.set_index("event"))
     assert joined.loc[3, "registers"] == -1
@@ -161,7 +161,7 @@ def test_a_dropped_event_drops_its_side_table_row():
         x("kernel", "no time", None, 1, device=0, stream=7, correlation=2, grid=[2, 1, 1], block=[32, 1, 1]),
         x("kernel", "timed", 3, 1, device=0, stream=7, correlation=1, grid=[4, 1, 1], block=[64, 1, 1]),
     )
-    assert run.event_rows.words("name").to_list() == ["timed"]
+    assert run.event_rows.text("name").to_list() == ["timed"]
     assert listed(run.grid_rows)[0][:3] == (0, 4, 64)
     assert len(run.grid_rows) == 1
 
@@ -174,7 +174,11 @@ def test_a_kernel_with_collective_arguments_is_a_collective():
         x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **arguments, **group),
         x("kernel", "gemm", 3, 1, device=0, stream=7, correlation=2),
     )
-    assert [Kind(kind) for kind in run.event_rows["kind"]] == [Kind.OP, Kind.COLLECTIVE, Kind.KERNEL]
+    assert [EventKind(kind) for kind in run.event_rows["kind"]] == [
+        EventKind.OP,
+        EventKind.COLLECTIVE,
+        EventKind.KERNEL,
+    ]
     assert listed(run.collective_rows) == [
         (0, "allreduce", "Float", 8, 8, "7", 2, 4),
         (1, "allreduce", "Float", 8, 8, "7", 2, 4),
@@ -270,7 +274,7 @@ def test_the_last_of_duplicate_keys_wins():
     event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2,'
     args = b'"dur": 3, "args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1]}}'
     run = trace.read(b'{"traceEvents": [%b%b]}' % (event, args))
-    assert run.event_rows.words("name").to_list() == ["two"]
+    assert run.event_rows.text("name").to_list() == ["two"]
     assert run.event_rows["stream"].tolist() == [9]
     assert run.grid_rows["grid"].tolist() == [4]
     assert not run.recording.lost

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpulab import tables
 from gpulab.columns import UNITS, Display, ValueKind
 from gpulab.errors import RunError
-from gpulab.rows import Words, concat
+from gpulab.rows import TextColumn, concat
 from gpulab.run import Gpu, Machine
-from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, STEPS, TABLES, WORKER_SAMPLES, Kind
+from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, STEPS, TABLES, WORKER_SAMPLES, EventKind
 from tests.support.runs.made_runs import event, rows, run_of
 
 TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
@@ -20,7 +20,7 @@ TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
 
 @given(TEXTS)
 def test_words_round_trip(texts):
-    column = Words.of(texts)
+    column = TextColumn.of(texts)
     assert column.to_list() == texts
     assert [column[row] for row in range(len(column))] == texts
     assert len(set(column.vocabulary)) == len(column.vocabulary)
@@ -28,19 +28,19 @@ def test_words_round_trip(texts):
 
 @given(TEXTS)
 def test_a_mask_by_word_is_the_mask_by_row(texts):
-    column = Words.of(texts)
+    column = TextColumn.of(texts)
     mask = column.matching("a" in word for word in column.vocabulary)
     assert mask.tolist() == [text is not None and "a" in text for text in texts]
 
 
 def some(*names):
-    return rows(EVENTS, [event(Kind.OP, name, at, 1) for at, name in enumerate(names)])
+    return rows(EVENTS, [event(EventKind.OP, name, at, 1) for at, name in enumerate(names)])
 
 
 def test_rows_of_parts_joined_keep_their_words():
     joined = concat(EVENTS, [some("a", "b"), some("b", "c"), some()])
-    assert joined.words("name").to_list() == ["a", "b", "b", "c"]
-    assert joined.words("name").vocabulary == ("a", "b", "c")
+    assert joined.text("name").to_list() == ["a", "b", "b", "c"]
+    assert joined.text("name").vocabulary == ("a", "b", "c")
     assert len(concat(EVENTS, [])) == 0
 
 
@@ -100,7 +100,7 @@ def test_a_counter_is_displayed_as_its_growth_per_second():
 
 
 def test_a_frame_has_the_columns_of_the_table_and_shares_their_memory():
-    run = run_of([event(Kind.OP, "aten::mm", 0, 1), event(Kind.KERNEL, "k", 1, 2)])
+    run = run_of([event(EventKind.OP, "aten::mm", 0, 1), event(EventKind.KERNEL, "k", 1, 2)])
     frame = run.events
     assert list(frame.columns) == [column.name for column in EVENTS.columns]
     assert frame.kind.tolist() == ["op", "kernel"]
@@ -109,11 +109,11 @@ def test_a_frame_has_the_columns_of_the_table_and_shares_their_memory():
 
 
 def test_a_run_shows_its_size_and_its_source():
-    run = run_of([event(Kind.OP, "aten::mm", 0, 1500)])
+    run = run_of([event(EventKind.OP, "aten::mm", 0, 1500)])
     assert repr(run) == "Run('made', recorded on Made GPU, 2026-01-01, 1 event, 1.5 s)"
 
 
 def test_a_notebook_shows_rows_as_a_frame():
-    run = run_of([event(Kind.OP, "aten::mm", 0, 1)])
+    run = run_of([event(EventKind.OP, "aten::mm", 0, 1)])
     assert "aten::mm" in run.event_rows._repr_html_()
     assert "<table" in run.event_rows._repr_html_()

@@ -10,7 +10,7 @@ import pytest
 
 from gpulab.views.report.report import report
 from tests.support.front_end.pages import on_pages
-from tests.support.runs.example_report import made
+from tests.support.runs.example_report import example_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")
@@ -28,7 +28,7 @@ def page(any_page: Any) -> Any:
 @pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest) -> Any:
     if request.param == "made":
-        return made()
+        return example_report()
     import gpulab
 
     find: Callable[[str], Path] = request.getfixturevalue("recorded")
@@ -50,7 +50,7 @@ def test_axe_sees_what_is_wrong_with_a_page_that_is_wrong(page):
 
 @every_report
 def test_a_report_has_no_serious_fault(page, told):
-    page.set_content(told.page())
+    page.set_content(told.html_page())
     assert faults(page) == []
     page.evaluate(UNFOLD)
     assert faults(page) == []
@@ -67,14 +67,14 @@ def test_a_page_with_the_timeline_has_no_serious_fault(page, told, tmp_path):
 
 @every_report
 def test_a_report_never_scrolls_sideways(page, told):
-    page.set_content(told.page())
+    page.set_content(told.html_page())
     page.evaluate(UNFOLD)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @every_report
 def test_everything_that_unfolds_is_reached_and_opened_by_keyboard(page, told):
-    page.set_content(told.page())
+    page.set_content(told.html_page())
     count = page.locator("summary:visible").count()
     reached = []
     for _ in range(count):

@@ -8,7 +8,7 @@ import pytest
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS
-from gpulab.views.compare.comparison import comparison
+from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
 from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, Page, numbers
 from tests.support.runs.made_runs import (
@@ -16,7 +16,7 @@ from tests.support.runs.made_runs import (
     awaited,
     gpu_series,
     host_sample,
-    launched,
+    launched_kernel,
     loader_call,
     mark,
     on_gpu,
@@ -42,7 +42,7 @@ def run(wait_ms, name, *, workers=0, work_ms=60):
 
 @pytest.fixture
 def mended():
-    return comparison(compare(run(40, "before"), run(3, "after", workers=4)))
+    return comparison_view(compare(run(40, "before"), run(3, "after", workers=4)))
 
 
 def test_the_answer_comes_first_with_both_step_times(mended):
@@ -59,19 +59,19 @@ def test_predicted_and_measured_step_times_are_both_shown(mended):
 
 
 def test_a_missed_prediction_says_so_and_why():
-    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    text = repr(comparison_view(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
     assert "outside the predicted range" in text
     assert "matrix kernels grew by 30 ms" in text
 
 
 def test_equal_runs_show_no_difference():
     same = run(40, "before")
-    text = repr(comparison(compare(same, dataclasses.replace(same, name="again"))))
+    text = repr(comparison_view(compare(same, dataclasses.replace(same, name="again"))))
     assert re.match(r"No difference .*before.* 100 ms .*again 100 ms", text)
 
 
 def test_a_slower_run_is_called_slower():
-    text = repr(comparison(compare(run(3, "before", workers=4), run(40, "after"))))
+    text = repr(comparison_view(compare(run(3, "before", workers=4), run(40, "after"))))
     assert re.match(r"Slower.* 1\.59x .*before.* 63 ms .*after 100 ms", text)
 
 
@@ -90,7 +90,7 @@ def test_both_ledgers_are_drawn_on_one_scale(mended):
 
 def test_findings_are_told_as_resolved_new_and_remaining(mended):
     text = repr(mended)
-    assert [finding.rule for finding in mended.compared.resolved] == ["no_workers"]
+    assert [finding.rule for finding in mended.comparison.solution_view] == ["no_workers"]
     assert re.search(r"resolved: GPU idle 40 %", text)
     assert "remaining: none" in text
 
@@ -102,13 +102,13 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
 
 
 def test_a_single_recording_states_the_allowance_between_runs(mended):
-    assert mended.compared.between_frac == 0.01
+    assert mended.comparison.between_runs_frac == 0.01
     assert re.search(r"recorded once: .* 1\.0 %", repr(mended))
 
 
 def test_repeated_runs_are_listed():
     before = [run(40, f"before {number}") for number in (1, 2)]
-    text = repr(comparison(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
+    text = repr(comparison_view(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
     assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", text)
     assert re.search(r"before: 100 ms \(.* of 2 runs: 100, 100 ms\)", text)
     assert "2 runs of before: recorded on Made GPU" in text
@@ -116,14 +116,14 @@ def test_repeated_runs_are_listed():
 
 
 def test_reasons_of_a_missed_prediction_are_listed_with_their_effect():
-    view = comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90)))
-    (reason,) = view.compared.reasons
+    view = comparison_view(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90)))
+    (reason,) = view.comparison.reasons
     assert reason.effect_ns == 30_000_000
     assert re.search(r"^ +Matrix kernels .*30 ms .* \+30\.0$", repr(view), re.MULTILINE)
 
 
 def test_kernels_that_changed_are_listed_and_sum_up():
-    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    text = repr(comparison_view(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
     assert "Kernels: 0 added, 0 removed, 1 changed, 0 same" in text
     assert re.search(r"ampere_sgemm +changed +1 +1 +60\.00 +90\.00 +\+30\.00", text)
     assert re.search(r"all kernels +1 +1 +60\.00 +90\.00 +\+30\.00", text)
@@ -139,10 +139,10 @@ def test_sizes_are_told_as_such_and_scalars_left_out():
 
     def step(at):
         recorded = {"shapes": shapes, "dtypes": ["float"]}
-        return launched("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **recorded)
+        return launched_kernel("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **recorded)
 
     compared = compare(on_gpu(stepped(step), name="sized"), run(40, "other"))
-    assert "gemm 32x512 512x64  removed" in repr(comparison(compared))
+    assert "gemm 32x512 512x64  removed" in repr(comparison_view(compared))
 
 
 def measured(name, joule_per_s, rss):
@@ -152,32 +152,32 @@ def measured(name, joule_per_s, rss):
 
 
 def test_memory_and_energy_of_both_runs_are_shown_if_measured():
-    text = repr(comparison(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
+    text = repr(comparison_view(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
     assert re.search(r"process memory +1 GiB +2 GiB +\+100\.0 %", text)
     assert re.search(r"energy per step +20 J +10 J +-50\.0 %", text)
     assert "GPU memory allocated" not in text
 
 
 def test_a_value_measured_in_one_run_only_is_not_zero_in_the_other():
-    text = repr(comparison(compare(measured("before", 200, 2**30), run(40, "after"))))
+    text = repr(comparison_view(compare(measured("before", 200, 2**30), run(40, "after"))))
     assert re.search(r"energy per step +20 J +not measured$", text, re.MULTILINE)
 
 
 def test_sides_of_one_name_are_numbered():
-    text = repr(comparison(compare(run(40, "same"), run(40, "same"))))
+    text = repr(comparison_view(compare(run(40, "same"), run(40, "same"))))
     assert re.match(r"No difference .*same \(1\).* 100 ms .*same \(2\) 100 ms", text)
 
 
 def test_what_cannot_be_judged_is_not_called_no_difference():
     short = dataclasses.replace(run(40, "short"), event_rows=EVENTS.empty(), mark_rows=marks_of(100, count=4))
-    text = repr(comparison(compare(short, short)))
+    text = repr(comparison_view(compare(short, short)))
     assert text.startswith("Not judged: ")
     assert "fewer than 3 steps" in text
 
 
 @pytest.fixture
 def story():
-    return comparison(
+    return comparison_view(
         compare(run(40, "plain"), run(3, "workers"), run(3, "half", work_ms=25), run(3, "again", work_ms=25))
     )
 
@@ -214,7 +214,7 @@ def test_a_story_without_ledgers_tells_times_alone():
     def sensors_only(name):
         return dataclasses.replace(run(40, name), event_rows=EVENTS.empty(), mark_rows=marks_of(100))
 
-    text = repr(comparison(compare(*map(sensors_only, "abc"))))
+    text = repr(comparison_view(compare(*map(sensors_only, "abc"))))
     assert "No difference above the noise after 2 changes" in text
     assert "Where the step time goes" not in text
 

@@ -7,17 +7,17 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.replay.critical_path import BETWEEN, critical_path
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, scene
-from gpulab.tables import EVENTS, Kind
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.critical_path import KIND_LABELS, critical_path
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import build_replay_model, predict
+from gpulab.tables import EVENTS, EventKind
 from gpulab.views.sheet.palette import _BY_KEY, colour
-from gpulab.views.sheet.sheet import Line, Section, Sheet, Table, Timeline
-from gpulab.views.sheet.step_picture import LEVELS, MOST_BYTES, WIDTH
+from gpulab.views.sheet.sheet import Line, Section, Sheet, TableBlock, Timeline
+from gpulab.views.sheet.step_picture import LEVELS, MAX_BYTES, WIDTH
 from gpulab.views.sheet.view import View
-from gpulab.views.whatif.critical_path import before_after, path_block
+from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from tests.support.front_end.picture import areas
 from tests.support.front_end.read_views import Page
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
@@ -27,8 +27,8 @@ LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Cal
 
 
 def ready(run):
-    prediction = steps(run)
-    return scene(run, prediction, ledger(run, prediction))
+    prediction = find_steps(run)
+    return build_replay_model(run, prediction, build_ledger(run, prediction))
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def loading():
 def on_a_cpu():
     events, marks, at = [], [], 0.0
     for _ in range(10):
-        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 30.0, 20.0)]
+        events += [loader_call(at, 30.0), event(EventKind.OP, "aten::mm", at + 30.0, 20.0)]
         marks.append(mark(at, 30.0))
         at += 50.0
     return ready(run_of(events, marks=marks, loaders=[NO_WORKERS]))
 
 
 def told(where, *changes):
-    return predict(where, chosen(" ".join(changes)), samples=2)
+    return predict(where, parse_changes(" ".join(changes)), samples=2)
 
 
 def picture(section):
@@ -62,10 +62,10 @@ def page(block):
 
 
 def test_the_critical_path_lane_is_full_and_each_colour_has_its_share(loading):
-    timeline = picture(path_block(loading.timed))
+    timeline = picture(critical_path_section(loading.schedule))
     assert timeline.lane_names == ("critical path", "host", "GPU")
-    path = critical_path(loading.timed)
-    inked = {key: areas(timeline.svg, key)[-1] for key in ("loader", "matmul")}
+    path = critical_path(loading.schedule)
+    inked = {key: areas(timeline.lanes_svg, key)[-1] for key in ("loader", "matmul")}
     # Drawn from the ground to their own top, the lowest is as it is; together they fill the lane.
     assert max(inked.values()) <= WIDTH * LEVELS
     assert path.by_kind["loader"] + path.by_kind["matmul"] > 0.95 * path.step_ns
@@ -74,8 +74,8 @@ def test_the_critical_path_lane_is_full_and_each_colour_has_its_share(loading):
 
 
 def test_a_line_above_a_lane_shows_where_the_path_is_in_it(loading):
-    timeline = picture(path_block(loading.timed))
-    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', timeline.svg)
+    timeline = picture(critical_path_section(loading.schedule))
+    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', timeline.lanes_svg)
     assert [top for top, _ in strips] == ["30", "60"], "of the host's lane and of the GPU's"
     path = critical_path(loading.timed)
     for (_, lanes_drawn), on_device in zip(strips, (False, True), strict=True):
@@ -85,8 +85,8 @@ def test_a_line_above_a_lane_shows_where_the_path_is_in_it(loading):
 
 
 def test_the_text_has_the_numbers_of_the_picture(loading):
-    section = path_block(loading.timed)
-    path = critical_path(loading.timed)
+    section = critical_path_section(loading.schedule)
+    path = critical_path(loading.schedule)
     timeline = picture(section)
     assert "waiting for data" in timeline.alt
     assert "matrix kernels" in timeline.alt
@@ -98,7 +98,7 @@ def test_the_text_has_the_numbers_of_the_picture(loading):
 
 
 def test_what_would_shorten_it_stands_in_a_table(loading):
-    (levers,) = [block for block in path_block(loading.timed).blocks if isinstance(block, Table)]
+    (levers,) = [block for block in critical_path_section(loading.schedule).blocks if isinstance(block, TableBlock)]
     first = levers.rows[0]
     assert first.key == "loader"
     assert float(first.cells[3]) == pytest.approx(0.09, abs=0.01)
@@ -106,7 +106,7 @@ def test_what_would_shorten_it_stands_in_a_table(loading):
 
 
 def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
-    timeline = picture(path_block(on_a_cpu().timed))
+    timeline = picture(critical_path_section(on_a_cpu().schedule))
     assert timeline.lane_names == ("critical path", "CPU")
     assert {key for key, _ in timeline.legend} == {"compute", "loader"}
 
@@ -116,7 +116,7 @@ def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
 
 def test_the_recorded_step_is_above_the_predicted_one_on_one_scale(loading):
     prediction = told(loading, "free_input")
-    timeline = before_after(prediction)
+    timeline = before_and_after(prediction)
     assert timeline.lane_names == ("now: host", "now: GPU", "predicted: host", "predicted: GPU")
     ends = [float(at) for at in re.findall(r"M([\d.]+) (?:0|60)h2V(?:60|120)h-2z", timeline.svg)]
     assert ends[0] == WIDTH - 2
@@ -125,7 +125,7 @@ def test_the_recorded_step_is_above_the_predicted_one_on_one_scale(loading):
 
 def test_the_two_steps_as_numbers_sum_and_differ_as_predicted(loading):
     prediction = told(loading, "free_input")
-    table = before_after(prediction).table
+    table = before_and_after(prediction).table
     (total,) = [row for row in table.rows if row.kind == "total"]
     for column in (1, 2, 3):
         parts = sum(float(row.cells[column].lstrip("<>")) for row in table.rows if row.kind == "plain")
@@ -138,15 +138,15 @@ def test_the_two_steps_as_numbers_sum_and_differ_as_predicted(loading):
 
 
 def test_a_change_that_changes_nothing_draws_the_same_step_twice(loading):
-    timeline = before_after(told(loading))
+    timeline = before_and_after(told(loading))
     assert all(row.cells[1] == row.cells[2] and row.cells[3] == "0" for row in timeline.table.rows)
 
 
 def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
     prediction = told(loading, "free_input")
-    graph = dataclasses.replace(prediction.timed.graph, limits_ns={"the workers": 1_200_000.0})
-    limited = dataclasses.replace(prediction, timed=dataclasses.replace(prediction.timed, graph=graph))
-    table = before_after(limited).table
+    graph = dataclasses.replace(prediction.schedule.graph, limits_ns={"the workers": 1_200_000.0})
+    limited = dataclasses.replace(prediction, timed=dataclasses.replace(prediction.schedule, graph=graph))
+    table = before_and_after(limited).table
     (total,) = [row for row in table.rows if row.kind == "total"]
     assert float(total.cells[2]) == pytest.approx(1.2, abs=0.02)
     loader = next(row for row in table.rows if row.key == "loader")
@@ -154,13 +154,13 @@ def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
 
 
 def test_a_step_that_takes_no_time_is_drawn_as_nothing(loading):
-    timeline = before_after(told(loading, "instant_gpu", "instant_host", "free_input"))
+    timeline = before_and_after(told(loading, "instant_gpu", "instant_host", "free_input"))
     assert len(timeline.lane_names) == 4
     assert ElementTree.fromstring(timeline.svg) is not None
 
 
 def test_a_cpu_run_has_one_lane_per_step():
-    timeline = before_after(told(on_a_cpu(), "free_input"))
+    timeline = before_and_after(told(on_a_cpu(), "free_input"))
     assert timeline.lane_names == ("now: CPU", "predicted: CPU")
 
 
@@ -171,20 +171,20 @@ def test_pictures_are_bounded_well_formed_and_hold_no_foreign_text(recorded):
     import gpulab
 
     where = ready(gpulab.load(recorded("v100_resnet50_workers4.json.gz")))
-    for timeline in (picture(path_block(where.timed)), before_after(told(where, "free_input"))):
-        assert len(timeline.svg) <= MOST_BYTES
-        root = ElementTree.fromstring(timeline.svg)
+    for timeline in (picture(critical_path_section(where.schedule)), before_and_after(told(where, "free_input"))):
+        assert len(timeline.lanes_svg) <= MAX_BYTES
+        root = ElementTree.fromstring(timeline.lanes_svg)
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "g", "path"}
         assert timeline.alt
 
 
 def test_hostile_names_of_a_trace_stay_out_of_markup(loading):
     run = run_like(LOADING, steps=12)
-    words = run.event_rows.words("name")
+    words = run.event_rows.text("name")
     nasty = tuple(f"<script>{word}</script>" if word == "aten::op" else word for word in words.vocabulary)
     columns = {**run.event_rows.columns, "name": dataclasses.replace(words, vocabulary=nasty)}
     where = ready(dataclasses.replace(run, name="<script>", event_rows=EVENTS.rows(columns)))
-    for block in (path_block(where.timed), before_after(told(where, "free_input"))):
+    for block in (critical_path_section(where.schedule), before_and_after(told(where, "free_input"))):
         html = View(Sheet("timeline", (block,)))._repr_html_()
         assert "<script" not in html
         for data in re.findall(r"base64,([A-Za-z0-9+/=]+)", html):
@@ -192,7 +192,7 @@ def test_hostile_names_of_a_trace_stay_out_of_markup(loading):
 
 
 def test_every_picture_has_an_alt_text(loading):
-    for block in (path_block(loading.timed), before_after(told(loading, "free_input"))):
+    for block in (critical_path_section(loading.schedule), before_and_after(told(loading, "free_input"))):
         timeline = page(block)
         (alt,) = timeline.all("alt")
         assert len(alt.split()) > 10
@@ -200,13 +200,13 @@ def test_every_picture_has_an_alt_text(loading):
 
 
 def test_every_kind_on_a_path_has_a_colour_and_a_name():
-    for kind, label in BETWEEN.items():
+    for kind, label in KIND_LABELS.items():
         assert kind in _BY_KEY
         assert colour(kind) != colour("nothing of the kind")
         assert label
 
 
 def test_a_section_is_one_block_with_its_title(loading):
-    section = path_block(loading.timed)
+    section = critical_path_section(loading.schedule)
     assert isinstance(section, Section)
     assert section.title == "The critical path of a typical step"

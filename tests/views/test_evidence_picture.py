@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.intervals import Spans, intersect, nothing, union
+from gpulab.intervals import Spans, intersect, no_spans, union
 from gpulab.rules import diagnose
-from gpulab.tables import Kind
-from gpulab.views.report.evidence_picture import evidence, place
+from gpulab.tables import EventKind
+from gpulab.views.report.evidence_picture import evidence_timeline, typical_window
 from gpulab.views.report.report import report
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.step_picture import WIDTH
@@ -26,10 +26,10 @@ MOST_BYTES = 6_000
 def starved(at):
     return [
         loader_call(at, 40),
-        event(Kind.OP, "aten::mm", at + 40, 30),
-        event(Kind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
-        event(Kind.KERNEL, "ampere_sgemm", at + 42, 38),
-        event(Kind.KERNEL, "vectorized_elementwise", at + 80, 15),
+        event(EventKind.OP, "aten::mm", at + 40, 30),
+        event(EventKind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
+        event(EventKind.KERNEL, "ampere_sgemm", at + 42, 38),
+        event(EventKind.KERNEL, "vectorized_elementwise", at + 80, 15),
     ]
 
 
@@ -43,8 +43,8 @@ def shown(diagnosis, *spans):
     """The picture where a finding happened in these spans, in ms."""
     starts, ends = zip(*spans, strict=True)
     when = union(np.array(starts) * MS, np.array(ends) * MS)
-    finding = dataclasses.replace(diagnosis.first, shown_by=when)
-    return evidence(finding, diagnosis)
+    finding = dataclasses.replace(diagnosis.first, spans=when)
+    return evidence_timeline(finding, diagnosis)
 
 
 def steps_of(count, step_ns):
@@ -56,7 +56,7 @@ def steps_of(count, step_ns):
 
 
 def test_what_is_shaded_is_the_share_of_the_window_that_is_evidence():
-    timeline = evidence(found().first, found())
+    timeline = evidence_timeline(found().first, found())
     (shade,) = re.findall(r'fill-opacity=".22" transform="scale\((\d+) 1\)" d="([^"]+)"', timeline.svg)
     bars = [tuple(map(int, bar)) for bar in re.findall(r"M(\d+) 0H(\d+)", shade[1])]
     assert int(shade[0]) * sum(end - start for start, end in bars) / WIDTH == pytest.approx(0.4, abs=0.01)
@@ -64,7 +64,7 @@ def test_what_is_shaded_is_the_share_of_the_window_that_is_evidence():
 
 
 def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
-    timeline = evidence(found().first, found())
+    timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
         r"The evidence covers 40 ms of the 100 ms shown in step [2-5], in one interval\. "
@@ -82,7 +82,7 @@ def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():
     spans = [(at + n, at + n + 0.05) for at in range(0, 600, 100) for n in range(0, 100, 1)]
-    window = place(
+    window = typical_window(
         union(*(np.rint(np.array(side) * MS) for side in zip(*spans, strict=True))), steps_of(6, 100 * MS), 600 * MS
     )
     assert window.end_ns - window.start_ns == pytest.approx(0.5 * MS, rel=0.01)
@@ -91,7 +91,7 @@ def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():
 
 def test_the_place_is_the_usual_one_not_the_extreme_one():
     usual = [(at + 10, at + 20) for at in range(100, 500, 100)]
-    window = place(
+    window = typical_window(
         union(*zip(*((a * MS, b * MS) for a, b in [*usual, (250, 299), (330, 331)]), strict=True)),
         steps_of(6, 100 * MS),
         600 * MS,
@@ -100,7 +100,7 @@ def test_the_place_is_the_usual_one_not_the_extreme_one():
 
 
 def test_a_span_longer_than_any_step_is_shown_whole():
-    window = place(Spans(np.array([120 * MS]), np.array([380 * MS])), steps_of(6, 100 * MS), 600 * MS)
+    window = typical_window(Spans(np.array([120 * MS]), np.array([380 * MS])), steps_of(6, 100 * MS), 600 * MS)
     assert window.start_ns <= 120 * MS
     assert window.end_ns >= 380 * MS
 
@@ -111,15 +111,15 @@ spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 4_000)), min_s
 @given(spans, st.integers(1, 8), st.integers(50, 2_000))
 def test_wherever_a_finding_happened_some_of_it_is_in_the_picture(pairs, count, step_ns):
     when = union(*zip(*((start, start + length) for start, length in pairs), strict=True))
-    window = place(when, steps_of(count, step_ns), 15_000)
+    window = typical_window(when, steps_of(count, step_ns), 15_000)
     assert 0 <= window.start_ns < window.end_ns
     assert intersect(when, Spans(np.array([window.start_ns]), np.array([window.end_ns]))).total_ns > 0
 
 
 def test_a_finding_without_spans_has_no_picture_and_still_all_its_words():
     diagnosis = found()
-    finding = dataclasses.replace(diagnosis.first, shown_by=nothing())
-    assert evidence(finding, diagnosis) is None
+    finding = dataclasses.replace(diagnosis.first, spans=no_spans())
+    assert evidence_timeline(finding, diagnosis) is None
     told = report(dataclasses.replace(diagnosis, findings=(finding,)))
     assert "Evidence and method" not in told._repr_html_()
     assert f"%gpuwhy {finding.rule}" in told._repr_html_()
@@ -128,15 +128,26 @@ def test_a_finding_without_spans_has_no_picture_and_still_all_its_words():
 def test_without_events_there_is_no_picture():
     marks = [mark(at, 60) for at in range(0, 1000, 100)]
     diagnosis = diagnose(run_of(marks=marks, windows=[], samples=[host_sample(0, cpu_frac=0.25)], loaders=[NO_WORKERS]))
-    assert all(evidence(finding, diagnosis) is None for finding in diagnosis.findings)
+    assert all(evidence_timeline(finding, diagnosis) is None for finding in diagnosis.findings)
 
 
 def noise(at, count=2000):
     random = np.random.default_rng(0)
     begins = np.sort(random.uniform(0, 100, count))
-    kinds = random.choice([Kind.KERNEL, Kind.MEMCPY, Kind.OP, Kind.LAUNCH, Kind.SYNC, Kind.ALLOC, Kind.LOADER], count)
+    kinds = random.choice(
+        [
+            EventKind.KERNEL,
+            EventKind.MEMCPY,
+            EventKind.OP,
+            EventKind.LAUNCH,
+            EventKind.SYNC,
+            EventKind.ALLOC,
+            EventKind.LOADER,
+        ],
+        count,
+    )
     return [
-        event(Kind(kind), "sgemm", at + begin, 0.02)
+        event(EventKind(kind), "sgemm", at + begin, 0.02)
         for kind, begin in zip(kinds.tolist(), begins.tolist(), strict=True)
     ]
 
@@ -144,8 +155,8 @@ def noise(at, count=2000):
 def test_a_picture_has_a_few_kilobytes_however_much_goes_on_in_it():
     diagnosis = found()
     busy = diagnose(run_of(stepped(noise)))
-    finding = dataclasses.replace(diagnosis.first, shown_by=union(*(np.array([[0, 600]]).T * MS)))
-    timeline = evidence(finding, busy)
+    finding = dataclasses.replace(diagnosis.first, spans=union(*(np.array([[0, 600]]).T * MS)))
+    timeline = evidence_timeline(finding, busy)
     assert len(base64.b64encode(timeline.svg.encode())) <= MOST_BYTES
     assert re.search(r"scale\((8|16|32) ", timeline.svg)
 

@@ -17,12 +17,12 @@ import pytest
 import gpulab
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.views import charts, rule_page
-from gpulab.views.compare.comparison import comparison
+from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
-from gpulab.views.live.html_panel import markup
-from gpulab.views.live.panel_content import Glances
+from gpulab.views.live.html_panel import panel_html
+from gpulab.views.live.panel_content import PanelContentBuilder
 from gpulab.views.report.report import report
 from gpulab.views.virtual_gpu import compare_gpus
 from tests.support.front_end.live_panel import gpu as gpu_reading
@@ -43,7 +43,7 @@ def loading_run(wait_ms=30.0, name="loading", workers=0):
     """A run on a CPU that waits for data in every step."""
     events, marks, at_ms = [], [], 0.0
     for _ in range(60):
-        events += [loader_call(at_ms, wait_ms, workers), event(Kind.OP, "aten::mm", at_ms + wait_ms + 0.5, 19.0)]
+        events += [loader_call(at_ms, wait_ms, workers), event(EventKind.OP, "aten::mm", at_ms + wait_ms + 0.5, 19.0)]
         marks.append(mark(at_ms, wait_ms, cpu_ms=3.0))
         at_ms += wait_ms + 20.0
     loader = dataclasses.replace(NO_WORKERS, workers=workers)
@@ -76,8 +76,8 @@ def interrupted_run():
 
 
 def panel():
-    glance = Glances("training").of(live_state(gpus=(gpu_reading(),)))
-    return re.sub(r"\s{2,}", "\n", Page(markup(glance)).text.strip())
+    glance = PanelContentBuilder("training").build(live_state(gpus=(gpu_reading(),)))
+    return re.sub(r"\s{2,}", "\n", Page(panel_html(glance)).text.strip())
 
 
 def chart_descriptions():
@@ -88,7 +88,7 @@ def chart_descriptions():
 
 
 PAGES = {
-    "report": lambda _: str(example_report.made()),
+    "report": lambda _: str(example_report.example_report()),
     "report_gpu": lambda _: str(report(launch_bound_run())),
     "report_cpu": lambda _: str(report(loading_run())),
     "report_interrupted": lambda _: str(report(interrupted_run())),
@@ -96,9 +96,9 @@ PAGES = {
     "gpuwhy_no_workers": lambda _: str(rule_page.page("no_workers")),
     "gpuwhy_workers_change": lambda _: str(rule_page.page("workers")),
     "gpuwhy": lambda _: str(rule_page.page()),
-    "compare": lambda _: str(comparison(compare(loading_run(name="before"), loading_run(3.0, "after", 4)))),
+    "compare": lambda _: str(comparison_view(compare(loading_run(name="before"), loading_run(3.0, "after", 4)))),
     "compare_story": lambda _: str(
-        comparison(
+        comparison_view(
             gpulab.compare(loading_run(name="baseline"), loading_run(10.0, "workers"), loading_run(3.0, "pinned"))
         )
     ),

@@ -24,13 +24,22 @@ import gpulab
 from gpulab.comparison import compare
 from gpulab.rules import diagnose
 from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Source
-from gpulab.tables import HOLDERS, HOST_SAMPLES, MEMORY, Kind
-from gpulab.views.compare.comparison import comparison
+from gpulab.tables import HOLDERS, HOST_SAMPLES, MEMORY, EventKind
+from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
 from gpulab.views.perfetto import to_perfetto
 from gpulab.views.report.report import report
 from gpulab.views.whatif.whatif import whatif
-from tests.support.runs.made_runs import MS, event, gpu_samples, host_sample, launched, loader_call, on_gpu, stepped
+from tests.support.runs.made_runs import (
+    MS,
+    event,
+    gpu_samples,
+    host_sample,
+    launched_kernel,
+    loader_call,
+    on_gpu,
+    stepped,
+)
 
 HACK = "window.hacked = 1"
 HOSTILE = {
@@ -69,10 +78,10 @@ def step(hostile: bool, at: float) -> list[dict[str, Any]]:
     for number, name in enumerate(names(hostile)):
         begin = at + 41 + 3 * number
         key = round(100 * at) + number + 1
-        found += launched(name, begin, 1.5, number=key, op=name, grid=64, shapes=[[64, 64]], dtypes=["float"])
-        found += [event(Kind.ANNOTATION, name, begin, 2), event(Kind.PYTHON, f"{name}(1): {name}", begin, 2)]
-        found.append(event(Kind.OP, name, begin, 1, thread=1))
-    found.append(event(Kind.MEMCPY, f"Memcpy HtoD (Pageable -> Device) {one(hostile, '')}", at + 97, 2, size=1000))
+        found += launched_kernel(name, begin, 1.5, number=key, op=name, grid=64, shapes=[[64, 64]], dtypes=["float"])
+        found += [event(EventKind.ANNOTATION, name, begin, 2), event(EventKind.PYTHON, f"{name}(1): {name}", begin, 2)]
+        found.append(event(EventKind.OP, name, begin, 1, thread=1))
+    found.append(event(EventKind.MEMCPY, f"Memcpy HtoD (Pageable -> Device) {one(hostile, '')}", at + 97, 2, size=1000))
     return found
 
 
@@ -142,7 +151,7 @@ def runs() -> tuple[Any, Any]:
 
 def views(run: Any) -> Iterator[tuple[str, Any]]:
     yield "report", report(run)
-    yield "comparison", comparison(compare(run, dataclasses.replace(run, name=f"{run.name} 2")))
+    yield "comparison", comparison_view(compare(run, dataclasses.replace(run, name=f"{run.name} 2")))
     yield "what-if", whatif(run)
     yield "info", info(run.machine)
 
@@ -164,7 +173,7 @@ VIEWS = ("report", "comparison", "what-if", "info")
 @pytest.mark.parametrize("name", VIEWS)
 def test_no_element_and_no_attribute_comes_from_a_name(both, name):
     hostile, harmless = both[name]
-    for form in (lambda view: view._repr_html_(), lambda view: view.page()):
+    for form in (lambda view: view._repr_html_(), lambda view: view.html_page()):
         assert shape(form(hostile)) == shape(form(harmless))
         assert all(link.startswith("data:image/svg+xml;base64,") for link in Structure(form(hostile)).links)
 
@@ -229,15 +238,15 @@ def test_charts_show_names_as_text(runs):
 
 
 def test_the_picture_of_a_report_is_drawn(runs):
-    from gpulab.views.charts.report_png import png
+    from gpulab.views.charts.report_png import report_png
 
-    assert png(diagnose(runs[0])).startswith(b"\x89PNG")
+    assert report_png(diagnose(runs[0])).startswith(b"\x89PNG")
 
 
 def test_what_a_timeline_is_told_has_names_that_can_be_shown(runs):
-    from gpulab.views.timeline.scene.scene import scene
+    from gpulab.views.timeline.scene.scene import build_scene
 
-    seen = scene(diagnose(runs[0]))
+    seen = build_scene(diagnose(runs[0]))
     told = [seen.header(), seen.search("script"), seen.brush(0, 100 * MS), seen.search("")]
     heads = []
     for level in range(4):

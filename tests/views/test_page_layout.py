@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab.intervals import Coverage, merged
+from gpulab.intervals import Coverage, union_of
 from gpulab.views.report.report import report
-from gpulab.views.sheet.lanes import window
+from gpulab.views.sheet.lanes import middle_window
 from tests.support.front_end.page_layout import faults
 from tests.support.front_end.pages import on_pages
-from tests.support.runs.example_report import made
+from tests.support.runs.example_report import example_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -59,7 +59,7 @@ def narrow(chromium: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest) -> Any:
     if request.param == "made":
-        return made()
+        return example_report()
     import gpulab
 
     find: Callable[[str], Path] = request.getfixturevalue("recorded")
@@ -68,7 +68,7 @@ def told(request: pytest.FixtureRequest) -> Any:
 
 @every_report
 def test_a_report_is_well_laid_out_folded_and_unfolded(page, told):
-    page.set_content(told.page())
+    page.set_content(told.html_page())
     assert faults(page) == []
     page.evaluate(UNFOLD)
     assert faults(page) == []
@@ -76,12 +76,12 @@ def test_a_report_is_well_laid_out_folded_and_unfolded(page, told):
 
 @every_report
 def test_in_lanes_there_is_ink_where_the_gpu_worked_and_none_where_it_was_idle(page, told):
-    page.set_content(told.page())
+    page.set_content(told.html_page())
     diagnosis = told.diagnosis
-    shown, ledger = window(diagnosis.steps), diagnosis.ledger
+    shown, ledger = middle_window(diagnosis.steps), diagnosis.ledger
     edges = np.linspace(shown.start_ns, shown.end_ns, 801).astype(np.int64)
-    busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
-    share = Coverage.of(busy).within(edges[:-1], edges[1:]) / np.diff(edges)
+    busy = union_of(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
+    share = Coverage.of(busy).covered_ns(edges[:-1], edges[1:]) / np.diff(edges)
     alt = f"Timeline of steps {shown.steps[0] + 1} to"
     lanes = len([name for name in _lane_names(told) if name])
     inked = np.array(page.evaluate(INK, [alt, lanes, 30])[1:])  # the first lane is the host's
@@ -101,7 +101,7 @@ def _lane_names(told: Any) -> tuple[str, ...]:
 
 
 def test_what_is_evidence_is_drawn_as_evidence(page):
-    page.set_content(made().page())
+    page.set_content(example_report().html_page())
     page.evaluate(UNFOLD)
     inked = np.array(page.evaluate(INK, ["Lanes: evidence", 3, 20]))
     assert inked[0].mean() == pytest.approx(0.4, abs=0.02), "40 of 100 ms are waited"
@@ -110,7 +110,7 @@ def test_what_is_evidence_is_drawn_as_evidence(page):
 
 
 def test_a_page_with_the_timeline_is_well_laid_out(page, tmp_path):
-    page.goto(made().save(tmp_path / "report.html").as_uri())
+    page.goto(example_report().save(tmp_path / "report.html").as_uri())
     page.wait_for_selector(".gpulab-tl[data-painted]")
     assert faults(page) == []
 
@@ -132,7 +132,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: fault.replace(" ", "_"))
 def test_a_broken_copy_is_found_to_be_broken(narrow, fault):
     page = narrow
-    html = made().page()
+    html = example_report().html_page()
     broken = BROKEN[fault](html)
     assert broken != html
     page.set_content(broken)
@@ -142,7 +142,7 @@ def test_a_broken_copy_is_found_to_be_broken(narrow, fault):
 
 def test_a_lane_without_its_ink_is_noticed(narrow):
     page = narrow
-    html = made().page()
+    html = example_report().html_page()
     page.set_content(
         re.sub(
             r'src="data:image/svg[^"]*"', 'src="data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%22/>"', html

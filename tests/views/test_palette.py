@@ -145,7 +145,7 @@ def test_every_colour_is_seen_on_a_light_page_a_dark_page_and_on_the_paper_of_ch
 
 
 def test_white_letters_can_be_read_on_what_says_how_it_turned_out():
-    for shade in (palette.GOOD, palette.BAD, palette.OPEN):
+    for shade in (palette.GOOD, palette.BAD, palette.UNDECIDED):
         assert contrast(shade, "#FFFFFF") >= 4.5
 
 
@@ -156,5 +156,5 @@ def test_every_part_of_a_ledger_has_a_colour_of_its_own():
 
 
 def test_a_mark_and_its_wash_are_the_same_hue():
-    red, green, blue = map(int, re.match(r"rgba\((\d+),(\d+),(\d+),", palette.SHADE).groups())
+    red, green, blue = map(int, re.match(r"rgba\((\d+),(\d+),(\d+),", palette.EVIDENCE_SHADING).groups())
     assert f"#{red:02X}{green:02X}{blue:02X}" == palette.EVIDENCE == palette.colour("evidence")

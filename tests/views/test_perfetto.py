@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 import gpulab
 from gpulab.errors import GpulabError
 from gpulab.rules import diagnose
-from gpulab.run import TRACED, Gpu, Machine
-from gpulab.tables import GPU_SAMPLES, MEMORY, WAITS, Kind
-from gpulab.trace.perfetto import HOST, NOTES, PIECE, SENSORS, pieces
+from gpulab.run import TRACE_TABLES, Gpu, Machine
+from gpulab.tables import GPU_SAMPLES, MEMORY, WAITS, EventKind
+from gpulab.trace.perfetto import EVENTS_PER_CHUNK, HOST, NOTES, SENSORS, write_trace
 from gpulab.views.perfetto import to_perfetto
 from tests.support.runs.made_runs import (
     MS,
     NO_WORKERS,
     collective,
+    collective_columns,
     event,
     gpu_samples,
     host_sample,
-    launched,
+    launched_kernel,
     loader_call,
-    moving,
     on_gpu,
     rank_of,
     rows,
@@ -36,15 +36,23 @@ from tests.support.runs.made_runs import (
 
 
 def starved(at):
-    tracks = [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 2)]
-    tracks += launched("ampere_sgemm", at + 45.000007, 38, number=round(at) + 1, called_ms=at + 41.2, grid=64)
-    tracks += launched(
+    tracks = [loader_call(at, 40), event(EventKind.OP, "aten::mm", at + 41, 2)]
+    tracks += launched_kernel("ampere_sgemm", at + 45.000007, 38, number=round(at) + 1, called_ms=at + 41.2, grid=64)
+    tracks += launched_kernel(
         "elementwise", at + 83, 5, number=round(at) + 2, called_ms=at + 42, shapes=[[64, 3], []], dtypes=["float", ""]
     )
     tracks.append(
-        event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at + 90, 3, stream=9, size=4096, correlation=round(at) + 3)
+        event(
+            EventKind.MEMCPY,
+            "Memcpy HtoD (Pinned -> Device)",
+            at + 90,
+            3,
+            stream=9,
+            size=4096,
+            correlation=round(at) + 3,
+        )
     )
-    return [*tracks, event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 89, 0.5, correlation=round(at) + 3)]
+    return [*tracks, event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 89, 0.5, correlation=round(at) + 3)]
 
 
 def a_run(**more):
@@ -59,13 +67,13 @@ def written(run, path):
 def assert_same(one, other):
     """The same events and side tables; threads by name, as each file counts them in its own order."""
     begins = int(one.event_rows["start_ns"].min(initial=2**62))
-    for field in TRACED:
+    for field in TRACE_TABLES:
         mine, theirs = getattr(one, field), getattr(other, field)
         assert len(mine) == len(theirs), field
         for column in mine.table.columns:
             expected, tracks = mine[column.name], theirs[column.name]
             if column.dtype == "words":
-                expected, tracks = mine.words(column.name).to_list(), theirs.words(column.name).to_list()
+                expected, tracks = mine.text(column.name).to_list(), theirs.text(column.name).to_list()
             elif column.name == "thread":
                 expected = [one.threads[at] if at >= 0 else None for at in expected]
                 tracks = [other.threads[at] if at >= 0 else None for at in tracks]
@@ -101,8 +109,11 @@ def test_a_made_run_read_back_is_the_same_run(tmp_path):
 
 
 def test_what_collectives_move_and_what_waits_wait_for_comes_back(tmp_path):
-    events = [collective("ncclDevKernel_AllReduce", 10 * n, 5, moves=moving(1000 + n, sequence=n)) for n in range(4)]
-    run = rank_of([event(Kind.OP, "aten::mm", 0, 50), *events], rank=3)
+    events = [
+        collective("ncclDevKernel_AllReduce", 10 * n, 5, moves=collective_columns(1000 + n, sequence=n))
+        for n in range(4)
+    ]
+    run = rank_of([event(EventKind.OP, "aten::mm", 0, 50), *events], rank=3)
     waits = rows(WAITS, [{"event": 0, "wait_on_stream": 7, "wait_on_correlation": 12}])
     run = dataclasses.replace(run, wait_rows=waits, event_rows=run.event_rows)
     again = gpulab.load(to_perfetto(run, tmp_path / "again.json"))
@@ -125,8 +136,8 @@ times = st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 2**40)), min_si
 
 @given(times)
 def test_no_nanosecond_is_lost(pairs):
-    base = [{**event(Kind.OP, "aten::mm", 0, 0), "start_ns": start, "dur_ns": dur} for start, dur in sorted(pairs)]
-    text = b"".join(pieces(run_of(base)))
+    base = [{**event(EventKind.OP, "aten::mm", 0, 0), "start_ns": start, "dur_ns": dur} for start, dur in sorted(pairs)]
+    text = b"".join(write_trace(run_of(base)))
     boxes = [each for each in json.loads(text, parse_float=str)["traceEvents"] if each["ph"] == "X"]
     assert [tuple(int(each[key].replace(".", "")) for key in ("ts", "dur")) for each in boxes] == sorted(pairs)
 
@@ -259,7 +270,7 @@ def test_steps_ledger_and_findings_stand_beside_the_events(tmp_path):
     (tracks,) = {each["name"] for each in track(events, "gpulab: finding 1, no_workers")}
     assert tracks == diagnosis.first.claim
     seen = sum(1000 * each["dur"] for each in track(events, "gpulab: finding 1, no_workers"))
-    assert seen == diagnosis.first.shown_by.total_ns
+    assert seen == diagnosis.first.spans.total_ns
     assert "Expect 100 -> " in track(events, "gpulab: finding 1, no_workers")[0]["args"]["about"]
 
 
@@ -305,9 +316,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_a_large_run_is_made_into_text_piece_by_piece():
-    count = 5 * PIECE
-    base = run_of([event(Kind.OP, "aten::mm", 0, 1)])
-    many = base.event_rows.where(np.zeros(count, np.int64))
-    sizes = [len(piece) for piece in pieces(dataclasses.replace(base, event_rows=many))]
+    count = 5 * EVENTS_PER_CHUNK
+    base = run_of([event(EventKind.OP, "aten::mm", 0, 1)])
+    many = base.event_rows.select(np.zeros(count, np.int64))
+    sizes = [len(piece) for piece in write_trace(dataclasses.replace(base, event_rows=many))]
     assert max(sizes) < 1.2 * sum(sizes) / 5
     assert len(sizes) >= 5

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpulab.errors import GpulabError
-from gpulab.rows import Words
+from gpulab.rows import TextColumn
 from gpulab.rules import diagnose
 from gpulab.run import Gap, Gpu, Machine, Recording, Source
-from gpulab.tables import DEVICE_KINDS, EVENTS, GPU_SAMPLES, Kind
+from gpulab.tables import DEVICE_KINDS, EVENTS, GPU_SAMPLES, EventKind
 from gpulab.views.report.report import report
 from gpulab.views.sheet.palette import _BY_KEY
 from gpulab.views.sheet.sheet import Answer, Section, Timeline
@@ -32,19 +32,23 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[2J\u202
 
 
 def starved(at):
-    op = event(Kind.OP, "aten::mm", at + 41, 2)
+    op = event(EventKind.OP, "aten::mm", at + 41, 2)
     return [
         loader_call(at, 40),
         op,
-        event(Kind.LAUNCH, "cudaLaunchKernel", at + 41.5, 0.4),
-        event(Kind.KERNEL, "ampere_sgemm", at + 42, 38),
-        event(Kind.KERNEL, "vectorized_elementwise", at + 80, 15),
-        event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at + 60, 3, stream=9),
+        event(EventKind.LAUNCH, "cudaLaunchKernel", at + 41.5, 0.4),
+        event(EventKind.KERNEL, "ampere_sgemm", at + 42, 38),
+        event(EventKind.KERNEL, "vectorized_elementwise", at + 80, 15),
+        event(EventKind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at + 60, 3, stream=9),
     ]
 
 
 def on_cpu(at):
-    return [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 42, 50), event(Kind.OP, "aten::add", at + 94, 0.004)]
+    return [
+        loader_call(at, 40),
+        event(EventKind.OP, "aten::mm", at + 42, 50),
+        event(EventKind.OP, "aten::add", at + 94, 0.004),
+    ]
 
 
 def a_run(make_step=starved, **more):
@@ -192,7 +196,7 @@ def test_what_was_not_recorded_or_was_lost_is_told():
 
 def hostile_report():
     long = "k" * 10_000 + HOSTILE
-    events = stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, long, at + 40, 60)])
+    events = stepped(lambda at: [loader_call(at, 40), event(EventKind.KERNEL, long, at + 40, 60)])
     run = run_of(events, loaders=[dataclasses.replace(NO_WORKERS, dataset=HOSTILE)], name=HOSTILE)
     machine = Machine(torch=HOSTILE, cores_allowed=8.0, gaps=())
     source = Source(how="recorded", device=long, date=HOSTILE)
@@ -297,7 +301,7 @@ def test_with_the_timeline_a_saved_page_holds_the_same_report_and_is_fit_for_a_m
 def test_without_events_or_where_it_is_not_wanted_there_is_no_timeline(tmp_path, ending):
     for number, (told, wanted) in enumerate([(report(run_of()), True), (report(a_run()), False)]):
         page = told.save(tmp_path / f"{number}{ending}", timeline=wanted).read_text(encoding="utf-8")
-        assert page == told.page()
+        assert page == told.html_page()
         assert "<script" not in page
 
 
@@ -315,10 +319,10 @@ def a_million_events(steps=50):
     per_step, step_ns = 20_000, 200 * MS
     number = np.tile(np.arange(per_step), steps)
     base = np.repeat(np.arange(steps) * step_ns, per_step)
-    kind = np.array([Kind.OP, Kind.LAUNCH, Kind.KERNEL, Kind.KERNEL], np.int8)[number % 4]
-    kind[number == 0], kind[number == 1] = Kind.STEP, Kind.LOADER
-    kind[number % 2000 == 3] = Kind.MEMCPY
-    kind[number % 2000 == 5] = Kind.SYNC
+    kind = np.array([EventKind.OP, EventKind.LAUNCH, EventKind.KERNEL, EventKind.KERNEL], np.int8)[number % 4]
+    kind[number == 0], kind[number == 1] = EventKind.STEP, EventKind.LOADER
+    kind[number % 2000 == 3] = EventKind.MEMCPY
+    kind[number % 2000 == 5] = EventKind.SYNC
     random = np.random.default_rng(0)
     dur = random.integers(1_000, 9_000, len(number))
     dur[number == 0], dur[number == 1] = step_ns, 60 * MS
@@ -326,7 +330,14 @@ def a_million_events(steps=50):
     words = ("ProfilerStep#1", "aten::add", "cudaLaunchKernel", "vectorized_elementwise", "ampere_sgemm_128x64",
              "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Memcpy HtoD (Pageable -> Device)",
              "cudaStreamSynchronize")  # fmt: skip
-    named = {Kind.STEP: 0, Kind.OP: 1, Kind.LAUNCH: 2, Kind.LOADER: 5, Kind.MEMCPY: 6, Kind.SYNC: 7}
+    named = {
+        EventKind.STEP: 0,
+        EventKind.OP: 1,
+        EventKind.LAUNCH: 2,
+        EventKind.LOADER: 5,
+        EventKind.MEMCPY: 6,
+        EventKind.SYNC: 7,
+    }
     codes = np.where(number % 8 < 4, 3, 4).astype(np.int32)
     for each, code in named.items():
         codes[kind == each] = code
@@ -334,15 +345,15 @@ def a_million_events(steps=50):
     start = np.where(number == 0, base, np.where(number == 1, base + 1000, late))
     order = np.argsort(start, kind="stable")
     correlation = np.where(
-        np.isin(kind, (Kind.LAUNCH, Kind.KERNEL)) & (number % 4 != 3), np.arange(len(kind)) // 4 + 1, -1
+        np.isin(kind, (EventKind.LAUNCH, EventKind.KERNEL)) & (number % 4 != 3), np.arange(len(kind)) // 4 + 1, -1
     )
     columns = {
         "kind": kind, "name": codes, "start_ns": start, "dur_ns": dur, "thread": np.where(on_device, -1, 0),
         "device": np.where(on_device, 0, -1), "stream": np.where(on_device, 7, -1), "correlation": correlation,
-        "bytes": np.where(kind == Kind.MEMCPY, 4096, -1),
+        "bytes": np.where(kind == EventKind.MEMCPY, 4096, -1),
     }  # fmt: skip
     columns = {name: values[order] for name, values in columns.items()}
-    columns["name"] = Words(columns["name"], words)
+    columns["name"] = TextColumn(columns["name"], words)
     base_run = run_of(loaders=[NO_WORKERS])
     recording = Recording(windows_ns=((0, steps * step_ns),))
     return dataclasses.replace(base_run, event_rows=EVENTS.rows(columns), span_ns=steps * step_ns, recording=recording)

@@ -197,10 +197,10 @@ def test_the_headline_says_if_the_step_fits_on_no_gpu(gpu):
 
 
 def test_unknown_times_read_not_measured(gpu):
-    compared = fitting.compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu)
-    estimate = replace(compared.candidates[0].measured, shares={}, range_ns=None)
-    candidate = replace(compared.candidates[0], measured=estimate, joules_range=None)
-    text = str(compare_gpus.shown_gpus(replace(compared, candidates=(candidate,))))
+    compared = fitting.compare_gpus(on(gpu, SPEEDS), ["h100"], 100, gpu_factory=gpu)
+    estimate = replace(compared.candidates[0].estimate, shares={}, step_range_ns=None)
+    candidate = replace(compared.candidates[0], estimate=estimate, joules_range=None)
+    text = str(compare_gpus.gpus_view(replace(compared, candidates=(candidate,))))
     assert re.search(r"^ +H100 SXM +fits, \d+ % +not measured +not measured +[\d.]+ +10,000$", text, re.MULTILINE)
     assert re.search(r"^ +H100 SXM +not measured$", text, re.MULTILINE)
     assert "10,000 samples/s" in text

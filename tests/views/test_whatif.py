@@ -6,7 +6,7 @@ import pytest
 
 import gpulab
 from gpulab.errors import RunError
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, run_like
 
@@ -16,7 +16,7 @@ def loading():
     """A run on a CPU whose main process builds the batches."""
     events, marks, at = [], [], 0.0
     for _ in range(60):
-        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 30.5, 19.0)]
+        events += [loader_call(at, 30.0), event(EventKind.OP, "aten::mm", at + 30.5, 19.0)]
         marks.append(mark(at, 30.0, cpu_ms=3.0))
         at += 50.0
     return run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(at * 0.4, at * 0.9)])

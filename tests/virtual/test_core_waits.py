@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.host import core_waits
 from gpulab.virtual.host.core_waits import LONG_NS, STALE_NS, CoreWaits
 
@@ -46,27 +46,27 @@ def worked(turns=1):
 
 @pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_what_the_program_waited_for_a_core_is_none_of_its_own_time(crowded):
-    recorder = Recorder(lambda record: None)
+    recorder = OpRecorder(lambda record: None)
     recorder.entered()
     recorder.left()
     wall_ns = worked()
     recorder.entered()
     assert wall_ns > 2 * WORK_NS, "the others had the core in between"
-    assert 0.9 * WORK_NS < recorder.own_ns() < 0.6 * wall_ns
+    assert 0.9 * WORK_NS < recorder.take_python_ns() < 0.6 * wall_ns
     recorder.close()
 
 
 @pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_waits_inside_of_pytorch_are_not_taken_off_what_the_program_does_afterwards(crowded):
-    recorder, own_ns = Recorder(lambda record: None), 0
+    recorder, own_ns = OpRecorder(lambda record: None), 0
     for _ in range(10):
         recorder.entered()
         worked(10)
         recorder.left()
-        recorder.own_ns()
+        recorder.take_python_ns()
         time.sleep(0.01)  # a file that is read, say
         recorder.entered()
-        own_ns += recorder.own_ns()
+        own_ns += recorder.take_python_ns()
         recorder.left()
     assert own_ns >= 0.9 * 10 * 10_000_000
     recorder.close()
@@ -74,10 +74,10 @@ def test_waits_inside_of_pytorch_are_not_taken_off_what_the_program_does_afterwa
 
 @pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_real_work_of_the_cpu_takes_what_it_takes_without_the_others(crowded):
-    recorder = Recorder(lambda record: None)
-    begun_ns = recorder.begin()
+    recorder = OpRecorder(lambda record: None)
+    begun_ns = recorder.start_cpu_timer()
     wall_ns = worked()
-    assert 0.9 * WORK_NS < recorder.since(begun_ns) < 0.6 * wall_ns
+    assert 0.9 * WORK_NS < recorder.elapsed_cpu_ns(begun_ns) < 0.6 * wall_ns
     recorder.close()
 
 
@@ -101,15 +101,15 @@ def test_a_stretch_is_shorter_by_the_waits_since_it_began(told):
     now[0], waits[:] = STALE_NS + 1, [700_000]
     assert clock.begin() == now[0]
     waits[:] = [900_000]
-    assert clock.without(1_000_000) == 800_000
+    assert clock.end(1_000_000) == 800_000
 
 
 def test_a_short_stretch_is_taken_as_it_is_and_nothing_is_asked(told):
     kind, waits, _ = told
     clock = kind()
     waits[:] = [5_000_000]
-    assert clock.without(LONG_NS - 1) == LONG_NS - 1
-    assert clock.without(LONG_NS) == 0
+    assert clock.end(LONG_NS - 1) == LONG_NS - 1
+    assert clock.end(LONG_NS) == 0
 
 
 def test_where_nobody_tells_the_waits_all_time_is_the_program_s(monkeypatch):
@@ -118,7 +118,7 @@ def test_where_nobody_tells_the_waits_all_time_is_the_program_s(monkeypatch):
 
     monkeypatch.setattr(os, "open", missing)
     clock = CoreWaits()
-    assert clock.without(7_000_000) == 7_000_000
+    assert clock.end(7_000_000) == 7_000_000
     clock.close()
 
 
@@ -126,4 +126,4 @@ def test_a_closed_one_takes_nothing_off():
     clock = CoreWaits()
     clock.close()
     clock.close()
-    assert clock.without(7_000_000) == 7_000_000
+    assert clock.end(7_000_000) == 7_000_000

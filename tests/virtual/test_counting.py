@@ -14,22 +14,22 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
 from gpulab.hardware.lookup import resolve  # noqa: E402
-from gpulab.virtual.cost_model.operators import kernels  # noqa: E402
+from gpulab.virtual.cost_model.operators import kernels_of  # noqa: E402
 from gpulab.virtual.device import counting  # noqa: E402
-from gpulab.virtual.device.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
+from gpulab.virtual.device.counting import LIMITATIONS, NO_HOST, CountingDevice, fallback_warning  # noqa: E402
 from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
-from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
-from gpulab.virtual.op_log.ops import Copy, Op, Phase, Role, Way  # noqa: E402
+from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.op_log.ops import Copy, CopyDirection, Op, Phase, Role  # noqa: E402
 from tests.support.virtual import cuda_programs  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
     gpt2,
-    gpt2_played,
+    gpt2_result,
+    gpu_ops,
     last_step,
-    names,
-    owners,
+    op_names,
+    patched_owners,
     resnet,
-    resnet_played,
-    work,
+    resnet_result,
 )
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
@@ -39,14 +39,14 @@ MIB = 2**20
 
 def device(records=None, memory=None, gpu="h100"):
     spec, sink = resolve(gpu), (records if records is not None else []).append
-    gpu_memory = memory or Memory(spec.usable_bytes, spec.context_bytes)
+    gpu_memory = memory or SimulatedMemory(spec.usable_bytes, spec.context_bytes)
     return CountingDevice(spec, sink, gpu_memory, cuda_programs.StillClock())
 
 
 def counted(program, gpu="h100"):
     """The records, the memory and the assumptions of a program."""
     chosen, records = resolve(gpu), []
-    memory = Memory(chosen.usable_bytes, chosen.context_bytes)
+    memory = SimulatedMemory(chosen.usable_bytes, chosen.context_bytes)
     with device(records, memory, gpu) as counting_device:
         program()
     return records, memory, counting_device.assumptions
@@ -86,7 +86,7 @@ def flops(records):
 
 
 def priced_ns(records):
-    return sum(kernel.ns for op in records for kernel in kernels(op, resolve("h100")))
+    return sum(kernel.ns for op in records for kernel in kernels_of(op, resolve("h100")))
 
 
 # The same work and memory as where it is played.
@@ -100,11 +100,11 @@ def test_a_resnet_50_step_has_the_known_flops_and_peak_memory(amp, peak_mib):
 
 
 PROGRAMS = {
-    "resnet 50": (resnet_counted, resnet_played, (None,)),
-    "resnet 50, amp": (resnet_counted, resnet_played, (torch.float16,)),
-    "resnet 50, channels last": (resnet_counted, resnet_played, (torch.bfloat16, True)),
-    "gpt 2": (gpt2_counted, gpt2_played, (None,)),
-    "gpt 2, amp": (gpt2_counted, gpt2_played, (torch.bfloat16,)),
+    "resnet 50": (resnet_counted, resnet_result, (None,)),
+    "resnet 50, amp": (resnet_counted, resnet_result, (torch.float16,)),
+    "resnet 50, channels last": (resnet_counted, resnet_result, (torch.bfloat16, True)),
+    "gpt 2": (gpt2_counted, gpt2_result, (None,)),
+    "gpt 2, amp": (gpt2_counted, gpt2_result, (torch.bfloat16,)),
 }
 
 
@@ -125,7 +125,7 @@ def test_flops_agree_with_the_torch_flop_counter():
     with FlopCounterMode(display=False) as counter:
         step(x, model)
     records, _, _ = counted(lambda: step(x.cuda(), model.cuda()))
-    assert flops(work(records)) == counter.get_total_flops()
+    assert flops(gpu_ops(records)) == counter.get_total_flops()
 
 
 def test_memory_is_split_by_role():
@@ -169,8 +169,8 @@ def test_a_mask_selects_half_of_the_elements_and_blocks_the_host():
             x[x > 0] = 0.0
 
     records, _, assumptions = counted(program)
-    assert sum(isinstance(each, Copy) and each.way is Way.TO_HOST for each in records) >= 5
-    assert "half of the elements" in [each.taken for each in assumptions]
+    assert sum(isinstance(each, Copy) and each.direction is CopyDirection.DEVICE_TO_HOST for each in records) >= 5
+    assert "half of the elements" in [each.value for each in assumptions]
 
 
 def test_an_operator_without_shape_rule_is_named_in_the_error():
@@ -189,9 +189,9 @@ def test_a_second_gpu_does_not_exist():
 
 def test_a_copy_to_the_gpu_and_a_value_read_are_copies():
     records, _, assumptions = counted(lambda: torch.ones(4, 8).cuda().sum().item())
-    copies = [(each.way, each.bytes) for each in records if isinstance(each, Copy)]
-    assert copies == [(Way.TO_DEVICE, 128), (Way.TO_HOST, 4)]
-    assert [each.what for each in assumptions[1:]] == ["numbers read from the GPU, as with .item()"]
+    copies = [(each.direction, each.bytes) for each in records if isinstance(each, Copy)]
+    assert copies == [(CopyDirection.HOST_TO_DEVICE, 128), (CopyDirection.DEVICE_TO_HOST, 4)]
+    assert [each.subject for each in assumptions[1:]] == ["numbers read from the GPU, as with .item()"]
 
 
 def test_autocast_runs_products_in_half_precision_and_softmax_in_float32():
@@ -215,8 +215,8 @@ def test_attention_selects_the_kernel_of_the_gpu():
         q = torch.randn(1, 2, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
 
-    assert "aten::_scaled_dot_product_flash_attention_backward" in names(counted(program, "h100")[0])
-    assert "aten::_scaled_dot_product_flash_attention" not in names(counted(program, "t4")[0])
+    assert "aten::_scaled_dot_product_flash_attention_backward" in op_names(counted(program, "h100")[0])
+    assert "aten::_scaled_dot_product_flash_attention" not in op_names(counted(program, "t4")[0])
 
 
 # What is said of it, and that torch is itself again.
@@ -230,20 +230,22 @@ def test_python_time_is_not_counted():
 
 
 def test_the_warning_states_the_limitations():
-    text = announcement("autocast failed: ValueError: 3")
+    text = fallback_warning("autocast failed: ValueError: 3")
     assert text.startswith(f"The virtual GPU does not work with PyTorch {torch.__version__} (autocast failed: ")
     for word in ("meta device", "host overhead", "autocast", "device mismatches"):
         assert word in text
-    assert LEFT_OUT in text
+    assert LIMITATIONS in text
     _, _, assumptions = counted(lambda: None)
-    assert [each.taken for each in assumptions] == [LEFT_OUT]
+    assert [each.value for each in assumptions] == [LIMITATIONS]
 
 
 @pytest.mark.parametrize("ended_by", [None, ValueError, KeyboardInterrupt])
 def test_torch_is_restored_whatever_ends_the_block(ended_by):
     def state():
         attributes = {
-            (repr(owner), name): id(value) for owner in (*owners(), functional) for name, value in vars(owner).items()
+            (repr(owner), name): id(value)
+            for owner in (*patched_owners(), functional)
+            for name, value in vars(owner).items()
         }
         modes = (torch.utils._python_dispatch._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors())
         return attributes, modes, torch.backends.mha.get_fastpath_enabled(), torch.cuda.is_available()
@@ -276,19 +278,19 @@ def test_a_pytorch_that_counting_does_not_support_either_raises_capture_error_wi
     with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.selftest.run.TESTED"):
         counted(lambda: None)
     assert torch.cuda.is_available() == available
-    assert cuda_api.index_of(None) == 0
+    assert cuda_api.device_index(None) == 0
 
 
 def test_a_virtual_gpu_counts_if_the_self_test_fails_and_the_report_says_so(monkeypatch):
     import gpulab
     from gpulab.virtual import session
-    from gpulab.virtual.selftest.run import Selftest
+    from gpulab.virtual.selftest.run import SelftestResult
 
-    failed = Selftest(False, "autocast failed: ValueError: 3", torch.__version__, 4.0)
-    monkeypatch.setattr(session, "playable", lambda: failed)
+    failed = SelftestResult(False, "autocast failed: ValueError: 3", torch.__version__, 4.0)
+    monkeypatch.setattr(session, "selftest_result", lambda: failed)
     gpu = gpulab.virtual_gpu("h100")
     with pytest.warns(UserWarning, match=r"does not work with PyTorch .* \(autocast failed: ValueError: 3\)"), gpu:
         perceptron(steps=4)
-    assert gpu.run.facts[counting.FACT].startswith("autocast failed: ValueError: 3; ")
+    assert gpu.run.facts[counting.COUNTED_FACT].startswith("autocast failed: ValueError: 3; ")
     assert gpu.run.facts["host"] == str(NO_HOST)
-    assert LEFT_OUT in " ".join(str(gpulab.report(gpu.run)).split())
+    assert LIMITATIONS in " ".join(str(gpulab.report(gpu.run)).split())

@@ -16,17 +16,28 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from gpulab.errors import CaptureError  # noqa: E402
 from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.device.device import FakeDevice  # noqa: E402
-from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
-from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Role, Signal, Stepped, Way  # noqa: E402
+from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.op_log.ops import (  # noqa: E402
+    Copy,
+    CopyDirection,
+    EventRecord,
+    HostOp,
+    Op,
+    Phase,
+    Range,
+    Role,
+    StepEnd,
+    StreamWait,
+)
 from tests.support.virtual.cuda_programs import StillClock, device  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
-    gpt2_played,
-    names,
-    owners,
-    played,
+    gpt2_result,
+    gpu_ops,
+    op_names,
+    patched_owners,
     resnet,
-    resnet_played,
-    work,
+    resnet_result,
+    run_on_virtual_gpu,
 )
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
@@ -39,14 +50,14 @@ MIB = 2**20
 
 @pytest.mark.parametrize(("amp", "peak_mib"), [(None, 5495), (torch.float16, 2980)], ids=["float32", "amp"])
 def test_a_resnet_50_step_has_the_known_flops_and_peak_memory(amp, peak_mib):
-    second, most_bytes, _ = resnet_played(amp)
+    second, most_bytes, _ = resnet_result(amp)
     assert round(sum(each.flops for each in second) / 1e9, 1) == 1555.1
     assert round(most_bytes / MIB) == peak_mib
 
 
 def test_a_gpt_2_small_step_has_the_known_flops():
     for dtype in (None, torch.bfloat16):
-        step, _, _ = gpt2_played(dtype)
+        step, _, _ = gpt2_result(dtype)
         assert round(sum(each.flops for each in step) / 1e9, 0) == 7156
         ran = [each for each in step if each.flops]
         assert {each.inputs[1].dtype for each in ran} == {"bfloat16" if dtype else "float32"}
@@ -66,7 +77,7 @@ def test_peak_memory_agrees_with_torch_mem_tracker():
             optimizer.step()
             optimizer.zero_grad()
 
-    _, memory, _ = played(lambda: step(net().cuda(), torch.randn(8, 3, 16, 16).cuda()))
+    _, memory, _ = run_on_virtual_gpu(lambda: step(net().cuda(), torch.randn(8, 3, 16, 16).cuda()))
     tracker = MemTracker()
     model, images = net(), torch.randn(8, 3, 16, 16)
     tracker.track_external(model, images)
@@ -106,10 +117,10 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_flops_agree_with_the_torch_flop_counter(program):
-    records, _, _ = played(PROGRAMS[program])
+    records, _, _ = run_on_virtual_gpu(PROGRAMS[program])
     with device(), FlopCounterMode(display=False) as counter:
         PROGRAMS[program]()
-    assert sum(each.flops for each in work(records)) == counter.get_total_flops() > 0
+    assert sum(each.flops for each in gpu_ops(records)) == counter.get_total_flops() > 0
 
 
 # What is written down.
@@ -126,20 +137,20 @@ def perceptron(steps=2):
 
 
 def test_phases_come_in_order():
-    records, _, _ = played(perceptron)
-    phases = [each.phase for each in work(records)]
+    records, _, _ = run_on_virtual_gpu(perceptron)
+    phases = [each.phase for each in gpu_ops(records)]
     order = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
     phase_changes = [phase for index, phase in enumerate(phases) if index == 0 or phases[index - 1] is not phase]
     assert phase_changes == [Phase.SETUP, *order, *order]
-    assert sum(isinstance(each, Stepped) for each in records) == 2
+    assert sum(isinstance(each, StepEnd) for each in records) == 2
 
 
 def test_ranges_are_balanced_and_name_the_optimizer():
-    records, _, _ = played(perceptron)
+    records, _, _ = run_on_virtual_gpu(perceptron)
     open_ranges = []
     for record in records:
         if isinstance(record, Range):
-            if record.open:
+            if record.is_start:
                 open_ranges.append(record.name)
             else:
                 assert open_ranges.pop() == record.name
@@ -148,12 +159,12 @@ def test_ranges_are_balanced_and_name_the_optimizer():
 
 
 def test_reading_a_value_is_a_blocking_copy():
-    records, _, assumptions = played(lambda: torch.ones(3, device="cuda").sum().item())
+    records, _, assumptions = run_on_virtual_gpu(lambda: torch.ones(3, device="cuda").sum().item())
     copy = records[-1]
     assert isinstance(copy, Copy)
     assert not copy.non_blocking
-    assert (copy.name, copy.way, copy.bytes) == ("aten::_local_scalar_dense", Way.TO_HOST, 4)
-    assert [(each.taken, each.times) for each in assumptions] == [("1.0", 1)]
+    assert (copy.name, copy.direction, copy.bytes) == ("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, 4)
+    assert [(each.value, each.count) for each in assumptions] == [("1.0", 1)]
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -163,9 +174,14 @@ def test_a_copy_to_the_gpu_records_pinned_and_non_blocking(pinned, non_blocking)
         x = torch.zeros(1000)
         (x.pin_memory() if pinned else x).to("cuda", non_blocking=non_blocking)
 
-    records, _, _ = played(program)
+    records, _, _ = run_on_virtual_gpu(program)
     (copy,) = [each for each in records if isinstance(each, Copy)]
-    assert (copy.way, copy.bytes, copy.pinned, copy.non_blocking) == (Way.TO_DEVICE, 4000, pinned, non_blocking)
+    assert (copy.direction, copy.bytes, copy.pinned, copy.non_blocking) == (
+        CopyDirection.HOST_TO_DEVICE,
+        4000,
+        pinned,
+        non_blocking,
+    )
 
 
 def test_assumptions_are_counted():
@@ -174,8 +190,8 @@ def test_assumptions_are_counted():
         for _ in range(3):
             x[x > 0].sum().item()
 
-    _, _, assumptions = played(program)
-    assert {each.taken: each.times for each in assumptions} == {"half of the elements": 3, "1.0": 3}
+    _, _, assumptions = run_on_virtual_gpu(program)
+    assert {each.value: each.count for each in assumptions} == {"half of the elements": 3, "1.0": 3}
 
 
 def test_streams_and_events_are_recorded():
@@ -188,12 +204,12 @@ def test_streams_and_events_are_recorded():
         torch.cuda.current_stream().wait_stream(side)
         x + 1
 
-    records, _, _ = played(program)
-    one, two, three = work(records)
+    records, _, _ = run_on_virtual_gpu(program)
+    one, two, three = gpu_ops(records)
     assert (one.stream, two.stream, three.stream) == (7, two.stream, 7)
     assert two.stream != 7
-    signals = [each for each in records if isinstance(each, Signal)]
-    waits = [each for each in records if isinstance(each, Hold)]
+    signals = [each for each in records if isinstance(each, EventRecord)]
+    waits = [each for each in records if isinstance(each, StreamWait)]
     assert [(each.event, each.stream) for each in signals] == [(1, 7), (2, two.stream)]
     assert [(each.event, each.stream) for each in waits] == [(1, two.stream), (2, 7)]
 
@@ -202,11 +218,11 @@ def test_elapsed_time_is_virtual_time():
     class Clock:
         now_ns = 10**9
 
-        def done_ns(self, event):
+        def event_done_ns(self, event):
             return event * 2_500_000
 
     chosen = resolve("h100")
-    with FakeDevice(chosen, [].append, Memory(chosen.usable_bytes), Clock()):
+    with FakeDevice(chosen, [].append, SimulatedMemory(chosen.usable_bytes), Clock()):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         end.record()
@@ -218,10 +234,10 @@ def test_a_recurrent_layer_is_one_cudnn_call_in_forward_and_one_in_backward():
         layer = nn.LSTM(8, 16, num_layers=2, bidirectional=True).cuda()
         layer(torch.randn(5, 3, 8).cuda())[0].sum().backward()
 
-    records, _, _ = played(program)
-    assert names(records).count("aten::_cudnn_rnn") == 1
-    assert names(records).count("aten::_cudnn_rnn_backward") == 1
-    assert len(work(records)) < 30
+    records, _, _ = run_on_virtual_gpu(program)
+    assert op_names(records).count("aten::_cudnn_rnn") == 1
+    assert op_names(records).count("aten::_cudnn_rnn_backward") == 1
+    assert len(gpu_ops(records)) < 30
 
 
 ONE_PIECE = {
@@ -241,9 +257,9 @@ def test_an_operator_with_one_gpu_kernel_is_recorded_as_one_operator(name):
         out = ONE_PIECE[name](x)
         out.sum().backward()
 
-    records, _, _ = played(program)
-    assert names(records).count(f"aten::{name}") == 1
-    assert names(records).count("aten::pow") + names(records).count("aten::bernoulli_") == 0
+    records, _, _ = run_on_virtual_gpu(program)
+    assert op_names(records).count(f"aten::{name}") == 1
+    assert op_names(records).count("aten::pow") + op_names(records).count("aten::bernoulli_") == 0
 
 
 def test_a_dropout_mask_takes_a_byte_for_each_element():
@@ -254,7 +270,7 @@ def test_a_dropout_mask_takes_a_byte_for_each_element():
         results.append(torch.cuda.memory_allocated() - before)
 
     results = []
-    played(program)
+    run_on_virtual_gpu(program)
     assert results[1] == 5 * 2**20
 
 
@@ -276,8 +292,8 @@ def test_attention_selects_the_kernel_of_the_gpu(gpu, dtype, mask, expected):
             q, q, q, torch.zeros(8, 8, device="cuda", dtype=dtype) if mask else None
         )
 
-    records, _, _ = played(program, gpu)
-    attention_ops = [each for each in names(records) if "attention" in each]
+    records, _, _ = run_on_virtual_gpu(program, gpu)
+    attention_ops = [each for each in op_names(records) if "attention" in each]
     assert attention_ops == ([f"aten::_scaled_dot_product_{expected}_attention"] if expected else [])
 
 
@@ -290,8 +306,8 @@ def test_optimizers_use_the_cuda_implementations():
 
     ops_by_variant = {}
     for name, options in {"default": {}, "fused": {"fused": True}, "single": {"foreach": False}}.items():
-        records, _, _ = played(lambda options=options: program(**options))
-        ops_by_variant[name] = {each.name for each in work(records) if each.phase is Phase.OPTIMIZER}
+        records, _, _ = run_on_virtual_gpu(lambda options=options: program(**options))
+        ops_by_variant[name] = {each.name for each in gpu_ops(records) if each.phase is Phase.OPTIMIZER}
     assert "aten::_foreach_addcdiv_" in ops_by_variant["default"]
     assert "aten::_fused_adam_" in ops_by_variant["fused"]
     assert "aten::addcdiv_" in ops_by_variant["single"]
@@ -304,31 +320,33 @@ def test_autocast_casts_a_weight_once():
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 model(model(x))
 
-    records, _, _ = played(program)
-    casts = [each for each in work(records) if each.name == "aten::copy_" and each.inputs[0].sizes == (8, 8)]
+    records, _, _ = run_on_virtual_gpu(program)
+    casts = [each for each in gpu_ops(records) if each.name == "aten::copy_" and each.inputs[0].sizes == (8, 8)]
     assert len(casts) == 2  # once in each region: the cache is cleared where autocast ends
 
 
 def test_autocast_covers_every_operator_of_torch_autocast():
-    from gpulab.virtual.device.operators.autocast import Autocast
+    from gpulab.virtual.device.operators.autocast import AutocastKernels
 
     everything = torch._C._dispatch_get_all_op_names()
     expected = {each for each in everything if torch._C._dispatch_has_kernel_for_dispatch_key(each, "AutocastCUDA")}
     named_tensor_ops = {
         each for each in expected if "imname" in each or "names_" in each
     }  # of named tensors, which no GPU program has
-    assert {f"aten::{name}" for name in Autocast().kernels()} == expected - named_tensor_ops - {"aten::_cudnn_rnn"}
+    assert {f"aten::{name}" for name in AutocastKernels().kernels()} == expected - named_tensor_ops - {
+        "aten::_cudnn_rnn"
+    }
 
 
 def test_channels_last_propagates_through_the_network():
-    step, _, _ = resnet_played(torch.bfloat16, True)
+    step, _, _ = resnet_result(torch.bfloat16, True)
     deep = [each for each in step if each.name in ("aten::convolution", "aten::cudnn_batch_norm")]
     assert len(deep) > 100
     assert sum(each.outputs[0].channels_last for each in deep) > 100
 
 
 def test_memory_roles_are_known_after_the_optimizer_step():
-    _, _, by_role = resnet_played(None)
+    _, _, by_role = resnet_result(None)
     mib_by_role = {role: round(size / MIB) for role, size in by_role.items()}
     assert mib_by_role[Role.PARAMETER] == 98
     assert mib_by_role[Role.OPTIMIZER] == 97
@@ -345,7 +363,7 @@ def test_python_time_of_the_program_is_recorded_without_that_of_gpulab():
             time.sleep(0.002)
             x.mul_(2)
 
-    records, _, _ = played(program)
+    records, _, _ = run_on_virtual_gpu(program)
     idle = [each.python_ns for each in records if isinstance(each, Op) and each.name == "aten::add_"]
     slept = [each.python_ns for each in records if isinstance(each, Op) and each.name == "aten::mul_"]
     assert sorted(idle)[len(idle) // 2] < 50_000
@@ -361,9 +379,9 @@ def test_cpu_operators_are_recorded_with_their_measured_time():
         x.sum().cuda()
 
     spent = []
-    records, _, _ = played(program)
+    records, _, _ = run_on_virtual_gpu(program)
     host_ops = {each.name: each for each in records if isinstance(each, HostOp)}
-    assert 0 < host_ops["aten::exp"].ns <= spent[0]
+    assert 0 < host_ops["aten::exp"].elapsed_ns <= spent[0]
     assert host_ops["aten::exp"].inputs[0].sizes == (1000, 1000)
 
 
@@ -372,9 +390,9 @@ def test_phases_are_found_without_modules():
         weight = torch.randn(4, 4, device="cuda", requires_grad=True)
         (torch.randn(2, 4, device="cuda") @ weight).sum().backward()
 
-    records, _, _ = played(program)
-    assert {each.name: each.phase for each in work(records)}["aten::randn"] is Phase.SETUP
-    assert [each.phase for each in work(records) if each.flops] == [Phase.FORWARD, Phase.BACKWARD]
+    records, _, _ = run_on_virtual_gpu(program)
+    assert {each.name: each.phase for each in gpu_ops(records)}["aten::randn"] is Phase.SETUP
+    assert [each.phase for each in gpu_ops(records) if each.flops] == [Phase.FORWARD, Phase.BACKWARD]
 
 
 def test_out_of_memory_raises_the_torch_error_and_the_program_can_continue():
@@ -388,7 +406,7 @@ def test_out_of_memory_raises_the_torch_error_and_the_program_can_continue():
         torch.cuda.empty_cache()
         torch.empty(2**29, device="cuda")
 
-    played(program, "t4")
+    run_on_virtual_gpu(program, "t4")
 
 
 MISTAKES = {
@@ -436,10 +454,10 @@ def test_tf32_follows_the_torch_setting():
 
     before = torch.get_float32_matmul_precision()
     try:
-        records, _, _ = played(program)
+        records, _, _ = run_on_virtual_gpu(program)
     finally:
         torch.set_float32_matmul_precision(before)
-    assert [each.tf32 for each in work(records) if each.flops] == [False, True, True]
+    assert [each.tf32 for each in gpu_ops(records) if each.flops] == [False, True, True]
 
 
 # Torch is restored.
@@ -447,7 +465,7 @@ def test_tf32_follows_the_torch_setting():
 
 def state():
     attributes = {}
-    for owner in owners():
+    for owner in patched_owners():
         for name, value in vars(owner).items():
             size = len(value) if type(value) in (list, dict) and "cache" not in name else None
             attributes[repr(owner), name] = (id(value), size)
@@ -471,10 +489,10 @@ def test_torch_is_restored_whatever_ends_the_block(ended_by):
                 raise ended_by
 
     if ended_by is None:
-        played(program)
+        run_on_virtual_gpu(program)
     else:
         with pytest.raises(ended_by):
-            played(program)
+            run_on_virtual_gpu(program)
     after = state()
     assert {key for key in before[0].keys() | after[0].keys() if before[0].get(key) != after[0].get(key)} == set()
     assert after[1:] == before[1:]
@@ -492,13 +510,13 @@ def test_torch_is_restored_after_an_interrupt_inside_an_operator():
     spec = resolve("h100")
     with (
         pytest.raises(KeyboardInterrupt),
-        FakeDevice(spec, sink, Memory(spec.usable_bytes), StillClock()),
+        FakeDevice(spec, sink, SimulatedMemory(spec.usable_bytes), StillClock()),
     ):
         perceptron()
     after = state()
     assert {key for key in before[0].keys() | after[0].keys() if before[0].get(key) != after[0].get(key)} == set()
     assert after[1:] == before[1:]
-    played(perceptron)
+    run_on_virtual_gpu(perceptron)
 
 
 def test_entering_does_not_change_the_random_state():
@@ -511,7 +529,7 @@ def test_entering_does_not_change_the_random_state():
 
 
 def test_the_cpu_s_autocast_works_afterwards():
-    played(lambda: resnet(torch.bfloat16))
+    run_on_virtual_gpu(lambda: resnet(torch.bfloat16))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
     assert not torch.cuda.is_available()

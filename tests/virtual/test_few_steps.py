@@ -4,16 +4,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulab.analysis.steps.detection import steps  # noqa: E402
-from gpulab.questions import diagnose, ready  # noqa: E402
-from gpulab.virtual.host.costs import Host  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
+from gpulab.questions import diagnose, prepare_scene  # noqa: E402
+from gpulab.virtual.host.costs import HostCosts  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
 
 
 def played(count, width, batch):
-    with VirtualGpu("h100", host=Host.usual()) as device, torch.device("cuda"):
+    with VirtualGpu("h100", host=HostCosts.reference()) as device, torch.device("cuda"):
         model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         data = torch.randn(batch, width)
@@ -27,9 +27,9 @@ def played(count, width, batch):
 @pytest.mark.parametrize(("width", "batch", "tolerance"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
 def test_step_time_and_diagnosis_do_not_depend_on_the_number_of_steps(width, batch, tolerance):
     long = played(12, width, batch)
-    step_ns, rule = steps(long).step_ns, diagnose(long).first.rule
+    step_ns, rule = find_steps(long).step_ns, diagnose(long).first.rule
     for count in range(2, 8):
         short = played(count, width, batch)
-        assert steps(short).step_ns == pytest.approx(step_ns, rel=tolerance), f"of {count} steps"
+        assert find_steps(short).step_ns == pytest.approx(step_ns, rel=tolerance), f"of {count} steps"
         assert diagnose(short).first.rule == rule, f"of {count} steps"
-        assert ready(short).quality.refusal is None
+        assert prepare_scene(short).quality.refusal_reason is None

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from gpulab.virtual.host.garbage import collected_between_steps, set_aside
+from gpulab.virtual.host.garbage import gc_between_steps, gc_frozen
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def test_the_first_gpu_that_is_played_leaves_no_more_to_search_than_a_program_ma
 
 
 def test_nothing_is_collected_inside_until_it_is_asked_for():
-    with collected_between_steps() as collect:
+    with gc_between_steps() as collect:
         assert not gc.isenabled()
         gone = weakref.ref(Cycle())
         assert gone() is not None
@@ -51,7 +51,7 @@ def test_nothing_is_collected_inside_until_it_is_asked_for():
 def test_collections_that_were_off_stay_off():
     gc.disable()
     try:
-        with collected_between_steps():
+        with gc_between_steps():
             pass
         assert not gc.isenabled()
     finally:
@@ -60,16 +60,16 @@ def test_collections_that_were_off_stay_off():
 
 def test_what_is_set_aside_comes_back_and_what_another_set_aside_stays():
     assert not gc.get_freeze_count()
-    with set_aside():
+    with gc_frozen():
         outer = gc.get_freeze_count()
-        with set_aside():
+        with gc_frozen():
             assert gc.get_freeze_count() == outer > 0
         assert gc.get_freeze_count() == outer
     assert not gc.get_freeze_count()
 
 
 def test_what_dies_inside_is_found_all_the_same():
-    with set_aside():
+    with gc_frozen():
         gone = weakref.ref(Cycle())
         gc.collect()
         assert gone() is None

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gpulab import trace
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.virtual.cost_model.kernel import OpClass
-from gpulab.virtual.cost_model.op_classes import launches_nothing, op_class
+from gpulab.virtual.cost_model.op_classes import has_no_kernel, op_class
 from gpulab.virtual.host import calibration
-from gpulab.virtual.host.calibration import CALLING, USUAL_NS, measured, speed
-from gpulab.virtual.host.costs import DISPATCH_NS, SPREAD, Host, calibrated
+from gpulab.virtual.host.calibration import DISPATCH_LOOPS, REFERENCE_NS, measure_loops, measure_slowdown
+from gpulab.virtual.host.costs import DISPATCH_NS, HOST_COST_FACTORS, HostCosts, calibrated_host
 from gpulab.virtual.op_log.ops import Op, Phase
 
 CALLS = ("launch_ns", "copy_dispatch_ns", "copy_call_ns", "sync_call_ns", "event_ns", "alloc_ns")
@@ -34,27 +34,27 @@ COMPOSITE = (  # call others, which are what a virtual GPU is told of
     "adaptive_avg_pool2d", "narrow", "chunk", "split", "is_nonzero",
 )  # fmt: skip
 RECORDING_NS = 1_000  # what recording adds to an operator for each one inside it; for itself half of that
-RUNTIME = (Kind.LAUNCH, Kind.SYNC, Kind.COPY_CALL, Kind.ALLOC, Kind.RUNTIME)
+RUNTIME = (EventKind.LAUNCH, EventKind.SYNC, EventKind.COPY_CALL, EventKind.ALLOC, EventKind.RUNTIME)
 
 
 def own_costs(run):
     """Of each operator that launched something: its name, whether autograd's thread ran it, its time without calls."""
     rows = run.event_rows
-    names, kinds = rows.words("name").to_list(), rows["kind"]
+    names, kinds = rows.text("name").to_list(), rows["kind"]
     starts, durs, threads = rows["start_ns"].tolist(), rows["dur_ns"].tolist(), rows["thread"]
     told = []
-    for thread in np.unique(threads[kinds == Kind.OP]):
-        mine = np.flatnonzero((threads == thread) & np.isin(kinds, (Kind.OP, *RUNTIME))).tolist()
+    for thread in np.unique(threads[kinds == EventKind.OP]):
+        mine = np.flatnonzero((threads == thread) & np.isin(kinds, (EventKind.OP, *RUNTIME))).tolist()
         mine.sort(key=lambda row: (starts[row], -durs[row]))
         stack, added, launches = [], defaultdict(int), set()
         for row in mine:
             while stack and starts[row] >= starts[stack[-1]] + durs[stack[-1]]:
                 stack.pop()
             for outer in stack:
-                added[outer] += durs[row] if kinds[row] != Kind.OP else RECORDING_NS
-                if kinds[row] in (Kind.LAUNCH, Kind.COPY_CALL):
+                added[outer] += durs[row] if kinds[row] != EventKind.OP else RECORDING_NS
+                if kinds[row] in (EventKind.LAUNCH, EventKind.COPY_CALL):
                     launches.add(outer)
-            if kinds[row] == Kind.OP:
+            if kinds[row] == EventKind.OP:
                 stack.append(row)
         told += outermost(mine, names, kinds, starts, durs, added, launches)
     return told
@@ -65,9 +65,9 @@ def outermost(mine, names, kinds, starts, durs, added, launches):
     over, backward = 0, any(names[row].startswith("autograd::engine") for row in mine)
     for row in mine:
         short = names[row].removeprefix("aten::")
-        if kinds[row] == Kind.OP and short != names[row] and short not in COMPOSITE and starts[row] >= over:
+        if kinds[row] == EventKind.OP and short != names[row] and short not in COMPOSITE and starts[row] >= over:
             over = starts[row] + durs[row]
-            if row in launches and not launches_nothing(short):
+            if row in launches and not has_no_kernel(short):
                 yield names[row], backward, max(0, durs[row] - added[row] - RECORDING_NS // 2)
 
 
@@ -77,14 +77,14 @@ def costs(request, recorded):
     found = defaultdict(list)
     for name, backward, own_ns in own_costs(trace.read(recorded(f"{request.param}.json.gz"))):
         phase = Phase.OPTIMIZER if backward else Phase.FORWARD  # as engine and graph are outside the operator there
-        price = Host.usual().dispatch_ns(Op(name=name, inputs=(), outputs=(), phase=phase))
+        price = HostCosts.reference().dispatch_ns(Op(name=name, inputs=(), outputs=(), phase=phase))
         found[op_class(name), backward].append((own_ns, price))
     return {which: np.array(told) for which, told in found.items() if len(told) >= 20 and which[0] != OpClass.OPTIMIZER}
 
 
 def test_in_all_a_recorded_host_costs_what_the_usual_one_does_give_or_take_the_spread(costs):
     told, price = np.concatenate(list(costs.values())).sum(axis=0)
-    assert SPREAD[0] < told / price < SPREAD[1]
+    assert HOST_COST_FACTORS[0] < told / price < HOST_COST_FACTORS[1]
 
 
 def test_three_classes_in_four_cost_a_recorded_host_no_more_than_twice_as_much_or_as_little(costs):
@@ -95,11 +95,11 @@ def test_three_classes_in_four_cost_a_recorded_host_no_more_than_twice_as_much_o
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_recorded_launch_takes_what_the_usual_one_does(name, recorded):
-    calls = trace.read(recorded(f"{name}.json.gz")).event_rows.of_kind(Kind.LAUNCH)
+    calls = trace.read(recorded(f"{name}.json.gz")).event_rows.of_kind(EventKind.LAUNCH)
     took = calls["dur_ns"][
-        calls.words("name").matching(word == "cudaLaunchKernel" for word in calls.words("name").vocabulary)
+        calls.text("name").matching(word == "cudaLaunchKernel" for word in calls.text("name").vocabulary)
     ]
-    assert SPREAD[0] < np.median(took) / Host.usual().launch_ns < SPREAD[1]
+    assert HOST_COST_FACTORS[0] < np.median(took) / HostCosts.reference().launch_ns < HOST_COST_FACTORS[1]
 
 
 # The price list.
@@ -114,39 +114,39 @@ def test_every_class_of_operators_has_a_price():
 
 
 def test_what_autograd_writes_down_costs_more_than_what_it_does_not():
-    host = Host.usual()
+    host = HostCosts.reference()
     for name in ("add", "addmm", "bmm", "native_layer_norm", "sum", "native_batch_norm"):
         assert host.dispatch_ns(op(name)) > host.dispatch_ns(op(name, Phase.OPTIMIZER))
         assert host.dispatch_ns(op(name, Phase.SETUP)) == host.dispatch_ns(op(name, Phase.OPTIMIZER))
 
 
 def test_each_operator_of_backward_pays_for_its_node_and_a_view_does_not():
-    host = Host.usual()
+    host = HostCosts.reference()
     node = host.dispatch_ns(op("mul", Phase.BACKWARD)) - host.dispatch_ns(op("mul", Phase.OPTIMIZER))
     assert node > 0
-    view, kept = op("t", Phase.BACKWARD, view=True), op("detach", Phase.BACKWARD, view=True)
+    view, kept = op("t", Phase.BACKWARD, is_view=True), op("detach", Phase.BACKWARD, is_view=True)
     assert host.dispatch_ns(view) == host.dispatch_ns(replace(view, phase=Phase.OPTIMIZER))
     assert host.dispatch_ns(kept) - host.dispatch_ns(view) == node, "a gradient that is kept has a node of its own"
-    dearer = replace(host, autograd=3.0)
+    dearer = replace(host, autograd_factor=3.0)
     assert dearer.dispatch_ns(view) == host.dispatch_ns(view)
     assert dearer.dispatch_ns(kept) - host.dispatch_ns(kept) == 2 * node
 
 
 def test_views_cost_least_then_what_only_makes_room_then_work():
-    host = Host.usual()
-    costs = [host.dispatch_ns(each) for each in (op("view", view=True), op("empty"), op("add"), op("addmm"))]
+    host = HostCosts.reference()
+    costs = [host.dispatch_ns(each) for each in (op("view", is_view=True), op("empty"), op("add"), op("addmm"))]
     assert all(a < b for a, b in pairwise(costs))
 
 
 def test_a_foreach_operator_costs_by_the_tensors_in_its_list_and_less_than_as_many_calls():
-    host = Host.usual()
-    few, many = (host.dispatch_ns(op("_foreach_add_", Phase.OPTIMIZER, lists=count)) for count in (10, 170))
+    host = HostCosts.reference()
+    few, many = (host.dispatch_ns(op("_foreach_add_", Phase.OPTIMIZER, list_length=count)) for count in (10, 170))
     assert few < many < 170 * host.dispatch_ns(op("add_", Phase.OPTIMIZER)) / 4
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 3])
 def test_a_host_so_many_times_slower_takes_so_many_times_as_long_for_everything(factor):
-    usual, slower = Host.usual(), Host.usual().scaled(factor)
+    usual, slower = HostCosts.reference(), HostCosts.reference().scaled(factor)
     for name in CALLS:
         assert getattr(slower, name) == pytest.approx(factor * getattr(usual, name), abs=1)
     for name in NAMES:
@@ -158,8 +158,8 @@ def test_a_host_so_many_times_slower_takes_so_many_times_as_long_for_everything(
 
 
 def test_the_usual_host_is_always_the_same_and_says_that_it_was_not_measured():
-    assert Host.usual() == Host.usual()
-    assert "not measured" in str(Host.usual())
+    assert HostCosts.reference() == HostCosts.reference()
+    assert "not measured" in str(HostCosts.reference())
 
 
 # This CPU, measured.
@@ -169,32 +169,32 @@ def test_this_cpu_is_measured_once_and_says_which_and_when():
     torch = pytest.importorskip("torch")
     seed, grad = torch.get_rng_state(), torch.is_grad_enabled()
     with torch.inference_mode():
-        host = calibrated()
-    assert calibrated() is host
+        host = calibrated_host()
+    assert calibrated_host() is host
     assert torch.equal(torch.get_rng_state(), seed)
     assert torch.is_grad_enabled() is grad
-    assert 0 < host.calling < 100
-    assert 0 < host.autograd < 100
+    assert 0 < host.dispatch_factor < 100
+    assert 0 < host.autograd_factor < 100
     assert host.cpu
-    assert host.measured in str(host)
+    assert host.measured_at in str(host)
 
 
 def test_every_loop_is_measured_and_has_its_usual_figure():
     pytest.importorskip("torch")
-    took = measured(rounds=1)
-    assert set(took) == set(USUAL_NS) == {*CALLING, "backward"}
+    took = measure_loops(rounds=1)
+    assert set(took) == set(REFERENCE_NS) == {*DISPATCH_LOOPS, "backward"}
     assert all(ns > 0 for ns in took.values())
 
 
 def test_a_cpu_on_which_every_loop_takes_twice_as_long_is_twice_as_slow(monkeypatch):
-    monkeypatch.setattr(calibration, "measured", lambda: {name: 2.0 * ns for name, ns in USUAL_NS.items()})
-    assert speed() == calibration.Speed(calling=2.0, autograd=2.0)
+    monkeypatch.setattr(calibration, "measure_loops", lambda: {name: 2.0 * ns for name, ns in REFERENCE_NS.items()})
+    assert measure_slowdown() == calibration.CpuSlowdown(dispatch=2.0, autograd=2.0)
 
 
 def test_one_loop_that_is_out_of_line_changes_nothing(monkeypatch):
-    odd = {**USUAL_NS, "linear": 50.0 * USUAL_NS["linear"]}
-    monkeypatch.setattr(calibration, "measured", lambda: odd)
-    assert speed().calling == 1.0
+    odd = {**REFERENCE_NS, "linear": 50.0 * REFERENCE_NS["linear"]}
+    monkeypatch.setattr(calibration, "measure_loops", lambda: odd)
+    assert measure_slowdown().dispatch == 1.0
 
 
 def test_a_turn_counts_what_calls_take_by_the_clock_and_not_the_first_chunk(monkeypatch):
@@ -205,5 +205,5 @@ def test_a_turn_counts_what_calls_take_by_the_clock_and_not_the_first_chunk(monk
         now["ns"] += next(costs)
 
     monkeypatch.setattr(calibration, "perf_counter_ns", lambda: now["ns"])
-    monkeypatch.setattr(calibration, "TURN_NS", 150_000)
+    monkeypatch.setattr(calibration, "LOOP_NS", 150_000)
     assert set(calibration._run_chunks(calibration._chunk(call))) == {1_000.0}

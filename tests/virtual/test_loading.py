@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.capture.marks import Marks
+from gpulab.capture.marks import StepMarks
 from gpulab.tables import MarkKind
-from gpulab.virtual.device.tensors.pinned import Pinned
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.loading import build_time
 from gpulab.virtual.loading import hooks as loading
-from gpulab.virtual.loading.arrivals import Arrivals, handover_ns
-from gpulab.virtual.loading.batch_size import size_bytes
-from gpulab.virtual.loading.hooks import watched
-from gpulab.virtual.loading.sample_batch import SAMPLED
-from gpulab.virtual.op_log.ops import Fetch
+from gpulab.virtual.loading.arrivals import BatchArrivals, handover_ns
+from gpulab.virtual.loading.batch_size import batch_size_bytes
+from gpulab.virtual.loading.hooks import log_batches
+from gpulab.virtual.loading.sample_batch import SAMPLE_BUILD_TIME
+from gpulab.virtual.op_log.ops import BatchFetch
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
@@ -151,7 +151,7 @@ def told_start(worker):
 @pytest.fixture
 def pinned(monkeypatch):
     """Tensors that know how to be pinned, as those of a virtual GPU do."""
-    kept = Pinned()
+    kept = PinnedStorages()
 
     def pin(tensor, device=None):  # which PyTorch before 2.11 gives
         made = tensor.clone()
@@ -178,7 +178,7 @@ def modes_off():
 @contextlib.contextmanager
 def fetching(off=contextlib.nullcontext):
     fetches = []
-    with watched(fetches.append, off) as watch:
+    with log_batches(fetches.append, off) as watch:
         fetches_and_watch = fetches, watch
         yield fetches_and_watch
 
@@ -191,7 +191,7 @@ def fetched(loader, passes=1, off=contextlib.nullcontext):
 
 
 def built_ms(fetches):
-    return [(fetch.built_ns - fetch.starting_ns) / MS for fetch in fetches if fetch.yielded]
+    return [(fetch.build_ns - fetch.epoch_start_ns) / MS for fetch in fetches if fetch.yielded]
 
 
 def firsts(batches):
@@ -234,7 +234,7 @@ def test_batches_of_workers_are_real_time_of_theirs_and_what_they_compute_is_cpu
 
 def test_the_end_of_a_pass_costs_nothing_where_workers_build():
     _, fetches = fetched(DataLoader(Items(2), num_workers=1))
-    assert (fetches[-1].yielded, fetches[-1].built_ns, fetches[-1].built_cpu_ns) == (False, 0, 0)
+    assert (fetches[-1].yielded, fetches[-1].build_ns, fetches[-1].build_cpu_ns) == (False, 0, 0)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -243,8 +243,8 @@ def test_the_first_batch_carries_what_starting_the_workers_took(start):
     with fetching() as (fetches, watch):
         batches = list(loader)
     assert firsts(batches) == [[0], [1], [2]]
-    assert fetches[0].starting_ns >= 20 * MS
-    assert fetches[0].built_ns >= fetches[0].starting_ns
+    assert fetches[0].epoch_start_ns >= 20 * MS
+    assert fetches[0].build_ns >= fetches[0].starting_ns
     assert [fetch.starting_ns for fetch in fetches[1:]] == [0, 0, 0]
     assert watch.assumptions == (), "workers measure however they are started"
 
@@ -296,9 +296,9 @@ def test_a_batch_that_holds_itself_or_too_much_to_look_through_ends_all_the_same
     shared = torch.ones(3)
     ring = {"rows": shared, "again": [shared], "slotted": Slotted(torch.ones(1))}
     ring["self"] = ring
-    assert size_bytes(ring) == 16
-    assert size_bytes([shared, list(range(10**6))]) == -1
-    assert size_bytes(torch.nn.Linear(2, 3)) == 4 * (6 + 3)
+    assert batch_size_bytes(ring) == 16
+    assert batch_size_bytes([shared, list(range(10**6))]) == -1
+    assert batch_size_bytes(torch.nn.Linear(2, 3)) == 4 * (6 + 3)
 
 
 # The program must not notice.
@@ -388,7 +388,7 @@ def test_an_iterator_from_before_is_taken_up_and_what_was_assumed_is_said(tickin
         watched_too = firsts(iterator), torch.rand(1).item(), np.random.rand(), random.random()
     assert watched_too == plain, "building a batch here drew no number that the program would have drawn"
     (assumption,) = watch.assumptions
-    assert (assumption.taken, assumption.times) == (SAMPLED, 4)
+    assert (assumption.value, assumption.count) == (SAMPLE_BUILD_TIME, 4)
     assert len(set(built_ms(fetches))) == 1
     assert built_ms(fetches)[0] in (1, 2, 3, 4)
 
@@ -397,7 +397,7 @@ def test_of_a_stream_from_before_no_item_is_lost():
     iterator = iter(DataLoader(Stream(3), num_workers=1))
     with fetching() as (_, watch):
         assert firsts(iterator) == [[0], [1], [2]]
-    assert watch.assumptions[0].taken == "the wait for the batch"
+    assert watch.assumptions[0].value == "the wait for the batch"
 
 
 def test_everything_is_as_before_after_an_error_or_ctrl_c(nothing_left, pinned):
@@ -455,7 +455,7 @@ def test_a_dataset_that_puts_its_batches_on_the_gpu_is_let_and_others_are_spared
         with modes_off():
             yield
 
-    with FakeTensorMode(), watched(lambda fetch: entered.append(fetch.bytes), off, on):
+    with FakeTensorMode(), log_batches(lambda fetch: entered.append(fetch.bytes), off, on):
         gpu, cpu = (iter(DataLoader(items, batch_size=None)) for items in (OnGpu(3), Items(3)))
         entered.clear()
         assert {next(gpu).device.type for _ in range(3)} == {"cuda"}
@@ -482,7 +482,7 @@ def test_modes_are_off_just_while_a_loader_works():
         finally:
             switched.append("on")
 
-    with watched(lambda fetch: switched.append("batch" if fetch.yielded else "end"), off):
+    with log_batches(lambda fetch: switched.append("batch" if fetch.yielded else "end"), off):
         switched.extend("step" for _ in DataLoader(Items(1), num_workers=1))
     assert switched == ["off", "on", "off", "on", "batch", "step", "off", "on", "end"]
 
@@ -490,7 +490,7 @@ def test_modes_are_off_just_while_a_loader_works():
 def test_marks_of_a_recording_see_the_same_loaders(pinned):
     train, test = DataLoader(Items(4), num_workers=1, pin_memory=True), DataLoader(Items(2), batch_size=2)
     with fetching() as (fetches, _):
-        marks = Marks(lambda _: None)
+        marks = StepMarks(lambda _: None)
         marks.install()
         try:
             for _ in range(2):
@@ -597,7 +597,7 @@ def oracle(workers, prefetch, took, steps):
 def arrived(arrivals, took, steps, cpu_frac=0.0, begin=0):
     now, there = begin, []
     for built, step in zip(took, steps, strict=True):
-        there.append(arrivals.arrives_ns(now, built, round(built * cpu_frac)))
+        there.append(arrivals.arrival_ns(now, built, round(built * cpu_frac)))
         now = there[-1] + step
     return there
 
@@ -608,14 +608,14 @@ LOADS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, 
 @given(workers=st.integers(1, 5), prefetch=st.integers(1, 3), load=LOADS)
 def test_batches_arrive_as_in_a_simulation_event_by_event(workers, prefetch, load):
     took, steps = zip(*load, strict=True)
-    assert arrived(Arrivals(workers, prefetch), took, steps) == oracle(workers, prefetch, took, steps)
+    assert arrived(BatchArrivals(workers, prefetch), took, steps) == oracle(workers, prefetch, took, steps)
 
 
 @given(load=LOADS)
 def test_without_workers_a_batch_is_there_when_it_is_built(load):
     took, steps = zip(*load, strict=True)
     expected = np.cumsum(took) + np.cumsum([0, *steps[:-1]])
-    assert arrived(Arrivals(0), took, steps) == expected.tolist()
+    assert arrived(BatchArrivals(0), took, steps) == expected.tolist()
 
 
 @given(
@@ -627,14 +627,14 @@ def test_without_workers_a_batch_is_there_when_it_is_built(load):
 def test_more_workers_never_make_a_batch_later_where_there_are_cores_enough(workers, prefetch, built, steps):
     # Of batches that are alike: of others a worker more changes which of them stand behind a slow one.
     took = [built] * len(steps)
-    fewer, more = (arrived(Arrivals(count, prefetch), took, steps) for count in (workers, workers + 1))
+    fewer, more = (arrived(BatchArrivals(count, prefetch), took, steps) for count in (workers, workers + 1))
     assert all(a >= b for a, b in zip(fewer, more, strict=True))
 
 
 @given(workers=st.integers(0, 4), load=LOADS)
 def test_batches_come_in_order_and_never_before_they_are_asked_for(workers, load):
     took, steps = zip(*load, strict=True)
-    there = arrived(Arrivals(workers, 2), took, steps, begin=1000)
+    there = arrived(BatchArrivals(workers, 2), took, steps, begin=1000)
     asked = [1000, *(time + step for time, step in zip(there, steps, strict=True))]
     assert there == sorted(there)
     assert all(time >= ask for time, ask in zip(there, asked, strict=False))
@@ -644,21 +644,21 @@ def test_batches_come_in_order_and_never_before_they_are_asked_for(workers, load
     ("workers", "built", "step"), [(1, 90, 20), (2, 90, 20), (4, 90, 20), (3, 30, 50), (2, 20, 10)]
 )
 def test_the_pace_is_the_slower_of_the_step_and_the_workers(workers, built, step):
-    there = arrived(Arrivals(workers, 2), [built] * 240, [step] * 240)
+    there = arrived(BatchArrivals(workers, 2), [built] * 240, [step] * 240)
     pace = (there[-1] - there[-121]) / 120
     assert pace == pytest.approx(max(step, built / workers), rel=0.01)
 
 
 @given(workers=st.integers(1, 4), load=LOADS)
 def test_batches_asked_for_at_once_come_in_order_too(workers, load):
-    arrivals = Arrivals(workers, 2)
-    there = [arrivals.arrives_ns(0, took, 0) for took, _ in load]
+    arrivals = BatchArrivals(workers, 2)
+    there = [arrivals.arrival_ns(0, took, 0) for took, _ in load]
     assert there == sorted(there)
 
 
 def test_workers_that_compute_are_held_to_the_cores_that_the_main_thread_leaves():
     def pace(cores, crowd=0.0, main_share=1.0):
-        arrivals = Arrivals(8, 2, cores=cores, main_share=main_share, crowd=crowd)
+        arrivals = BatchArrivals(8, 2, cores=cores, main_share=main_share, crowd=crowd)
         there = arrived(arrivals, [80 * MS] * 240, [MS] * 240, cpu_frac=1.0)
         return (there[-1] - there[-121]) / 120 / MS
 
@@ -667,22 +667,22 @@ def test_workers_that_compute_are_held_to_the_cores_that_the_main_thread_leaves(
     assert pace(5) == pytest.approx(80 / (5 * 8 / 9), rel=0.01), "nine that want five cores have an equal share"
     assert pace(1) == pytest.approx(80 * 9 / 8, rel=0.01)
     assert pace(9, crowd=0.25) > pace(9), "caches and clocks are shared even so"
-    waiting = arrived(Arrivals(8, 2, cores=1), [80 * MS] * 240, [MS] * 240, cpu_frac=0.0)
-    assert waiting == arrived(Arrivals(8, 2), [80 * MS] * 240, [MS] * 240), "who waits for a disk needs no core"
+    waiting = arrived(BatchArrivals(8, 2, cores=1), [80 * MS] * 240, [MS] * 240, cpu_frac=0.0)
+    assert waiting == arrived(BatchArrivals(8, 2), [80 * MS] * 240, [MS] * 240), "who waits for a disk needs no core"
 
 
 def test_what_starting_the_workers_took_holds_up_all_of_them():
-    started = Arrivals(2, 1)
-    assert started.arrives_ns(100, 50 + 7, 0, starting_ns=50) == 157
-    assert started.arrives_ns(157, 90, 0) == 100 + 50 + 90
+    started = BatchArrivals(2, 1)
+    assert started.arrival_ns(100, 50 + 7, 0, starting_ns=50) == 157
+    assert started.arrival_ns(157, 90, 0) == 100 + 50 + 90
 
 
 def test_taking_a_batch_over_costs_by_its_size_and_the_end_of_a_pass_what_it_took():
-    batch = Fetch(loader=0, epoch=0, yielded=True, built_ns=5 * MS, built_cpu_ns=0, bytes=19_000_000)
-    end = Fetch(loader=0, epoch=0, yielded=False, built_ns=MS, built_cpu_ns=0, bytes=-1)
-    assert Arrivals(0).goes_on_ns(10, batch) == 10 + 5 * MS
-    assert Arrivals(1).goes_on_ns(10, batch) == 10 + 5 * MS + handover_ns(19_000_000)
-    assert Arrivals(1).goes_on_ns(10, end) == 10 + MS
+    batch = BatchFetch(loader=0, epoch=0, yielded=True, build_ns=5 * MS, build_cpu_ns=0, bytes=19_000_000)
+    end = BatchFetch(loader=0, epoch=0, yielded=False, build_ns=MS, build_cpu_ns=0, bytes=-1)
+    assert BatchArrivals(0).continues_ns(10, batch) == 10 + 5 * MS
+    assert BatchArrivals(1).continues_ns(10, batch) == 10 + 5 * MS + handover_ns(19_000_000)
+    assert BatchArrivals(1).continues_ns(10, end) == 10 + MS
     assert handover_ns(-1) == handover_ns(0) < handover_ns(19_000_000) < 2 * MS
 
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 import gpulab
-from gpulab.virtual.host.costs import Host
+from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
 from tests.support.tiers import every_nth
@@ -45,7 +45,7 @@ def played():
 
     def play(name):
         if name not in known:
-            with VirtualGpu("h100", name, host=Host.usual()) as gpu:
+            with VirtualGpu("h100", name, host=HostCosts.reference()) as gpu:
                 workload(name).run(device="cuda", steps=STEPS)
             known[name] = gpulab.diagnose(gpu.run)
             gc.collect()
@@ -64,9 +64,9 @@ def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
 @pytest.mark.parametrize("name", sorted({workload(name).twin for name in FAULTS}))
 def test_a_healthy_loop_is_left_alone_on_a_virtual_gpu(name, played):
     claims = {
-        finding.rule: finding.gain.saves_ns / finding.gain.step_ns
+        finding.rule: finding.gain.saved_ns / finding.gain.step_ns
         for finding in played(name).findings
-        if finding.gain is not None and not finding.aside
+        if finding.gain is not None and not finding.informs_only
     }
     loud = {rule for rule, saved in claims.items() if saved > LOUD_FRAC}
     assert loud <= {BESIDE.get(name)}

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from gpulab.user_data import selftests  # noqa: E402
 from gpulab.virtual.selftest import run as versions  # noqa: E402
 from gpulab.virtual.selftest.progress import read_progress  # noqa: E402
-from gpulab.virtual.selftest.run import Selftest, failure, playable, selftest  # noqa: E402
+from gpulab.virtual.selftest.run import SelftestResult, failure_of_program, selftest, selftest_result  # noqa: E402
 
 ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 
@@ -22,26 +22,26 @@ ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 @pytest.fixture(autouse=True)
 def _nothing_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(selftests, "folder", lambda: tmp_path / "kept")
-    versions.forget()
+    versions.forget_result()
     yield
-    versions.forget()
+    versions.forget_result()
 
 
 def failure_of(code):
     """The error of a self-test whose first part, autocast, runs this code."""
     setup = f"from gpulab.virtual.selftest import program; program._run = lambda: (program._begin('autocast'), {code})"
-    return failure(f"import os, signal, time; {setup}; program.main()", ENDS_AT_ONCE)
+    return failure_of_program(f"import os, signal, time; {setup}; program.main()", ENDS_AT_ONCE)
 
 
 def failure_with_patch(patch):
     """The error of the self-test with a patched PyTorch."""
-    return failure(f"import torch; {patch}; from gpulab.virtual.selftest.program import main; main()", 180.0)
+    return failure_of_program(f"import torch; {patch}; from gpulab.virtual.selftest.program import main; main()", 180.0)
 
 
 def test_the_self_test_passes_here():
     result = selftest()
     assert result.ok, result.why
-    assert result.torch == torch.__version__
+    assert result.torch_version == torch.__version__
     assert result.seconds > 0
 
 
@@ -68,7 +68,7 @@ def test_a_long_error_is_cut():
 
 def test_a_hang_ends_at_the_time_limit():
     setup = "from gpulab.virtual.selftest import program; program._begin('attention')"
-    assert re.fullmatch("attention .* 5 s", failure(f"import time; {setup}; time.sleep(600)", 5.0))
+    assert re.fullmatch("attention .* 5 s", failure_of_program(f"import time; {setup}; time.sleep(600)", 5.0))
 
 
 def test_output_of_other_libraries_is_ignored():
@@ -126,8 +126,8 @@ def test_a_version_that_was_tested_is_not_tried_again(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(subprocess, "run", never)
-    assert playable().ok
-    assert playable().seconds == 0
+    assert selftest_result().ok
+    assert selftest_result().seconds == 0
 
 
 @pytest.mark.parametrize(("platform", "gpus"), [("darwin", 0), ("linux", 1)])
@@ -136,7 +136,7 @@ def test_it_is_tried_again_where_it_was_not_tested(monkeypatch, platform, gpus):
     monkeypatch.setattr(versions, "TESTED", frozenset({".".join(torch.__version__.split(".")[:2])}))
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert playable().ok
+    assert selftest_result().ok
     assert len(calls) == 1
 
 
@@ -154,38 +154,38 @@ def answered(monkeypatch, output):
 
 def test_another_version_is_tried_once_and_its_success_is_kept(monkeypatch):
     calls = answered(monkeypatch, "gpulab self-test done\n")
-    assert playable().ok
-    assert playable().ok
-    versions.forget()  # as a new process
-    result = playable()
-    assert (result.ok, result.torch, result.seconds) == (True, torch.__version__, 0.0)
+    assert selftest_result().ok
+    assert selftest_result().ok
+    versions.forget_result()  # as a new process
+    result = selftest_result()
+    assert (result.ok, result.torch_version, result.seconds) == (True, torch.__version__, 0.0)
     assert len(calls) == 1
 
 
 def test_a_failure_is_not_kept(monkeypatch):
     calls = answered(monkeypatch, "gpulab self-test begins: memory\ngpulab self-test failed: ValueError: 3\n")
-    assert playable().why == "memory failed: ValueError: 3"
-    assert not playable().ok
+    assert selftest_result().why == "memory failed: ValueError: 3"
+    assert not selftest_result().ok
     assert len(calls) == 1
-    versions.forget()
-    assert not playable().ok
+    versions.forget_result()
+    assert not selftest_result().ok
     assert len(calls) == 2
 
 
 def test_a_success_holds_for_these_versions_only(monkeypatch):
     calls = answered(monkeypatch, "gpulab self-test done\n")
-    playable()
-    versions.forget()
+    selftest_result()
+    versions.forget_result()
     monkeypatch.setattr(versions, "_torch_version", lambda: "99.0.0")
-    playable()
+    selftest_result()
     assert len(calls) == 2
 
 
 def test_a_folder_that_cannot_be_written_only_means_that_it_is_tried_again(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(selftests, "folder", lambda: tmp_path / "file" / "folder")
-    assert selftests.keep(("torch1", "python2")) is None
-    assert not selftests.worked(("torch1", "python2"))
+    assert selftests.store_success(("torch1", "python2")) is None
+    assert not selftests.has_succeeded(("torch1", "python2"))
 
 
 def test_nothing_is_kept_where_the_user_wants_none(monkeypatch):
@@ -196,7 +196,7 @@ def test_nothing_is_kept_where_the_user_wants_none(monkeypatch):
 
 
 def test_a_result_prints_the_version_and_the_error():
-    result = Selftest(False, "autocast failed: ValueError: 3", "2.3.0", 4.0)
+    result = SelftestResult(False, "autocast failed: ValueError: 3", "2.3.0", 4.0)
     assert re.fullmatch(r".*does not work with PyTorch 2\.3\.0 \(autocast failed: ValueError: 3\)", str(result))
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import CaptureError, RunError
-from gpulab.questions import ready
-from gpulab.tables import Kind
-from gpulab.views.compare.comparison import comparison as compared
-from gpulab.virtual.host.costs import Host
-from gpulab.virtual.op_log.ops import STEP_HIGH, STEP_LOW
+from gpulab.questions import prepare_scene
+from gpulab.tables import EventKind
+from gpulab.views.compare.comparison import comparison_view as compared
+from gpulab.virtual.host.costs import HostCosts
+from gpulab.virtual.op_log.ops import STEP_HIGH_FACT, STEP_LOW_FACT
 from gpulab.virtual.session import VirtualGpu
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
@@ -24,7 +24,7 @@ nn = torch.nn
 
 def playing(gpu="h100", name="played"):
     """A virtual GPU with the usual host: nothing is measured, so every run is alike."""
-    return VirtualGpu(gpu, name, host=Host.usual())
+    return VirtualGpu(gpu, name, host=HostCosts.reference())
 
 
 def train(count=12, batch=64, width=1024, loader=None, device="cuda"):
@@ -60,12 +60,12 @@ def test_a_virtual_run_is_a_normal_run_marked_as_estimated(run):
     assert str(run.source) == "virtual H100 SXM, estimated"
     assert run.machine.gpus[0].name == "NVIDIA H100 80GB HBM3"
     assert gpulab.runs["played"] is run
-    step_table = steps(run)
-    assert step_table.found_by == "optimizer"
-    account = ledger(run, step_table)
+    step_table = find_steps(run)
+    assert step_table.detected_by == "optimizer"
+    account = build_ledger(run, step_table)
     assert account.device == "gpu"
     assert account.step_ns.sum() == (step_table.end_ns - step_table.start_ns)[step_table.interior].sum()
-    assert step_table.step_ns == step_table.traced_ns == step_table.plain_ns
+    assert step_table.step_ns == step_table.traced_ns == step_table.unprofiled_ns
 
 
 def test_models_and_optimizers_are_recorded(run):
@@ -81,7 +81,7 @@ def test_analyses_of_real_runs_work_on_a_virtual_run(run):
 
 
 def test_rules_that_need_a_real_machine_are_skipped_with_a_reason(run):
-    unjudged = {each.rule: each.why for each in gpulab.diagnose(run).unjudged}
+    unjudged = {each.rule: each.reason for each in gpulab.diagnose(run).unjudged}
     for rule in (
         "clock_throttling",
         "slow_pcie_link",
@@ -94,7 +94,7 @@ def test_rules_that_need_a_real_machine_are_skipped_with_a_reason(run):
 
 
 def test_the_replay_of_a_virtual_run_is_exact(run):
-    quality = ready(run).quality
+    quality = prepare_scene(run).quality
     assert abs(quality.replay_error) < 0.005
 
 
@@ -112,7 +112,7 @@ def test_memory_is_recorded_over_time_and_at_each_step(run):
     rows = run.memory_rows
     assert rows["allocated_bytes"].max() > 4 * 2 * 1024 * 1024 * 4  # parameters, gradients, two moments
     assert (rows["reserved_bytes"] >= rows["allocated_bytes"]).all()
-    assert len(run.allocator_rows) == len(steps(run)) + 2  # at the beginning, and where steps begin
+    assert len(run.allocator_rows) == len(find_steps(run)) + 2  # at the beginning, and where steps begin
 
 
 def test_the_same_code_takes_longer_on_a_smaller_gpu():
@@ -165,12 +165,12 @@ def test_batches_come_from_the_real_loader_with_their_measured_time():
     with playing(name="fed") as gpu:
         train(loader=data())
     run = gpu.run
-    assert steps(run).found_by == "DataLoader"
+    assert find_steps(run).detected_by == "DataLoader"
     assert run.loaders[0].batch_size == 64
-    loaded = run.event_rows.of_kind(Kind.LOADER)
+    loaded = run.event_rows.of_kind(EventKind.LOADER)
     assert len(loaded) == 11  # and the one that ends the pass
     assert loaded["dur_ns"].min() > 10_000
-    assert ledger(run, steps(run)).share("loader") > 0
+    assert build_ledger(run, find_steps(run)).typical_frac("loader") > 0
 
 
 def test_workers_build_batches_in_parallel_with_the_gpu():
@@ -179,8 +179,8 @@ def test_workers_build_batches_in_parallel_with_the_gpu():
     run = gpu.run
     assert run.loaders[0].workers == 2
     assert run.loaders[0].pin_memory
-    copies = run.event_rows.of_kind(Kind.MEMCPY)
-    assert any("Pinned" in name for name in copies.words("name").to_list())
+    copies = run.event_rows.of_kind(EventKind.MEMCPY)
+    assert any("Pinned" in name for name in copies.text("name").to_list())
 
 
 def test_gpulab_step_ends_a_step():
@@ -189,7 +189,7 @@ def test_gpulab_step_ends_a_step():
         for _ in range(7):
             model(torch.ones(8, 64, device="cuda"))
             gpulab.step()
-    assert steps(gpu.run).found_by == "gpulab.step()"
+    assert find_steps(gpu.run).detected_by == "gpulab.step()"
     assert gpu.step_ns > 0
 
 
@@ -218,8 +218,8 @@ def test_host_operators_have_their_measured_time():
             noise = torch.randn(2**20)
             (noise.cuda() + 1).sum()
             gpulab.step()
-    names = gpu.run.event_rows.words("name")
-    filled = gpu.run.event_rows.where(
+    names = gpu.run.event_rows.text("name")
+    filled = gpu.run.event_rows.select(
         np.flatnonzero(names.matching(word == "aten::normal_" for word in names.vocabulary))
     )
     assert len(filled) == 7
@@ -239,8 +239,8 @@ def test_assumptions_are_stored_with_their_count():
 
 
 def test_the_step_range_contains_the_step_time(run):
-    low, high = float(run.facts[STEP_LOW]), float(run.facts[STEP_HIGH])
-    assert low < steps(run).step_ns < high
+    low, high = float(run.facts[STEP_LOW_FACT]), float(run.facts[STEP_HIGH_FACT])
+    assert low < find_steps(run).step_ns < high
 
 
 def test_cuda_sleep_takes_gpu_time_in_the_current_stream():
@@ -260,24 +260,24 @@ def test_cuda_sleep_takes_gpu_time_in_the_current_stream():
         with pytest.raises(TypeError, match="expected 'int'"):
             torch.cuda._sleep(1.5)
     assert elapsed_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
-    names = gpu.run.event_rows.of_kind(Kind.KERNEL).words("name")
+    names = gpu.run.event_rows.of_kind(EventKind.KERNEL).text("name")
     assert all("spin_kernel" in names[row] for row in range(2))
 
 
 @pytest.mark.parametrize("step_count", [1, 3, 5])
 def test_the_requested_number_of_steps_is_recorded(run, step_count):
-    with VirtualGpu("h100", "some", steps=step_count, host=Host.usual()) as gpu:
+    with VirtualGpu("h100", "some", steps=step_count, host=HostCosts.reference()) as gpu:
         train()
-    recorded_steps, all_steps = steps(gpu.run).by_host, steps(run).by_host
+    recorded_steps, all_steps = find_steps(gpu.run).host_steps, find_steps(run).host_steps
     assert (recorded_steps.recorded.sum(), len(recorded_steps)) == (step_count, len(all_steps))
     assert recorded_steps.recorded.argmax() == all_steps.recorded.argmax(), "once the loop has settled"
 
 
 def test_a_short_loop_records_its_last_steps_or_all_of_them():
     def recorded(step_count):
-        with VirtualGpu("h100", "short", steps=step_count, host=Host.usual()) as gpu:
+        with VirtualGpu("h100", "short", steps=step_count, host=HostCosts.reference()) as gpu:
             train(loader=data(count=5))
-        return steps(gpu.run).by_host.recorded.tolist()
+        return find_steps(gpu.run).host_steps.recorded.tolist()
 
     assert recorded(4) == [False, True, True, True, True]
     assert recorded(50) == [True] * 5

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gpulab.virtual.host.costs import Host
+from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 
 torch = pytest.importorskip("torch")
@@ -80,14 +80,14 @@ def test_a_view_of_a_tensor_changed_in_place_equals_that_of_a_real_tensor(mode, 
     """Runs twice: the second time, results come from the cache of operators."""
     combinations = list(itertools.product(CHANGES, VIEWS))
     real = {each: view_properties("cpu", mode, created_inside, *each) for each in combinations}
-    with VirtualGpu("t4", host=Host.usual()):
+    with VirtualGpu("t4", host=HostCosts.reference()):
         for _ in range(2):
             played = {each: view_properties("cuda", mode, created_inside, *each) for each in combinations}
             assert {each: (played[each], real[each]) for each in combinations if played[each] != real[each]} == {}
 
 
 def test_a_tensor_created_in_inference_mode_can_be_viewed_outside():
-    with VirtualGpu("t4", host=Host.usual()):
+    with VirtualGpu("t4", host=HostCosts.reference()):
         with torch.inference_mode():
             x = torch.zeros(6, 4, device="cuda")
         views = [x[:2] for _ in range(3)]
@@ -105,7 +105,7 @@ def test_in_place_reshapes_change_the_shape_on_every_call(method):
         "as_strided_": ((2, 2), (1, 1)),
     }
     reshaped = lambda device: getattr(torch.zeros(1, 8, device=device), method)(*arguments.get(method, ()))  # noqa: E731
-    with VirtualGpu("t4", host=Host.usual()):
+    with VirtualGpu("t4", host=HostCosts.reference()):
         for _ in range(2):
             played, real = reshaped("cuda"), reshaped("cpu")
             assert (played.shape, played.stride()) == (real.shape, real.stride())

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.host_to_device import calls_of
+from gpulab.analysis.copies.host_to_device import copy_calls
 from gpulab.analysis.events.nesting import outermost
-from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.host.syncs import copied, holds_call
+from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.analysis.host.syncs import contains_runtime_call, copies_in_direction
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import DISPATCHING, Ledger
-from gpulab.intervals import Ints, Spans, covered_ns, intersect, merged
+from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger
+from gpulab.intervals import Ints, Spans, covered_ns, intersect, union_of
 from gpulab.rows import Array, Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 # In-place fill operators, and the PyTorch function with which a user creates such a tensor.
 FILLS = {
@@ -36,7 +36,7 @@ ITEM_BYTES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class CpuTensors:
     """Tensors filled on the CPU and copied, per typical step."""
 
     count: int
@@ -48,28 +48,28 @@ class Built:
     spans: Spans  # that time, over all interior steps
 
 
-def cpu_tensor_creation(run: Run, steps: Steps, ledger: Ledger) -> Built | None:
+def find_cpu_filled_tensors(run: Run, steps: Steps, ledger: Ledger) -> CpuTensors | None:
     """Find tensors that the loop fills on the CPU before it copies them to the device; None if there are none."""
     if ledger.device != "gpu":
         return None
     fills, event = _fills(run, steps)
     if not len(fills):
         return None
-    copies = in_interior(copied(run, "HtoD"), steps)
+    copies = rows_in_interior(copies_in_direction(run, "HtoD"), steps)
     if not len(copies):
         return None
     shapes = _shapes(run, event)
     fill, copy = _match_copies(fills, _call_start_ns(run, copies), copies, shapes, steps.traced_ns or 0)
     if not fill.any():
         return None
-    fills, copies = fills.where(fill), copies.where(copy)
-    calls = calls_of(run, copies)
-    waits = merged(*(ledger.spans[key] for key in ("copy_call", *DISPATCHING)))
+    fills, copies = fills.select(fill), copies.select(copy)
+    calls = copy_calls(run, copies)
+    waits = union_of(*(ledger.spans[key] for key in ("copy_call", *DISPATCH_KEYS)))
     copying = intersect(ledger.spans["copies"], copies.spans())
-    spans = merged(intersect(waits, merged(fills.spans(), calls.spans())), copying)
+    spans = union_of(intersect(waits, union_of(fills.spans(), calls.spans())), copying)
     step_count, copied_bytes = int(steps.interior.sum()), copies["bytes"][copies["bytes"] >= 0]
     longest = np.flatnonzero(fill)[fills["dur_ns"].argmax()]
-    return Built(
+    return CpuTensors(
         count=max(1, round(len(fills) / step_count)),
         call=_main_function(fills),
         shape=shapes[longest],
@@ -84,19 +84,19 @@ def _fills(run: Run, steps: Steps) -> tuple[Rows, Ints]:
     """Return fills on the CPU in interior steps and their event rows, without fills inside a DataLoader."""
     events = run.event_rows
     fills = events.matching(FILLS.__contains__)
-    index = np.flatnonzero(fills & (events["kind"] == Kind.OP) & (events["dur_ns"] >= WORK_NS))
-    rows = events.where(index)
+    index = np.flatnonzero(fills & (events["kind"] == EventKind.OP) & (events["dur_ns"] >= WORK_NS))
+    rows = events.select(index)
     start = rows["start_ns"]
-    outside_loader = covered_ns(events.of_kind(Kind.LOADER).spans(), start, start + 1) == 0
+    outside_loader = covered_ns(events.of_kind(EventKind.LOADER).spans(), start, start + 1) == 0
     keep = outermost(rows) & outside_loader & (covered_ns(steps.interior_spans, start, start + 1) > 0)
-    rows, index = rows.where(keep), index[keep]
-    by_cpu = ~holds_call(run, rows)
-    return rows.where(by_cpu), index[by_cpu]
+    rows, index = rows.select(keep), index[keep]
+    by_cpu = ~contains_runtime_call(run, rows)
+    return rows.select(by_cpu), index[by_cpu]
 
 
 def _call_start_ns(run: Run, copies: Rows) -> Ints:
     """Return the start of the call of each copy; -1 if it is not in the trace."""
-    calls = calls_of(run, copies)
+    calls = copy_calls(run, copies)
     order = np.argsort(calls["correlation"], kind="stable")
     call_ids = calls["correlation"][order]
     if not len(call_ids):
@@ -108,8 +108,8 @@ def _call_start_ns(run: Run, copies: Rows) -> Ints:
 
 def _shapes(run: Run, event: Ints) -> list[tuple[int, ...] | None]:
     """Return the shape of the tensor that each event fills; None if it was not recorded."""
-    texts = run.shape_rows.words("shapes")
-    codes = run.shape_rows.spread("shapes", len(run.event_rows))[event].tolist()
+    texts = run.shape_rows.text("shapes")
+    codes = run.shape_rows.per_event("shapes", len(run.event_rows))[event].tolist()
     shape_of_code = {code: _first_shape(texts.vocabulary[code]) for code in set(codes) if code >= 0}
     return [shape_of_code.get(code) for code in codes]
 
@@ -153,6 +153,6 @@ def _match_copies(
 
 def _main_function(fills: Rows) -> str:
     fill_ns: Counter[str] = Counter()
-    for name, dur in zip(fills.words("name").to_list(), fills["dur_ns"].tolist(), strict=True):
+    for name, dur in zip(fills.text("name").to_list(), fills["dur_ns"].tolist(), strict=True):
         fill_ns[FILLS[name or ""]] += dur
     return fill_ns.most_common(1)[0][0]

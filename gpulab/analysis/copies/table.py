@@ -7,12 +7,12 @@ import re
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.groups import grouped
-from gpulab.analysis.kernels.table import most_first, named
+from gpulab.analysis.events.groups import group_by_code
+from gpulab.analysis.kernels.table import sort_by_total, text_from_codes
 from gpulab.columns import Column
-from gpulab.rows import Rows, Table, Words
+from gpulab.rows import Rows, Table, TextColumn
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 COPIES = Table(
     "copies",
@@ -36,18 +36,18 @@ _HOST_MEMORY = re.compile(r"Pageable|Pinned|Managed")
 
 def copy_table(run: Run, device: int | None = None) -> Rows:
     """Return one row for each kind of copy or memset, by name, most time first."""
-    work = device_work(run, device).of_kind(Kind.MEMCPY, Kind.MEMSET)
+    work = device_work(run, device).of_kind(EventKind.MEMCPY, EventKind.MEMSET)
     dur, size = work["dur_ns"], work["bytes"]
-    groups = grouped(work["name"] + 1, dur)  # a copy without a name has the code -1
-    names = named(work.events.words("name"), groups.code - 1)
-    fills = work.events["kind"][work.event[groups.first]] == Kind.MEMSET
-    directions = ["fill" if fill else direction(word) for word, fill in zip(names.to_list(), fills, strict=True)]
+    groups = group_by_code(work["name"] + 1, dur)  # a copy without a name has the code -1
+    names = text_from_codes(work.events.text("name"), groups.code - 1)
+    fills = work.events["kind"][work.event_rows[groups.first]] == EventKind.MEMSET
+    directions = ["fill" if fill else copy_direction(word) for word, fill in zip(names.to_list(), fills, strict=True)]
     is_sized, is_timed = size >= 0, (size > 0) & (dur > 0)
     sized, timed_bytes, timed_ns = groups.sums(is_sized), groups.sums(size * is_timed), groups.sums(dur * is_timed)
     columns = {
         "name": names,
-        "direction": Words.of(directions),
-        "host_memory": Words.of(map(host_memory, names.to_list())),
+        "direction": TextColumn.of(directions),
+        "host_memory": TextColumn.of(map(host_memory, names.to_list())),
         "count": groups.count,
         "sized": sized,
         "bytes": np.where(sized > 0, groups.sums(size * is_sized), -1),
@@ -55,10 +55,10 @@ def copy_table(run: Run, device: int | None = None) -> Rows:
         "median_ns": groups.median,
         "rate_bytes_per_s": np.divide(timed_bytes * 1e9, timed_ns, out=np.full(len(names), np.nan), where=timed_ns > 0),
     }
-    return most_first(COPIES.rows(columns))
+    return sort_by_total(COPIES.rows(columns))
 
 
-def direction(name: str | None) -> str | None:
+def copy_direction(name: str | None) -> str | None:
     """Return the direction of a copy of this name: "HtoD", "DtoH", "DtoD", "PtoP"; None if unknown."""
     match = _CUDA.search(name or "") or _ROCM.search(name or "")
     return f"{match[1][0].upper()}to{match[2][0].upper()}" if match else None

@@ -11,22 +11,22 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
-from gpulab.tables import Kind, MarkKind
+from gpulab.tables import EventKind, MarkKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feeding:
+class LoadingCost:
     """Data loading per step, unprofiled if measured. None: not measured."""
 
     workers: int | None  # 0: the main process loads the data; None: there are workers, their number is unknown
-    setup: Loader | None
+    loader: Loader | None
     step_ns: int  # step time
     fetch_ns: int  # time of the main thread inside DataLoader.__next__
     traced_fetch_ns: int  # the same in the recorded steps
     exposed_ns: int  # part of fetch_ns with the device idle
     fetch_cpu_ns: int | None = None  # CPU time of the main thread inside DataLoader.__next__
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
-    least_rest_ns: int | None = None  # 5 % quantile of the rest of the step
+    min_rest_ns: int | None = None  # 5 % quantile of the rest of the step
     worker_cpu_ns: int | None = None  # CPU time of all workers per batch
     blocked_frac: float | None = None  # share of worker samples blocked on storage
     cores_frac: float | None = None  # load of all cores while workers ran, all programs
@@ -44,9 +44,9 @@ class Feeding:
         return min(1.0, self.fetch_cpu_ns / self.fetch_ns)
 
 
-def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
+def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
     """Compute the cost of data loading per step; None without a DataLoader or without a step time."""
-    setup = leading_loader(run)
+    setup = loader_with_most_batches(run)
     if setup is None or steps.step_ns is None:
         return None
     scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
@@ -58,14 +58,14 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
         fetch_ns = by_marks.pop("fetch_ns") or fetch_ns
         if ledger.device == "gpu":
             by_marks.pop(
-                "least_rest_ns", None
+                "min_rest_ns", None
             )  # the host may run ahead of the GPU, so its rest of the step is no bound
     measured = ledger.device == "cpu" and len(run.mark_rows)
     # If the CPU is the device, it computes nothing while the main thread fetches: all fetch time is exposed.
     exposed_ns = fetch_ns if measured else round(exposed_ns * scale)
-    return Feeding(
+    return LoadingCost(
         workers=setup.workers,
-        setup=setup,
+        loader=setup,
         step_ns=steps.step_ns,
         fetch_ns=fetch_ns,
         traced_fetch_ns=traced_fetch_ns,
@@ -77,7 +77,7 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
     )
 
 
-def leading_loader(run: Run) -> Loader | None:
+def loader_with_most_batches(run: Run) -> Loader | None:
     """Return the DataLoader with the most batches; None if there is none."""
     if not run.loaders:
         return None
@@ -90,7 +90,7 @@ def leading_loader(run: Run) -> Loader | None:
 
 def loader_events(run: Run) -> Rows:
     """Return the DataLoader.__next__ events of the trace."""
-    return run.event_rows.of_kind(Kind.LOADER)
+    return run.event_rows.of_kind(EventKind.LOADER)
 
 
 def _fetch_in_events(run: Run, steps: Steps) -> int:
@@ -108,7 +108,7 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
 
     All fetches of a step count, as a loop may use several loaders.
     """
-    used_steps = steps.plain if steps.plain_ns is not None else steps.interior
+    used_steps = steps.unprofiled if steps.unprofiled_ns is not None else steps.interior
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     first = np.searchsorted(calls["start_ns"], steps.start_ns[used_steps])
     last = np.searchsorted(calls["start_ns"], steps.end_ns[used_steps])
@@ -123,7 +123,7 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
         "rest_cpu_ns": _rest_cpu(calls, first, last, steps.burst),
         # After a long wait the first operators run with cold caches and sleeping threads. Without waits the model runs
         # faster, so the lower bound uses the 5 % quantile.
-        "least_rest_ns": int(np.percentile(steps.dur_ns[used_steps][fetched] - fetch_ns, 5)),
+        "min_rest_ns": int(np.percentile(steps.dur_ns[used_steps][fetched] - fetch_ns, 5)),
     }
 
 
@@ -149,7 +149,7 @@ def _range_sums(values: Ints, first: Ints, last: Ints) -> Ints:
 
 def _worker_cpu_per_batch(run: Run) -> int | None:
     """Return the CPU time of all workers per batch, between the first and the last sample."""
-    samples = run.host_rows.where(run.host_rows["workers"] > 0)
+    samples = run.host_rows.select(run.host_rows["workers"] > 0)
     cpu_s = samples["worker_cpu_s"]
     known_rows = np.flatnonzero(~np.isnan(cpu_s))
     if len(known_rows) < 3:

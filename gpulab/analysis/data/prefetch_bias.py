@@ -15,20 +15,20 @@ from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
 
-PREFETCHED = 2  # PyTorch's default prefetch_factor
+DEFAULT_PREFETCH_FACTOR = 2  # PyTorch's default prefetch_factor
 WAITED_FRAC = 0.1  # a call that takes a larger share of the time to the next call waited: no batch was queued
 
 
-def capacity(loader: Loader) -> int:
+def prefetch_capacity(loader: Loader) -> int:
     """Return the maximum number of prefetched batches: `prefetch_factor` per worker."""
-    return max(0, loader.workers or 0) * max(0, loader.prefetch_factor or PREFETCHED)
+    return max(0, loader.workers or 0) * max(0, loader.prefetch_factor or DEFAULT_PREFETCH_FACTOR)
 
 
-def queued_ns(run: Run) -> Ints:
+def prefetched_call_ns(run: Run) -> Ints:
     """Return the start times of the `__next__` calls that took such a batch, in order of time."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     per_loader = [
-        _queued_of_loader(run, calls.where(calls["loader"] == index), capacity(loader))
+        _queued_of_loader(run, calls.select(calls["loader"] == index), prefetch_capacity(loader))
         for index, loader in enumerate(run.loaders)
         if loader.workers
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.data.loader import leading_loader
+from gpulab.analysis.data.loader import loader_with_most_batches
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints, Spans, union
@@ -19,7 +19,7 @@ _LEAST_S = 0.25  # samples over less time show the start of a worker, not its wo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
+class WorkerActivity:
     """Activity of the workers of a run, sampled per worker. None: unknown."""
 
     busy_frac: float  # CPU time of a worker / its lifetime; above one if it computes on several threads
@@ -28,22 +28,22 @@ class Crew:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
+class EpochStarts:
     """Cost of starting the epochs after the first."""
 
     count: int
-    each_ns: int
+    mean_cost_ns: int
     frac: float  # share of the time of the loop
     step_ns: int  # mean step time, epoch starts included
     spans: Spans
 
 
-def crew(run: Run, steps: Steps, ledger: Ledger) -> Crew | None:
+def worker_activity(run: Run, steps: Steps, ledger: Ledger) -> WorkerActivity | None:
     """Compute the activity of the workers from first to last sample; None if none was sampled for long enough."""
     rows = run.worker_rows
     if not len(rows):
         return None
-    rows = rows.where(np.lexsort((rows["at_ns"], rows["worker"])))
+    rows = rows.select(np.lexsort((rows["at_ns"], rows["worker"])))
     first = np.flatnonzero(np.diff(rows["worker"], prepend=-1))
     last = np.append(first[1:], len(rows)) - 1
     lifetime_s = (rows["at_ns"][last] - rows["at_ns"][first]) / 1e9
@@ -54,14 +54,14 @@ def crew(run: Run, steps: Steps, ledger: Ledger) -> Crew | None:
     cpu_s = rows["cpu_s"][last] - rows["cpu_s"][first]
     if not (is_known := ~np.isnan(cpu_s)).any():
         return None
-    return Crew(
+    return WorkerActivity(
         busy_frac=float(cpu_s[is_known].sum() / lifetime_s[is_known].sum()),
         read_bytes_per_s=_read_rate(rows, first, last),
         threads=None if np.isnan(rows["threads"]).all() else int(np.nanmedian(rows["threads"])),
     )
 
 
-def slowest_first(run: Run, steps: Steps, ledger: Ledger) -> int | None:
+def longest_first_batch_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
     """Return the longest wait for the first batch of an epoch, an upper bound of the time per batch of one worker."""
     calls = _calls(run)
     if calls is None:
@@ -72,15 +72,15 @@ def slowest_first(run: Run, steps: Steps, ledger: Ledger) -> int | None:
 
 def _calls(run: Run) -> Rows | None:
     """Return the calls of the main loader that returned a batch; None if there are none."""
-    main_loader = leading_loader(run)
+    main_loader = loader_with_most_batches(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if main_loader is None or not len(calls):
         return None
-    fetches = calls.where((calls["loader"] == run.loaders.index(main_loader)) & calls["yielded"])
+    fetches = calls.select((calls["loader"] == run.loaders.index(main_loader)) & calls["yielded"])
     return fetches if len(fetches) else None
 
 
-def later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
+def mean_later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
     """Return the mean wait for a batch other than the first of its epoch; None if there are none.
 
     The mean, not the median: workers that finish together cause one long wait and several short ones.
@@ -92,7 +92,7 @@ def later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
     return int(waits.mean()) if len(waits) else None
 
 
-def begun(run: Run, steps: Steps, ledger: Ledger) -> Begun | None:
+def epoch_start_cost(run: Run, steps: Steps, ledger: Ledger) -> EpochStarts | None:
     """Compute the cost of starting an epoch: starting workers, and the wait for the first batch.
 
     The first epoch does not count. None with a single epoch. Workers are not started inside `__next__`; that time comes
@@ -110,9 +110,9 @@ def begun(run: Run, steps: Steps, ledger: Ledger) -> Begun | None:
     first_ns = np.maximum(waits[first_batches] - (int(later_waits.mean()) if len(later_waits) else 0), 0)
     loop_ns = max(1, int(steps.end_ns[-1] - steps.start_ns[0]))
     cost_ns = int(first_ns.sum()) + _starting_ns(run, int(calls["start_ns"][0]))
-    return Begun(
+    return EpochStarts(
         count=len(first_batches),
-        each_ns=cost_ns // len(first_batches),
+        mean_cost_ns=cost_ns // len(first_batches),
         frac=min(1.0, cost_ns / loop_ns),
         step_ns=max(1, loop_ns // len(steps)),
         spans=union(calls["start_ns"][first_batches], calls["end_ns"][first_batches]),
@@ -121,7 +121,7 @@ def begun(run: Run, steps: Steps, ledger: Ledger) -> Begun | None:
 
 def _starting_ns(run: Run, after_ns: int) -> int:
     """Return the time in which the main thread started workers after the first fetch, by its samples."""
-    samples = run.host_rows.where(run.host_rows["at_ns"] > after_ns)
+    samples = run.host_rows.select(run.host_rows["at_ns"] > after_ns)
     if len(samples) < 2:
         return 0
     is_starting = samples.matching(lambda word: word.endswith(_STARTING), "called")

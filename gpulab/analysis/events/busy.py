@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.steps.detection import Mask, Steps, steps
+from gpulab.analysis.steps.detection import Mask, Steps, find_steps
 from gpulab.columns import Column
-from gpulab.intervals import Coverage, Spans, gaps, merged, subtract
+from gpulab.intervals import Coverage, Spans, gaps, subtract, union_of
 from gpulab.rows import Rows, Table
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 BUSY = Table(
     "busy",
@@ -67,14 +67,14 @@ class Busy:
         """Idle time between the start of the first work and the end of the last."""
         return self.window_ns[1] - self.window_ns[0] - self.work.total_ns
 
-    def within(self, start_ns: ArrayLike, end_ns: ArrayLike) -> Rows:
+    def in_windows(self, start_ns: ArrayLike, end_ns: ArrayLike) -> Rows:
         """Return one row of the table BUSY per window. Valid only for windows in which events were recorded."""
         start = np.atleast_1d(np.asarray(start_ns, np.int64))
         end = np.maximum(np.atleast_1d(np.asarray(end_ns, np.int64)), start)
-        busy = self.work.within(start, end)
+        busy = self.work.covered_ns(start, end)
         length = end - start
         share = np.divide(busy, length, out=np.full(len(start), np.nan), where=length > 0)
-        parts = {f"{part}_ns": getattr(self, part).within(start, end) for part in _PARTS}
+        parts = {f"{part}_ns": getattr(self, part).covered_ns(start, end) for part in _PARTS}
         totals = {"start_ns": start, "end_ns": end, "busy_ns": busy, "idle_ns": length - busy, "busy_frac": share}
         return BUSY.rows({**totals, **parts})
 
@@ -84,18 +84,18 @@ class Busy:
         return gaps(self.work.spans, first if start_ns is None else start_ns, last if end_ns is None else end_ns)
 
 
-def busy(run: Run, device: int | None = None) -> Busy | None:
+def busy_time(run: Run, device: int | None = None) -> Busy | None:
     """Compute when a device, or any device, worked. None if the run has no work of it: unknown, not zero."""
     work = device_work(run, device)
     if not len(work):
         return None
-    kernels, communication = work.of_kind(Kind.KERNEL).spans(), work.of_kind(Kind.COLLECTIVE).spans()
-    copies, fills = work.of_kind(Kind.MEMCPY).spans(), work.of_kind(Kind.MEMSET).spans()
-    transfers = merged(copies, fills)
+    kernels, communication = work.of_kind(EventKind.KERNEL).spans(), work.of_kind(EventKind.COLLECTIVE).spans()
+    copies, fills = work.of_kind(EventKind.MEMCPY).spans(), work.of_kind(EventKind.MEMSET).spans()
+    transfers = union_of(copies, fills)
     return Busy(
         device=device,
         window_ns=(int(work.start_ns[0]), int(work.end_ns.max())),
-        work=Coverage.of(merged(kernels, communication, transfers)),
+        work=Coverage.of(union_of(kernels, communication, transfers)),
         kernels=Coverage.of(kernels),
         communication=Coverage.of(communication),
         copies=Coverage.of(copies),
@@ -114,16 +114,16 @@ def busy_table(
     which events were recorded; "steps", or a `Steps`, one row for each step, with -1 and NaN for steps that were not
     recorded.
     """
-    device_busy = busy(run, device)
+    device_busy = busy_time(run, device)
     if device_busy is None:
         return None
     if windows == "work":
-        return device_busy.within(*device_busy.window_ns)
+        return device_busy.in_windows(*device_busy.window_ns)
     if windows == "recorded":
         bounds = np.array(run.recording.windows_ns, np.int64).reshape(-1, 2)
-        return device_busy.within(bounds[:, 0], bounds[:, 1])
-    all_steps = windows if isinstance(windows, Steps) else steps(run)
-    return _recorded_only(device_busy.within(all_steps.start_ns, all_steps.end_ns), all_steps.recorded)
+        return device_busy.in_windows(bounds[:, 0], bounds[:, 1])
+    all_steps = windows if isinstance(windows, Steps) else find_steps(run)
+    return _recorded_only(device_busy.in_windows(all_steps.start_ns, all_steps.end_ns), all_steps.recorded)
 
 
 def _recorded_only(rows: Rows, recorded: Mask) -> Rows:

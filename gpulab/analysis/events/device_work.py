@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Array, Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class DeviceWork:
     """Kernels, copies and memsets in order of their start, including those without a launch call in the trace."""
 
     events: Rows  # all events of the run
-    event: Ints  # row of the event of each device op
+    event_rows: Ints  # row of the event of each device op
 
     def __len__(self) -> int:
-        return len(self.event)
+        return len(self.event_rows)
 
     def __getitem__(self, column: str) -> Array:
-        return self.events[column][self.event]
+        return self.events[column][self.event_rows]
 
     @property
     def start_ns(self) -> Ints:
@@ -38,11 +38,11 @@ class Work:
         """End of each device op."""
         return self["start_ns"] + self["dur_ns"]
 
-    def where(self, mask: Mask) -> Work:
+    def select(self, mask: Mask) -> DeviceWork:
         """Return the work selected by a mask."""
-        return Work(self.events, self.event[np.flatnonzero(mask)])
+        return DeviceWork(self.events, self.event_rows[np.flatnonzero(mask)])
 
-    def is_kind(self, *kinds: Kind) -> Mask:
+    def kind_mask(self, *kinds: EventKind) -> Mask:
         """Return a mask of the work of these kinds."""
         kind = self["kind"]
         mask: Mask = kind == kinds[0]
@@ -50,9 +50,9 @@ class Work:
             mask = mask | (kind == other)
         return mask
 
-    def of_kind(self, *kinds: Kind) -> Work:
+    def of_kind(self, *kinds: EventKind) -> DeviceWork:
         """Return the work of these kinds."""
-        return self.where(self.is_kind(*kinds))
+        return self.select(self.kind_mask(*kinds))
 
     def spans(self) -> Spans:
         """Return the time in which at least one device op ran."""
@@ -60,31 +60,31 @@ class Work:
         return union(start, start + self["dur_ns"])
 
 
-def device_work(run: Run, device: int | None = None) -> Work:
+def device_work(run: Run, device: int | None = None) -> DeviceWork:
     """Return the work of one device, or of all devices."""
     events = run.event_rows
-    mask = events["kind"] >= Kind.KERNEL
+    mask = events["kind"] >= EventKind.KERNEL
     if device is not None:
         mask = mask & (events["device"] == device)
     index = np.flatnonzero(mask)
     start = events["start_ns"][index]
     if (start[1:] < start[:-1]).any():
         index = index[np.argsort(start, kind="stable")]
-    return Work(events, index)
+    return DeviceWork(events, index)
 
 
-def streams(work: Work) -> Ints:
+def stream_keys(work: DeviceWork) -> Ints:
     """Return one integer per device op that identifies its device and stream."""
     keys: Ints = work["device"].astype(np.int64) << 32 | (work["stream"] & 0xFFFFFFFF)
     return keys
 
 
-def missing_work(run: Run) -> str | None:
+def missing_work_reason(run: Run) -> str | None:
     """Say why the run lacks device work although there was some; None if it has work, or there is no sign of any."""
     kinds = run.event_rows["kind"]
-    if (kinds >= Kind.KERNEL).any():
+    if (kinds >= EventKind.KERNEL).any():
         return None
-    if (kinds == Kind.LAUNCH).any():
+    if (kinds == EventKind.LAUNCH).any():
         return "launch calls were recorded, but no work of the GPU"
     if run.machine.gpus and run.recording.lost:
         return "the damaged trace contains no work of the GPU"

@@ -6,15 +6,15 @@ import numpy as np
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 _DEEP = 64  # at most this many later operators that have already ended are skipped, such as views and allocations
 
 
-def holders(events: Rows, calls: Ints) -> Ints:
+def enclosing_operators(events: Rows, calls: Ints) -> Ints:
     """Return, for each call (an event row or -1), the row of the innermost enclosing operator; -1 if there is none."""
     operators = np.full(len(calls), -1, np.int64)
-    ops = np.flatnonzero(events["kind"] == Kind.OP)
+    ops = np.flatnonzero(events["kind"] == EventKind.OP)
     has_call = np.flatnonzero(calls >= 0)
     if not len(ops) or not len(has_call):
         return operators

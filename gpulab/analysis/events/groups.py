@@ -19,9 +19,9 @@ class Groups:
     first: Ints  # for each group, the index of its first value
     count: Ints
     total: Ints
-    least: Ints
+    minimum: Ints
     median: Ints  # for an even count, the mean of the middle two, rounded down
-    most: Ints
+    maximum: Ints
 
     def sums(self, values: ArrayLike) -> Ints:
         """Return, for each group, the exact sum of other values of the same rows."""
@@ -30,7 +30,7 @@ class Groups:
         return total
 
 
-def grouped(codes: Ints, values: Ints) -> Groups:
+def group_by_code(codes: Ints, values: Ints) -> Groups:
     """Group values by their non-negative codes."""
     codes, values = np.asarray(codes, np.int64), np.asarray(values, np.int64)
     present_codes = np.flatnonzero(np.bincount(codes, minlength=1))

@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
-MOST_POINTS = 200  # longer series are thinned evenly to this many points: 20,000 pairs, a few ms
+MAX_POINTS = 200  # longer series are thinned evenly to this many points: 20,000 pairs, a few ms
 Z_95 = 1.96
 
 
@@ -27,7 +27,7 @@ class Trend:
         return self.low > 0
 
 
-def trend(x: ArrayLike, y: ArrayLike) -> Trend | None:
+def fit_trend(x: ArrayLike, y: ArrayLike) -> Trend | None:
     """Return the median slope over all pairs of points; None with fewer than five points of different x.
 
     The confidence interval is that of Sen (1968), from the variance of Kendall's tau.
@@ -35,8 +35,8 @@ def trend(x: ArrayLike, y: ArrayLike) -> Trend | None:
     at, value = np.asarray(x, float), np.asarray(y, float)
     finite = np.isfinite(at) & np.isfinite(value)
     at, value = at[finite], value[finite]
-    if len(at) > MOST_POINTS:
-        index = np.linspace(0, len(at) - 1, MOST_POINTS).round().astype(int)
+    if len(at) > MAX_POINTS:
+        index = np.linspace(0, len(at) - 1, MAX_POINTS).round().astype(int)
         at, value = at[index], value[index]
     count = len(at)
     first, second = np.triu_indices(count, 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.data.workers import crew
+from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
@@ -33,34 +33,34 @@ class Contention:
 
 def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
     """Compute CPU contention in the loop; None if the number of cores is unknown or the host was not sampled."""
-    samples = in_the_loop(run, steps)
+    samples = host_samples_in_loop(run, steps)
     cores = run.machine.cores_allowed
     if cores is None or len(samples) < 2:
         return None
     threads_setting = run.facts.get("threads", "")
-    workers = crew(run, steps, ledger)
+    workers = worker_activity(run, steps, ledger)
     loads, waits = samples["cpu_frac"], samples["iowait_frac"]
     return Contention(
         cores=cores,
         threads=int(threads_setting) if threads_setting.isdigit() else None,
         worker_threads=max(1, workers.threads - IDLE_THREADS + 1) if workers and workers.threads else None,
-        preempted_per_cpu_s=_ratio(rate(samples, "preempted"), rate(samples, "process_cpu_s")),
-        throttled_frac=rate(samples, "throttled_s"),
+        preempted_per_cpu_s=_ratio(counter_rate(samples, "preempted"), counter_rate(samples, "process_cpu_s")),
+        throttled_frac=counter_rate(samples, "throttled_s"),
         cores_frac=None if np.isnan(loads).all() else float(np.nanmedian(loads)),
         iowait_cores=None if np.isnan(waits).all() else float(np.nanmean(waits)) * (run.machine.cores or cores),
-        read_bytes_per_s=steady_rate(samples, "read_bytes"),
+        read_bytes_per_s=sustained_counter_rate(samples, "read_bytes"),
     )
 
 
-def in_the_loop(run: Run, steps: Steps) -> Rows:
+def host_samples_in_loop(run: Run, steps: Steps) -> Rows:
     """Return the host samples from the first step to the last."""
     if not len(steps):
         return run.host_rows
     at = run.host_rows["at_ns"]
-    return run.host_rows.where((at >= steps.start_ns[0]) & (at <= steps.end_ns[-1]))
+    return run.host_rows.select((at >= steps.start_ns[0]) & (at <= steps.end_ns[-1]))
 
 
-def rate(samples: Rows, column: str) -> float | None:
+def counter_rate(samples: Rows, column: str) -> float | None:
     """Return the increase of a counter per second between its first and last sample; None if there are too few."""
     known_rows = np.flatnonzero(~np.isnan(samples[column]))
     if len(known_rows) < 2:
@@ -70,9 +70,9 @@ def rate(samples: Rows, column: str) -> float | None:
     return increase / seconds if seconds >= _LEAST_S else None
 
 
-def steady_rate(samples: Rows, column: str) -> float | None:
+def sustained_counter_rate(samples: Rows, column: str) -> float | None:
     """Return the median rate over the quarters of the loop, which ignores a single jump such as loading a library."""
-    if rate(samples, column) is None:
+    if counter_rate(samples, column) is None:
         return None
     is_known = ~np.isnan(samples[column])
     at, value = samples["at_ns"][is_known], samples[column][is_known]

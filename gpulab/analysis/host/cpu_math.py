@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.nesting import outermost
-from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.host.syncs import holds_call
+from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.analysis.host.syncs import contains_runtime_call
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans, intersect, merged
+from gpulab.intervals import Spans, intersect, union_of
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 # Operators that compute layers; on a GPU each of them contains a launch call.
-MATH = (
+LAYER_OPS = (
     *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::linear", "aten::einsum"),
     *("aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution", "aten::_slow_conv2d_forward"),
     *("aten::lstm", "aten::gru", "aten::mkldnn_rnn_layer", "aten::scaled_dot_product_attention", "aten::embedding_bag"),
@@ -38,16 +38,16 @@ def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     """Compute the cost of layers that run on the CPU, without DataLoader code; None if there are none."""
     events = run.event_rows
     index = np.flatnonzero(
-        events.matching(MATH.__contains__) & (events["kind"] == Kind.OP) & (events["dur_ns"] >= LONG_NS)
+        events.matching(LAYER_OPS.__contains__) & (events["kind"] == EventKind.OP) & (events["dur_ns"] >= LONG_NS)
     )
-    ops = in_interior(events.where(index), steps)
-    ops = ops.where(outermost(ops))
+    ops = rows_in_interior(events.select(index), steps)
+    ops = ops.select(outermost(ops))
     if len(ops):
-        ops = ops.where(~holds_call(run, ops))
+        ops = ops.select(~contains_runtime_call(run, ops))
     if not len(ops):
         return None
-    idle = merged(*(ledger.spans[part.key] for part in ledger.parts if not part.busy and part.key != "loader"))
-    not_overlapped = merged(idle, ledger.spans["compute"]) if ledger.device == "cpu" else idle
+    idle = union_of(*(ledger.spans[part.key] for part in ledger.parts if not part.busy and part.key != "loader"))
+    not_overlapped = union_of(idle, ledger.spans["compute"]) if ledger.device == "cpu" else idle
     spans = intersect(not_overlapped, ops.spans())
     return CpuMath(
         count=max(1, round(len(ops) / int(steps.interior.sum()))),

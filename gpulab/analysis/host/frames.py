@@ -11,11 +11,11 @@ import numpy as np
 from gpulab.intervals import Spans, covered_ns
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 _LINE = re.compile(r"\d+\)?$")  # the line number at the end of "function (file.py:12)" or "cell line 12"
 _CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+)\): (.*)")  # as IPython names cells
-MOST_FRAC = 0.8  # descend into a frame with at least this share of its caller's time
+DESCEND_FRAC = 0.8  # descend into a frame with at least this share of its caller's time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class Frame:
 
     name: str
     frac: float  # 0-1
-    by: str  # "recorded" (with_stack) or "sampled"
+    source: str  # "recorded" (with_stack) or "sampled"
     samples: int | None = None  # number of samples behind a sampled share
 
 
-def frame_of(run: Run, spans: Spans) -> Frame | None:
+def deepest_frame(run: Run, spans: Spans) -> Frame | None:
     """Return the deepest frame that covers most of `spans`; None without recorded frames and samples."""
     if not spans.total_ns:
         return None
@@ -37,21 +37,23 @@ def frame_of(run: Run, spans: Spans) -> Frame | None:
 
 def _recorded(run: Run, spans: Spans) -> Frame | None:
     events = run.event_rows
-    rows = np.flatnonzero((events["kind"] == Kind.PYTHON) & (events["thread"] == run.main_thread))
+    rows = np.flatnonzero((events["kind"] == EventKind.PYTHON) & (events["thread"] == run.main_thread))
     start = events["start_ns"][rows]
     end = start + events["dur_ns"][rows]
     covered = covered_ns(spans, start, end) if len(rows) else start
     nonzero = covered > 0
     if not nonzero.any():
         return None
-    names, covered = events.words("name").where(rows[nonzero]), covered[nonzero]
+    names, covered = events.text("name").select(rows[nonzero]), covered[nonzero]
     start, end = start[nonzero], end[nonzero]
     code = _descend(names.codes, start, end, covered, spans.total_ns, names.vocabulary)
     if code is None:
         return None
     rows = names.codes == code
     return Frame(
-        name=_display_name(names.vocabulary[code]), frac=min(1.0, covered[rows].sum() / spans.total_ns), by="recorded"
+        name=_display_name(names.vocabulary[code]),
+        frac=min(1.0, covered[rows].sum() / spans.total_ns),
+        source="recorded",
     )
 
 
@@ -72,7 +74,7 @@ def _descend(
     longest = np.bincount(codes, weights=end - start, minlength=len(names))
     total = np.bincount(codes, weights=covered, minlength=len(names))
     for code in np.argsort(-longest, kind="stable"):  # a caller is never shorter than its callees
-        if total[code] >= MOST_FRAC * left_ns and not names[code].startswith(("<built-in", "nn.Module")):
+        if total[code] >= DESCEND_FRAC * left_ns and not names[code].startswith(("<built-in", "nn.Module")):
             deepest, left_ns = int(code), min(left_ns, int(total[code]))
     return deepest
 
@@ -82,20 +84,20 @@ def _sampled(run: Run, spans: Spans) -> Frame | None:
     samples: Rows = run.host_rows
     at = samples["at_ns"]
     inside = covered_ns(spans, at, at + 1) > 0
-    lines = [text for text in samples.words("frame").where(inside).to_list() if text is not None]
+    lines = [text for text in samples.text("frame").select(inside).to_list() if text is not None]
     if not lines:
         return None
     functions = Counter(_LINE.sub("", text) for text in lines)
     function, count = functions.most_common(1)[0]
     line_counts = Counter(text for text in lines if _LINE.sub("", text) == function)
-    return Frame(name=line_counts.most_common(1)[0][0], frac=count / len(lines), by="sampled", samples=len(lines))
+    return Frame(name=line_counts.most_common(1)[0][0], frac=count / len(lines), source="sampled", samples=len(lines))
 
 
 def library_call(run: Run, spans: Spans) -> str | None:
     """Return the library function called by the user's line in at least half of these samples, else None."""
     samples = run.host_rows
     at = samples["at_ns"]
-    calls = samples.words("called").where(covered_ns(spans, at, at + 1) > 0).to_list()
+    calls = samples.text("called").select(covered_ns(spans, at, at + 1) > 0).to_list()
     if not calls:
         return None
     name, count = Counter(calls).most_common(1)[0]

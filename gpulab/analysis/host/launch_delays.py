@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import Work, device_work
+from gpulab.analysis.events.device_work import DeviceWork, device_work
 from gpulab.columns import Column
 from gpulab.intervals import Ints
 from gpulab.rows import Array, Rows, Table
 from gpulab.run import Run
-from gpulab.tables import RUNTIME_KINDS, Kind
+from gpulab.tables import RUNTIME_KINDS, EventKind
 
 LAUNCHES = Table(
     "launches",
     (
         Column("event", "int32", "row number of the device work in the events table"),
         Column("call", "int32", "row number of the call that started it"),
-        Column("kind", "int8", "kind of work: a gpulab.tables.Kind", Kind),
+        Column("kind", "int8", "kind of work: a gpulab.tables.EventKind", EventKind),
         Column("delay_ns", "int64", "from the start of the call to the start of the work; < 0 only if clocks disagree"),
         Column(
             "after_call_ns", "int64", "from the end of the call to the start of the work; < 0: the work started before"
@@ -57,21 +57,21 @@ def launch_delays(run: Run, device: int | None = None) -> LaunchDelays | None:
     work = device_work(run, device)
     if not len(work):
         return None
-    call = calls_of(work)
+    call = launch_calls(work)
     linked = call >= 0
     return LaunchDelays(
-        rows=_rows(work.where(linked), call[linked]),
+        rows=_rows(work.select(linked), call[linked]),
         unlinked=int((~linked).sum()),
-        unlinked_kernels=int((work.is_kind(Kind.KERNEL, Kind.COLLECTIVE) & ~linked).sum()),
+        unlinked_kernels=int((work.kind_mask(EventKind.KERNEL, EventKind.COLLECTIVE) & ~linked).sum()),
     )
 
 
-def _rows(work: Work, call: Ints) -> Rows:
+def _rows(work: DeviceWork, call: Ints) -> Rows:
     start, call_ns = work.start_ns, work.events["start_ns"][call]
     delay = start - call_ns
     return LAUNCHES.rows(
         {
-            "event": work.event,
+            "event": work.event_rows,
             "call": call,
             "kind": work["kind"],
             "delay_ns": delay,
@@ -93,7 +93,7 @@ def _queued(device: Array, call_ns: Ints, start_ns: Ints) -> Ints:
     return queued
 
 
-def calls_of(work: Work) -> Ints:
+def launch_calls(work: DeviceWork) -> Ints:
     """Return, for each device op, the row of the call that started it; -1 if the trace has none."""
     kind, correlation, start = (work.events[column] for column in ("kind", "correlation", "start_ns"))
     calls = np.flatnonzero((kind >= min(RUNTIME_KINDS)) & (kind <= max(RUNTIME_KINDS)) & (correlation >= 0))
@@ -108,13 +108,15 @@ def calls_of(work: Work) -> Ints:
     repeated = np.append(call_ids[1:] == call_ids[:-1], False)
     ambiguous = np.flatnonzero(linked & repeated[first])
     if len(ambiguous):
-        launch_call[ambiguous] = _last_started(calls, Work(work.events, work.event[ambiguous]), launch_call[ambiguous])
+        launch_call[ambiguous] = _last_started(
+            calls, DeviceWork(work.events, work.event_rows[ambiguous]), launch_call[ambiguous]
+        )
     return launch_call
 
 
-def _last_started(calls: Ints, work: Work, otherwise: Ints) -> Ints:
+def _last_started(calls: Ints, work: DeviceWork, otherwise: Ints) -> Ints:
     """Return, for each device op, the last call of its correlation that started before it, else `otherwise`."""
-    row = np.append(calls, work.event)
+    row = np.append(calls, work.event_rows)
     ids, starts = work.events["correlation"][row], work.events["start_ns"][row]
     is_work = np.arange(len(row)) >= len(calls)
     # Sort calls and work together, calls first at equal times, and carry each call forward to the work after it.

@@ -12,11 +12,11 @@ from gpulab.analysis.steps.ledger import SMALL_OP_NS, Ledger, main_device
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launching:
+class LaunchStats:
     """Kernels (or operators on a CPU) of the interior steps: number and duration."""
 
     unit: str  # "kernel" or "operator", by device
@@ -25,44 +25,44 @@ class Launching:
     median_ns: int  # median duration of one
     small_frac: float  # share shorter than 10 us
     call_ns: int | None  # median length of a launch call; None on the CPU
-    graphs: bool  # CUDA graphs are launched: many kernels per call
+    uses_cuda_graphs: bool  # CUDA graphs are launched: many kernels per call
 
 
-def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
+def launch_stats(run: Run, steps: Steps, ledger: Ledger) -> LaunchStats | None:
     """Compute the launch statistics of the interior steps; None if nothing was launched."""
     durations_ns = _kernels(run, steps) if ledger.device == "gpu" else _operators(run, steps)
     if not len(durations_ns):
         return None
-    calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), steps)
+    calls = rows_in_interior(run.event_rows.of_kind(EventKind.LAUNCH), steps)
     graphs = calls.matching(lambda name: "GraphLaunch" in name)
-    return Launching(
+    return LaunchStats(
         unit="kernel" if ledger.device == "gpu" else "operator",
         count=len(durations_ns),
         per_step=round(len(durations_ns) / int(steps.interior.sum())),
         median_ns=int(np.median(durations_ns)),
         small_frac=float((durations_ns < SMALL_OP_NS).mean()),
         call_ns=int(np.median(calls["dur_ns"])) if len(calls) else None,
-        graphs=bool(graphs.any()),
+        uses_cuda_graphs=bool(graphs.any()),
     )
 
 
-def in_interior(rows: Rows, steps: Steps) -> Rows:
+def rows_in_interior(rows: Rows, steps: Steps) -> Rows:
     """Return the rows that start in an interior step."""
-    return rows.where(steps.in_interior(rows["start_ns"]))
+    return rows.select(steps.interior_mask(rows["start_ns"]))
 
 
 def _kernels(run: Run, steps: Steps) -> Ints:
     """Return the duration of each kernel of the main device."""
-    kernels = run.event_rows.of_kind(Kind.KERNEL)
-    return in_interior(kernels.where(kernels["device"] == main_device(run)), steps)["dur_ns"]
+    kernels = run.event_rows.of_kind(EventKind.KERNEL)
+    return rows_in_interior(kernels.select(kernels["device"] == main_device(run)), steps)["dur_ns"]
 
 
 def _operators(run: Run, steps: Steps) -> Ints:
     """Return the self time of each operator of the main thread outside the DataLoader."""
-    host = run.event_rows.where(run.event_rows["thread"] == run.main_thread)
-    ops = in_interior(host.of_kind(Kind.OP), steps)
+    host = run.event_rows.select(run.event_rows["thread"] == run.main_thread)
+    ops = rows_in_interior(host.of_kind(EventKind.OP), steps)
     self_ns = innermost(ops).per_row_ns(len(ops))
-    loader = host.of_kind(Kind.LOADER)
+    loader = host.of_kind(EventKind.LOADER)
     starts = np.sort(loader["start_ns"])
     ends = np.sort(loader["start_ns"] + loader["dur_ns"])
     started = np.searchsorted(starts, ops["start_ns"], side="right")

@@ -11,21 +11,21 @@ from gpulab.run import Run
 
 SCARCE_FRAC = 0.85  # load of all cores from which programs slow each other down
 DELAYED_FRAC = 0.05  # share of the time without a core that counts as disturbed
-CROWDED = 0.2  # other programs that use this many cores make steps longer; an idle machine uses up to 0.1
+DISTURBING_CORES = 0.2  # other programs that use this many cores make steps longer; an idle machine uses up to 0.1
 
 Floats = NDArray[np.float64]
 
 
-def other_cores(run: Run, steps: Steps, mask: Mask) -> float | None:
+def cores_used_by_others(run: Run, steps: Steps, mask: Mask) -> float | None:
     """Return how many cores other programs used in these steps while no core was free; None if unknown."""
-    cores = crowding(run, steps)
+    cores = cores_used_by_others_per_step(run, steps)
     durations_ns = steps.dur_ns[mask]
     return (
         float(np.average(cores[mask], weights=durations_ns)) if cores is not None and durations_ns.sum() > 0 else None
     )
 
 
-def crowding(run: Run, steps: Steps) -> Floats | None:
+def cores_used_by_others_per_step(run: Run, steps: Steps) -> Floats | None:
     """Return, for each step, how many cores other programs used while no core was free; None if unknown."""
     samples, cores = run.host_rows, _cores(run)
     load = samples["cpu_frac"][1:]
@@ -52,10 +52,10 @@ def crowding(run: Run, steps: Steps) -> Floats | None:
     )
 
 
-def calm(run: Run, steps: Steps) -> Mask:
+def undisturbed_steps(run: Run, steps: Steps) -> Mask:
     """Return a mask of the steps undisturbed by other programs; all steps if unknown."""
-    cores = crowding(run, steps)
-    return np.ones(len(steps), bool) if cores is None else np.asarray(cores <= CROWDED, bool)
+    cores = cores_used_by_others_per_step(run, steps)
+    return np.ones(len(steps), bool) if cores is None else np.asarray(cores <= DISTURBING_CORES, bool)
 
 
 def _cumulative_at(cumulative_s: Floats, at_ns: Ints, time_ns: Ints) -> Floats:

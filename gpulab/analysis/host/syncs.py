@@ -12,32 +12,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import direction
+from gpulab.analysis.copies.table import copy_direction
 from gpulab.analysis.events.nesting import outermost
-from gpulab.analysis.host.launches import in_interior
+from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.steps.detection import Mask, Steps
-from gpulab.analysis.steps.ledger import DISPATCHING, Ledger
-from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, merged, nothing, union
-from gpulab.rows import Array, Rows, Words
+from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger
+from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, union, union_of
+from gpulab.rows import Array, Rows, TextColumn
 from gpulab.run import Run
-from gpulab.tables import RUNTIME_KINDS, Kind
+from gpulab.tables import RUNTIME_KINDS, EventKind
 
-VALUES = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
+VALUE_OPS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
 # Operators with data-dependent output sizes: the host must know the size before it can continue.
-SHAPES = (
+DATA_DEPENDENT_OPS = (
     *("aten::nonzero", "aten::nonzero_numpy", "aten::where", "aten::masked_select", "aten::index", "aten::index_put_"),
     *("aten::unique_consecutive", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique"),
     *("aten::bincount", "aten::repeat_interleave"),
 )
-MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_pin_memory")
+COPY_OPS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_pin_memory")
 REACH_NS = 1_000_000  # idle time that starts later after the wait has another cause
 QUEUED_NS = 30_000  # a few small kernels; with less work than this, the queue was empty
 RETURN_NS = 2_000  # the clocks of host and device agree to about a microsecond
-FILLING = ("sync", "copy_call", *DISPATCHING)  # idle parts in which the host prepares the next work
+REFILL_PARTS = ("sync", "copy_call", *DISPATCH_KEYS)  # idle parts in which the host prepares the next work
 
 
 @dataclass(frozen=True, kw_only=True)
-class Syncs:
+class HostWaits:
     """Host waits for the device in interior steps, per typical step."""
 
     count: int
@@ -49,11 +49,11 @@ class Syncs:
     spans: Spans  # the time of the cost, over all interior steps
 
 
-def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
+def host_waits(run: Run, steps: Steps, ledger: Ledger) -> HostWaits | None:
     """Compute the cost of host waits for the device in interior steps; None if there were none."""
-    calls = in_interior(run.event_rows.of_kind(Kind.SYNC, Kind.COPY_CALL), steps)
+    calls = rows_in_interior(run.event_rows.of_kind(EventKind.SYNC, EventKind.COPY_CALL), steps)
     ops = _waiting_operators(run)
-    operator = holders(ops, calls)
+    operator = containing_operators(ops, calls)
     calls, operator = _waiting_calls(run, calls, operator)
     if not len(calls):
         return None
@@ -62,16 +62,16 @@ def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
     end = np.zeros(len(first), np.int64)
     np.minimum.at(start, wait_of_call, calls["start_ns"])
     np.maximum.at(end, wait_of_call, calls["start_ns"] + calls["dur_ns"])
-    inside, refill = waiting_cost(ledger, start, end)
-    reads = copied(run, "DtoH")
-    reads = reads.where(np.isin(reads["correlation"], calls["correlation"][calls["correlation"] >= 0]))
+    inside, refill = wait_cost_spans(ledger, start, end)
+    reads = copies_in_direction(run, "DtoH")
+    reads = reads.select(np.isin(reads["correlation"], calls["correlation"][calls["correlation"] >= 0]))
     reading = intersect(ledger.spans["copies"], reads.spans())
-    spans = merged(inside, refill, reading)
+    spans = union_of(inside, refill, reading)
     step_count = int(steps.interior.sum())
     op_names = np.append(ops["name"], -1)[operator[first]]  # calls use the same vocabulary
     codes = np.where(operator[first] >= 0, op_names, calls["name"][first])
-    names = Words(codes, calls.words("name").vocabulary).to_list()
-    return Syncs(
+    names = TextColumn(codes, calls.text("name").vocabulary).to_list()
+    return HostWaits(
         count=max(1, round(len(first) / step_count)),
         by_op=_ranked(names, covered_ns(spans, start, end + REACH_NS), step_count),
         blocked_ns=steps.typical_covered_ns(union(start, end)),
@@ -82,17 +82,17 @@ def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
     )
 
 
-def waiting_cost(ledger: Ledger, start_ns: Ints, end_ns: Ints) -> tuple[Spans, Spans]:
+def wait_cost_spans(ledger: Ledger, start_ns: Ints, end_ns: Ints) -> tuple[Spans, Spans]:
     """Return the idle time of the device inside waits, and after them until the queue is refilled.
 
     Other host activity, such as data loading, has its own ledger part and is not counted. A wait with an almost empty
     queue costs nothing afterwards: the device was waiting for the host anyway.
     """
-    idle = merged(*(ledger.spans[key] for key in FILLING))
+    idle = union_of(*(ledger.spans[key] for key in REFILL_PARTS))
     inside = intersect(idle, union(start_ns, end_ns))
-    busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
+    busy = union_of(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
     if not len(busy.start_ns):
-        return inside, nothing()
+        return inside, no_spans()
     gap = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # time after the last work does not count
     ends = end_ns[covered_ns(busy, start_ns, end_ns) >= QUEUED_NS]
     index = np.searchsorted(gap.end_ns, ends, side="right")
@@ -102,7 +102,7 @@ def waiting_cost(ledger: Ledger, start_ns: Ints, end_ns: Ints) -> tuple[Spans, S
     return inside, intersect(idle, union(starts, gap.end_ns[index][near]))
 
 
-def holders(ops: Rows, calls: Rows) -> Ints:
+def containing_operators(ops: Rows, calls: Rows) -> Ints:
     """Return, for each call, the index in `ops` of the operator that contains it; -1 if none. `ops` must not nest."""
     operators = np.full(len(calls), -1, np.int64)
     for thread in np.unique(calls["thread"]).tolist():
@@ -119,15 +119,15 @@ def holders(ops: Rows, calls: Rows) -> Ints:
     return operators
 
 
-def copied(run: Run, way: str) -> Rows:
+def copies_in_direction(run: Run, direction: str) -> Rows:
     """Return the copies in this direction, such as "HtoD"."""
-    copies = run.event_rows.of_kind(Kind.MEMCPY)
-    names, codes = copies.words("name"), np.unique(copies["name"])
-    selected = [code for code in codes.tolist() if code >= 0 and direction(names.vocabulary[code]) == way]
-    return copies.where(np.isin(copies["name"], selected))
+    copies = run.event_rows.of_kind(EventKind.MEMCPY)
+    names, codes = copies.text("name"), np.unique(copies["name"])
+    selected = [code for code in codes.tolist() if code >= 0 and copy_direction(names.vocabulary[code]) == direction]
+    return copies.select(np.isin(copies["name"], selected))
 
 
-def holds_call(run: Run, rows: Rows) -> Mask:
+def contains_runtime_call(run: Run, rows: Rows) -> Mask:
     """Return a mask of the operators that contain a runtime call. The others ran on the CPU."""
     events = run.event_rows
     runtime = (events["kind"] >= min(RUNTIME_KINDS)) & (events["kind"] <= max(RUNTIME_KINDS))
@@ -143,9 +143,9 @@ def holds_call(run: Run, rows: Rows) -> Mask:
 def _waiting_operators(run: Run) -> Rows:
     """Return the outermost operators that may wait for the device."""
     events = run.event_rows
-    names = {*VALUES, *SHAPES, *MOVES}
-    ops = events.where(np.flatnonzero(events.matching(names.__contains__) & (events["kind"] == Kind.OP)))
-    return ops.where(outermost(ops))
+    names = {*VALUE_OPS, *DATA_DEPENDENT_OPS, *COPY_OPS}
+    ops = events.select(np.flatnonzero(events.matching(names.__contains__) & (events["kind"] == EventKind.OP)))
+    return ops.select(outermost(ops))
 
 
 def _waiting_calls(run: Run, calls: Rows, operator: Ints) -> tuple[Rows, Ints]:
@@ -154,23 +154,29 @@ def _waiting_calls(run: Run, calls: Rows, operator: Ints) -> tuple[Rows, Ints]:
     Excluded are calls for H2D copies, D2H copies that return before the data has arrived, and synchronisations before
     the first or after the last launch, which belong to the profiler.
     """
-    sync = calls["kind"] == Kind.SYNC
-    writes = np.isin(calls["correlation"], copied(run, "HtoD")["correlation"]) & (calls["correlation"] >= 0) & ~sync
+    sync = calls["kind"] == EventKind.SYNC
+    writes = (
+        np.isin(calls["correlation"], copies_in_direction(run, "HtoD")["correlation"])
+        & (calls["correlation"] >= 0)
+        & ~sync
+    )
     of_writes = np.isin(operator, operator[writes & (operator >= 0)])
     waits = (sync | _blocking_reads(run, calls)) & ~writes & ~of_writes
     waits &= np.isin(calls["thread"], _launching_threads(run)) & ~_at_the_edge(run, calls, operator)
-    return calls.where(waits), operator[waits]
+    return calls.select(waits), operator[waits]
 
 
 def _blocking_reads(run: Run, calls: Rows) -> Array:
     """Return a mask of the copy calls that return only after their D2H copy has ended."""
-    copies = copied(run, "DtoH")
+    copies = copies_in_direction(run, "DtoH")
     order = np.argsort(copies["correlation"], kind="stable")
     copy_ids, ends = copies["correlation"][order], (copies["start_ns"] + copies["dur_ns"])[order]
     if not len(copy_ids):
         return np.zeros(len(calls), bool)
     index = np.minimum(np.searchsorted(copy_ids, calls["correlation"]), len(copy_ids) - 1)
-    linked = (copy_ids[index] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == Kind.COPY_CALL)
+    linked = (
+        (copy_ids[index] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == EventKind.COPY_CALL)
+    )
     blocked: Array = linked & (calls["start_ns"] + calls["dur_ns"] + RETURN_NS >= ends[index])
     return blocked
 
@@ -178,15 +184,15 @@ def _blocking_reads(run: Run, calls: Rows) -> Array:
 def _launching_threads(run: Run) -> Ints:
     """Return the threads that launch work. Only their waits delay the device, not those of a watchdog thread."""
     events = run.event_rows
-    calls = np.flatnonzero((events["kind"] == Kind.LAUNCH) | (events["kind"] == Kind.COPY_CALL))
+    calls = np.flatnonzero((events["kind"] == EventKind.LAUNCH) | (events["kind"] == EventKind.COPY_CALL))
     return np.union1d(np.unique(events["thread"][calls]), [run.main_thread])
 
 
 def _at_the_edge(run: Run, calls: Rows, operator: Ints) -> Array:
     """Return a mask of the synchronisations outside any operator, before the first or after the last launch."""
-    alone: Array = (calls["kind"] == Kind.SYNC) & (operator < 0)
+    alone: Array = (calls["kind"] == EventKind.SYNC) & (operator < 0)
     kind = run.event_rows["kind"]
-    launch_ns = run.event_rows["start_ns"][np.flatnonzero((kind == Kind.LAUNCH) | (kind == Kind.COPY_CALL))]
+    launch_ns = run.event_rows["start_ns"][np.flatnonzero((kind == EventKind.LAUNCH) | (kind == EventKind.COPY_CALL))]
     if not len(launch_ns):
         return alone
     outside: Array = (calls["start_ns"] < launch_ns.min()) | (calls["start_ns"] > launch_ns.max())

@@ -9,13 +9,13 @@ import numpy as np
 
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Coverage, Spans, covered_ns, merged, subtract, union
+from gpulab.intervals import Coverage, Spans, covered_ns, subtract, union, union_of
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind, MarkKind
+from gpulab.tables import EventKind, MarkKind
 
-LEAST_NS = 300_000_000  # three samples; over less time the CPU time of a few steps is random
-UNFAIR = 2.0
+MIN_SAMPLED_NS = 300_000_000  # three samples; over less time the CPU time of a few steps is random
+UNFAIR_RATIO = 2.0
 FULL_FRAC = 0.9  # load of all cores from which a thread may have waited for a core
 COMPUTES_FRAC = 0.3  # a fetch with a smaller share of CPU time waits for storage, not for the GIL
 # Assumed wait for a core after a preemption, if the system does not measure it: one time slice of another thread, or
@@ -24,48 +24,48 @@ SLICE_S, LONG_SLICE_S = 0.004, 0.015
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threads:
+class CpuUse:
     """CPU use as shares of the time of the loop, 0-1. None: unknown."""
 
     main_frac: float  # CPU time of the recorded thread
-    waits_frac: float  # waits of the recorded thread with a known reason: a batch, the device, the backward thread
-    fetch_waits_frac: float  # part of waits_frac: for batches that it loads itself with a notable share of CPU time
+    wait_frac: float  # waits of the recorded thread with a known reason: a batch, the device, the backward thread
+    fetch_wait_frac: float  # part of waits_frac: for batches that it loads itself with a notable share of CPU time
     others_frac: float | None  # CPU time of other Python threads, as a share of one core
     cores_frac: float | None  # load of all cores, all programs
     off_core_frac: float  # the recorded thread was runnable but had no core; estimated from preemptions if not measured
-    off_core_most_frac: float  # upper bound of off_core_frac
-    others_at: str | None  # the most frequent line of the other threads
-    off_core_told: bool = False  # off_core_frac was measured by the system
+    off_core_max_frac: float  # upper bound of off_core_frac
+    others_line: str | None  # the most frequent line of the other threads
+    off_core_measured: bool = False  # off_core_frac was measured by the system
 
-    def may_lack_a_core(self, share: float) -> bool:
+    def may_wait_for_core(self, share: float) -> bool:
         """Whether waiting for a core may explain half or more of this share of the time."""
-        if self.off_core_told:
+        if self.off_core_measured:
             return self.off_core_frac >= share / 2
-        return (self.cores_frac or 0) >= FULL_FRAC and 1 - self.main_frac - self.waits_frac >= share / 2
+        return (self.cores_frac or 0) >= FULL_FRAC and 1 - self.main_frac - self.wait_frac >= share / 2
 
     @property
-    def surely_absent_frac(self) -> float:
+    def absent_min_frac(self) -> float:
         """Lower bound of absent_frac, with the longest possible waits for a core."""
-        return max(0.0, 1 - self.main_frac - self.waits_frac - self.off_core_most_frac)
+        return max(0.0, 1 - self.main_frac - self.wait_frac - self.off_core_max_frac)
 
     @property
-    def held_frac(self) -> float:
+    def gil_wait_frac(self) -> float:
         """Share of the time in which the recorded thread may wait for the GIL: absent_frac, or more if others compute.
 
         Threads that compete for cores get equal shares. If the other threads get at least UNFAIR times as much CPU time
         as this one, a missing core is not the reason why it does not run.
         """
-        if (self.others_frac or 0.0) >= UNFAIR * max(self.main_frac, 0.05):
-            return max(0.0, 1 - self.main_frac - self.waits_frac)
+        if (self.others_frac or 0.0) >= UNFAIR_RATIO * max(self.main_frac, 0.05):
+            return max(0.0, 1 - self.main_frac - self.wait_frac)
         return self.absent_frac
 
     @property
     def absent_frac(self) -> float:
         """The thread neither computed nor waited for a known reason or for a core."""
-        return max(0.0, 1 - self.main_frac - self.waits_frac - self.off_core_frac)
+        return max(0.0, 1 - self.main_frac - self.wait_frac - self.off_core_frac)
 
 
-def threads(run: Run, steps: Steps, ledger: Ledger) -> Threads | None:
+def thread_cpu_use(run: Run, steps: Steps, ledger: Ledger) -> CpuUse | None:
     """Compute the CPU use during the warm steps; None if the CPU time of the recorded thread is unknown."""
     samples = run.host_rows
     first, last = _sample_pairs(run, steps)
@@ -73,23 +73,23 @@ def threads(run: Run, steps: Steps, ledger: Ledger) -> Threads | None:
     measured = ~np.isnan(main_cpu_s)
     at = samples["at_ns"]
     wall_s = float((at[last] - at[first])[measured].sum() / 1e9)
-    if wall_s * 1e9 < LEAST_NS:
+    if wall_s * 1e9 < MIN_SAMPLED_NS:
         return None
     first, last = first[measured], last[measured]
     others_cpu_s = _increase(samples["others_cpu_s"], first, last)
     load = samples["cpu_frac"][last]
     off_core = _off_core(samples, first, last, wall_s)
     fetch_ns, own_fetch_ns = _fetches(run, union(at[first], at[last]))
-    return Threads(
+    return CpuUse(
         main_frac=min(1.0, float(main_cpu_s[measured].sum()) / wall_s),
-        waits_frac=min(1.0, fetch_ns / 1e9 / wall_s + _device_waits(run, steps)),
-        fetch_waits_frac=min(1.0, own_fetch_ns / 1e9 / wall_s),
+        wait_frac=min(1.0, fetch_ns / 1e9 / wall_s + _device_waits(run, steps)),
+        fetch_wait_frac=min(1.0, own_fetch_ns / 1e9 / wall_s),
         others_frac=None if np.isnan(others_cpu_s).all() else max(0.0, float(np.nansum(others_cpu_s)) / wall_s),
         cores_frac=None if np.isnan(load).all() else float(np.nanmedian(load)),
         off_core_frac=off_core[0],
-        off_core_most_frac=off_core[1],
-        off_core_told=not np.isnan(samples["main_delayed_s"][last]).all(),
-        others_at=_most_frequent(samples.words("others_frame").where(last).to_list()),
+        off_core_max_frac=off_core[1],
+        off_core_measured=not np.isnan(samples["main_delayed_s"][last]).all(),
+        others_line=_most_frequent(samples.text("others_frame").select(last).to_list()),
     )
 
 
@@ -97,14 +97,14 @@ def _sample_pairs(run: Run, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of adjacent samples between which only warm steps ran."""
     at = run.host_rows["at_ns"]
     none = np.empty(0, np.intp)
-    warm = steps.plain | steps.interior
+    warm = steps.unprofiled | steps.interior
     if len(at) < 2 or not warm.any():
         return none, none
     # Time between two passes over the data is also time of the user's loop.
     loop = Spans(steps.start_ns[warm].min(keepdims=True), steps.end_ns[warm].max(keepdims=True))
     pauses = np.array(run.recording.pauses_ns, np.int64).reshape(-1, 2)
     steps_time = Coverage.of(subtract(loop, union(pauses[:, 0], pauses[:, 1])))
-    only_steps = steps_time.within(at[:-1], at[1:]) == at[1:] - at[:-1]
+    only_steps = steps_time.covered_ns(at[:-1], at[1:]) == at[1:] - at[:-1]
     first = np.flatnonzero(only_steps)
     return first, first + 1
 
@@ -130,7 +130,7 @@ def _increase(counter: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.nd
 def _fetches(run: Run, window: Spans) -> tuple[int, int]:
     """Return the time in DataLoader.__next__ without CPU use, and the part in compute-heavy loaders without workers."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    calls = calls.where(covered_ns(window, calls["start_ns"], calls["start_ns"] + 1) > 0)
+    calls = calls.select(covered_ns(window, calls["start_ns"], calls["start_ns"] + 1) > 0)
     if not len(calls):
         return 0, 0
     fetch_ns, cpu_ns = calls["end_ns"] - calls["start_ns"], calls["thread_cpu_ns"]
@@ -154,12 +154,12 @@ def _delegated_time(run: Run) -> Spans:
     """Return the time in which the recorded thread was in a call that may wait, or another thread ran operators."""
     events = run.event_rows
     of_main = events["thread"] == run.main_thread
-    waits = _spans_of(events, of_main, Kind.SYNC, Kind.COPY_CALL)
-    of_others = _spans_of(events, ~of_main & (events["thread"] >= 0), Kind.OP, Kind.LAUNCH)
-    return merged(waits, subtract(of_others, _spans_of(events, of_main, Kind.OP)))
+    waits = _spans_of(events, of_main, EventKind.SYNC, EventKind.COPY_CALL)
+    of_others = _spans_of(events, ~of_main & (events["thread"] >= 0), EventKind.OP, EventKind.LAUNCH)
+    return union_of(waits, subtract(of_others, _spans_of(events, of_main, EventKind.OP)))
 
 
-def _spans_of(events: Rows, mask: Mask, *kinds: Kind) -> Spans:
+def _spans_of(events: Rows, mask: Mask, *kinds: EventKind) -> Spans:
     kind = events["kind"]
     index = np.flatnonzero(mask & np.logical_or.reduce([kind == each for each in kinds]))
     start = events["start_ns"][index]

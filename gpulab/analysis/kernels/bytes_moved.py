@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.kernels.flops import Inputs, Shape, product
+from gpulab.analysis.kernels.flops import Inputs, Shape, matrix_product
 
 # Operators with `out=`: number of arguments before it, and maximum number of tensors before it.
 _BEFORE_OUT = {
@@ -33,7 +33,7 @@ _PARTS = ("index_", "scatter", "put_", "masked_scatter")
 _FUSED = {"_fused_adam_": (4, 5), "_fused_adamw_": (4, 5), "_fused_sgd_": (2, 3), "_fused_adagrad_": (3, 3)}
 
 
-def moved_bytes(op: str, op_inputs: Inputs) -> float | None:
+def min_bytes_moved(op: str, op_inputs: Inputs) -> float | None:
     """Return the minimum bytes read and written, each element once; None if types are unknown.
 
     An in-place operator reads and writes its tensor. An `out=` tensor is only written.
@@ -44,7 +44,7 @@ def moved_bytes(op: str, op_inputs: Inputs) -> float | None:
         return None
     if name in _WRITTEN_ONLY or _has_out_argument(name, op_inputs):
         return float(input_bytes)
-    if (matrix := product(op, op_inputs)) is not None:
+    if (matrix := matrix_product(op, op_inputs)) is not None:
         return float(input_bytes + matrix.times * matrix.rows * matrix.columns * element_bytes)
     return float(input_bytes + _written(name, op_inputs, input_bytes, element_bytes))
 

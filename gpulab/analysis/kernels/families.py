@@ -32,13 +32,13 @@ def is_compiled(name: str) -> bool:
 
 
 @cache
-def is_optimizer(name: str) -> bool:
+def is_optimizer_kernel(name: str) -> bool:
     """Whether it is an optimizer kernel that updates many tensors at once."""
     return bool(_OPTIMIZER.search(name.lower()))
 
 
 @cache
-def is_pointwise(name: str) -> bool:
+def is_elementwise(name: str) -> bool:
     """Whether it reads each element once, computes little and writes it: a compiler can fuse such kernels."""
     lower = name.lower()
     if _COMPILED.search(lower) or _OPTIMIZER.search(lower) or _LAYOUT.search(lower) or _SCATTERED.search(lower):
@@ -49,17 +49,17 @@ def is_pointwise(name: str) -> bool:
 @cache
 def is_softmax(name: str) -> bool:
     """Whether it is a softmax, without the log_softmax of a loss."""
-    return is_pointwise(name) and bool(_SOFTMAX.search(name.lower()))
+    return is_elementwise(name) and bool(_SOFTMAX.search(name.lower()))
 
 
 @cache
-def is_layout(name: str) -> bool:
+def is_layout_conversion(name: str) -> bool:
     """Whether it converts between NCHW and NHWC."""
     return bool(_LAYOUT.search(name.lower()))
 
 
 @cache
-def is_scattered(name: str) -> bool:
+def is_gather_scatter(name: str) -> bool:
     """Whether it is a gather or scatter kernel: it reads or writes elements given by an index."""
     lower = name.lower()
     return bool(_SCATTERED.search(lower)) and not is_matrix(lower) and not _COMPILED.search(lower)

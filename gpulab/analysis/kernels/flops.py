@@ -91,7 +91,7 @@ class Product(NamedTuple):
 
 
 @lru_cache(maxsize=100_000)
-def inputs(shapes: str | None, dtypes: str | None) -> Inputs:
+def parse_inputs(shapes: str | None, dtypes: str | None) -> Inputs:
     """Parse recorded inputs: '[[64, 3], []]' and '["float", "Scalar"]'. Invalid entries count as no tensor."""
     try:
         sizes, dtype_names = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
@@ -108,7 +108,7 @@ def _shape(sizes: object) -> Shape:
     return ()
 
 
-def product(op: str, op_inputs: Inputs) -> Product | None:
+def matrix_product(op: str, op_inputs: Inputs) -> Product | None:
     """Return the matrix product that an operator computes; None for other operators."""
     first = _PRODUCTS.get(op)
     if first is None or len(op_inputs.shapes) < first + 2:
@@ -126,7 +126,7 @@ def flops(op: str, op_inputs: Inputs) -> float | None:
 
     Attention is counted without a causal mask; with one it needs half of that.
     """
-    if (matrix := product(op, op_inputs)) is not None:
+    if (matrix := matrix_product(op, op_inputs)) is not None:
         return 2.0 * math.prod(matrix)
     if op in _BACKWARD and len(op_inputs.shapes) > 2:
         grad, image, weight = (op_inputs.shapes[dimension] for dimension in _BACKWARD[op])
@@ -142,7 +142,7 @@ def flops(op: str, op_inputs: Inputs) -> float | None:
     return None
 
 
-def least_flops(op: str, op_inputs: Inputs) -> float | None:
+def min_flops(op: str, op_inputs: Inputs) -> float | None:
     """Return a lower bound of the FLOPs for any algorithm; None if the sizes are unknown.
 
     Winograd and FFT algorithms multiply less often than the definition of a convolution, but at least once per channel
@@ -150,7 +150,7 @@ def least_flops(op: str, op_inputs: Inputs) -> float | None:
     needed. Attention may skip masked parts, and may keep results that backward would recompute.
     """
     direct = flops(op, op_inputs)
-    if direct is None or product(op, op_inputs) is not None:
+    if direct is None or matrix_product(op, op_inputs) is not None:
         return direct
     if op in _BACKWARD:
         return direct / 2 / max(1, math.prod(op_inputs.shapes[2][2:]))

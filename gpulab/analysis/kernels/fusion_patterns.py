@@ -9,7 +9,7 @@ from enum import Enum
 from gpulab.intervals import Ints
 
 
-class Formula(Enum):
+class FusedFunction(Enum):
     """A function for which PyTorch has a fused operator, by its common name."""
 
     ATTENTION = "attention"
@@ -52,12 +52,12 @@ _NOT_ELEMENTWISE = re.compile(
 )
 
 
-def parts_of(vocabulary: Sequence[str], codes: Ints) -> dict[int, frozenset[str]]:
+def operations_by_code(vocabulary: Sequence[str], codes: Ints) -> dict[int, frozenset[str]]:
     """Return the operations of the events with these names; empty for names that are not elementwise."""
-    return {code: words(vocabulary[code]) for code in codes.tolist() if code >= 0}
+    return {code: operations_of_name(vocabulary[code]) for code in codes.tolist() if code >= 0}
 
 
-def words(name: str) -> frozenset[str]:
+def operations_of_name(name: str) -> frozenset[str]:
     """Return the operations in the name of an operator or kernel, as keys of _OPERATIONS."""
     lower = name.lower()
     if _NOT_ELEMENTWISE.search(lower):
@@ -65,18 +65,18 @@ def words(name: str) -> frozenset[str]:
     return frozenset(word for word, pattern in _PATTERNS.items() if pattern.search(lower))
 
 
-def formula(parts: Sequence[frozenset[str]], *, attention: bool) -> Formula | None:
+def recognise_function(parts: Sequence[frozenset[str]], *, attention: bool) -> FusedFunction | None:
     """Return the function that a chain of these parts computes; None if unknown."""
     operations = frozenset().union(*parts)
     if attention:
-        return Formula.ATTENTION
+        return FusedFunction.ATTENTION
     if "root" in operations and operations & {"mean", "variance"}:
         centred = "variance" in operations or "subtract" in operations
-        return Formula.LAYER_NORM if centred else Formula.RMS_NORM
+        return FusedFunction.LAYER_NORM if centred else FusedFunction.RMS_NORM
     if "erf" in operations:
-        return Formula.GELU
+        return FusedFunction.GELU
     if "tanh" in operations and "multiply" in operations:
-        return Formula.GELU_TANH
+        return FusedFunction.GELU_TANH
     if "exp" in operations and operations & {"sum", "divide"} and "log" not in operations:
-        return Formula.SOFTMAX
-    return Formula.SILU if "sigmoid" in operations and "multiply" in operations else None
+        return FusedFunction.SOFTMAX
+    return FusedFunction.SILU if "sigmoid" in operations and "multiply" in operations else None

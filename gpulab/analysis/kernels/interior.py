@@ -10,19 +10,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.events.device_work import Mask, Work
-from gpulab.analysis.events.enclosing_operator import holders
-from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.events.device_work import DeviceWork, Mask
+from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Ints, Spans, clip, covered_ns, intersect, subtract, union
 from gpulab.rows import Array
 from gpulab.run import Gpu, Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 
 @dataclass(frozen=True, eq=False)
-class Interior:
+class InteriorKernels:
     """Kernels that run in interior steps, in order of their start, without collectives.
 
     A kernel that started in the step before is included, because part of its time is in these steps. Spans are clipped
@@ -32,13 +32,13 @@ class Interior:
     run: Run
     steps: Steps
     gpu: Gpu | None  # the GPU they ran on; None if unknown
-    event: Ints  # row of each in the events table
+    event_rows: Ints  # row of each in the events table
 
     def __len__(self) -> int:
-        return len(self.event)
+        return len(self.event_rows)
 
     def __getitem__(self, column: str) -> Array:
-        return self.run.event_rows[column][self.event]
+        return self.run.event_rows[column][self.event_rows]
 
     @cached_property
     def start_ns(self) -> Ints:
@@ -51,14 +51,14 @@ class Interior:
         return self.start_ns + self["dur_ns"]
 
     @cached_property
-    def begun(self) -> Mask:
+    def started_inside(self) -> Mask:
         """Mask of the kernels that started in these steps. Use it for counts: each kernel counts in one step."""
         starts, ends = self.steps.interior_bounds_ns
         return np.asarray((self.start_ns >= starts.min()) & (self.start_ns < ends.max()), bool)
 
     def per_step(self, mask: Mask) -> float:
         """Return how many of these kernels start per step, on average."""
-        return int((mask & self.begun).sum()) / max(1, self.many)
+        return int((mask & self.started_inside).sum()) / max(1, self.step_count)
 
     @cached_property
     def code(self) -> NDArray[np.int32]:
@@ -73,19 +73,19 @@ class Interior:
 
     def name(self, code: int) -> str:
         """Return the name of a code."""
-        return self.run.event_rows.words("name").vocabulary[code]
+        return self.run.event_rows.text("name").vocabulary[code]
 
-    def answers(self, function: Callable[[str], int | None]) -> Ints:
+    def map_names(self, function: Callable[[str], int | None]) -> Ints:
         """Apply a function to the name of each kernel; -1 for None and for unnamed kernels."""
-        by_code = np.full(len(self.run.event_rows.words("name").vocabulary) + 1, -1, np.int64)
+        by_code = np.full(len(self.run.event_rows.text("name").vocabulary) + 1, -1, np.int64)
         for code in self.codes.tolist():
             value = function(self.name(code))
             by_code[code] = -1 if value is None else int(value)
         return by_code[self.code]
 
-    def which(self, predicate: Callable[[str], bool]) -> Mask:
+    def mask_names(self, predicate: Callable[[str], bool]) -> Mask:
         """Return a mask of the kernels whose name satisfies the predicate."""
-        return np.asarray(self.answers(predicate) == 1, bool)
+        return np.asarray(self.map_names(predicate) == 1, bool)
 
     @cached_property
     def window(self) -> Spans:
@@ -119,36 +119,36 @@ class Interior:
     @cached_property
     def call(self) -> Ints:
         """Event row of the call that launched each kernel; -1 if it is not in the trace."""
-        return calls_of(Work(self.run.event_rows, self.event))
+        return launch_calls(DeviceWork(self.run.event_rows, self.event_rows))
 
     @cached_property
     def op(self) -> Ints:
         """Event row of the innermost operator that launched each kernel; -1 if none or unknown."""
-        return holders(self.run.event_rows, self.call)
+        return enclosing_operators(self.run.event_rows, self.call)
 
     @property
-    def many(self) -> int:
+    def step_count(self) -> int:
         """Number of interior steps."""
         return int(self.steps.interior.sum())
 
-    def most(self, mask: Mask) -> tuple[str, int] | None:
+    def longest_name(self, mask: Mask) -> tuple[str, int] | None:
         """Return the name with most time among these kernels and its ns per step; None if there are none."""
         if not mask.any():
             return None
-        mask = mask & self.begun if (mask & self.begun).any() else mask
+        mask = mask & self.started_inside if (mask & self.started_inside).any() else mask
         total = np.bincount(self.code[mask] + 1, weights=self["dur_ns"][mask])
         code = int(total.argmax()) - 1
         name = self.name(code) if code >= 0 else "unnamed kernel"
-        return name, round(float(total.max()) / max(1, self.many))
+        return name, round(float(total.max()) / max(1, self.step_count))
 
 
-def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
+def interior_kernels(run: Run, steps: Steps, ledger: Ledger) -> InteriorKernels | None:
     """Return the kernels of the interior steps; None if there are none."""
     if ledger.device != "gpu":
         return None
     events = run.event_rows
     device = main_device(run)
-    kernel = np.flatnonzero(events["kind"] == Kind.KERNEL)
+    kernel = np.flatnonzero(events["kind"] == EventKind.KERNEL)
     kernel = kernel[np.maximum(events["device"][kernel], 0) == device]
     start = events["start_ns"][kernel]
     starts, ends = steps.interior_bounds_ns
@@ -160,10 +160,10 @@ def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
     if (start[1:] < start[:-1]).any():
         kernel = kernel[np.argsort(start, kind="stable")]
     gpu = next((each for each in run.machine.gpus if each.index == device), None)
-    return Interior(run, steps, gpu, kernel) if len(kernel) else None
+    return InteriorKernels(run, steps, gpu, kernel) if len(kernel) else None
 
 
-def short(name: str) -> str:
+def short_kernel_name(name: str) -> str:
     """Shorten a kernel name for display: drop templates, arguments and namespaces."""
     short_name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     short_name = short_name.partition("Kernel2<")[2] or short_name.partition("::Kernel<")[2] or short_name

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.enclosing_operator import holders
-from gpulab.analysis.events.groups import grouped
+from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.events.groups import group_by_code
 from gpulab.analysis.events.nesting import innermost
-from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Ints
 from gpulab.rows import Array
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 OTHER_SIZES = "other sizes"
 NOTABLE_COUNT_FRAC = 0.02  # relative change of count from which it is a change
 NOTABLE_NS_FRAC = 0.1  # relative change of time; CPU operators differ by 5 % from run to run
 NOTABLE_STEP_FRAC = 0.005  # minimum change of time, as a share of all work of a step
-MOST_SLACK = 0.5  # one more or less in every step is a change, however few steps there are
+MAX_SLACK = 0.5  # one more or less in every step is a change, however few steps there are
 
 Key = tuple[str, str]  # name; sizes or grid, "" if unknown
 Tally = Mapping[Key, tuple[float, float]]  # count and ns per step
@@ -56,13 +56,13 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matched:
+class WorkChanges:
     """All matches, largest difference first. Every kernel or operator of a step is in exactly one match."""
 
-    on: str  # "kernels" (including copies and memsets) or "operators" (by self time)
+    unit: str  # "kernels" (including copies and memsets) or "operators" (by self time)
     matches: tuple[Match, ...]
 
-    def of(self, status: str) -> tuple[Match, ...]:
+    def of_status(self, status: str) -> tuple[Match, ...]:
         """Return the matches of this status."""
         return tuple(each for each in self.matches if each.status == status)
 
@@ -80,20 +80,20 @@ class Matched:
 Recorded = tuple[Run, Steps, Ledger]
 
 
-def matched(before: Sequence[Recorded], after: Sequence[Recorded]) -> Matched | None:
+def match_work(before: Sequence[Recorded], after: Sequence[Recorded]) -> WorkChanges | None:
     """Match the work of both sides in interior steps; None if only one side ran on a GPU."""
     devices = {ledger.device for _, _, ledger in (*before, *after)}
     if len(devices) != 1 or not before or not after:
         return None
     step_counts = [sum(_step_count(steps, ledger) for _, steps, ledger in side) for side in (before, after)]
-    return paired(
+    return match_tallies(
         *(_mean([tally(*each) for each in side]) for side in (before, after)),
         on="kernels" if devices == {"gpu"} else "operators",
-        slack=min(MOST_SLACK, sum(1 / count for count in step_counts)),
+        slack=min(MAX_SLACK, sum(1 / count for count in step_counts)),
     )
 
 
-def paired(before: Tally, after: Tally, *, on: str = "kernels", slack: float = 0.0) -> Matched:
+def match_tallies(before: Tally, after: Tally, *, on: str = "kernels", slack: float = 0.0) -> WorkChanges:
     """Match two tallies.
 
     `slack`: count differences up to this are no change. Rare work falls into the interior steps or not by chance: one
@@ -113,14 +113,14 @@ def paired(before: Tally, after: Tally, *, on: str = "kernels", slack: float = 0
     step_ns = max(sum(ns for _, ns in side.values()) for side in (before, after)) if rows else 0.0
     matches = [_match(key, one, other, step_ns, slack) for key, one, other in rows]
     matches.sort(key=lambda match: (-abs(match.difference_ns), -match.before_ns, match.name, match.sizes))
-    return Matched(on=on, matches=tuple(matches))
+    return WorkChanges(unit=on, matches=tuple(matches))
 
 
 def tally(run: Run, steps: Steps, ledger: Ledger) -> Tally:
     """Return count and total time of each kernel or operator in a mean interior step."""
     name, sizes, durations_ns = _on_gpu(run, steps) if ledger.device == "gpu" else _on_cpu(run, steps)
-    names, details = (run.event_rows.words("name").vocabulary, _vocabulary(run))
-    groups = grouped((name.astype(np.int64) + 1) * (len(details) + 1) + sizes, durations_ns)
+    names, details = (run.event_rows.text("name").vocabulary, _vocabulary(run))
+    groups = group_by_code((name.astype(np.int64) + 1) * (len(details) + 1) + sizes, durations_ns)
     count = _step_count(steps, ledger)
     result: dict[Key, tuple[float, float]] = {}
     for code, occurrences, total in zip(
@@ -134,24 +134,24 @@ def tally(run: Run, steps: Steps, ledger: Ledger) -> Tally:
 
 def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     work = device_work(run, main_device(run))
-    call = calls_of(work)
+    call = launch_calls(work)
     launch_ns = np.where(call >= 0, run.event_rows["start_ns"][call], work.start_ns)
-    work = work.where(steps.by_host.in_interior(launch_ns))
-    op = holders(run.event_rows, calls_of(work))
-    sizes = _sizes(run, op) if len(run.shape_rows) else _grids(run, work.event)
+    work = work.select(steps.host_steps.interior_mask(launch_ns))
+    op = enclosing_operators(run.event_rows, launch_calls(work))
+    sizes = _sizes(run, op) if len(run.shape_rows) else _grids(run, work.event_rows)
     return work["name"], sizes, np.asarray(work["dur_ns"], np.int64)
 
 
 def _on_cpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
-    index = np.flatnonzero(run.event_rows["kind"] == Kind.OP)
-    index = index[steps.in_interior(run.event_rows["start_ns"][index])]
-    ops = run.event_rows.where(index)
+    index = np.flatnonzero(run.event_rows["kind"] == EventKind.OP)
+    index = index[steps.interior_mask(run.event_rows["start_ns"][index])]
+    ops = run.event_rows.select(index)
     return ops["name"], _sizes(run, index), innermost(ops).per_row_ns(len(ops))
 
 
 def _step_count(steps: Steps, ledger: Ledger) -> int:
     """Return the number of steps counted."""
-    counted = steps.by_host if ledger.device == "gpu" else steps
+    counted = steps.host_steps if ledger.device == "gpu" else steps
     return max(1, int(counted.interior.sum()))
 
 
@@ -163,7 +163,7 @@ def _sizes(run: Run, event: Ints) -> Ints:
 
 
 def _grids(run: Run, event: Ints) -> Ints:
-    grids = run.grid_rows.spread("grid", len(run.event_rows))[event]
+    grids = run.grid_rows.per_event("grid", len(run.event_rows))[event]
     return np.where(grids >= 0, np.searchsorted(_known_grids(run), grids) + 1, 0)
 
 
@@ -174,7 +174,7 @@ def _known_grids(run: Run) -> Ints:
 
 def _vocabulary(run: Run) -> tuple[str, ...]:
     if len(run.shape_rows):
-        return run.shape_rows.words("shapes").vocabulary
+        return run.shape_rows.text("shapes").vocabulary
     return tuple(f"{grid} blocks" for grid in _known_grids(run).tolist())
 
 

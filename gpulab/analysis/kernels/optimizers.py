@@ -7,46 +7,46 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.kernels.interior import Interior
+from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.analysis.kernels.interior import InteriorKernels
 from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 _STEP = "Optimizer.step#"
 _MULTI_TENSOR = ("multi_tensor_apply", "_foreach_", "_fused_", "fused")  # multi-tensor kernels or operators
 
 
 @dataclass(frozen=True, kw_only=True)
-class Updating:
+class OptimizerCost:
     """The optimizer step in the interior steps."""
 
     kind: str  # its class, as the trace names it: "AdamW"
     unit: str  # "kernel" or "operator"
-    pieces: int  # kernels or operators per typical step
-    whole: int  # those of them that update many tensors at once
+    count: int  # kernels or operators per typical step
+    multi_tensor: int  # those of them that update many tensors at once
     median_ns: int  # median duration of one
     host_ns: int  # time of the host inside the optimizer step, per typical step
     cost_ns: int  # time of the optimizer per typical step; on a GPU from its first kernel to its last
     spans: Spans
 
 
-def ranges(run: Run) -> Rows:
+def optimizer_steps(run: Run) -> Rows:
     """Return the events of optimizer.step() calls."""
     events = run.event_rows
     is_step = events.matching(lambda word: word.startswith(_STEP))
-    return events.where(np.flatnonzero(is_step & (events["kind"] == Kind.ANNOTATION)))
+    return events.select(np.flatnonzero(is_step & (events["kind"] == EventKind.ANNOTATION)))
 
 
-def within(events: Rows, rows: Ints, around: Rows) -> Mask:
+def mask_inside(events: Rows, rows: Ints, around: Rows) -> Mask:
     """Return a mask of the event rows that start inside one of the ranges on its thread; False for row -1."""
     inside = np.zeros(len(rows), bool)
     has_row = np.flatnonzero(rows >= 0)
     at, thread = events["start_ns"][rows[has_row]], events["thread"][rows[has_row]]
     for code in np.unique(around["thread"]).tolist():
-        spans = around.where(around["thread"] == code).spans()
+        spans = around.select(around["thread"] == code).spans()
         index = np.searchsorted(spans.start_ns, at, side="right") - 1
         contains = (index >= 0) & (thread == code)
         contains &= at < spans.end_ns[np.maximum(index, 0)] if len(spans.end_ns) else False
@@ -54,19 +54,19 @@ def within(events: Rows, rows: Ints, around: Rows) -> Mask:
     return inside
 
 
-def updating_on_gpu(kernels: Interior) -> Updating | None:
+def optimizer_cost_on_gpu(kernels: InteriorKernels) -> OptimizerCost | None:
     """Compute the cost of the optimizer on a GPU; None if no optimizer step was recorded or it launched nothing."""
-    calls = in_interior(ranges(kernels.run), kernels.steps)
+    calls = rows_in_interior(optimizer_steps(kernels.run), kernels.steps)
     if not len(calls):
         return None
-    of_optimizer = within(kernels.run.event_rows, kernels.call, calls)
+    of_optimizer = mask_inside(kernels.run.event_rows, kernels.call, calls)
     if not of_optimizer.any():
         return None
-    return Updating(
+    return OptimizerCost(
         kind=_kind(calls),
         unit="kernel",
-        pieces=round(kernels.per_step(of_optimizer)),
-        whole=round(kernels.per_step(of_optimizer & kernels.which(_updates_many))),
+        count=round(kernels.per_step(of_optimizer)),
+        multi_tensor=round(kernels.per_step(of_optimizer & kernels.mask_names(_updates_many))),
         median_ns=int(np.median(kernels["dur_ns"][of_optimizer])),
         host_ns=kernels.typical_ns(calls.spans()),
         cost_ns=kernels.typical_ns(_extent(kernels, of_optimizer, calls)),
@@ -74,7 +74,7 @@ def updating_on_gpu(kernels: Interior) -> Updating | None:
     )
 
 
-def _extent(kernels: Interior, of_optimizer: Mask, calls: Rows) -> Spans:
+def _extent(kernels: InteriorKernels, of_optimizer: Mask, calls: Rows) -> Spans:
     """Return the time from first to last kernel of each optimizer step: gaps between them are waits for the host."""
     call_starts = np.sort(calls["start_ns"])
     call = (
@@ -87,23 +87,23 @@ def _extent(kernels: Interior, of_optimizer: Mask, calls: Rows) -> Spans:
     return union(starts[ends > 0], ends[ends > 0])
 
 
-def updating_on_cpu(run: Run, steps: Steps) -> Updating | None:
+def optimizer_cost_on_cpu(run: Run, steps: Steps) -> OptimizerCost | None:
     """Compute the cost of the optimizer on the CPU; None if no optimizer step was recorded."""
-    calls = in_interior(ranges(run), steps)
+    calls = rows_in_interior(optimizer_steps(run), steps)
     if not len(calls):
         return None
     events = run.event_rows
-    ops = np.flatnonzero(events["kind"] == Kind.OP)
-    ops = ops[within(events, ops, calls)]
+    ops = np.flatnonzero(events["kind"] == EventKind.OP)
+    ops = ops[mask_inside(events, ops, calls)]
     if not len(ops):
         return None
     step_count = max(1, int(steps.interior.sum()))
     cost_ns = steps.typical_covered_ns(calls.spans())
-    return Updating(
+    return OptimizerCost(
         kind=_kind(calls),
         unit="operator",
-        pieces=round(len(ops) / step_count),
-        whole=round(int(events.matching(_updates_many)[ops].sum()) / step_count),
+        count=round(len(ops) / step_count),
+        multi_tensor=round(int(events.matching(_updates_many)[ops].sum()) / step_count),
         median_ns=int(np.median(events["dur_ns"][ops])),
         host_ns=cost_ns,
         cost_ns=cost_ns,
@@ -118,5 +118,5 @@ def _updates_many(name: str) -> bool:
 
 def _kind(calls: Rows) -> str:
     """Return the class name in "Optimizer.step#AdamW.step"."""
-    name = calls.words("name")[0] or ""
+    name = calls.text("name")[0] or ""
     return name.removeprefix(_STEP).partition(".")[0] or "optimizer"

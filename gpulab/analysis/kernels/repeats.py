@@ -13,19 +13,19 @@ import numpy as np
 from gpulab.analysis.events.device_work import Mask
 from gpulab.intervals import Ints
 
-TIMES = 8  # minimum repeats; a written-out formula repeats less often, such as the terms of a polynomial
-LONGEST = 24  # maximum length of a pattern
+MIN_PATTERN_REPEATS = 8  # minimum repeats; a written-out formula repeats less often, such as the terms of a polynomial
+MAX_PATTERN_LENGTH = 24  # maximum length of a pattern
 
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
     """Positions at which loop iterations start, and all positions inside loops."""
 
-    begins: Mask  # starts an iteration, so it does not read the output of the previous item
-    member: Mask
+    starts_iteration: Mask  # starts an iteration, so it does not read the output of the previous item
+    in_loop: Mask
 
 
-def repeats(key: Ints, alone: Mask) -> Repeats:
+def find_repeats(key: Ints, alone: Mask) -> Repeats:
     """Find repeated patterns in a sequence of work.
 
     `key`: equal for items of the same kind and size, unique for items that cannot be part of a pattern. `alone`: mask
@@ -34,10 +34,10 @@ def repeats(key: Ints, alone: Mask) -> Repeats:
     count = len(key)
     begins, member = np.zeros(count, bool), np.zeros(count, bool)
     begins[1:] = (key[1:] == key[:-1]) & alone[1:]
-    for length in range(1, min(LONGEST, count // TIMES) + 1):
+    for length in range(1, min(MAX_PATTERN_LENGTH, count // MIN_PATTERN_REPEATS) + 1):
         first, last = _true_runs(key[length:] == key[:-length])
         # Each of these items equals the one a pattern length before; the first occurrence comes on top.
-        long = last - first >= (TIMES - 1) * length
+        long = last - first >= (MIN_PATTERN_REPEATS - 1) * length
         first, last = first[long], last[long] + length
         # Skip runs that a shorter pattern already covers completely.
         cumulative = np.concatenate([[0], np.cumsum(member)])
@@ -49,10 +49,10 @@ def repeats(key: Ints, alone: Mask) -> Repeats:
     return Repeats(begins, member)
 
 
-def in_a_row(key: Ints) -> Mask:
+def in_runs_of_equals(key: Ints) -> Mask:
     """Return a mask of the items in runs of at least TIMES equal items."""
     first, last = _true_runs(key[1:] == key[:-1])
-    long = last - first >= TIMES - 1
+    long = last - first >= MIN_PATTERN_REPEATS - 1
     member = np.zeros(len(key), bool)
     member[_positions(first[long], last[long] + 1)[0]] = True
     return member
@@ -71,7 +71,7 @@ def _positions(first: Ints, last: Ints) -> tuple[Ints, Ints]:
     return np.repeat(first, length) + offset, offset
 
 
-def keyed(*columns: Ints, part: Mask) -> Ints:
+def row_keys(*columns: Ints, part: Mask) -> Ints:
     """Return one number per distinct row of the columns, and a unique number for items outside `part`."""
     table = np.stack([np.asarray(column, np.int64) for column in columns])
     _, key = np.unique(table, axis=1, return_inverse=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.kernels.bytes_moved import moved_bytes
-from gpulab.analysis.kernels.families import is_pointwise
-from gpulab.analysis.kernels.flops import Inputs, Product, flops, inputs, product
-from gpulab.analysis.kernels.interior import Interior, interior
+from gpulab.analysis.kernels.bytes_moved import min_bytes_moved
+from gpulab.analysis.kernels.families import is_elementwise
+from gpulab.analysis.kernels.flops import Inputs, Product, flops, matrix_product, parse_inputs
+from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import maths
+from gpulab.analysis.kernels.tensor_cores import kernel_arithmetic
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.hardware.gpu_spec import GpuSpec
@@ -20,15 +20,15 @@ from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.intervals import Ints, Spans
 from gpulab.run import Run
 
-MOST = 300  # maximum number of kinds of work
+MAX_KINDS_OF_WORK = 300  # maximum number of kinds of work
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Work:
+class OperatorWork:
     """All calls of one operator with the same input sizes and types."""
 
     op: str
-    given: Inputs
+    inputs: Inputs
     kernels: Ints  # indices of their kernels in the interior
     count: int  # number of calls in all interior steps
     total_ns: int  # total time of their kernels
@@ -39,7 +39,7 @@ class Work:
     @property
     def product(self) -> Product | None:
         """The operator as a matrix product; None if it is none."""
-        return product(self.op, self.given)
+        return matrix_product(self.op, self.inputs)
 
     @property
     def flops_per_s(self) -> float | None:
@@ -52,22 +52,24 @@ class Work:
         return None if self.bytes is None or not self.total_ns else self.bytes * self.count / self.total_ns * 1e9
 
 
-def sized(run: Run, steps: Steps, ledger: Ledger) -> tuple[Work, ...]:
+def operator_work_of_run(run: Run, steps: Steps, ledger: Ledger) -> tuple[OperatorWork, ...]:
     """Return the work of the interior kernels of a run; empty if there are none."""
-    kernels = interior(run, steps, ledger)
-    return works(kernels) if kernels is not None else ()
+    kernels = interior_kernels(run, steps, ledger)
+    return operator_work(kernels) if kernels is not None else ()
 
 
-def works(kernels: Interior) -> tuple[Work, ...]:
+def operator_work(kernels: InteriorKernels) -> tuple[OperatorWork, ...]:
     """Return the operators behind the kernels by size, most time first; empty if sizes were not recorded."""
     shapes = kernels.run.shape_rows
     if not len(shapes):
         return ()
     count = len(kernels.run.event_rows)
-    is_known = (kernels.op >= 0) & kernels.begun  # complete kernels only, as their FLOPs are divided by their time
+    is_known = (
+        kernels.op >= 0
+    ) & kernels.started_inside  # complete kernels only, as their FLOPs are divided by their time
     op = np.maximum(kernels.op, 0)
     keys = np.stack(
-        [kernels.run.event_rows["name"][op], *(shapes.spread(column, count)[op] for column in ("shapes", "dtypes"))]
+        [kernels.run.event_rows["name"][op], *(shapes.per_event(column, count)[op] for column in ("shapes", "dtypes"))]
     ).astype(np.int64)
     is_known &= (keys >= 0).all(axis=0)
     if not is_known.any():
@@ -84,34 +86,34 @@ def works(kernels: Interior) -> tuple[Work, ...]:
     # With variable sequence lengths there are very many sizes; the few hundred with most time suffice.
     return tuple(
         _work(kernels, index, distinct[:, key].tolist())
-        for index, key in zip(rows_by_key, order[:MOST].tolist(), strict=False)
+        for index, key in zip(rows_by_key, order[:MAX_KINDS_OF_WORK].tolist(), strict=False)
     )
 
 
-def _work(kernels: Interior, index: Ints, key: list[int]) -> Work:
+def _work(kernels: InteriorKernels, index: Ints, key: list[int]) -> OperatorWork:
     rows = kernels.run.shape_rows
-    op = kernels.run.event_rows.words("name").vocabulary[key[0]]
-    op_inputs = inputs(rows.words("shapes").vocabulary[key[1]], rows.words("dtypes").vocabulary[key[2]])
+    op = kernels.run.event_rows.text("name").vocabulary[key[0]]
+    op_inputs = parse_inputs(rows.text("shapes").vocabulary[key[1]], rows.text("dtypes").vocabulary[key[2]])
     longest = int(kernels.code[index[int(kernels["dur_ns"][index].argmax())]])
-    by_name = maths(kernels.name(longest)).precision if longest >= 0 else Precision.UNKNOWN
-    return Work(
+    by_name = kernel_arithmetic(kernels.name(longest)).precision if longest >= 0 else Precision.UNKNOWN
+    return OperatorWork(
         op=op,
-        given=op_inputs,
+        inputs=op_inputs,
         kernels=index,
         count=len(np.unique(kernels.op[index])),
         total_ns=int(kernels["dur_ns"][index].sum()),
         flops=flops(op, op_inputs),
-        bytes=moved_bytes(op, op_inputs),
+        bytes=min_bytes_moved(op, op_inputs),
         precision=op_inputs.precision if by_name is Precision.UNKNOWN else by_name,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Utilisation:
+class FlopsUtilisation:
     """FLOP/s of a typical step as a share of the GPU's peak (model FLOPs utilisation, MFU)."""
 
     flops: float  # of a step, over operators with known sizes
-    told_frac: float  # share of matrix kernel time with known FLOPs
+    known_frac: float  # share of matrix kernel time with known FLOPs
     precision: Precision  # precision with most kernel time
     peak: float  # floating-point operations per second
     spec: GpuSpec
@@ -119,13 +121,15 @@ class Utilisation:
     kernel_frac: float  # share of the peak while these kernels ran
 
 
-def utilisation(kernels: Interior, step_ns: int, all_work: tuple[Work, ...]) -> Utilisation | None:
+def flops_utilisation(
+    kernels: InteriorKernels, step_ns: int, all_work: tuple[OperatorWork, ...]
+) -> FlopsUtilisation | None:
     """Compute the MFU of a step; None if sizes or the GPU's peak are unknown."""
     spec = spec_of(kernels.gpu)
     with_flops = [work for work in all_work if work.flops is not None]
     if spec is None or not with_flops:
         return None
-    matrix = kernels.which(is_matrix) & kernels.begun
+    matrix = kernels.mask_names(is_matrix) & kernels.started_inside
     matrix_ns = float(kernels["dur_ns"][matrix].sum())
     by_precision: dict[Precision, float] = {}
     for work in with_flops:
@@ -136,19 +140,19 @@ def utilisation(kernels: Interior, step_ns: int, all_work: tuple[Work, ...]) -> 
         return None
     total_flops = sum((work.flops or 0.0) * work.count for work in with_flops)
     known_ns = float(sum(work.total_ns for work in with_flops))
-    return Utilisation(
-        flops=total_flops / kernels.many,
-        told_frac=min(1.0, known_ns / matrix_ns) if matrix_ns else 0.0,
+    return FlopsUtilisation(
+        flops=total_flops / kernels.step_count,
+        known_frac=min(1.0, known_ns / matrix_ns) if matrix_ns else 0.0,
         precision=precision,
         peak=peak,
         spec=spec,
-        step_frac=total_flops / kernels.many / (step_ns / 1e9) / peak,
+        step_frac=total_flops / kernels.step_count / (step_ns / 1e9) / peak,
         kernel_frac=total_flops / (known_ns / 1e9) / peak,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class MemoryBoundWork:
     """Memory-bound kernels, which move data at nearly the peak rate of the memory."""
 
     cost_ns: int  # per typical step
@@ -159,12 +163,14 @@ class Traffic:
     spans: Spans
 
 
-def traffic(kernels: Interior, all_work: tuple[Work, ...], near_frac: float) -> Traffic | None:
+def memory_bound_work(
+    kernels: InteriorKernels, all_work: tuple[OperatorWork, ...], near_frac: float
+) -> MemoryBoundWork | None:
     """Find elementwise kernels that reach `near_frac` of the memory's peak rate; None if none do or it is unknown."""
     spec = spec_of(kernels.gpu)
     if spec is None:
         return None
-    pointwise = kernels.which(is_pointwise)
+    pointwise = kernels.mask_names(is_elementwise)
     # A rate above the peak comes from the cache, or from an operator that does not read all of its input.
     min_rate, max_rate = near_frac * spec.memory_bytes_per_s, 1.1 * spec.memory_bytes_per_s
     memory_bound = [
@@ -179,13 +185,13 @@ def traffic(kernels: Interior, all_work: tuple[Work, ...], near_frac: float) -> 
     for work in memory_bound:
         by_op[work.op] = by_op.get(work.op, 0) + work.total_ns
     moved_total = sum((work.bytes or 0.0) * work.count for work in memory_bound)
-    float32_ns = sum(work.total_ns for work in memory_bound if work.given.precision is Precision.FLOAT32)
+    float32_ns = sum(work.total_ns for work in memory_bound if work.inputs.precision is Precision.FLOAT32)
     total_ns = sum(work.total_ns for work in memory_bound)
-    return Traffic(
+    return MemoryBoundWork(
         cost_ns=kernels.typical_ns(spans),
         rate_bytes_per_s=moved_total / total_ns * 1e9,
         spec=spec,
-        ops=tuple(sorted(((op, ns // kernels.many) for op, ns in by_op.items()), key=lambda item: -item[1])),
+        ops=tuple(sorted(((op, ns // kernels.step_count) for op, ns in by_op.items()), key=lambda item: -item[1])),
         float32=float32_ns > total_ns / 2,
         spans=spans,
     )

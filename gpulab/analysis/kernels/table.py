@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.groups import Groups, grouped
+from gpulab.analysis.events.groups import Groups, group_by_code
 from gpulab.columns import Column
 from gpulab.intervals import Ints
-from gpulab.rows import Rows, Table, Words
+from gpulab.rows import Rows, Table, TextColumn
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 KERNELS = Table(
     "kernels",
     (
         Column("name", "words", "the kernel, as the trace names it"),
-        Column("kind", "int8", "kernel, or collective (communication)", Kind),
+        Column("kind", "int8", "kernel, or collective (communication)", EventKind),
         Column("matrix", "bool", "whether it is a matrix kernel by name: GEMM, convolution, fused attention"),
         Column("count", "int64", "number of launches"),
         Column("total_ns", "int64", "sum of its durations"),
@@ -57,11 +57,11 @@ def is_matrix(name: str) -> bool:
 
 def kernel_table(run: Run, device: int | None = None) -> Rows:
     """Return one row for each kernel name, most time first, including kernels without a launch in the trace."""
-    work = device_work(run, device).of_kind(Kind.KERNEL, Kind.COLLECTIVE)
-    groups = grouped(work["name"] + 1, work["dur_ns"])  # a kernel without a name has the code -1
-    names = named(work.events.words("name"), groups.code - 1)
+    work = device_work(run, device).of_kind(EventKind.KERNEL, EventKind.COLLECTIVE)
+    groups = group_by_code(work["name"] + 1, work["dur_ns"])  # a kernel without a name has the code -1
+    names = text_from_codes(work.events.text("name"), groups.code - 1)
     matrix = np.array([word is not None and is_matrix(word) for word in names.to_list()], bool)
-    first = work.event[groups.first]
+    first = work.event_rows[groups.first]
     columns = {
         "name": names,
         "kind": work.events["kind"][first],
@@ -69,33 +69,33 @@ def kernel_table(run: Run, device: int | None = None) -> Rows:
         "count": groups.count,
         "total_ns": groups.total,
         "share_frac": groups.total / max(1, int(groups.total.sum())),
-        "min_ns": groups.least,
+        "min_ns": groups.minimum,
         "median_ns": groups.median,
         "mean_ns": groups.total // groups.count,
-        "max_ns": groups.most,
+        "max_ns": groups.maximum,
         "streams": _streams(groups, work["stream"]),
-        **{column: run.grid_rows.spread(column, len(run.event_rows))[first] for column in ("grid", "block")},
+        **{column: run.grid_rows.per_event(column, len(run.event_rows))[first] for column in ("grid", "block")},
     }
-    return most_first(KERNELS.rows(columns))
+    return sort_by_total(KERNELS.rows(columns))
 
 
-def most_first(rows: Rows) -> Rows:
+def sort_by_total(rows: Rows) -> Rows:
     """Sort rows by total time, largest first, then by name."""
-    names, total = rows.words("name").to_list(), rows["total_ns"].tolist()
+    names, total = rows.text("name").to_list(), rows["total_ns"].tolist()
     order = sorted(range(len(rows)), key=lambda row: (-total[row], names[row] or ""))
-    return rows.where(np.array(order, np.int64))
+    return rows.select(np.array(order, np.int64))
 
 
-def named(column: Words, codes: Ints) -> Words:
+def text_from_codes(column: TextColumn, codes: Ints) -> TextColumn:
     """Build a text column from codes of another one."""
-    return Words.of(column.vocabulary[code] if code >= 0 else None for code in codes.tolist())
+    return TextColumn.of(column.vocabulary[code] if code >= 0 else None for code in codes.tolist())
 
 
-def _streams(groups: Groups, streams: Ints) -> Words:
+def _streams(groups: Groups, streams: Ints) -> TextColumn:
     """Return the streams of each kernel: "7, 20"; absent if unknown."""
     all_streams = np.unique(streams)
     width = len(all_streams)
     used: NDArray[np.bool_] = np.zeros((len(groups.code), width), bool)
     used[groups.of_row, np.searchsorted(all_streams, streams)] = True
     streams_by_kernel = (all_streams[row & (all_streams >= 0)].tolist() for row in used)
-    return Words.of(", ".join(map(str, numbers)) or None for numbers in streams_by_kernel)
+    return TextColumn.of(", ".join(map(str, numbers)) or None for numbers in streams_by_kernel)

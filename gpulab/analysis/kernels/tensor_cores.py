@@ -19,18 +19,18 @@ class Cores(IntEnum):
     """The units that multiply."""
 
     UNKNOWN = 0
-    PLAIN = 1  # CUDA cores
+    CUDA = 1  # CUDA cores
     TENSOR = 2
 
 
-class Maths(NamedTuple):
+class KernelArithmetic(NamedTuple):
     """Units and precision of a kernel."""
 
     cores: Cores
     precision: Precision
 
 
-UNTOLD = Maths(Cores.UNKNOWN, Precision.UNKNOWN)
+UNKNOWN_ARITHMETIC = KernelArithmetic(Cores.UNKNOWN, Precision.UNKNOWN)
 
 # AMD's libraries: hipBLASLt and Tensile, MIOpen, Composable Kernel. Their names follow different rules.
 _AMD_LIBRARIES = re.compile(
@@ -58,20 +58,20 @@ _ALIGNED = re.compile(r"_align(\d+)(?![a-z0-9])")
 
 
 @cache
-def maths(name: str) -> Maths:
+def kernel_arithmetic(name: str) -> KernelArithmetic:
     """Return units and precision of a matrix kernel by its name; UNTOLD if unknown."""
     lower = name.lower()
     if _AMD_LIBRARIES.search(lower):
-        return UNTOLD
+        return UNKNOWN_ARITHMETIC
     if _DOUBLE.search(lower):
         # Since A100, dgemm may run on tensor cores under the same name.
-        return Maths(Cores.TENSOR if "884" in lower else Cores.UNKNOWN, Precision.FLOAT64)
+        return KernelArithmetic(Cores.TENSOR if "884" in lower else Cores.UNKNOWN, Precision.FLOAT64)
     if _TENSOR.search(lower):
-        return Maths(Cores.TENSOR, _on_tensor_cores(lower))
+        return KernelArithmetic(Cores.TENSOR, _on_tensor_cores(lower))
     if _CUDA_CORES.search(lower):
         half = bool(_HALF.search(lower))
-        return Maths(Cores.PLAIN, Precision.HALF if half else _single(lower))
-    return Maths(Cores.UNKNOWN, Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN)
+        return KernelArithmetic(Cores.CUDA, Precision.HALF if half else _single(lower))
+    return KernelArithmetic(Cores.UNKNOWN, Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN)
 
 
 def _on_tensor_cores(lower: str) -> Precision:

@@ -14,8 +14,8 @@ from gpulab.sensor_tables import ThrottleReason
 from gpulab.tables import DEVICE_KINDS
 
 LOAD_FRAC = 0.3  # utilisation from which a sample counts as under load, with clocks and link at full rate
-SANE_FRAC = 1.1  # a counter that grows faster than time has an unknown unit
-FEW = 5  # with fewer samples under load, shares of time are unknown
+MAX_COUNTER_FRAC = 1.1  # a counter that grows faster than time has an unknown unit
+MIN_LOADED_SAMPLES = 5  # with fewer samples under load, shares of time are unknown
 
 POWER, BRAKE, SLOWDOWN = ThrottleReason.POWER_CAP, ThrottleReason.POWER_BRAKE, ThrottleReason.HARDWARE_SLOWDOWN
 HEAT = ThrottleReason.HEAT | ThrottleReason.HARDWARE_HEAT
@@ -28,13 +28,13 @@ class Clocks:
     gpu: Gpu
     samples: int  # number of samples under load
     clock_mhz: float | None  # mean under load
-    free_mhz: float | None  # clock without throttling: measured here, else the maximum of the GPU
+    unthrottled_mhz: float | None  # clock without throttling: measured here, else the maximum of the GPU
     first_mhz: float | None  # medians of the first and the last third of the samples under load
     last_mhz: float | None
     temperature_c: float | None  # the highest
     power_w: float | None  # median under load
-    held_by_power: float | None  # throttled share of the loop's time, by the driver's counters
-    held_by_heat: float | None
+    power_throttled_frac: float | None  # throttled share of the loop's time, by the driver's counters
+    heat_throttled_frac: float | None
     power_frac: float | None  # share of the samples under load with this throttle reason
     heat_frac: float | None
     brake_frac: float | None
@@ -42,17 +42,17 @@ class Clocks:
     @property
     def lost_frac(self) -> float | None:
         """Lost share of the speed of clock-bound work; None if unknown."""
-        if not self.clock_mhz or not self.free_mhz:
+        if not self.clock_mhz or not self.unthrottled_mhz:
             return None
-        return max(0.0, 1 - self.clock_mhz / self.free_mhz)
+        return max(0.0, 1 - self.clock_mhz / self.unthrottled_mhz)
 
 
-def clocks(run: Run, steps: Steps) -> Clocks | None:
+def clocks_under_load(run: Run, steps: Steps) -> Clocks | None:
     """Compute the clocks of the GPU under load; None with too few samples under load."""
     device = sensed_device(run)
-    loop_rows, rows = of_the_loop(run, steps, device), loaded(run, steps, device)
+    loop_rows, rows = gpu_samples_in_loop(run, steps, device), gpu_samples_under_load(run, steps, device)
     gpu = next((each for index, each in enumerate(run.machine.gpus) if index == device), None)
-    if gpu is None or len(rows) < FEW:
+    if gpu is None or len(rows) < MIN_LOADED_SAMPLES:
         return None
     clock, bits = rows["sm_clock_mhz"], rows["throttle_bits"]
     third = max(1, len(rows) // 3)
@@ -60,32 +60,32 @@ def clocks(run: Run, steps: Steps) -> Clocks | None:
         gpu=gpu,
         samples=len(rows),
         clock_mhz=None if np.isnan(clock).all() else float(np.nanmean(clock)),
-        free_mhz=_unthrottled_mhz(gpu, clock, bits),
-        first_mhz=median(clock[:third]),
-        last_mhz=median(clock[-third:]),
+        unthrottled_mhz=_unthrottled_mhz(gpu, clock, bits),
+        first_mhz=known_median(clock[:third]),
+        last_mhz=known_median(clock[-third:]),
         temperature_c=None if np.isnan(rows["temperature_c"]).all() else float(np.nanmax(rows["temperature_c"])),
-        power_w=median(rows["power_w"]),
-        held_by_power=grown(loop_rows, "power_held_s"),
-        held_by_heat=grown(loop_rows, "thermal_held_s"),
+        power_w=known_median(rows["power_w"]),
+        power_throttled_frac=counter_time_frac(loop_rows, "power_held_s"),
+        heat_throttled_frac=counter_time_frac(loop_rows, "thermal_held_s"),
         power_frac=_reason_frac(bits, POWER),
         heat_frac=_reason_frac(bits, HEAT),
         brake_frac=_reason_frac(bits, BRAKE | SLOWDOWN, without=HEAT),
     )
 
 
-def of_the_loop(run: Run, steps: Steps, device: int) -> Rows:
+def gpu_samples_in_loop(run: Run, steps: Steps, device: int) -> Rows:
     """Return the samples of a GPU from the first step to the last; all samples without steps."""
-    rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
+    rows = run.gpu_rows.select(run.gpu_rows["device"] == device)
     if not len(steps):
         return rows
     at = rows["at_ns"]
-    return rows.where((at >= steps.start_ns.min()) & (at <= steps.end_ns.max()))
+    return rows.select((at >= steps.start_ns.min()) & (at <= steps.end_ns.max()))
 
 
-def loaded(run: Run, steps: Steps, device: int) -> Rows:
+def gpu_samples_under_load(run: Run, steps: Steps, device: int) -> Rows:
     """Return the samples of the loop with the GPU under load."""
-    rows = of_the_loop(run, steps, device)
-    return rows.where(rows["util_frac"] >= LOAD_FRAC)
+    rows = gpu_samples_in_loop(run, steps, device)
+    return rows.select(rows["util_frac"] >= LOAD_FRAC)
 
 
 def sensed_device(run: Run) -> int:
@@ -98,17 +98,17 @@ def sensed_device(run: Run) -> int:
     return int(devices[int(np.argmax(utilisations))]) if utilisations else 0
 
 
-def grown(rows: Rows, column: str) -> float | None:
+def counter_time_frac(rows: Rows, column: str) -> float | None:
     """Return the increase of a counter of seconds as a share of the sampled time, 0-1; None if unknown."""
-    known_rows = rows.where(~np.isnan(rows[column]))
+    known_rows = rows.select(~np.isnan(rows[column]))
     if len(known_rows) < 2:
         return None
     span_s = float(known_rows["at_ns"][-1] - known_rows["at_ns"][0]) / 1e9
     share = float(known_rows[column][-1] - known_rows[column][0]) / span_s if span_s > 0 else -1.0
-    return min(1.0, share) if 0 <= share <= SANE_FRAC else None
+    return min(1.0, share) if 0 <= share <= MAX_COUNTER_FRAC else None
 
 
-def median(values: Array) -> float | None:
+def known_median(values: Array) -> float | None:
     """Return the median of the known values; None if there are none."""
     known_values = values[~np.isnan(values)]
     return float(np.median(known_values)) if len(known_values) else None
@@ -125,4 +125,8 @@ def _unthrottled_mhz(gpu: Gpu, clock: Array, bits: Array) -> float | None:
     is_known = ~np.isnan(clock) & ~np.isnan(bits)
     throttled = np.where(is_known, bits, 0).astype(np.int64) & (POWER | HEAT | BRAKE | SLOWDOWN) != 0
     unthrottled = clock[is_known & ~throttled]
-    return float(np.median(unthrottled)) if throttled.any() and len(unthrottled) >= FEW else gpu.sm_clock_max_mhz
+    return (
+        float(np.median(unthrottled))
+        if throttled.any() and len(unthrottled) >= MIN_LOADED_SAMPLES
+        else gpu.sm_clock_max_mhz
+    )

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.machine.clocks import loaded
+from gpulab.analysis.machine.clocks import gpu_samples_under_load
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.run import Gpu, Run
 
 
-def practical_bytes_per_s(run: Run) -> float | None:
+def best_link_bytes_per_s(run: Run) -> float | None:
     """Return the rate of large pinned copies over the best link that GPU and slot support; None if unknown."""
     gpu = next(iter(run.machine.gpus), None)
     if gpu is None or gpu.link_generation_max is None or gpu.link_width_max is None:
@@ -22,7 +22,7 @@ def practical_bytes_per_s(run: Run) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class PcieLink:
     """PCIe generation and width of the busiest GPU under load."""
 
     gpu: Gpu
@@ -36,15 +36,15 @@ class Link:
         return (lanes is not None and self.width < lanes) or (generation is not None and self.generation < generation)
 
 
-def link(run: Run, steps: Steps, ledger: Ledger) -> Link | None:
+def pcie_link(run: Run, steps: Steps, ledger: Ledger) -> PcieLink | None:
     """Return the link under load; None if unknown. An idle GPU lowers the generation to save power."""
     device = main_device(run) if ledger.device == "gpu" else 0
     gpu = next((each for each in run.machine.gpus if each.index == device), None)
-    rows = loaded(run, steps, device)
-    known_rows = rows.where(~np.isnan(rows["link_generation"]) & ~np.isnan(rows["link_width"]))
+    rows = gpu_samples_under_load(run, steps, device)
+    known_rows = rows.select(~np.isnan(rows["link_generation"]) & ~np.isnan(rows["link_width"]))
     if gpu is None or not len(known_rows):
         return None
-    return Link(
+    return PcieLink(
         gpu=gpu,
         generation=int(np.median(known_rows["link_generation"])),
         width=int(np.median(known_rows["link_width"])),

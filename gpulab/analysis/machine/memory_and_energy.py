@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.host.cpu_contention import in_the_loop
-from gpulab.analysis.machine.clocks import of_the_loop, sensed_device
+from gpulab.analysis.host.cpu_contention import host_samples_in_loop
+from gpulab.analysis.machine.clocks import gpu_samples_in_loop, sensed_device
 from gpulab.analysis.steps.detection import Steps
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -16,7 +16,7 @@ LEAST_S = 0.5  # minimum time of readings: the energy counter is updated only se
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
+class ResourceUse:
     """Memory and energy of the loop. None: not measured."""
 
     allocated_bytes: float | None = None  # peak of memory allocated by PyTorch on the busiest GPU
@@ -26,14 +26,14 @@ class Usage:
     step_j: float | None = None  # energy of a mean step at that power
 
 
-def usage(run: Run, steps: Steps) -> Usage:
+def resource_use(run: Run, steps: Steps) -> ResourceUse:
     """Compute memory and energy of the loop."""
     device = sensed_device(run)
-    rss_bytes = in_the_loop(run, steps)["rss_bytes"]
-    power_w = _power_w(of_the_loop(run, steps, device))
-    measured_steps = steps.plain if steps.plain.any() else steps.interior
+    rss_bytes = host_samples_in_loop(run, steps)["rss_bytes"]
+    power_w = _power_w(gpu_samples_in_loop(run, steps, device))
+    measured_steps = steps.unprofiled if steps.unprofiled.any() else steps.interior
     mean_s = float(steps.dur_ns[measured_steps].mean()) / 1e9 if measured_steps.any() else None
-    return Usage(
+    return ResourceUse(
         allocated_bytes=_peak(run, device, "peak_allocated_bytes", "allocated_bytes"),
         reserved_bytes=_peak(run, device, "peak_reserved_bytes", "reserved_bytes"),
         rss_bytes=None if np.isnan(rss_bytes).all() else float(np.nanmax(rss_bytes)),
@@ -44,8 +44,8 @@ def usage(run: Run, steps: Steps) -> Usage:
 
 def _peak(run: Run, device: int, peak: str, current: str) -> int | None:
     """Return the peak in this run; None if an earlier peak of the process hides it."""
-    rows = run.allocator_rows.where(run.allocator_rows["device"] == device)
-    rows = rows.where(rows[peak] >= 0)
+    rows = run.allocator_rows.select(run.allocator_rows["device"] == device)
+    rows = rows.select(rows[peak] >= 0)
     if not len(rows):
         return None
     first, last = int(rows[peak][0]), int(rows[peak][-1])
@@ -56,7 +56,7 @@ def _peak(run: Run, device: int, peak: str, current: str) -> int | None:
 def _power_w(rows: Rows) -> float | None:
     """Return the mean power from the energy counter, else from power readings."""
     for column in ("energy_j", "power_w"):
-        known_rows = rows.where(~np.isnan(rows[column]))
+        known_rows = rows.select(~np.isnan(rows[column]))
         if len(known_rows) < 3:
             continue
         at_s = (known_rows["at_ns"] - known_rows["at_ns"][0]) / 1e9

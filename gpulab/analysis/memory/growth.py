@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.events.trend import Trend, trend
+from gpulab.analysis.events.trend import Trend, fit_trend
 from gpulab.analysis.memory.allocator import capacity_bytes
-from gpulab.analysis.steps.detection import WARM_UP, Steps
+from gpulab.analysis.steps.detection import WARM_UP_STEPS, Steps
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
 
 Floats = NDArray[np.float64]
 
-LEAST_STEPS = 20  # a slope over fewer steps is not reliable
-LEAST_READINGS = 10
+MIN_GROWTH_STEPS = 20  # a slope over fewer steps is not reliable
+MIN_READINGS = 10
 SETTLED_FRAC = 0.1  # share of the steps excluded at the start, while caches fill and workers start
 
 
@@ -27,26 +27,26 @@ class Growth:
 
     device: int | None  # GPU index; None: host memory
     per_step: Trend  # bytes per step
-    late: Trend | None  # the same over the second half only: memory that levels off does not grow there
+    second_half: Trend | None  # the same over the second half only: memory that levels off does not grow there
     peak: Trend | None  # of the peak of allocated memory; None if unknown
     step_time: Trend | None  # ns per step: growing inputs also make steps longer
     step_ns: int  # typical step time
     first_bytes: float  # at the first and the last reading used
     last_bytes: float
     steps: int  # number of steps between these readings
-    room_bytes: float | None  # free memory at the end; None if unknown
+    free_bytes: float | None  # free memory at the end; None if unknown
 
     @property
     def steps_left(self) -> float | None:
         """Number of steps until memory is full, at this rate; None if unknown or not growing."""
-        if self.room_bytes is None or self.per_step.slope <= 0:
+        if self.free_bytes is None or self.per_step.slope <= 0:
             return None
-        return self.room_bytes / self.per_step.slope
+        return self.free_bytes / self.per_step.slope
 
 
-def growths(run: Run, steps: Steps) -> tuple[Growth, ...]:
+def memory_growths(run: Run, steps: Steps) -> tuple[Growth, ...]:
     """Compute the growth of each measured memory over the steps; empty if there are too few steps."""
-    if len(steps) < LEAST_STEPS or steps.found_by == "whole run":
+    if len(steps) < MIN_GROWTH_STEPS or steps.detected_by == "whole run":
         return ()
     devices = np.unique(run.allocator_rows["device"]).tolist()
     results = [_of_gpu(run, steps, device) for device in devices]
@@ -56,11 +56,11 @@ def growths(run: Run, steps: Steps) -> tuple[Growth, ...]:
 
 
 def _of_gpu(run: Run, steps: Steps, device: int) -> Growth | None:
-    rows = run.allocator_rows.where(run.allocator_rows["device"] == device)
-    rows = rows.where(rows["allocated_bytes"] >= 0)
+    rows = run.allocator_rows.select(run.allocator_rows["device"] == device)
+    rows = rows.select(rows["allocated_bytes"] >= 0)
     at = _step_of(steps, rows["at_ns"])
     # Read at the start of a step. Optimizer state is allocated in the first step, buffers in the second.
-    warm = at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps))
+    warm = at >= max(WARM_UP_STEPS + 1, SETTLED_FRAC * len(steps))
     peaks = rows["peak_allocated_bytes"].astype(float)
     peaks[peaks < 0] = np.nan
     return _growth(
@@ -71,10 +71,10 @@ def _of_gpu(run: Run, steps: Steps, device: int) -> Growth | None:
 def _of_host(run: Run, steps: Steps) -> Growth | None:
     """Compute the growth of RSS after gpulab stopped recording, because recordings take memory themselves."""
     rows = run.host_rows
-    rows = rows.where(np.isfinite(rows["rss_bytes"]))
+    rows = rows.select(np.isfinite(rows["rss_bytes"]))
     gpulab_end_ns = [end for _, end in (*run.recording.windows_ns, *run.recording.pauses_ns)]
     at = _step_of(steps, rows["at_ns"])
-    warm = (rows["at_ns"] > max(gpulab_end_ns, default=0)) & (at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps)))
+    warm = (rows["at_ns"] > max(gpulab_end_ns, default=0)) & (at >= max(WARM_UP_STEPS + 1, SETTLED_FRAC * len(steps)))
     warm &= rows["at_ns"] <= steps.end_ns[-1]
     no_peaks = np.full(int(warm.sum()), np.nan)
     return _growth(steps, None, at[warm], rows["rss_bytes"][warm], no_peaks, _free_host_bytes(run, rows))
@@ -83,25 +83,25 @@ def _of_host(run: Run, steps: Steps) -> Growth | None:
 def _growth(
     steps: Steps, device: int | None, at: Floats, values: Floats, peaks: Floats, free_bytes: float | None
 ) -> Growth | None:
-    if len(at) < LEAST_READINGS or at[-1] - at[0] < LEAST_STEPS:
+    if len(at) < MIN_READINGS or at[-1] - at[0] < MIN_GROWTH_STEPS:
         return None
-    per_step = trend(at, values)
+    per_step = fit_trend(at, values)
     if per_step is None:
         return None
     middle = (at[0] + at[-1]) / 2
-    unprofiled = np.flatnonzero(steps.plain)
+    unprofiled = np.flatnonzero(steps.unprofiled)
     dur_ns = steps.dur_ns[unprofiled]
     return Growth(
         device=device,
         per_step=per_step,
-        late=trend(at[at >= middle], values[at >= middle]),
-        peak=trend(at, peaks),
-        step_time=trend(unprofiled, dur_ns),
+        second_half=fit_trend(at[at >= middle], values[at >= middle]),
+        peak=fit_trend(at, peaks),
+        step_time=fit_trend(unprofiled, dur_ns),
         step_ns=int(np.median(dur_ns)) if len(dur_ns) else int(np.median(steps.dur_ns)),
         first_bytes=float(values[0]),
         last_bytes=float(values[-1]),
         steps=round(float(at[-1] - at[0])),
-        room_bytes=free_bytes,
+        free_bytes=free_bytes,
     )
 
 
@@ -115,7 +115,7 @@ def _free_gpu_bytes(run: Run, rows: Rows, device: int) -> float | None:
     capacity = capacity_bytes(run, device)
     if capacity is None or not len(rows):
         return None
-    used_readings = run.gpu_rows.where(run.gpu_rows["device"] == device)["memory_used_bytes"]
+    used_readings = run.gpu_rows.select(run.gpu_rows["device"] == device)["memory_used_bytes"]
     used_readings = used_readings[np.isfinite(used_readings)]
     # All processes if the driver reports them. PyTorch's cached memory can still be allocated.
     cached = float(rows["reserved_bytes"][-1] - rows["allocated_bytes"][-1])

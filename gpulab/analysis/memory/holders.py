@@ -8,10 +8,10 @@ from gpulab.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class MemoryHolder:
     """Memory that one holder references as one kind."""
 
-    who: str
+    name: str
     kind: str  # as in gpulab.tables.HOLDERS
     bytes: int
     tensors: int  # -1: unknown
@@ -19,47 +19,47 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class MemoryHolders:
     """All holders, largest first. `unused_bytes`: cached by PyTorch, not allocated."""
 
-    holdings: tuple[Holding, ...]
+    holders: tuple[MemoryHolder, ...]
     unused_bytes: int | None
 
-    def of(self, *kinds: str) -> tuple[Holding, ...]:
+    def of_kinds(self, *kinds: str) -> tuple[MemoryHolder, ...]:
         """Return the holders of these kinds."""
-        return tuple(each for each in self.holdings if each.kind in kinds)
+        return tuple(each for each in self.holders if each.kind in kinds)
 
     def bytes_of(self, *kinds: str) -> int:
         """Return the memory of the holders of these kinds."""
-        return sum(each.bytes for each in self.of(*kinds))
+        return sum(each.bytes for each in self.of_kinds(*kinds))
 
     @property
     def total_bytes(self) -> int:
         """Memory of all holders."""
-        return sum(each.bytes for each in self.holdings)
+        return sum(each.bytes for each in self.holders)
 
-    def but_for(self, who: str) -> Held:
+    def without(self, name: str) -> MemoryHolders:
         """Return the holders without this one."""
-        return replace(self, holdings=tuple(each for each in self.holdings if each.who != who))
+        return replace(self, holders=tuple(each for each in self.holders if each.name != name))
 
 
-def held(run: Run) -> Held:
+def memory_holders(run: Run) -> MemoryHolders:
     """Return the holders of memory at the end of a run with an out-of-memory error."""
     rows = run.holder_rows
-    names, kinds, largest_tensors = (rows.words(name).to_list() for name in ("who", "kind", "largest"))
+    names, kinds, largest_tensors = (rows.text(name).to_list() for name in ("who", "kind", "largest"))
     columns = zip(names, kinds, rows["bytes"].tolist(), rows["tensors"].tolist(), largest_tensors, strict=True)
     holdings = [
-        Holding(who=name or "unnamed", kind=kind or "other", bytes=size, tensors=count, largest=tensor)
+        MemoryHolder(name=name or "unnamed", kind=kind or "other", bytes=size, tensors=count, largest=tensor)
         for name, kind, size, count, tensor in columns
     ]
     failure, unused = run.failure, None
     if failure is not None and failure.reserved_bytes is not None and failure.allocated_bytes is not None:
         unused = max(0, failure.reserved_bytes - failure.allocated_bytes)
-    return Held(holdings=tuple(sorted(holdings, key=lambda each: -each.bytes)), unused_bytes=unused)
+    return MemoryHolders(holders=tuple(sorted(holdings, key=lambda each: -each.bytes)), unused_bytes=unused)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growing:
+class GrowingList:
     """A list that collected tensors with their autograd graphs during a run."""
 
     name: str
@@ -67,17 +67,17 @@ class Growing:
     bytes: int | None  # memory that they keep; None if not counted
 
     @property
-    def each_bytes(self) -> float | None:
+    def bytes_per_entry(self) -> float | None:
         """Memory per entry."""
         return None if self.bytes is None else self.bytes / max(1, self.entries)
 
 
-def growing(run: Run) -> tuple[Growing, ...]:
+def growing_lists(run: Run) -> tuple[GrowingList, ...]:
     """Return the lists that grew in a run without an out-of-memory error; empty for a failed run."""
     if run.failure is not None:
         return ()
     rows = run.holder_rows
-    names = zip(rows.words("who").to_list(), rows["bytes"].tolist(), rows["tensors"].tolist(), strict=True)
+    names = zip(rows.text("who").to_list(), rows["bytes"].tolist(), rows["tensors"].tolist(), strict=True)
     return tuple(
-        Growing(name=name, entries=count, bytes=size if size >= 0 else None) for name, size, count in names if name
+        GrowingList(name=name, entries=count, bytes=size if size >= 0 else None) for name, size, count in names if name
     )

@@ -13,12 +13,12 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 
 NEVER = np.iinfo(np.int64).max
-BEFORE = "allocated before the step"
-KEPT = "allocated in forward, kept for backward"
-LEFT = "allocated in backward, kept for the optimizer"
-MADE = "allocated by the optimizer, kept"
-PASSING = "temporary, freed before the phase ends"
-KINDS = (BEFORE, KEPT, LEFT, MADE, PASSING)
+BEFORE_STEP = "allocated before the step"
+FOR_BACKWARD = "allocated in forward, kept for backward"
+FOR_OPTIMIZER = "allocated in backward, kept for the optimizer"
+BY_OPTIMIZER = "allocated by the optimizer, kept"
+TEMPORARY = "temporary, freed before the phase ends"
+KINDS = (BEFORE_STEP, FOR_BACKWARD, FOR_OPTIMIZER, BY_OPTIMIZER, TEMPORARY)
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Peak:
     by_kind: dict[str, int]
 
 
-def at_peak(run: Run, steps: Steps, device: int) -> Peak | None:
+def memory_at_peak(run: Run, steps: Steps, device: int) -> Peak | None:
     """Return the memory peak of the interior steps; None if single allocations were not recorded in them."""
     rows = run.memory_rows
-    rows = rows.where((rows["device"] == device) & (rows["allocated_bytes"] >= 0) & (rows["address"] >= 0))
+    rows = rows.select((rows["device"] == device) & (rows["allocated_bytes"] >= 0) & (rows["address"] >= 0))
     step = np.searchsorted(steps.start_ns, rows["at_ns"], side="right") - 1
     inside = (step >= 0) & steps.interior[np.maximum(step, 0)] & (rows["at_ns"] < steps.end_ns[np.maximum(step, 0)])
     if not inside.any():
@@ -52,7 +52,7 @@ def at_peak(run: Run, steps: Steps, device: int) -> Peak | None:
     freed_ns = np.where(freed_row == NEVER, NEVER, rows["at_ns"][np.minimum(freed_row, len(rows) - 1)])[of_step]
     kinds = _classify(run, rows["at_ns"][allocated_row][of_step], freed_ns, int(steps.end_ns[index]))
     bytes_by_kind = {name: int(sizes[of_step][kinds == number].sum()) for number, name in enumerate(KINDS)}
-    bytes_by_kind[BEFORE] = max(0, total - sum(bytes_by_kind.values()))
+    bytes_by_kind[BEFORE_STEP] = max(0, total - sum(bytes_by_kind.values()))
     return Peak(
         index,
         int(phase_of(run, np.array([at_ns]))[0]),
@@ -83,8 +83,8 @@ def _classify(run: Run, allocated_ns: Ints, freed_ns: Ints, step_ends_ns: int) -
     phase_allocated = phase_of(run, allocated_ns)
     outlives_step = freed_ns >= step_ends_ns
     phase_freed = np.where(outlives_step, OPTIMIZER + 1, phase_of(run, np.minimum(freed_ns, step_ends_ns)))
-    kinds = np.full(len(allocated_ns), KINDS.index(PASSING), np.int64)
-    kinds[(phase_allocated == FORWARD) & (phase_freed != FORWARD)] = KINDS.index(KEPT)
-    kinds[(phase_allocated == BACKWARD) & (phase_freed != BACKWARD)] = KINDS.index(LEFT)
-    kinds[(phase_allocated == OPTIMIZER) & outlives_step] = KINDS.index(MADE)
+    kinds = np.full(len(allocated_ns), KINDS.index(TEMPORARY), np.int64)
+    kinds[(phase_allocated == FORWARD) & (phase_freed != FORWARD)] = KINDS.index(FOR_BACKWARD)
+    kinds[(phase_allocated == BACKWARD) & (phase_freed != BACKWARD)] = KINDS.index(FOR_OPTIMIZER)
+    kinds[(phase_allocated == OPTIMIZER) & outlives_step] = KINDS.index(BY_OPTIMIZER)
     return kinds

@@ -18,7 +18,7 @@ from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Coverage, Ints, Spans, intersect, union
 from gpulab.rows import Array
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 # Kinds of collective: the first pattern that matches a name, ignoring case. NCCL also implements all-to-all by send and
 # receive; the enclosing operators show which of the two it is.
@@ -34,7 +34,12 @@ _KINDS = {
     "scatter": r"scatter",
 }
 KINDS = (*_KINDS, "collective")  # the last: unknown kind
-TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # these end only after every rank has arrived
+SYNCHRONISING_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+)  # these end only after every rank has arrived
 _EXCHANGES = re.compile(_KINDS["all-to-all"], re.IGNORECASE)
 _ITEM_BYTES = {
     **dict.fromkeys(("double", "long", "complexfloat"), 8),
@@ -45,7 +50,7 @@ _ITEM_BYTES = {
 
 
 @cache
-def kind_of(name: str) -> str:
+def collective_kind(name: str) -> str:
     """Return the kind of a collective by its name: that of the backend operation, or of the kernel."""
     lower = name.lower()
     return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, lower)), "collective")
@@ -71,7 +76,7 @@ class Collectives:
     def __len__(self) -> int:
         return len(self.event)
 
-    def is_kind(self, *kinds: str) -> Mask:
+    def kind_mask(self, *kinds: str) -> Mask:
         """Return a mask of the collectives of these kinds."""
         mask: Mask = np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
         return mask
@@ -81,35 +86,35 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
     """Return the collectives of the busiest GPU; None if there are none."""
     if ledger.device != "gpu":
         return None
-    work = device_work(run, main_device(run)).of_kind(Kind.COLLECTIVE)
+    work = device_work(run, main_device(run)).of_kind(EventKind.COLLECTIVE)
     if not len(work):
         return None
     start, dur = work.start_ns, np.asarray(work["dur_ns"], np.int64)
     side_rows = run.collective_rows
     details = {
-        name: side_rows.spread(name, len(run.event_rows))[work.event]
+        name: side_rows.per_event(name, len(run.event_rows))[work.event_rows]
         for name in ("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence")
     }
     sizes, float32 = _sizes(run, details)
     return Collectives(
-        event=work.event,
+        event=work.event_rows,
         start_ns=start,
         dur_ns=dur,
-        exposed_ns=Coverage.of(ledger.spans["communication"]).within(start, start + dur),
+        exposed_ns=Coverage.of(ledger.spans["communication"]).covered_ns(start, start + dur),
         kind=_fill_unknown_kinds(_kinds(run, work["name"], details["collective"]), dur),
         bytes=sizes,
         group_size=details["group_size"].astype(np.int64),
         sequence=details["sequence"],
         group=details["group"],
-        groups=side_rows.words("group").vocabulary,
+        groups=side_rows.text("group").vocabulary,
         float32=float32,
-        interior=steps.in_interior(start),
+        interior=steps.interior_mask(start),
     )
 
 
 def _kinds(run: Run, names: Array, backend_codes: Array) -> Ints:
     """Return the kind of each collective, by the name of the backend operation, else by the kernel name."""
-    events, operations = run.event_rows.words("name"), run.collective_rows.words("collective")
+    events, operations = run.event_rows.text("name"), run.collective_rows.text("collective")
     by_kernel = _kind_indices(events.vocabulary)[names]
     by_backend = np.append(_kind_indices(operations.vocabulary), len(KINDS) - 1)[backend_codes]
     kind = np.where((backend_codes >= 0) & (by_backend < len(KINDS) - 1), by_backend, by_kernel)
@@ -129,12 +134,12 @@ def _fill_unknown_kinds(kind: Ints, dur_ns: Ints) -> Ints:
 
 
 def _kind_indices(names: tuple[str, ...]) -> Ints:
-    return np.array([KINDS.index(kind_of(word)) for word in names], np.int64)
+    return np.array([KINDS.index(collective_kind(word)) for word in names], np.int64)
 
 
 def _sizes(run: Run, details: dict[str, Array]) -> tuple[Ints, bool]:
     """Return the bytes that each moves per rank, and whether some of the data is float32."""
-    dtypes = run.collective_rows.words("dtype").vocabulary
+    dtypes = run.collective_rows.text("dtype").vocabulary
     item_bytes = np.array([*(_ITEM_BYTES.get(word.lower(), -1) for word in dtypes), -1], np.int64)[details["dtype"]]
     elements = np.maximum(details["elements_in"], details["elements_out"])
     is_known = (elements >= 0) & (item_bytes > 0)
@@ -143,7 +148,7 @@ def _sizes(run: Run, details: dict[str, Array]) -> tuple[Ints, bool]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposed:
+class ExposedCommunication:
     """Exposed communication per interior step."""
 
     exposed_ns: int  # per step, mean
@@ -157,7 +162,7 @@ class Exposed:
     spans: Spans  # when, over all interior steps
 
 
-def exposed(run: Run, steps: Steps, ledger: Ledger) -> Exposed | None:
+def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCommunication | None:
     """Compute the exposed communication in interior steps; None if there is none."""
     all_collectives = collectives(run, steps, ledger)
     if all_collectives is None or not all_collectives.exposed_ns.any():
@@ -172,7 +177,7 @@ def exposed(run: Run, steps: Steps, ledger: Ledger) -> Exposed | None:
     tail_ns, tail_bytes = _tail(all_collectives, steps, step_count)
     in_interior = all_collectives.interior
     total_ns = max(1, union(start[in_interior], end[in_interior]).total_ns)
-    return Exposed(
+    return ExposedCommunication(
         exposed_ns=spans.total_ns // step_count,
         hidden_frac=max(0.0, 1 - int(all_collectives.exposed_ns[in_interior].sum()) / total_ns),
         by_kind=ranked,
@@ -187,7 +192,7 @@ def exposed(run: Run, steps: Steps, ledger: Ledger) -> Exposed | None:
 
 def _tail(all_collectives: Collectives, steps: Steps, step_count: int) -> tuple[int, int | None]:
     """Return exposed time per step and size of the last all-reduce of each step."""
-    reduce = np.flatnonzero(all_collectives.is_kind("all-reduce") & all_collectives.interior)
+    reduce = np.flatnonzero(all_collectives.kind_mask("all-reduce") & all_collectives.interior)
     if not len(reduce):
         return 0, None
     step = np.searchsorted(steps.start_ns, all_collectives.start_ns[reduce], side="right")
@@ -201,7 +206,7 @@ def _tail(all_collectives: Collectives, steps: Steps, step_count: int) -> tuple[
 
 def _rate(all_collectives: Collectives, kind: str) -> float | None:
     """Return bytes per second that each rank sends by the ring algorithm, over collectives of at least median size."""
-    mask = all_collectives.is_kind(kind) & (all_collectives.bytes > 0) & (all_collectives.dur_ns > 0)
+    mask = all_collectives.kind_mask(kind) & (all_collectives.bytes > 0) & (all_collectives.dur_ns > 0)
     if not mask.any():
         return None
     sizes, dur, ranks = all_collectives.bytes[mask], all_collectives.dur_ns[mask], all_collectives.group_size[mask]
@@ -226,12 +231,12 @@ class Buckets:
 SMALL_BYTES = 1 << 20  # size of DDP's first bucket; the time of smaller collectives is mostly latency
 
 
-def buckets(run: Run, steps: Steps, ledger: Ledger) -> Buckets | None:
+def all_reduce_buckets(run: Run, steps: Steps, ledger: Ledger) -> Buckets | None:
     """Compute the all-reduce buckets of the interior steps; None if there are none or their sizes are unknown."""
     all_collectives = collectives(run, steps, ledger)
     if all_collectives is None:
         return None
-    mask = all_collectives.is_kind("all-reduce") & all_collectives.interior & (all_collectives.bytes >= 0)
+    mask = all_collectives.kind_mask("all-reduce") & all_collectives.interior & (all_collectives.bytes >= 0)
     if not mask.any():
         return None
     step_count = len(ledger.step_ns)

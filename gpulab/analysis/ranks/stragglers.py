@@ -13,19 +13,19 @@ from zlib import crc32
 
 import numpy as np
 
-from gpulab.analysis.ranks.collectives import KINDS, TOGETHER, Collectives, collectives
-from gpulab.analysis.steps.detection import Steps, steps
-from gpulab.analysis.steps.ledger import Ledger, ledger
+from gpulab.analysis.ranks.collectives import KINDS, SYNCHRONISING_KINDS, Collectives, collectives
+from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.intervals import Ints, Spans, union
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
-LEAST_STEPS = 3  # a rank may be last in fewer steps by chance
+MIN_STRAGGLER_STEPS = 3  # a rank may be last in fewer steps by chance
 _NUMBER = re.compile(r"#(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class Rank:
     """One rank: its run, steps, ledger and collectives."""
 
     run: Run
@@ -35,37 +35,37 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrivals:
+class Straggler:
     """The straggler in the steps that all ranks recorded, and its cost."""
 
-    sides: tuple[Side, ...]
-    late: int  # index of the straggler: the side that arrives last most often
-    late_frac: float  # share of the steps in which it arrives last
+    ranks: tuple[Rank, ...]
+    index: int  # index of the straggler: the side that arrives last most often
+    last_frac: float  # share of the steps in which it arrives last
     steps: int  # number of compared steps
-    matched: int  # number of compared collectives
-    wait_ns: int  # exposed wait of the other ranks per step: mean over ranks, median over steps
-    by_mending_ns: int  # gain if the straggler arrived together with the second-last rank
+    collectives: int  # number of compared collectives
+    others_wait_ns: int  # exposed wait of the other ranks per step: mean over ranks, median over steps
+    gain_ns: int  # gain if the straggler arrived together with the second-last rank
     spans: tuple[Spans, ...]  # per side, the time it waits; for the straggler, the time the others wait for it
     waits_ns: tuple[int, ...]  # per side, its wait per step for the last rank
 
 
-def sides(runs: Sequence[Run]) -> tuple[Side, ...]:
+def ranks_with_collectives(runs: Sequence[Run]) -> tuple[Rank, ...]:
     """Return the ranks that have collectives in interior steps."""
     ranks = []
     for run in runs:
-        rank_steps = steps(run)
-        rank_ledger = ledger(run, rank_steps)
+        rank_steps = find_steps(run)
+        rank_ledger = build_ledger(run, rank_steps)
         if rank_ledger is None:
             continue
         rank_collectives = collectives(run, rank_steps, rank_ledger)
         if rank_collectives is not None:
-            ranks.append(Side(run, rank_steps, rank_ledger, rank_collectives))
+            ranks.append(Rank(run, rank_steps, rank_ledger, rank_collectives))
     return tuple(ranks)
 
 
-def arrivals(runs: Sequence[Run]) -> Arrivals | None:
+def find_straggler(runs: Sequence[Run]) -> Straggler | None:
     """Find the straggler and its cost; None if the collectives of the ranks cannot be matched."""
-    ranks = sides(runs)
+    ranks = ranks_with_collectives(runs)
     if len(ranks) < 2 or len(ranks) < len(runs):
         return None
     keys_by_rank = [_keys(side, len(runs)) for side in ranks]
@@ -84,14 +84,14 @@ def arrivals(runs: Sequence[Run]) -> Arrivals | None:
     return _find_straggler(ranks, rows_by_rank)
 
 
-def _find_straggler(ranks: tuple[Side, ...], rows_by_rank: Ints) -> Arrivals | None:
+def _find_straggler(ranks: tuple[Rank, ...], rows_by_rank: Ints) -> Straggler | None:
     dur = np.array([side.collectives.dur_ns[index] for side, index in zip(ranks, rows_by_rank, strict=True)])
     exposed = np.array([side.collectives.exposed_ns[index] for side, index in zip(ranks, rows_by_rank, strict=True)])
     reference = ranks[0]
     step = np.searchsorted(reference.steps.start_ns, reference.collectives.start_ns[rows_by_rank[0]], side="right")
     _, of_step = np.unique(step, return_inverse=True)
     step_count = int(of_step.max()) + 1
-    if step_count < LEAST_STEPS:
+    if step_count < MIN_STRAGGLER_STEPS:
         return None
     waits = np.minimum(dur - dur.min(axis=0), exposed)
     per_step = _by_step(dur, of_step, step_count)  # rank x step; the last rank has the least time
@@ -101,14 +101,14 @@ def _find_straggler(ranks: tuple[Side, ...], rows_by_rank: Ints) -> Arrivals | N
     others = np.delete(np.arange(len(ranks)), straggler)
     next_to_last = np.delete(dur, straggler, axis=0).min(axis=0)
     gain = np.minimum(np.maximum(next_to_last - dur[straggler], 0), waits[others].max(axis=0))
-    return Arrivals(
-        sides=ranks,
-        late=straggler,
-        late_frac=float((last == straggler).mean()),
+    return Straggler(
+        ranks=ranks,
+        index=straggler,
+        last_frac=float((last == straggler).mean()),
         steps=step_count,
-        matched=rows_by_rank.shape[1],
-        wait_ns=int(np.median(waited[others].mean(axis=0))),
-        by_mending_ns=int(np.median(np.bincount(of_step, weights=gain, minlength=step_count))),
+        collectives=rows_by_rank.shape[1],
+        others_wait_ns=int(np.median(waited[others].mean(axis=0))),
+        gain_ns=int(np.median(np.bincount(of_step, weights=gain, minlength=step_count))),
         spans=tuple(
             _waiting(side, rows, waits, rank, straggler)
             for rank, (side, rows) in enumerate(zip(ranks, rows_by_rank, strict=True))
@@ -117,7 +117,7 @@ def _find_straggler(ranks: tuple[Side, ...], rows_by_rank: Ints) -> Arrivals | N
     )
 
 
-def _waiting(side: Side, rows: Ints, waits: Ints, rank: int, straggler: int) -> Spans:
+def _waiting(side: Rank, rows: Ints, waits: Ints, rank: int, straggler: int) -> Spans:
     """Return the time in which this rank waits, on its own clock; for the straggler, the time before it arrives."""
     start = side.collectives.start_ns[rows]
     if rank != straggler:
@@ -133,7 +133,7 @@ def _by_step(values: Ints, of_step: Ints, step_count: int) -> Ints:
     return sums
 
 
-def _keys(side: Side, ranks: int) -> tuple[Ints, Ints]:
+def _keys(side: Rank, ranks: int) -> tuple[Ints, Ints]:
     """Return a key for each collective that all ranks must reach, equal on every rank, sorted, and its row.
 
     The key is the sequence number within its group if known, else the step of its launch and its position among the
@@ -141,7 +141,8 @@ def _keys(side: Side, ranks: int) -> tuple[Ints, Ints]:
     """
     all_collectives = side.collectives
     rows = np.flatnonzero(
-        all_collectives.is_kind(*TOGETHER) & ((all_collectives.group_size < 0) | (all_collectives.group_size == ranks))
+        all_collectives.kind_mask(*SYNCHRONISING_KINDS)
+        & ((all_collectives.group_size < 0) | (all_collectives.group_size == ranks))
     )
     group = _group_numbers(all_collectives)[rows]
     if len(rows) and (all_collectives.sequence[rows] >= 0).all():
@@ -175,12 +176,12 @@ def _position_in_family(family: Ints) -> Ints:
     return position
 
 
-def _launch_steps(side: Side, rows: Ints) -> Ints:
+def _launch_steps(side: Rank, rows: Ints) -> Ints:
     """Return the step of each launch, as the host may run ahead; without a launch, the step in which it starts."""
     events, all_collectives = side.run.event_rows, side.collectives
     at = all_collectives.start_ns[rows].copy()
     ids = events["correlation"][all_collectives.event[rows]]
-    calls = np.flatnonzero((events["kind"] == Kind.LAUNCH) & (events["correlation"] >= 0))
+    calls = np.flatnonzero((events["kind"] == EventKind.LAUNCH) & (events["correlation"] >= 0))
     if len(calls) and len(ids):
         calls = calls[np.argsort(events["correlation"][calls], kind="stable")]
         call_ids = events["correlation"][calls]
@@ -190,13 +191,13 @@ def _launch_steps(side: Side, rows: Ints) -> Ints:
     return np.maximum(np.searchsorted(side.steps.start_ns, at, side="right") - 1, 0)
 
 
-def _step_numbers(side: Side) -> Ints:
+def _step_numbers(side: Rank) -> Ints:
     """Return the number of each step: the profiler's, which is equal on all ranks, else its index."""
     index = np.arange(len(side.steps))
-    if side.steps.found_by != "ProfilerStep":
+    if side.steps.detected_by != "ProfilerStep":
         return index
-    marks = side.run.event_rows.of_kind(Kind.STEP)
-    names = marks.words("name").to_list()
+    marks = side.run.event_rows.of_kind(EventKind.STEP)
+    names = marks.text("name").to_list()
     matches = [_NUMBER.search(word or "") for word in names]
     if len(matches) != len(index) or not all(matches):
         return index
@@ -204,10 +205,10 @@ def _step_numbers(side: Side) -> Ints:
     return numbers[np.argsort(marks["start_ns"], kind="stable")] % (1 << 20)
 
 
-def excess(straggler: Arrivals) -> dict[str, int]:
+def straggler_excess_ns(straggler: Straggler) -> dict[str, int]:
     """Return, for each ledger part but communication, the additional time on the straggler compared with the others."""
-    late_ledger = straggler.sides[straggler.late].ledger
-    others = [side.ledger for side in straggler.sides if side.ledger is not late_ledger]
+    late_ledger = straggler.ranks[straggler.index].ledger
+    others = [side.ledger for side in straggler.ranks if side.ledger is not late_ledger]
     return {
         part.key: late_ledger.median_ns(part.key) - int(np.median([other.median_ns(part.key) for other in others]))
         for part in late_ledger.parts

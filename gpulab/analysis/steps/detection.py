@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.data.prefetch_bias import capacity, queued_ns
+from gpulab.analysis.data.prefetch_bias import prefetch_capacity, prefetched_call_ns
 from gpulab.analysis.steps.repetition import repeated_starts
-from gpulab.analysis.steps.run_ahead import done_ns, filling, paced
+from gpulab.analysis.steps.run_ahead import count_queue_filling_steps, find_gpu_steps, work_end_ns
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind
+from gpulab.tables import DEVICE_KINDS, STEPS, EventKind, MarkKind
 
 Mask = NDArray[np.bool_]
-WARM_UP = 2  # the first steps of a loop include lazy initialisation and are never plain steps
-SURELY_FRAC = 0.8  # GPU work takes as long without the profiler; a shorter step did not wait for the GPU
-FEW = 3  # fewer interior steps lower every confidence
+WARM_UP_STEPS = 2  # the first steps of a loop include lazy initialisation and are never plain steps
+MIN_UNPROFILED_FRAC = 0.8  # GPU work takes as long without the profiler; a shorter step did not wait for the GPU
+MIN_STEPS = 3  # fewer interior steps lower every confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +31,24 @@ class Steps:
     plain steps. Steps served from batches that queued up while the profiler stopped are not plain (prefetch bias);
     `queued` counts them.
 
-    If the host runs ahead of the GPU, the steps are those of the GPU, and `by_host` has those of the Python loop.
+    If the host runs ahead of the GPU, the steps are those of the GPU, and `host_steps` has those of the Python loop.
     """
 
     start_ns: Ints
     end_ns: Ints
     recorded: Mask
     interior: Mask
-    plain: Mask
-    found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
+    unprofiled: Mask
+    detected_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
     burst: int = 1  # steps come in groups of this size: this many workers finish together
     host: Steps | None = None  # the steps of the Python loop, if the host ran ahead of the GPU
-    queued: int = 0  # unprofiled steps excluded from plain: their batches were prefetched during a pause
+    prefetch_biased: int = 0  # unprofiled steps excluded from plain: their batches were prefetched during a pause
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     @property
-    def by_host(self) -> Steps:
+    def host_steps(self) -> Steps:
         """The steps of the Python loop; use them for host calls."""
         return self.host or self
 
@@ -67,7 +67,7 @@ class Steps:
         """The interior steps as spans."""
         return union(*self.interior_bounds_ns)
 
-    def in_interior(self, at_ns: Ints) -> Mask:
+    def interior_mask(self, at_ns: Ints) -> Mask:
         """Return a mask of the times that are inside an interior step."""
         start, end = self.interior_bounds_ns
         if not len(start):
@@ -86,32 +86,32 @@ class Steps:
         return typical_ns(self.dur_ns[self.interior], self.burst) if self.interior.any() else None
 
     @property
-    def plain_ns(self) -> int | None:
+    def unprofiled_ns(self) -> int | None:
         """Median step time without the profiler; None if there are too few plain steps."""
-        plain_dur_ns = self.dur_ns[self.plain]
-        return typical_ns(plain_dur_ns, self.burst) if len(plain_dur_ns) >= max(FEW, 2 * self.burst) else None
+        plain_dur_ns = self.dur_ns[self.unprofiled]
+        return typical_ns(plain_dur_ns, self.burst) if len(plain_dur_ns) >= max(MIN_STEPS, 2 * self.burst) else None
 
     @property
     def step_ns(self) -> int | None:
         """The step time to report: without the profiler if measured, else with it."""
-        return self.plain_ns or self.traced_ns
+        return self.unprofiled_ns or self.traced_ns
 
     @property
-    def inflation(self) -> float | None:
+    def profiler_overhead(self) -> float | None:
         """Profiler overhead: traced over unprofiled step time; None if either is missing."""
-        if self.traced_ns is None or self.plain_ns is None:
+        if self.traced_ns is None or self.unprofiled_ns is None:
             return None
-        return self.traced_ns / self.plain_ns
+        return self.traced_ns / self.unprofiled_ns
 
     @property
-    def few(self) -> bool:
+    def too_few(self) -> bool:
         """Whether there are too few interior steps for a reliable median."""
-        return int(self.interior.sum()) < FEW
+        return int(self.interior.sum()) < MIN_STEPS
 
     def rows(self) -> Rows:
         """Return the steps as rows of the table STEPS."""
         columns = {"start_ns": self.start_ns, "end_ns": self.end_ns, "recorded": self.recorded}
-        return STEPS.rows({**columns, "interior": self.interior, "plain": self.plain})
+        return STEPS.rows({**columns, "interior": self.interior, "plain": self.unprofiled})
 
 
 def typical_ns(values_ns: Ints, burst: int = 1) -> int:
@@ -120,10 +120,10 @@ def typical_ns(values_ns: Ints, burst: int = 1) -> int:
     Four workers that finish together give one long step and three short ones. The median of single steps then
     underestimates the step time; the median of groups of four does not.
     """
-    return int(np.median(grouped(values_ns, burst)))
+    return int(np.median(burst_means(values_ns, burst)))
 
 
-def grouped(values_ns: Ints, burst: int) -> Ints:
+def burst_means(values_ns: Ints, burst: int) -> Ints:
     """Return the means of successive groups of `burst`. An incomplete last group counts only if it is the only one."""
     length = len(values_ns) // burst * burst
     if not length:
@@ -132,7 +132,7 @@ def grouped(values_ns: Ints, burst: int) -> Ints:
     return means
 
 
-def steps(run: Run) -> Steps:
+def find_steps(run: Run) -> Steps:
     """Find the steps of a run, from step marks if there are any, else from events.
 
     If the host ran ahead of the GPU, the recorded steps are those of the GPU.
@@ -144,27 +144,39 @@ def steps(run: Run) -> Steps:
 def _with_gpu_steps(run: Run, host: Steps) -> Steps:
     """Replace the recorded steps by those of the GPU if the host ran ahead of it."""
     recorded = np.flatnonzero(host.recorded)
-    if host.found_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
+    if host.detected_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
         return host
     start, end = host.start_ns[recorded], host.end_ns[recorded]
-    done = done_ns(run, start, end)
+    done = work_end_ns(run, start, end)
     if done is None:
         return host
-    gpu = paced(done, start, end, computed=run.source.how == "virtual")
+    gpu = find_gpu_steps(done, start, end, computed=run.source.how == "virtual")
     if gpu is None:
-        return _without_queue_filling(run, host, recorded[: filling(done, start, end)])
+        return _without_queue_filling(run, host, recorded[: count_queue_filling_steps(done, start, end)])
     earlier, later = np.arange(len(host)) < recorded[0], host.start_ns >= gpu.end_ns[-1]
     parts = [(host.start_ns[earlier], host.end_ns[earlier]), gpu, (host.start_ns[later], host.end_ns[later])]
     start, end = (np.concatenate(times) for times in zip(*parts, strict=True))
     on_gpu = np.zeros(len(start), bool)
     on_gpu[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
-    is_plain = np.concatenate([host.plain[earlier], np.zeros(len(gpu.start_ns), bool), host.plain[later]])
+    is_plain = np.concatenate([host.unprofiled[earlier], np.zeros(len(gpu.start_ns), bool), host.unprofiled[later]])
     interior = _without_edges(on_gpu)
     if run.source.how == "virtual":
         is_plain = interior
-    elif is_plain.any() and np.median((end - start)[is_plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
+    elif (
+        is_plain.any() and np.median((end - start)[is_plain]) < np.median((end - start)[interior]) * MIN_UNPROFILED_FRAC
+    ):
         is_plain = np.zeros(len(start), bool)  # the marks of a host that runs ahead: the GPU needs longer than that
-    return Steps(start, end, on_gpu, interior, is_plain, host.found_by, host.burst, host=host, queued=host.queued)
+    return Steps(
+        start,
+        end,
+        on_gpu,
+        interior,
+        is_plain,
+        host.detected_by,
+        host.burst,
+        host=host,
+        prefetch_biased=host.prefetch_biased,
+    )
 
 
 def _without_queue_filling(run: Run, steps: Steps, filling_steps: Ints) -> Steps:
@@ -176,12 +188,12 @@ def _without_queue_filling(run: Run, steps: Steps, filling_steps: Ints) -> Steps
     steady[filling_steps] = False
     if 2 * steady.sum() > steps.interior.sum() or not steady.any():
         return steps
-    return replace(steps, interior=steady, plain=steady if run.source.how == "virtual" else steps.plain)
+    return replace(steps, interior=steady, unprofiled=steady if run.source.how == "virtual" else steps.unprofiled)
 
 
 def step_table(run: Run) -> Rows:
     """Return the table STEPS: one row for each step of a run."""
-    return steps(run).rows()
+    return find_steps(run).rows()
 
 
 def _from_marks(run: Run) -> Steps | None:
@@ -206,14 +218,14 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
     return none, none, "whole run"
 
 
-def completed(run: Run, steps: Steps) -> int:
+def completed_steps(run: Run, steps: Steps) -> int:
     """Return how many steps the run completed.
 
     If the marks are at the ends of steps, the first step has an end but no start: it cannot be measured, but it counts.
     """
-    if steps.found_by == "whole run":
+    if steps.detected_by == "whole run":
         return 1 if len(run.mark_rows.of_kind(MarkKind.USER, MarkKind.OPTIMIZER)) == 1 else 0
-    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(steps.found_by)
+    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(steps.detected_by)
     marks = len(run.mark_rows.of_kind(at_ends)) if at_ends is not None else 0
     return max(len(steps), marks)
 
@@ -225,7 +237,7 @@ def _loader_steps(run: Run) -> tuple[Ints, Ints]:
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
-    calls = calls.where(calls["loader"] == int(batches.argmax()))
+    calls = calls.select(calls["loader"] == int(batches.argmax()))
     begins = np.flatnonzero(calls["yielded"])
     start = calls["start_ns"][begins]
     following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
@@ -235,12 +247,12 @@ def _loader_steps(run: Run) -> tuple[Ints, Ints]:
 
 def _from_events(run: Run) -> Steps:
     events = run.event_rows
-    for kind, found_by in ((Kind.STEP, "ProfilerStep"), (Kind.LOADER, "DataLoader"), (None, "optimizer")):
+    for kind, found_by in ((EventKind.STEP, "ProfilerStep"), (EventKind.LOADER, "DataLoader"), (None, "optimizer")):
         rows = events.of_kind(kind) if kind is not None else _optimizer_ranges(run)
         if len(rows) < 2:
             continue
         start = np.sort(rows["start_ns"])
-        if kind is Kind.STEP:
+        if kind is EventKind.STEP:
             # Each step ends where the next starts; the last one ends with its own range.
             order = np.argsort(rows["start_ns"], kind="stable")
             end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
@@ -258,7 +270,7 @@ def _from_events(run: Run) -> Steps:
 def _all_work(run: Run) -> tuple[Ints, Ints]:
     """Return one window from the first event to the end of the last work. After that the profiler stops."""
     events = run.event_rows
-    work = events.of_kind(Kind.OP, Kind.LOADER, Kind.LAUNCH, Kind.COPY_CALL, *DEVICE_KINDS)
+    work = events.of_kind(EventKind.OP, EventKind.LOADER, EventKind.LAUNCH, EventKind.COPY_CALL, *DEVICE_KINDS)
     if not len(work):
         return np.array([0], np.int64), np.array([run.span_ns], np.int64)
     return events["start_ns"].min(keepdims=True), (work["start_ns"] + work["dur_ns"]).max(keepdims=True)
@@ -266,7 +278,7 @@ def _all_work(run: Run) -> tuple[Ints, Ints]:
 
 def _optimizer_ranges(run: Run) -> Rows:
     events = run.event_rows
-    return events.where(events.matching(lambda name: name.startswith("Optimizer.step#")))
+    return events.select(events.matching(lambda name: name.startswith("Optimizer.step#")))
 
 
 def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
@@ -292,17 +304,24 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
         overlaps_pause |= (end >= pause_start) & (start <= pause_end)
     burst = _burst(run, found_by)
     # Each worker loads `prefetch_factor` batches before the first step: the first steps need not wait for data.
-    prefetched = max(map(capacity, run.loaders), default=0) if burst > 1 else 0
-    warm = np.arange(len(start)) >= WARM_UP + prefetched
+    prefetched = max(map(prefetch_capacity, run.loaders), default=0) if burst > 1 else 0
+    warm = np.arange(len(start)) >= WARM_UP_STEPS + prefetched
     interior = _without_edges(longest)
     # A virtual run is computed, not recorded: no profiler lengthened its steps.
     if run.source.how == "virtual":
         return Steps(start, end, recorded, interior, interior, found_by, burst)
     is_plain = ~overlaps_window & ~overlaps_pause & warm & non_empty
-    prefetched_ns = queued_ns(run)
+    prefetched_ns = prefetched_call_ns(run)
     is_biased = np.searchsorted(prefetched_ns, end) > np.searchsorted(prefetched_ns, start)
     return Steps(
-        start, end, recorded, interior, is_plain & ~is_biased, found_by, burst, queued=int((is_plain & is_biased).sum())
+        start,
+        end,
+        recorded,
+        interior,
+        is_plain & ~is_biased,
+        found_by,
+        burst,
+        prefetch_biased=int((is_plain & is_biased).sum()),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.steps.detection import Steps, steps
+from gpulab.analysis.steps.detection import Steps, find_steps
 from gpulab.columns import Column
-from gpulab.intervals import Ints, gaps, longer
+from gpulab.intervals import Ints, gaps, spans_longer_than
 from gpulab.rows import Rows, Table
 from gpulab.run import Run
 
@@ -23,28 +23,28 @@ GAPS = Table(
 
 
 def gap_table(
-    run: Run, device: int | None = None, *, longer_than_ns: int = 0, found: Steps | None = None
+    run: Run, device: int | None = None, *, longer_than_ns: int = 0, steps: Steps | None = None
 ) -> Rows | None:
     """Return each idle gap between the first and the last work of a device, in order of time; None without such work.
 
-    Without `device`, a gap is time in which no device worked. `found`: the steps of the run, if already known.
+    Without `device`, a gap is time in which no device worked. `max_batch`: the steps of the run, if already known.
     """
     work = device_work(run, device)
     if not len(work):
         return None
-    idle = longer(gaps(work.spans(), int(work.start_ns[0]), int(work.end_ns.max())), longer_than_ns)
+    idle = spans_longer_than(gaps(work.spans(), int(work.start_ns[0]), int(work.end_ns.max())), longer_than_ns)
     dur = idle.end_ns - idle.start_ns
     return GAPS.rows(
         {
             "start_ns": idle.start_ns,
             "end_ns": idle.end_ns,
             "dur_ns": dur,
-            "step": step_at(found or steps(run), idle.start_ns),
+            "step": step_index_at(steps or find_steps(run), idle.start_ns),
         }
     )
 
 
-def step_at(steps: Steps, at_ns: Ints) -> Ints:
+def step_index_at(steps: Steps, at_ns: Ints) -> Ints:
     """Return, for each time, the index of the step that contains it; -1 if no step does."""
     order = np.argsort(steps.start_ns, kind="stable")
     position = np.searchsorted(steps.start_ns[order], at_ns, side="right") - 1

@@ -16,10 +16,10 @@ import numpy as np
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.steps.detection import Steps, typical_ns
-from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, nothing, subtract, union
+from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, StallKind
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind, StallKind
 
 SMALL_OP_NS = 10_000  # dispatching an operator takes 2-5 us; a shorter operator is mostly dispatch
 LONG_GAP_NS = 200_000  # Python needs 1-100 us between operators; a longer gap is other code of the loop
@@ -57,15 +57,15 @@ CPU_PARTS = (
     Part("glue", "Python between operators", False, "short gaps of Python code between operators"),
     Part("python", "Python outside PyTorch", False, "long gaps without any PyTorch call"),
 )
-DISPATCHING = ("launch", "runtime", "dispatch", "glue")
+DISPATCH_KEYS = ("launch", "runtime", "dispatch", "glue")
 HOST_KINDS = {  # the host events of each idle part, in order of priority
-    "loader": Kind.LOADER,
-    "alloc": Kind.ALLOC,
-    "sync": Kind.SYNC,
-    "copy_call": Kind.COPY_CALL,
-    "launch": Kind.LAUNCH,
-    "runtime": Kind.RUNTIME,
-    "dispatch": Kind.OP,
+    "loader": EventKind.LOADER,
+    "alloc": EventKind.ALLOC,
+    "sync": EventKind.SYNC,
+    "copy_call": EventKind.COPY_CALL,
+    "launch": EventKind.LAUNCH,
+    "runtime": EventKind.RUNTIME,
+    "dispatch": EventKind.OP,
 }
 
 
@@ -80,43 +80,43 @@ class Ledger:
     spans: Mapping[str, Spans]  # key -> its time, over all interior steps
     burst: int = 1  # as Steps.burst
 
-    def of(self, *keys: str) -> Ints:
+    def sum_ns(self, *keys: str) -> Ints:
         """Return the sum of these parts for each interior step, in ns; parts that this device lacks count as 0."""
         return sum((self.part_ns[key] for key in keys if key in self.part_ns), np.zeros_like(self.step_ns))
 
     def median_ns(self, *keys: str) -> int:
         """Return the median over interior steps (or bursts of steps) of the sum of these parts."""
-        return typical_ns(self.of(*keys), self.burst)
+        return typical_ns(self.sum_ns(*keys), self.burst)
 
-    def share(self, *keys: str) -> float:
+    def typical_frac(self, *keys: str) -> float:
         """Return the share of these parts in a typical step, 0-1, by medians: insensitive to outliers."""
         return self.median_ns(*keys) / max(1, typical_ns(self.step_ns, self.burst))
 
     def range_ns(self, *keys: str) -> tuple[int, int]:
         """Return the smallest and the largest sum of these parts over interior steps."""
-        values = self.of(*keys)
+        values = self.sum_ns(*keys)
         return int(values.min()), int(values.max())
 
-    def frac(self, *keys: str) -> float:
+    def total_frac(self, *keys: str) -> float:
         """Return the share of these parts in all interior step time, 0-1; the shares of all parts sum to one."""
-        return float(self.of(*keys).sum() / self.step_ns.sum())
+        return float(self.sum_ns(*keys).sum() / self.step_ns.sum())
 
     @property
     def busy_frac(self) -> float:
         """Share of all interior step time in which the device worked."""
-        return self.frac(*(part.key for part in self.parts if part.busy))
+        return self.total_frac(*(part.key for part in self.parts if part.busy))
 
     @property
     def idle_frac(self) -> float:
         """Share of all interior step time in which the device was idle."""
-        return self.frac(*(part.key for part in self.parts if not part.busy))
+        return self.total_frac(*(part.key for part in self.parts if not part.busy))
 
     def label(self, key: str) -> str:
         """Return the label of a part."""
         return next(part.label for part in self.parts if part.key == key)
 
 
-def ledger(run: Run, steps: Steps) -> Ledger | None:
+def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     """Compute the ledger of the interior steps of a run; None if no step was recorded with events."""
     start, end = steps.interior_bounds_ns
     non_empty = end > start
@@ -140,9 +140,9 @@ def main_device(run: Run) -> int:
     return int(busiest.argmax())
 
 
-def host_threads(run: Run) -> Ints:
+def launching_threads(run: Run) -> Ints:
     """Return the threads that explain idle time of the device: those that launch its work, and the main thread."""
-    rows = run.event_rows.of_kind(Kind.LAUNCH, Kind.COPY_CALL)
+    rows = run.event_rows.of_kind(EventKind.LAUNCH, EventKind.COPY_CALL)
     return np.union1d(np.unique(rows["thread"]), [run.main_thread])
 
 
@@ -165,19 +165,19 @@ def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
 
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     work = _rows_in_window(run.event_rows.of_kind(*DEVICE_KINDS), window)
-    work = work.where(work["device"] == main_device(run))
+    work = work.select(work["device"] == main_device(run))
     return [*device_layers(work), *host_layers(_host_events(run, window), window)]
 
 
 def device_layers(work: Rows) -> list[tuple[str, Spans]]:
     """Return device work by part, in order of priority."""
-    kernel = work["kind"] == Kind.KERNEL
+    kernel = work["kind"] == EventKind.KERNEL
     matrix = kernel & work.matching(is_matrix)
     return [
-        ("matmul", work.where(matrix).spans()),
-        ("kernels", work.where(kernel & ~matrix).spans()),
-        ("communication", work.of_kind(Kind.COLLECTIVE).spans()),
-        ("copies", work.of_kind(Kind.MEMCPY, Kind.MEMSET).spans()),
+        ("matmul", work.select(matrix).spans()),
+        ("kernels", work.select(kernel & ~matrix).spans()),
+        ("communication", work.of_kind(EventKind.COLLECTIVE).spans()),
+        ("copies", work.of_kind(EventKind.MEMCPY, EventKind.MEMSET).spans()),
     ]
 
 
@@ -189,9 +189,9 @@ def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
 
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     host = _host_events(run, window)
-    ops = host.of_kind(Kind.OP)
+    ops = host.of_kind(EventKind.OP)
     return [
-        ("loader", host.of_kind(Kind.LOADER).spans()),
+        ("loader", host.of_kind(EventKind.LOADER).spans()),
         ("compute", _compute(ops)),
         ("dispatch", ops.spans()),
         ("glue", _between_operators(host, window)),
@@ -207,20 +207,20 @@ def _compute(ops: Rows) -> Spans:
 
 def _host_events(run: Run, window: Spans) -> Rows:
     events = run.event_rows
-    rows = _rows_in_window(events.where(np.isin(events["thread"], host_threads(run))), window)
+    rows = _rows_in_window(events.select(np.isin(events["thread"], launching_threads(run))), window)
     compiling = run.stall_rows.of_kind(StallKind.COMPILE)
     if not len(compiling):
         return rows
     # Compilation counts as Python code: torch.compile runs operators and records its own phases as operators.
     compiling_ns = covered_ns(compiling.spans(), rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
-    return rows.where((rows["kind"] != Kind.OP) | (2 * compiling_ns <= rows["dur_ns"]))
+    return rows.select((rows["kind"] != EventKind.OP) | (2 * compiling_ns <= rows["dur_ns"]))
 
 
 def _between_operators(host: Rows, window: Spans) -> Spans:
     """Return the short gaps between successive PyTorch calls."""
-    calls = host.of_kind(Kind.OP, Kind.LOADER, *RUNTIME_KINDS).spans()
+    calls = host.of_kind(EventKind.OP, EventKind.LOADER, *RUNTIME_KINDS).spans()
     if not len(calls.start_ns):
-        return nothing()
+        return no_spans()
     idle = gaps(calls, int(window.start_ns[0]), int(window.end_ns[-1]))
     short = idle.end_ns - idle.start_ns < LONG_GAP_NS
     return Spans(idle.start_ns[short], idle.end_ns[short])
@@ -229,4 +229,4 @@ def _between_operators(host: Rows, window: Spans) -> Spans:
 def _rows_in_window(rows: Rows, window: Spans) -> Rows:
     """Return the rows that overlap the time from the first to the last instant of the window."""
     first, last = int(window.start_ns[0]), int(window.end_ns[-1])
-    return rows.where((rows["start_ns"] < last) & (rows["start_ns"] + rows["dur_ns"] > first))
+    return rows.select((rows["start_ns"] < last) & (rows["start_ns"] + rows["dur_ns"] > first))

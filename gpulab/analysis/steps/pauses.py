@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.host.gc_and_compilation import stalled
-from gpulab.analysis.steps.detection import WARM_UP, Mask, Steps
+from gpulab.analysis.host.gc_and_compilation import stall_spans
+from gpulab.analysis.steps.detection import WARM_UP_STEPS, Mask, Steps
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-TIMES = 1.5  # a step with a pause takes at least this many times the median; less is ordinary variation
-SPREADS = 6.0  # and it exceeds the median by this many median absolute deviations
-LEAST_STEPS = 12  # with fewer steps an outlier cannot be recognised
-LIKE_FRAC = 0.4  # of the upper quartile: pauses of one kind have similar length
-LEAST_REGULAR = 4  # fewer pauses may be regular by chance
+MIN_RATIO = 1.5  # a step with a pause takes at least this many times the median; less is ordinary variation
+MIN_DEVIATIONS = 6.0  # and it exceeds the median by this many median absolute deviations
+MIN_STEPS_EXAMINED = 12  # with fewer steps an outlier cannot be recognised
+MIN_QUARTILE_FRAC = 0.4  # of the upper quartile: pauses of one kind have similar length
+MIN_PERIODIC_PAUSES = 4  # fewer pauses may be regular by chance
 REGULAR_FRAC = 0.8  # in periodic pauses, this share of the distances between pauses is equal
 
 
@@ -31,12 +31,12 @@ class Pauses:
 
     count: int
     steps: int  # steps examined
-    every: int | None  # period in steps; None: irregular
-    each_ns: int  # median time by which such a step exceeds an ordinary one
+    period_steps: int | None  # period in steps; None: irregular
+    typical_cost_ns: int  # median time by which such a step exceeds an ordinary one
     total_ns: int  # cost of all pauses
     step_mean_ns: int  # mean step time, pauses included
-    ordinary_ns: int  # median step time
-    called: str | None  # library function that the user's line called during pauses, in most samples
+    step_median_ns: int  # median step time
+    library_call: str | None  # library function that the user's line called during pauses, in most samples
     frame: str | None  # the user's line during pauses
     samples: int  # number of samples that show this line
     spans: Spans  # the steps with a pause
@@ -48,7 +48,7 @@ class Pauses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
+class PassStarts:
     """Cost of starting another pass over the data."""
 
     count: int  # passes started after the first
@@ -57,20 +57,20 @@ class Passes:
     spans: Spans
 
 
-def pauses(run: Run, steps: Steps) -> Pauses | None:
+def find_pauses(run: Run, steps: Steps) -> Pauses | None:
     """Find the steps with a pause; None if there are none. Steps with an evaluation do not count: that is work."""
     mask = _warm_steps(steps)
-    if mask.sum() < LEAST_STEPS:
+    if mask.sum() < MIN_STEPS_EXAMINED:
         return None
     start, end = steps.start_ns[mask], steps.end_ns[mask]
     dur = end - start - _time_of_other_rules(run, start, end)
     excess = dur - _ordinary(dur, steps.recorded[mask])
     middle = float(np.median(dur))
     spread = float(np.median(np.abs(excess)))
-    is_pause = (excess > (TIMES - 1) * middle) & (excess > SPREADS * spread)
+    is_pause = (excess > (MIN_RATIO - 1) * middle) & (excess > MIN_DEVIATIONS * spread)
     is_pause &= ~_evaluates(run, start, end)
     if is_pause.any():  # short outliers are noise of a busy machine
-        is_pause &= excess >= LIKE_FRAC * np.percentile(excess[is_pause], 75)
+        is_pause &= excess >= MIN_QUARTILE_FRAC * np.percentile(excess[is_pause], 75)
     if is_pause.sum() < 2 or 2 * is_pause.sum() > len(dur):
         return None
     spans = union(start[is_pause], end[is_pause])
@@ -78,32 +78,32 @@ def pauses(run: Run, steps: Steps) -> Pauses | None:
     return Pauses(
         count=int(is_pause.sum()),
         steps=len(dur),
-        every=_period(np.flatnonzero(mask)[is_pause]),
-        each_ns=int(np.median(excess[is_pause])),
+        period_steps=_period(np.flatnonzero(mask)[is_pause]),
+        typical_cost_ns=int(np.median(excess[is_pause])),
         total_ns=int(excess[is_pause].sum()),
         step_mean_ns=int((end - start).mean()),
-        ordinary_ns=int(np.median(end - start)),
-        called=library_call,
+        step_median_ns=int(np.median(end - start)),
+        library_call=library_call,
         frame=frame,
         samples=samples,
         spans=spans,
     )
 
 
-def passes(run: Run, steps: Steps) -> Passes | None:
+def pass_start_cost(run: Run, steps: Steps) -> PassStarts | None:
     """Compute the extra cost of the first batch of a pass; None with a single pass, or without extra cost."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    if not len(calls) or steps.found_by != "DataLoader":
+    if not len(calls) or steps.detected_by != "DataLoader":
         return None
     main_loader = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
-    fetches = calls.where((calls["loader"] == main_loader) & calls["yielded"])
+    fetches = calls.select((calls["loader"] == main_loader) & calls["yielded"])
     first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
     fetch_ns = fetches["end_ns"] - fetches["start_ns"]
     extra_ns = fetch_ns[first_batches] - int(np.median(fetch_ns)) if len(first_batches) else fetch_ns[:0]
     first_batches, extra_ns = first_batches[extra_ns > 0], extra_ns[extra_ns > 0]
     if not len(first_batches):
         return None
-    return Passes(
+    return PassStarts(
         count=len(first_batches),
         each_ns=int(np.median(extra_ns)),
         frac=float(extra_ns.sum() / max(1, int(steps.dur_ns.sum()))),
@@ -113,14 +113,14 @@ def passes(run: Run, steps: Steps) -> Passes | None:
 
 def _warm_steps(steps: Steps) -> Mask:
     """Return the warm steps: plain ones and recorded ones. Each kind is compared with its own median."""
-    warm: Mask = (np.arange(len(steps)) >= WARM_UP) & (steps.plain | steps.interior)
+    warm: Mask = (np.arange(len(steps)) >= WARM_UP_STEPS) & (steps.unprofiled | steps.interior)
     return warm
 
 
 def _time_of_other_rules(run: Run, start: Ints, end: Ints) -> Ints:
     """Return, per step, the time that other rules report: waits for batches, garbage collection, compilation."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    stalls = stalled(run)
+    stalls = stall_spans(run)
     spans = union(
         np.concatenate([calls["start_ns"], stalls.start_ns]), np.concatenate([calls["end_ns"], stalls.end_ns])
     )
@@ -131,7 +131,7 @@ def _ordinary(dur: Ints, recorded: Mask) -> Ints:
     """Return, for each step, the median of its kind, as recording makes steps longer."""
     ordinary = np.full(len(dur), int(np.median(dur)), np.int64)
     for kind in (recorded, ~recorded):
-        if kind.sum() >= LEAST_STEPS // 2:
+        if kind.sum() >= MIN_STEPS_EXAMINED // 2:
             ordinary[kind] = int(np.median(dur[kind]))
     return ordinary
 
@@ -150,7 +150,7 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
 def _period(index: Ints) -> int | None:
     """Return the period in steps; None if the distances differ or there are too few."""
     distances = np.diff(index)
-    if len(index) < LEAST_REGULAR:
+    if len(index) < MIN_PERIODIC_PAUSES:
         return None
     middle = int(np.median(distances))
     # A pause may be missing because its step is not examined: gpulab itself paused there.
@@ -163,11 +163,11 @@ def _period(index: Ints) -> int | None:
 def _sampled_code(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:
     """Return the most frequent library call and user line in the samples of these spans, and the number of samples."""
     samples = run.host_rows
-    inside = samples.where(covered_ns(spans, samples["at_ns"], samples["at_ns"] + 1) > 0)
-    lines = Counter(text for text in inside.words("frame").to_list() if text is not None)
+    inside = samples.select(covered_ns(spans, samples["at_ns"], samples["at_ns"] + 1) > 0)
+    lines = Counter(text for text in inside.text("frame").to_list() if text is not None)
     if not lines:
         return None, None, 0
     frame = lines.most_common(1)[0][0]
-    at_line = inside.where(inside.matching(lambda word: word == frame, "frame"))
-    calls = Counter(text for text in at_line.words("called").to_list() if text is not None)
+    at_line = inside.select(inside.matching(lambda word: word == frame, "frame"))
+    calls = Counter(text for text in at_line.text("called").to_list() if text is not None)
     return (calls.most_common(1)[0][0] if calls else None), frame, len(at_line)

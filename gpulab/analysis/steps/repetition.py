@@ -7,11 +7,11 @@ import numpy as np
 from gpulab.analysis.events.nesting import outermost
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
-LEAST = 10  # fewer repeats may be the layers of one forward pass
-SPANS_FRAC = 0.7  # of the recorded time; repeated layers of one pass cover less
-STEADY = 0.5  # the interquartile range of the intervals is at most this share of their median
+MIN_REPEATS = 10  # fewer repeats may be the layers of one forward pass
+MIN_COVERED_FRAC = 0.7  # of the recorded time; repeated layers of one pass cover less
+MAX_IQR_FRAC = 0.5  # the interquartile range of the intervals is at most this share of their median
 
 
 def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
@@ -20,24 +20,24 @@ def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
     An iteration may call an operator several times. The rarest operator with regular intervals is called once per
     iteration; of several, the earliest is the first in the iteration.
     """
-    ops = events.where((events["kind"] == Kind.OP) & (events["thread"] == main_thread))
+    ops = events.select((events["kind"] == EventKind.OP) & (events["thread"] == main_thread))
     no_loop = "", np.empty(0, np.int64)
     if not len(ops):
         return no_loop
-    outer_ops = ops.where(outermost(ops))
-    thread_events = events.where(events["thread"] == main_thread)
+    outer_ops = ops.select(outermost(ops))
+    thread_events = events.select(events["thread"] == main_thread)
     recorded_ns = (thread_events["start_ns"] + thread_events["dur_ns"]).max() - thread_events["start_ns"].min()
     codes, starts = outer_ops["name"], outer_ops["start_ns"]
     counts = np.bincount(codes)
     candidates = []
-    for code in np.flatnonzero(counts >= LEAST):
+    for code in np.flatnonzero(counts >= MIN_REPEATS):
         times = np.sort(starts[codes == code])
-        if _steady(times) and times[-1] - times[0] >= SPANS_FRAC * recorded_ns:
+        if _steady(times) and times[-1] - times[0] >= MIN_COVERED_FRAC * recorded_ns:
             candidates.append((len(times), int(times[0]), int(code)))
     if not candidates:
         return no_loop
     rarest_code = min(candidates)[2]
-    name = outer_ops.words("name").vocabulary[rarest_code]
+    name = outer_ops.text("name").vocabulary[rarest_code]
     return name, np.sort(starts[codes == rarest_code])
 
 
@@ -45,4 +45,4 @@ def _steady(starts: Ints) -> bool:
     """Whether the intervals between the starts are about equal."""
     intervals = np.diff(starts)
     low, middle, high = np.percentile(intervals, (25, 50, 75))
-    return bool(middle > 0 and high - low <= STEADY * middle)
+    return bool(middle > 0 and high - low <= MAX_IQR_FRAC * middle)

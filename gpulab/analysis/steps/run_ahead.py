@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.intervals import Ints
 from gpulab.run import Run
 
-LEAST_STEPS = 4  # with fewer steps, earlier work defines the start of the first one
-AHEAD_OF_FEW = 1.5  # the same for fewer steps that were recorded, not computed: noise alone is 10 %
-AHEAD = 1.1  # ratio of GPU step time to host step time; if one waits for the other, the ratio is smaller
+MIN_RECORDED_STEPS = 4  # with fewer steps, earlier work defines the start of the first one
+MIN_RUN_AHEAD_FEW_STEPS = 1.5  # the same for fewer steps that were recorded, not computed: noise alone is 10 %
+MIN_RUN_AHEAD = 1.1  # ratio of GPU step time to host step time; if one waits for the other, the ratio is smaller
 
 
-class Paced(NamedTuple):
+class GpuSteps(NamedTuple):
     """The recorded steps as executed by the GPU: from the end of one step's work to the end of the next step's work.
 
     There is one step fewer than on the host, because the start of the first is unknown. With fewer than LEAST_STEPS
@@ -32,34 +32,34 @@ class Paced(NamedTuple):
     end_ns: Ints
 
 
-def paced(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed: bool = False) -> Paced | None:
+def find_gpu_steps(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed: bool = False) -> GpuSteps | None:
     """Return the GPU's steps for adjacent recorded steps; None unless the host runs ahead of the GPU.
 
     `finished_ns`: from `done_ns` for these steps. `computed`: the run comes from a virtual GPU.
     """
     earlier_ns, done = finished_ns[0], finished_ns[1:]
-    if len(start_ns) < LEAST_STEPS and earlier_ns >= 0:
+    if len(start_ns) < MIN_RECORDED_STEPS and earlier_ns >= 0:
         done = np.append(earlier_ns, done)
     gpu_step_ns = np.diff(done)
-    margin = AHEAD if computed or len(start_ns) >= LEAST_STEPS else AHEAD_OF_FEW
+    margin = MIN_RUN_AHEAD if computed or len(start_ns) >= MIN_RECORDED_STEPS else MIN_RUN_AHEAD_FEW_STEPS
     if not len(gpu_step_ns) or np.median(gpu_step_ns) <= margin * np.median(end_ns - start_ns):
         return None
-    return Paced(done[:-1], done[1:])
+    return GpuSteps(done[:-1], done[1:])
 
 
-def filling(done: Ints, start_ns: Ints, end_ns: Ints) -> int:
+def count_queue_filling_steps(done: Ints, start_ns: Ints, end_ns: Ints) -> int:
     """Return how many steps at the start only filled the launch queue: in each of them the GPU fell further behind.
 
     Such a step lasts as long as its calls, however much work it launches. It is not typical of a long loop.
     """
     if done[0] < 0 and len(done) < 3:
         return 0
-    behind = np.diff(done) > AHEAD * (end_ns - start_ns)
+    behind = np.diff(done) > MIN_RUN_AHEAD * (end_ns - start_ns)
     behind[0] = behind[0] if done[0] >= 0 else behind[1]  # unknown start: assume the same as for the next step
     return len(behind) if behind.all() else int(behind.argmin())
 
 
-def done_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
+def work_end_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
     """Return when the work launched before these steps ended (-1 if none), then the same for the work of each step.
 
     None if a step launched no work.
@@ -67,8 +67,8 @@ def done_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
     if not len(start_ns) or not len(run.event_rows):
         return None
     work = device_work(run)
-    call = calls_of(work)
-    work, call = work.where(call >= 0), call[call >= 0]
+    call = launch_calls(work)
+    work, call = work.select(call >= 0), call[call >= 0]
     launch_ns = run.event_rows["start_ns"][call]
     step = np.searchsorted(start_ns, launch_ns, side="right") - 1
     inside = (step < 0) | (launch_ns < end_ns[np.maximum(step, 0)])

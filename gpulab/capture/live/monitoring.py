@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.capture.active_session import leave, settle
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.active_session import register_monitor, unregister_monitor
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
 from gpulab.capture.session import Session
@@ -27,14 +27,14 @@ RETRY_S = 0.02
 _NO_THREAD = -1  # not the number of any thread
 
 
-class Monitoring(Session):
+class MonitorSession(Session):
     """Records from `start()` to `stop()`. Start it in the thread whose steps count; stop it in any thread.
 
     It hooks PyTorch once the program has imported it, and never imports it.
     """
 
     def __init__(
-        self, name: str | None = None, *, every_s: float, on_tick: Callable[[Live], None] | None = None
+        self, name: str | None = None, *, every_s: float, on_tick: Callable[[LiveSnapshot], None] | None = None
     ) -> None:
         super().__init__(name, level="sensors", on_tick=on_tick, period_ns=round(every_s * 1e9))
         self.thread = self._marks.thread
@@ -50,7 +50,7 @@ class Monitoring(Session):
 
     def start(self) -> None:
         """Start. Raises CaptureError while another monitor runs or a cell is being recorded."""
-        settle(self)
+        register_monitor(self)
         try:
             self._stalls.install()
             self._hook_torch()
@@ -84,7 +84,7 @@ class Monitoring(Session):
             if not self._ended:
                 self._end()
 
-    def give_way(self, recorder: str) -> None:
+    def pause(self, recorder: str) -> None:
         """Stop everything until another recording ends; called in the recorded thread."""
         with self._lock:
             if self._ended:
@@ -101,7 +101,7 @@ class Monitoring(Session):
                 self._stalls.remove()
                 self._remove_marks()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue after the other recording has ended."""
         with self._lock:
             if self._ended or self._paused_for is None:
@@ -174,7 +174,7 @@ class Monitoring(Session):
         self._stalls.remove()
         self._remove_marks()
         self._unhook.cancel()
-        leave()
+        unregister_monitor()
 
     def _end_pause(self, until_ns: int) -> None:
         if self._paused_for is not None:

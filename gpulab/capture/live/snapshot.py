@@ -8,7 +8,7 @@ from gpulab.sensors import GpuReading
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerNow:
+class WorkerState:
     """State of one DataLoader worker; None if unknown on this system."""
 
     load_frac: float | None  # of one core, since the previous look
@@ -16,7 +16,7 @@ class WorkerNow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Live:
+class LiveSnapshot:
     """State of a session at one time.
 
     Loop time is all time since the first step, without the pauses in which no step came: between two cells, or after
@@ -34,7 +34,7 @@ class Live:
     workers: int
     frame: str | None  # the user's line that the main thread is running
     running: bool = False  # the loop is making steps
-    waiting_lately_frac: float | None = None  # waiting_frac over the last ten seconds
+    recent_waiting_frac: float | None = None  # waiting_frac over the last ten seconds
     used_gpus: tuple[int, ...] = ()  # indices in `gpus` of those that worked while the loop ran; all if none did
     gpu_busy_frac: float | None = None  # their mean utilisation over loop time
-    workers_now: tuple[WorkerNow, ...] = ()
+    worker_states: tuple[WorkerState, ...] = ()

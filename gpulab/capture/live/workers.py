@@ -9,31 +9,31 @@ from pathlib import Path
 
 import psutil
 
-from gpulab.capture.live.snapshot import WorkerNow
+from gpulab.capture.live.snapshot import WorkerState
 from gpulab.sensors.host import cpu_clocks
 
-EVERY_NS = 180_000_000  # over a shorter time the load is noise, and a look at a worker costs 20 us
+WORKER_STATE_INTERVAL_NS = 180_000_000  # over a shorter time the load is noise, and a look at a worker costs 20 us
 _HAS_DISK_STATE = sys.platform == "linux"  # no other system distinguishes waiting for storage from sleeping
 _ENDED = ("Z", "X")  # it has ended, and its parent has not collected it yet
 
 
-class WorkersNow:
+class WorkerStates:
     """Reads the state of each worker process; the first reading of a worker has no load, which needs two readings."""
 
     def __init__(self) -> None:
-        self._latest: tuple[WorkerNow, ...] = ()
+        self._latest: tuple[WorkerState, ...] = ()
         self._last_look_ns = 0
         self._used_s: dict[int, float] = {}
 
-    def look(self, now_ns: int, pids: Sequence[int]) -> tuple[WorkerNow, ...]:
+    def read(self, now_ns: int, pids: Sequence[int]) -> tuple[WorkerState, ...]:
         """State of each running worker, in the DataLoader's order."""
         passed_s = (now_ns - self._last_look_ns) / 1e9
-        if now_ns - self._last_look_ns < EVERY_NS:
+        if now_ns - self._last_look_ns < WORKER_STATE_INTERVAL_NS:
             return self._latest
         now = {pid: (cpu_s, _state(pid)) for pid in pids if not math.isnan(cpu_s := _cpu_s(pid))}
         alive = {pid: reading for pid, reading in now.items() if reading[1] not in _ENDED}
         self._latest = tuple(
-            WorkerNow(load_frac=self._load(pid, cpu_s, passed_s), blocked=state == "D" if state else None)
+            WorkerState(load_frac=self._load(pid, cpu_s, passed_s), blocked=state == "D" if state else None)
             for pid, (cpu_s, state) in alive.items()
         )
         self._last_look_ns, self._used_s = now_ns, {pid: cpu_s for pid, (cpu_s, _) in alive.items()}
@@ -45,7 +45,7 @@ class WorkersNow:
 
 
 def _cpu_s(pid: int) -> float:
-    if cpu_clocks.TELLS:
+    if cpu_clocks.AVAILABLE:
         return cpu_clocks.process_cpu_s(pid)
     try:
         times = psutil.Process(pid).cpu_times()

@@ -8,7 +8,7 @@ from typing import Any
 from gpulab.rows import Rows
 from gpulab.tables import ALLOCATOR
 
-EVERY_NS = 20_000_000  # steps of 1 ms need no reading each: fifty a second show every trend
+ALLOCATOR_INTERVAL_NS = 20_000_000  # steps of 1 ms need no reading each: fifty a second show every trend
 
 
 class AllocatorReadings:
@@ -25,7 +25,7 @@ class AllocatorReadings:
         cuda = _initialised_cuda()
         if cuda is None:
             return
-        self._next_ns = at_ns + EVERY_NS
+        self._next_ns = at_ns + ALLOCATOR_INTERVAL_NS
         for device in range(cuda.device_count()):
             # The nested form comes from C++; memory_stats() flattens and sorts it, at three times the cost.
             stats = cuda.memory_stats_as_nested_dict(device)

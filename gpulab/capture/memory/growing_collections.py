@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from gpulab.capture.memory.reachable_tensors import Deadline, Reach
-from gpulab.capture.user_names import variables
+from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch
+from gpulab.capture.user_names import frame_variables
 from gpulab.rows import Rows
-from gpulab.sensors.host.frames import users_frames
+from gpulab.sensors.host.frames import user_frames
 from gpulab.tables import HOLDERS
 
-FIRST_STEP = 8  # inspected in steps 8, 16, 32 and so on: a dozen times in a long run
+FIRST_INSPECTED_STEP = 8  # inspected in steps 8, 16, 32 and so on: a dozen times in a long run
 LIMIT_S = 0.05  # for one inspection
 
 
@@ -32,21 +32,21 @@ class _Collection:
     bytes: int | None
 
 
-class Growing:
+class GrowingCollections:
     """Inspects the variables of the loop at some steps; keeps names and numbers only."""
 
     def __init__(self) -> None:
-        self._next = FIRST_STEP
+        self._next = FIRST_INSPECTED_STEP
         self._collections: dict[str, _Collection] = {}
 
-    def look(self, step: int, innermost: FrameType | None) -> None:
+    def inspect(self, step: int, innermost: FrameType | None) -> None:
         """Inspect at the start of a step, in the recorded thread."""
         if step < self._next or "torch" not in sys.modules:
             return
         self._next = 2 * step
         deadline, namespaces = Deadline(LIMIT_S), set[int]()
-        for frame in users_frames(innermost):
-            for space in (variables(frame), frame.f_globals):
+        for frame in user_frames(innermost):
+            for space in (frame_variables(frame), frame.f_globals):
                 if id(space) not in namespaces:
                     namespaces.add(id(space))
                     self._note(space, deadline)
@@ -101,10 +101,10 @@ def _keeps_a_graph(collection: Any, tensor: type) -> bool:
 
 def _graph_bytes(collection: Any, deadline: Deadline) -> int | None:
     """Bytes kept alive by the graphs of its tensors, each storage once."""
-    reach = Reach(deadline)
+    reach = TensorSearch(deadline)
     tensors = list(reach.tensors(collection))
     storages: dict[int, int] = {}
-    for tensor in (*tensors, *reach.saved(tensors)):
+    for tensor in (*tensors, *reach.saved_tensors(tensors)):
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage

@@ -18,20 +18,20 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
-from gpulab.capture.memory.out_of_memory import chain_of, frames_of, outside
-from gpulab.capture.memory.reachable_tensors import Deadline, Reach, attributes
-from gpulab.capture.user_names import variables
+from gpulab.capture.memory.out_of_memory import all_frames, exception_chain, frames_without_allocator
+from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch, attributes
+from gpulab.capture.user_names import frame_variables
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
-from gpulab.sensors.host.frames import users_frames
+from gpulab.sensors.host.frames import user_frames
 from gpulab.tables import HOLDERS
 from gpulab.wording import duration
 
 LIMIT_S = 2.0
-UNDER_WAY = "the step under way"
-EARLIER = "sys.last_traceback"
-ELSEWHERE = "objects without a name"
-UNSEEN = "PyTorch's own C++ code"
+FAILED_STEP = "the step under way"
+EARLIER_ERROR = "sys.last_traceback"
+UNNAMED_OBJECTS = "objects without a name"
+PYTORCH_INTERNAL = "PyTorch's own C++ code"
 _CACHED = re.compile(r"_(?:_{0,2}|\d+)$")  # _, __, ___ and _12: IPython's cached outputs
 
 
@@ -46,10 +46,10 @@ class _Holder:
     largest: tuple[int, str] = (0, "")
 
 
-Counts = Callable[[int], bool]  # whether the storage at this address is memory of the device
+StorageFilter = Callable[[int], bool]  # whether the storage at this address is memory of the device
 
 
-def any_storage(address: int) -> bool:
+def every_storage(address: int) -> bool:
     """Count every storage as memory of the device."""
     return True
 
@@ -60,7 +60,7 @@ class _Tally:
 
     device: str  # "cuda", "cpu"
     index: int | None
-    counts: Counts = any_storage
+    counts: StorageFilter = every_storage
     storages: set[int] = field(default_factory=set)
     holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
 
@@ -104,12 +104,12 @@ class EarlierError:
     def _note(self, traceback: TracebackType) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        reach = Reach(Deadline(LIMIT_S / 10))
+        reach = TensorSearch(Deadline(LIMIT_S / 10))
         storages: set[int] = set()
-        for frame in outside(traceback):
+        for frame in frames_without_allocator(traceback):
             if not _is_global(frame):
-                direct = [tensor for value in variables(frame).values() for tensor in reach.tensors(value)]
-                for tensor in (*direct, *reach.saved(direct)):
+                direct = [tensor for value in frame_variables(frame).values() for tensor in reach.tensors(value)]
+                for tensor in (*direct, *reach.saved_tensors(direct)):
                     with contextlib.suppress(RuntimeError, NotImplementedError):
                         storage = tensor.untyped_storage()
                         if storage._cdata not in storages:
@@ -124,26 +124,26 @@ class EarlierError:
             on_device = device == tally.device and (tally.index is None or index in (None, tally.index))
             new = reference.cdata not in tally.storages or reference.expired()
             if on_device and new and tally.counts(reference.cdata):
-                tally.add(EARLIER, "traceback", reference.cdata, size, partial(str, description))
+                tally.add(EARLIER_ERROR, "traceback", reference.cdata, size, partial(str, description))
 
 
-def holders(
+def find_holders(
     failure: Failure,
     error: BaseException,
     earlier: EarlierError | None = None,
     limit_s: float = LIMIT_S,
-    counts: Counts = any_storage,
+    storage_filter: StorageFilter = every_storage,
 ) -> tuple[Rows, tuple[Gap, ...]]:
     """Memory holders on the device that ran out, as rows of tables.HOLDERS, and a gap if the search was cut short."""
     if "torch" not in sys.modules:
         return HOLDERS.empty(), ()
     deadline = Deadline(limit_s)
     with _without_overrides():
-        tally = _tally_all(failure, error, earlier, deadline, counts)
+        tally = _tally_all(failure, error, earlier, deadline, storage_filter)
     counted_bytes = sum(holder.bytes for holder in tally.holders.values())
     if failure.allocated_bytes is not None and failure.allocated_bytes > counted_bytes and not deadline.passed:
-        uncounted = _Holder(UNSEEN, "other", failure.allocated_bytes - counted_bytes, -1)
-        tally.holders[UNSEEN, "other"] = uncounted
+        uncounted = _Holder(PYTORCH_INTERNAL, "other", failure.allocated_bytes - counted_bytes, -1)
+        tally.holders[PYTORCH_INTERNAL, "other"] = uncounted
     gap = Gap(
         what="some memory holders",
         why=f"there are so many objects that the search reached its limit of {duration(1e9 * limit_s)}",
@@ -153,15 +153,15 @@ def holders(
 
 
 def _tally_all(
-    failure: Failure, error: BaseException, earlier: EarlierError | None, deadline: Deadline, counts: Counts
+    failure: Failure, error: BaseException, earlier: EarlierError | None, deadline: Deadline, counts: StorageFilter
 ) -> _Tally:
     tensors, modules, optimizers = _live_objects(deadline)
     tally = _Tally(*_device(failure, tensors), counts)
     main = sys.modules["__main__"].__dict__
     outputs = main.get("Out") if isinstance(main.get("Out"), dict) else {}
-    reach = Reach(deadline, closed=(main, outputs, sys.modules))
-    frames = [frame for frame in frames_of(error) if not _is_global(frame)]
-    spaces = [(frame, variables(frame)) for frame in frames]
+    reach = TensorSearch(deadline, closed=(main, outputs, sys.modules))
+    frames = [frame for frame in all_frames(error) if not _is_global(frame)]
+    spaces = [(frame, frame_variables(frame)) for frame in frames]
     # From the outermost frame inward: a caller holds its variables longer than the function it calls.
     user_variables = [(name, "", value) for name, value in list(main.items()) if not name.startswith("_")]
     for frame, space in spaces:
@@ -180,13 +180,13 @@ def _tally_all(
             _claim(tally, reach, name, "output", value)
     for _, space in spaces:
         for value in space.values():
-            _claim(tally, reach, UNDER_WAY, "variable", value)
+            _claim(tally, reach, FAILED_STEP, "variable", value)
     _claim_previous_error(tally, reach, error)
     if earlier is not None:
         earlier.count(tally)
-    tally.claim(ELSEWHERE, "other", tensors)
-    tally.claim(ELSEWHERE, "gradient", _gradients(tensors))
-    tally.claim(ELSEWHERE, "graph", reach.saved(tensors))
+    tally.claim(UNNAMED_OBJECTS, "other", tensors)
+    tally.claim(UNNAMED_OBJECTS, "gradient", _gradients(tensors))
+    tally.claim(UNNAMED_OBJECTS, "graph", reach.saved_tensors(tensors))
     return tally
 
 
@@ -205,7 +205,7 @@ def _live_objects(deadline: Deadline) -> tuple[list[Any], list[Any], list[Any]]:
             class_indices[id(kind)] = index
         if index >= 0:
             objects[index].append(candidate)
-        if count % 100_000 == 99_999 and deadline.met():
+        if count % 100_000 == 99_999 and deadline.check():
             break
     tensors, modules, optimizers = objects
     return tensors, modules, optimizers
@@ -219,15 +219,15 @@ def _device(failure: Failure, tensors: list[Any]) -> tuple[str, int | None]:
     return (kinds.pop(), failure.device) if kinds else ("cpu", None)
 
 
-def _claim(tally: _Tally, reach: Reach, name: str, kind: str, value: object) -> None:
+def _claim(tally: _Tally, reach: TensorSearch, name: str, kind: str, value: object) -> None:
     """Count the tensors of a value, their gradients, and what their graphs keep."""
     direct = tally.claim(name, kind, reach.tensors(value))
     if direct:
         tally.claim(name, "gradient", _gradients(direct))
-        tally.claim(name, "graph", reach.saved(direct))
+        tally.claim(name, "graph", reach.saved_tensors(direct))
 
 
-def _claim_models(tally: _Tally, reach: Reach, named_values: list[tuple[str, Any]], modules: list[Any]) -> None:
+def _claim_models(tally: _Tally, reach: TensorSearch, named_values: list[tuple[str, Any]], modules: list[Any]) -> None:
     models = [(name, value) for name, value in named_values if reach.kind(value) == "module"]
     inner = {id(each) for module in modules for each in (attributes(module).get("_modules") or {}).values()}
     with_names = {id(value) for _, value in models}
@@ -237,7 +237,9 @@ def _claim_models(tally: _Tally, reach: Reach, named_values: list[tuple[str, Any
         tally.claim(name, "gradient", _gradients(parameters))
 
 
-def _claim_optimizers(tally: _Tally, reach: Reach, named_values: list[tuple[str, Any]], optimizers: list[Any]) -> None:
+def _claim_optimizers(
+    tally: _Tally, reach: TensorSearch, named_values: list[tuple[str, Any]], optimizers: list[Any]
+) -> None:
     for optimizer in optimizers:
         name = next((name for name, value in named_values if value is optimizer), type(optimizer).__name__)
         state = attributes(optimizer).get("state")
@@ -247,16 +249,16 @@ def _claim_optimizers(tally: _Tally, reach: Reach, named_values: list[tuple[str,
             tally.claim(name, "optimizer", tensors)
 
 
-def _claim_previous_error(tally: _Tally, reach: Reach, error: BaseException) -> None:
+def _claim_previous_error(tally: _Tally, reach: TensorSearch, error: BaseException) -> None:
     """Count what the frames of an earlier error hold, if Python still keeps that error."""
-    current = {id(each) for each in chain_of(error)}
+    current = {id(each) for each in exception_chain(error)}
     for name in ("last_exc", "last_value"):
         previous = getattr(sys, name, None)
         if isinstance(previous, BaseException) and id(previous) not in current:
-            for frame in outside(previous.__traceback__):
+            for frame in frames_without_allocator(previous.__traceback__):
                 if not _is_global(frame):
-                    for value in variables(frame).values():
-                        _claim(tally, reach, EARLIER, "traceback", value)
+                    for value in frame_variables(frame).values():
+                        _claim(tally, reach, EARLIER_ERROR, "traceback", value)
 
 
 def _description(tensor: Any) -> str:
@@ -273,7 +275,7 @@ def _is_global(frame: FrameType) -> bool:
 
 
 def _is_users_code(frame: FrameType) -> bool:
-    return next(users_frames(frame), None) is frame
+    return next(user_frames(frame), None) is frame
 
 
 @contextlib.contextmanager

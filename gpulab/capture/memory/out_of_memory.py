@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
-from gpulab.capture.user_names import variables
+from gpulab.capture.user_names import frame_variables
 from gpulab.run import Failure
-from gpulab.sensors.host.frames import user_line, users_frames
+from gpulab.sensors.host.frames import user_frames, user_line
 
 _UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50, "eib": 2**60}
 _UNITS |= {"kb": 2**10, "mb": 2**20, "gb": 2**30}  # MPS writes GB and means GiB
@@ -39,13 +39,13 @@ _WITHOUT_SIZES = re.compile(r"(?:CUDA|HIP) error: out of memory|CUDNN_STATUS_ALL
 _ALLOCATOR_FRAMES = ("__torch_dispatch__", "__torch_function__")  # they replace the allocator; their caller allocates
 
 
-def failure_of(error: BaseException | None) -> Failure | None:
+def parse_failure(error: BaseException | None) -> Failure | None:
     """The out-of-memory error that ended the recorded code, also if it was re-raised as another error; else None."""
-    failures = (_parse_error(each) for each in chain_of(error))
+    failures = (_parse_error(each) for each in exception_chain(error))
     return next((failure for failure in failures if failure is not None), None)
 
 
-def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+def exception_chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and the errors it was raised from."""
     visited: set[int] = set()
     while error is not None and id(error) not in visited:
@@ -54,12 +54,12 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def steps_of(error: BaseException) -> list[tuple[FrameType, int]]:
+def frames_and_lines(error: BaseException) -> list[tuple[FrameType, int]]:
     """Frames and lines from the recorded code inward to the one that allocated memory."""
     return list(_links(error.__traceback__))
 
 
-def outside(trace: TracebackType | None) -> list[FrameType]:
+def frames_without_allocator(trace: TracebackType | None) -> list[FrameType]:
     """Frames of a traceback, without those of a mode or a tensor class that replaces PyTorch's allocator."""
     return [frame for frame, _ in _links(trace)]
 
@@ -159,7 +159,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 def _phase(error: BaseException) -> str | None:
     """Phase of the training loop, from the PyTorch frames that the error passed."""
     entered: str | None = None
-    for frame, _ in steps_of(error):
+    for frame, _ in frames_and_lines(error):
         file, name = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
         if "/torch/optim/" in file:
             return "optimizer"
@@ -176,25 +176,25 @@ def _phase(error: BaseException) -> str | None:
 
 def _trains(frame: FrameType) -> bool:
     """Whether the called module was in training mode; True if unknown."""
-    module = variables(frame).get("self")
+    module = frame_variables(frame).get("self")
     attributes = object.__getattribute__(module, "__dict__") if hasattr(type(module), "__dict__") else {}
     return bool(attributes.get("training", True)) if isinstance(attributes, dict) else True
 
 
 def _user_location(error: BaseException) -> str | None:
     """The user's innermost line on the way to the failure."""
-    steps = steps_of(error)
+    steps = frames_and_lines(error)
     return next((line for frame, at in reversed(steps) if (line := _line(frame, at)) is not None), None)
 
 
 def _line(frame: FrameType, at: int) -> str | None:
-    if next(users_frames(frame), None) is not frame:
+    if next(user_frames(frame), None) is not frame:
         return None
     # A finished frame reports the line where it ended, which may be the `with` it left; the traceback is right.
     line = user_line(frame)
     return None if line is None else re.sub(rf"\b{frame.f_lineno}(?=\)?$)", str(at), line)
 
 
-def frames_of(error: BaseException) -> Iterator[FrameType]:
+def all_frames(error: BaseException) -> Iterator[FrameType]:
     """Every frame the error passed, outermost first: the frames active when memory ran out."""
-    return (frame for each in chain_of(error) for frame, _ in steps_of(each))
+    return (frame for each in exception_chain(error) for frame, _ in frames_and_lines(each))

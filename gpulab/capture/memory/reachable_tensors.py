@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-MOST_OBJECTS = 200_000  # visited per variable; a list of a million strings is not searched to its end
+MAX_OBJECTS = 200_000  # visited per variable; a list of a million strings is not searched to its end
 _CLOCK_EVERY = 4096
 _NOTEBOOK_MODULES = ("IPython.", "ipykernel.", "traitlets.", "ipywidgets.")
 
@@ -25,13 +25,13 @@ class Deadline:
         self._at_s = time.monotonic() + limit_s
         self.passed = False
 
-    def met(self) -> bool:
+    def check(self) -> bool:
         """Whether the time is up."""
         self.passed = self.passed or time.monotonic() > self._at_s
         return self.passed
 
 
-class Reach:
+class TensorSearch:
     """Follows references and autograd graphs; visits each object and each node once over all calls."""
 
     def __init__(self, deadline: Deadline, closed: Iterable[object] = ()) -> None:
@@ -49,12 +49,12 @@ class Reach:
     def tensors(self, root: object) -> Iterator[Any]:
         """The tensors that a value references, itself first if it is a tensor."""
         pending, count = [root], 0
-        while pending and count < MOST_OBJECTS:
+        while pending and count < MAX_OBJECTS:
             value = pending.pop()
             if id(value) in self._visited:
                 continue
             count += 1
-            if count % _CLOCK_EVERY == 0 and self._deadline.met():
+            if count % _CLOCK_EVERY == 0 and self._deadline.check():
                 return
             kind = self.kind(value)
             if kind == "plain":
@@ -69,7 +69,7 @@ class Reach:
             else:
                 pending.extend(gc.get_referents(value))
 
-    def saved(self, tensors: Iterable[Any]) -> Iterator[Any]:
+    def saved_tensors(self, tensors: Iterable[Any]) -> Iterator[Any]:
         """Tensors that the graphs of these keep for backward(), except those that backward() has already freed."""
         pending = [node for tensor in tensors if (node := tensor.grad_fn) is not None]
         while pending:
@@ -77,7 +77,7 @@ class Reach:
             if id(node) in self._nodes:
                 continue
             self._nodes[id(node)] = node
-            if len(self._nodes) % _CLOCK_EVERY == 0 and self._deadline.met():
+            if len(self._nodes) % _CLOCK_EVERY == 0 and self._deadline.check():
                 return
             pending += [each for each, _ in object.__getattribute__(node, "next_functions") if each is not None]
             yield from self._saved_by(node)

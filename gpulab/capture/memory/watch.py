@@ -7,15 +7,15 @@ from types import FrameType
 from typing import Protocol
 
 from gpulab.capture.memory.allocator import AllocatorReadings
-from gpulab.capture.memory.growing_collections import Growing
-from gpulab.capture.memory.holders import Counts, EarlierError, any_storage, holders
-from gpulab.capture.memory.out_of_memory import failure_of
+from gpulab.capture.memory.growing_collections import GrowingCollections
+from gpulab.capture.memory.holders import EarlierError, StorageFilter, every_storage, find_holders
+from gpulab.capture.memory.out_of_memory import parse_failure
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
 from gpulab.tables import HOLDERS
 
 
-class Readings(Protocol):
+class AllocatorSource(Protocol):
     """Readings of an allocator."""
 
     def read(self, at_ns: int) -> None:
@@ -26,13 +26,13 @@ class Readings(Protocol):
 
 
 class MemoryWatch:
-    """Watches memory from `begin` to `ended_by`; failures become gaps and never reach the user's code."""
+    """Watches memory from `begin` to `finish`; failures become gaps and never reach the user's code."""
 
-    def __init__(self, allocator: Readings | None = None, counts: Counts | None = None) -> None:
+    def __init__(self, allocator: AllocatorSource | None = None, storage_filter: StorageFilter | None = None) -> None:
         self.gaps: list[Gap] = []
-        self._allocator: Readings = allocator or AllocatorReadings()
-        self._growing = Growing()
-        self._counts = counts or any_storage
+        self._allocator: AllocatorSource = allocator or AllocatorReadings()
+        self._growing = GrowingCollections()
+        self._counts = storage_filter or every_storage
         self._earlier_error: EarlierError | None = None
         self._failed = False
 
@@ -50,7 +50,7 @@ class MemoryWatch:
             return
         try:
             self._allocator.read(time.time_ns())
-            self._growing.look(step, innermost)
+            self._growing.inspect(step, innermost)
         except Exception as error:  # protects the user's training loop; the failure is reported as a gap
             self._failed = True
             self._add_gap("memory at the start of each step", error)
@@ -59,18 +59,18 @@ class MemoryWatch:
         """Allocator readings, as rows of tables.ALLOCATOR."""
         return self._allocator.rows(began_ns)
 
-    def ended_by(self, error: BaseException | None) -> tuple[Failure | None, Rows]:
+    def finish(self, error: BaseException | None) -> tuple[Failure | None, Rows]:
         """The out-of-memory error that ended the recorded code, with the memory holders; else growing collections."""
         earlier, self._earlier_error = self._earlier_error, None
         try:
-            failure = failure_of(error)
+            failure = parse_failure(error)
             if failure is None or error is None:
                 return None, self._growing.rows()
         except Exception as problem:  # an exception of a foreign class may fail here; the report must still appear
             self._add_gap("whether memory ran out", problem)
             return None, HOLDERS.empty()
         try:
-            rows, gaps = holders(failure, error, earlier, counts=self._counts)
+            rows, gaps = find_holders(failure, error, earlier, storage_filter=self._counts)
         except Exception as problem:  # foreign tensor classes may fail here
             self._add_gap("memory holders", problem)
             return failure, HOLDERS.empty()

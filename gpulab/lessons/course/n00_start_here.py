@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question
 
 LESSON = Lesson(
     id="00_start_here",
@@ -20,24 +20,30 @@ LESSON = Lesson(
     symptom="Training is slow, and the GPU (or the CPU that trains the model) is mostly idle.",
     signature="The share of each step in which the loop waits for its next batch.",
     fix="Apply the fix in the report: here, DataLoader workers that load the next batches while the model trains.",
-    not_when="The loop does not wait for data. Then the report names another cause, and another lesson covers it.",
+    limits="The loop does not wait for data. Then the report names another cause, and another lesson covers it.",
     experiments=(
-        Experiment(number="00.1", shows="a timer that is stopped too early, and one that waits for the work to finish"),
-        Experiment(number="00.2", shows="how many CPU cores this process may use"),
-        Experiment(number="00.3", shows="a loop that loads its own data, and one with DataLoader workers"),
+        LessonExperiment(
+            number="00.1", description="a timer that is stopped too early, and one that waits for the work to finish"
+        ),
+        LessonExperiment(number="00.2", description="how many CPU cores this process may use"),
+        LessonExperiment(number="00.3", description="a loop that loads its own data, and one with DataLoader workers"),
     ),
     questions=(
         Question(
             key="time",
-            ask="A call puts 20 ms of work on a queue. You start a timer before the call and stop it when the call "
+            prompt="A call puts 20 ms of work on a queue. You start a timer before the call and stop it when the call "
             "returns. How much of the 20 ms does the timer measure?",
             choices=(
-                Choice(key="a", text="all of it", below=None, told="The call does not wait for the work to finish."),
-                Choice(key="b", text="about half", told="The work may not even have started when the call returns."),
-                Choice(key="c", text="almost nothing", told="Nothing waited for the work to finish."),
+                Choice(
+                    key="a", text="all of it", below=None, feedback="The call does not wait for the work to finish."
+                ),
+                Choice(
+                    key="b", text="about half", feedback="The work may not even have started when the call returns."
+                ),
+                Choice(key="c", text="almost nothing", feedback="Nothing waited for the work to finish."),
             ),
             right="c",
-            because="The timer measures only how long it takes to put the work on the queue. Every CUDA kernel is "
+            explanation="The timer measures only how long it takes to put the work on the queue. Every CUDA kernel is "
             "launched in this way. Before you stop a timer, wait until the queue is empty; on a GPU, call "
             "torch.cuda.synchronize().",
             hints=(
@@ -48,24 +54,24 @@ LESSON = Lesson(
         ),
         Question(
             key="wait",
-            ask="The photos come from DataLoader(dataset, batch_size=16). What share of each training step does the "
+            prompt="The photos come from DataLoader(dataset, batch_size=16). What share of each training step does the "
             "loop spend waiting for its next batch?",
             choices=(
                 Choice(
                     key="a",
                     text="almost nothing: the DataLoader reads ahead",
                     below=0.1,
-                    told="It reads ahead only with workers, and by default it has none.",
+                    feedback="It reads ahead only with workers, and by default it has none.",
                 ),
                 Choice(
                     key="b",
                     text="about a third",
                     below=0.5,
-                    told="Sixteen reads, one after the other, take longer than a small step.",
+                    feedback="Sixteen reads, one after the other, take longer than a small step.",
                 ),
-                Choice(key="c", text="more than half", told="You added up the sixteen reads."),
+                Choice(key="c", text="more than half", feedback="You added up the sixteen reads."),
             ),
-            because="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
+            explanation="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
             "takes 8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of "
             "that.",
             hints=(
@@ -76,27 +82,27 @@ LESSON = Lesson(
         ),
         Question(
             key="gain",
-            ask="Two workers load batches while the model trains. How many times as fast is a step?",
+            prompt="Two workers load batches while the model trains. How many times as fast is a step?",
             choices=(
                 Choice(
                     key="a",
                     text="about as fast as before: the number of photos to read is the same",
                     below=1.2,
-                    told="The number is the same, but the two workers read at the same time.",
+                    feedback="The number is the same, but the two workers read at the same time.",
                 ),
                 Choice(
                     key="b",
                     text="about two times as fast, or a little more",
                     below=3.5,
-                    told="Two batches are loaded at the same time.",
+                    feedback="Two batches are loaded at the same time.",
                 ),
                 Choice(
                     key="c",
                     text="at least five times as fast: the loop no longer waits",
-                    told="It waits less, but two workers load only twice as many batches per second.",
+                    feedback="It waits less, but two workers load only twice as many batches per second.",
                 ),
             ),
-            because="Two batches are loaded at the same time, which halves the wait. The model also trains during "
+            explanation="Two batches are loaded at the same time, which halves the wait. The model also trains during "
             "loading instead of after it, which gives a little more. Few cores, or other programs on them, reduce the "
             "gain.",
             hints=(
@@ -107,26 +113,26 @@ LESSON = Lesson(
         ),
         Question(
             key="parts",
-            ask="Which statement does the report support? Look at 'Where the step time goes'.",
+            prompt="Which statement does the report support? Look at 'Where the step time goes'.",
             choices=(
                 Choice(
                     key="a",
                     text="A faster processor for the model would help most.",
-                    told="It shortens only the computation.",
+                    feedback="It shortens only the computation.",
                 ),
                 Choice(
                     key="b",
                     text="Faster data loading can gain more than a faster model.",
-                    told="Waiting for data is the largest part.",
+                    feedback="Waiting for data is the largest part.",
                 ),
                 Choice(
                     key="c",
                     text="Some parts of the step are unexplained.",
-                    told="All parts are named, and they add up to the step time.",
+                    feedback="All parts are named, and they add up to the step time.",
                 ),
             ),
             right="b",
-            because="Optimising a part of the step can never save more time than this part takes.",
+            explanation="Optimising a part of the step can never save more time than this part takes.",
             hints=(
                 "Look at the bar under 'Where the step time goes'.",
                 "Compare waiting for data with computing, in ms per step.",

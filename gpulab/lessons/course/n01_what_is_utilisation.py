@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulab.lessons.labs.machine import hot_card
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 # For each metric: its definition (a choice of the question "cards"), and how it differs from similar metrics.
 CARDS: dict[str, tuple[str, str]] = {
@@ -21,7 +21,7 @@ CARDS: dict[str, tuple[str, str]] = {
 }
 
 
-def wrong_cards(answer: Any) -> str | None:
+def check_cards(answer: Any) -> str | None:
     """Return the problem with these matches of metrics and definitions; None if all are right."""
     if not isinstance(answer, Mapping):
         return f"give a letter for each of {', '.join(CARDS)}"
@@ -36,14 +36,14 @@ def wrong_cards(answer: Any) -> str | None:
 TOLERANCE_S = 2  # how far each end of the interval may be off
 
 
-def wrong_interval(answer: Any) -> str | None:
+def check_interval(answer: Any) -> str | None:
     """Return the problem with this interval (seconds) of thermal throttling of the dusty card; None if it is right."""
     try:
         start_s, end_s = (float(second) for second in answer)
     except (TypeError, ValueError):
         return "give two numbers, the first and the last second, for example (5, 8)"
-    card = hot_card.watched_card(name="dusty fans", warms_c_per_w=hot_card.DUSTY_C_PER_W)
-    first_s, last_s = hot_card.held_down(card, hot_card.HEAT) or (0.0, 0.0)
+    card = hot_card.simulate_card(name="dusty fans", thermal_c_per_w=hot_card.DUSTY_THERMAL_C_PER_W)
+    first_s, last_s = hot_card.throttled_interval(card, hot_card.HEAT) or (0.0, 0.0)
     if abs(start_s - first_s) > TOLERANCE_S:
         why = "the clock is still at its maximum then" if start_s < first_s else "throttling started earlier"
         return f"thermal throttling does not start at second {start_s:g}: {why}"
@@ -60,7 +60,7 @@ LESSON = Lesson(
     minutes=45,
     budget_s=60,
     without_gpu="what needs a GPU runs on a virtual H100; the ranking by useful work is measured on the CPU",
-    before=("00_start_here",),
+    prerequisites=("00_start_here",),
     outcomes=(
         "say what GPU utilisation measures, and name a counter that tells a full GPU from an almost empty one",
         "estimate the error of one utilisation reading per second, and decide when it is good enough",
@@ -71,28 +71,32 @@ LESSON = Lesson(
     signature="Few blocks per kernel compared with the number of multiprocessors, and arithmetic far below the peak, "
     "at a high utilisation.",
     fix="Judge a job by useful work: steps per second, MFU. Use utilisation only to detect a GPU that waits.",
-    not_when="Utilisation is low: then the GPU does wait, and the report says for what.",
+    limits="Utilisation is low: then the GPU does wait, and the report says for what.",
     experiments=(
-        Experiment(number="01.1", shows="one busy multiprocessor and all of them: the same utilisation"),
-        Experiment(number="01.2", shows="a job sampled once per second, sampled 20 times per second, and traced"),
-        Experiment(number="01.3", shows="memory that is full, and a memory controller that is busy"),
-        Experiment(
-            number="01.4", shows="a GPU that overheats and a GPU with a lowered power limit, under the same load"
+        LessonExperiment(number="01.1", description="one busy multiprocessor and all of them: the same utilisation"),
+        LessonExperiment(
+            number="01.2", description="a job sampled once per second, sampled 20 times per second, and traced"
         ),
-        Experiment(number="01.5", shows="jobs ranked by utilisation, and ranked by the work they do"),
-        Experiment(number="01.6", shows="eight metrics of a GPU monitor and their definitions"),
+        LessonExperiment(number="01.3", description="memory that is full, and a memory controller that is busy"),
+        LessonExperiment(
+            number="01.4", description="a GPU that overheats and a GPU with a lowered power limit, under the same load"
+        ),
+        LessonExperiment(number="01.5", description="jobs ranked by utilisation, and ranked by the work they do"),
+        LessonExperiment(number="01.6", description="eight metrics of a GPU monitor and their definitions"),
     ),
     questions=(
         Question(
             key="busy",
-            ask="A kernel runs on 1 of the 132 multiprocessors of an H100. As soon as it finishes, the next one "
+            prompt="A kernel runs on 1 of the 132 multiprocessors of an H100. As soon as it finishes, the next one "
             "starts. What does GPU utilisation show?",
             choices=(
-                Choice(key="a", text="about 1 %", below=0.2, told="That would be an average over the multiprocessors."),
-                Choice(key="b", text="about 50 %", below=0.8, told="Neither the time nor the GPU is half used."),
-                Choice(key="c", text="about 100 %", told="At any time, some kernel is running."),
+                Choice(
+                    key="a", text="about 1 %", below=0.2, feedback="That would be an average over the multiprocessors."
+                ),
+                Choice(key="b", text="about 50 %", below=0.8, feedback="Neither the time nor the GPU is half used."),
+                Choice(key="c", text="about 100 %", feedback="At any time, some kernel is running."),
             ),
-            because="The driver measures the share of time in which at least one kernel ran. One kernel on one "
+            explanation="The driver measures the share of time in which at least one kernel ran. One kernel on one "
             "multiprocessor counts as much as a kernel on all of them.",
             hints=(
                 "Take the two meanings in the text above: what would each of them show?",
@@ -102,19 +106,21 @@ LESSON = Lesson(
         ),
         Question(
             key="tell",
-            ask="Utilisation is about the same in both variants. Which counter shows, from the slow run alone, that "
+            prompt="Utilisation is about the same in both variants. Which counter shows, from the slow run alone, that "
             "the GPU is almost empty?",
             choices=(
-                Choice(key="a", text="kernels per step", told="There are many kernels, but each could still be large."),
+                Choice(
+                    key="a", text="kernels per step", feedback="There are many kernels, but each could still be large."
+                ),
                 Choice(
                     key="b",
                     text="blocks per kernel compared with multiprocessors",
-                    told="A block cannot be split between multiprocessors.",
+                    feedback="A block cannot be split between multiprocessors.",
                 ),
-                Choice(key="c", text="idle time between kernels", told="There is almost none in either variant."),
+                Choice(key="c", text="idle time between kernels", feedback="There is almost none in either variant."),
             ),
             right="b",
-            because="A block runs on one multiprocessor. A kernel with 1 block leaves 131 of 132 multiprocessors "
+            explanation="A block runs on one multiprocessor. A kernel with 1 block leaves 131 of 132 multiprocessors "
             "without work. If the GPU were waiting for the host, there would be many blocks and long gaps.",
             hints=(
                 "Which column differs most between the first two rows?",
@@ -124,24 +130,28 @@ LESSON = Lesson(
         ),
         Question(
             key="sampled",
-            ask="A job waits for data for a quarter of a second, then computes for three quarters, and repeats this. "
+            prompt="A job waits for data for a quarter of a second, then computes for three quarters, and repeats "
+            "this. "
             "You take one reading per second; each reading covers the sixth of a second before it. How far from 75 % "
             "can the mean of your readings be?",
             choices=(
-                Choice(key="a", text="a few points", below=0.1, told="Only if the readings fell on different parts."),
+                Choice(
+                    key="a", text="a few points", below=0.1, feedback="Only if the readings fell on different parts."
+                ),
                 Choice(
                     key="b",
                     text="ten to twenty points",
                     below=0.2,
-                    told="Think about which part of the job each reading covers.",
+                    feedback="Think about which part of the job each reading covers.",
                 ),
                 Choice(
                     key="c",
                     text="more than twenty points",
-                    told="All readings cover the same part of the job.",
+                    feedback="All readings cover the same part of the job.",
                 ),
             ),
-            because="The job and the readings have the same period, so every reading covers the same part of the job: "
+            explanation="The job and the readings have the same period, so every reading covers the same part of the "
+            "job: "
             "all of them the computation, or all of them the waiting (aliasing).",
             hints=(
                 "Draw one second of the job, and mark the sixth of a second that a reading covers.",
@@ -151,28 +161,28 @@ LESSON = Lesson(
         ),
         Question(
             key="memory",
-            ask="A job allocates three quarters of the GPU's memory and multiplies large matrices. How busy is the "
+            prompt="A job allocates three quarters of the GPU's memory and multiplies large matrices. How busy is the "
             "memory controller?",
             choices=(
                 Choice(
                     key="a",
                     text="less than a quarter of the time",
                     below=0.25,
-                    told="Allocated memory is not necessarily read.",
+                    feedback="Allocated memory is not necessarily read.",
                 ),
                 Choice(
                     key="b",
                     text="about half of the time",
                     below=0.6,
-                    told="A large matrix product uses each number many times after it is read once.",
+                    feedback="A large matrix product uses each number many times after it is read once.",
                 ),
                 Choice(
                     key="c",
                     text="about three quarters of the time",
-                    told="Most of the allocated memory is never read.",
+                    feedback="Most of the allocated memory is never read.",
                 ),
             ),
-            because="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or "
+            explanation="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or "
             "written, and a large matrix product uses every number that it reads thousands of times.",
             hints=(
                 "Which of the allocated bytes are read in a step?",
@@ -182,21 +192,25 @@ LESSON = Lesson(
         ),
         Question(
             key="batch",
-            ask="A small image network is trained with batch size 8, then with 512. How does the memory controller's "
+            prompt="A small image network is trained with batch size 8, then with 512. How does the memory "
+            "controller's "
             "busy share change?",
             choices=(
                 Choice(
                     key="a",
                     text="it falls",
                     below=0.8,
-                    told="Each read is larger, but there are also many more of them per second.",
+                    feedback="Each read is larger, but there are also many more of them per second.",
                 ),
                 Choice(
-                    key="b", text="it stays about the same", below=1.5, told="More kernels per second move more data."
+                    key="b",
+                    text="it stays about the same",
+                    below=1.5,
+                    feedback="More kernels per second move more data.",
                 ),
-                Choice(key="c", text="it rises", told="The GPU waited before; now it works, and work moves data."),
+                Choice(key="c", text="it rises", feedback="The GPU waited before; now it works, and work moves data."),
             ),
-            because="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The "
+            explanation="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The "
             "direction depends on the model: in a model with a few very large layers, whose weights are read once per "
             "batch, the traffic falls instead.",
             hints=(
@@ -207,19 +221,21 @@ LESSON = Lesson(
         ),
         Question(
             key="heat",
-            ask="A GPU with dusty fans runs under full load until it overheats. Which metric of the monitor does not "
+            prompt="A GPU with dusty fans runs under full load until it overheats. Which metric of the monitor does "
+            "not "
             "change?",
             choices=(
-                Choice(key="a", text="the clock", told="The driver lowers it until the GPU no longer overheats."),
-                Choice(key="b", text="power", told="A lower clock needs less power; that is why it is lowered."),
+                Choice(key="a", text="the clock", feedback="The driver lowers it until the GPU no longer overheats."),
+                Choice(key="b", text="power", feedback="A lower clock needs less power; that is why it is lowered."),
                 Choice(
                     key="c",
                     text="utilisation",
-                    told="A kernel is always running; that each kernel takes longer does not count.",
+                    feedback="A kernel is always running; that each kernel takes longer does not count.",
                 ),
             ),
             right="c",
-            because="Kernels run all the time, only more slowly. Utilisation shows 100 % before, during and after the "
+            explanation="Kernels run all the time, only more slowly. Utilisation shows 100 % before, during and after "
+            "the "
             "throttling.",
             hints=(
                 "For each metric: would it change if every kernel took longer?",
@@ -229,10 +245,12 @@ LESSON = Lesson(
         ),
         Question(
             key="held",
-            ask="From which second to which second was the first GPU's clock throttled because of heat? Give both to "
+            prompt="From which second to which second was the first GPU's clock throttled because of heat? Give both "
+            "to "
             "within 2 s.",
-            judge=wrong_interval,
-            because="It takes nine seconds of full load to overheat. Throttling continues after the load ends, because "
+            find_problem=check_interval,
+            explanation="It takes nine seconds of full load to overheat. Throttling continues after the load ends, "
+            "because "
             "the GPU has to cool down first.",
             hints=(
                 "Look at the lowest curve of the chart, and at its triangles.",
@@ -242,7 +260,8 @@ LESSON = Lesson(
         ),
         Question(
             key="rank",
-            ask="Three jobs: matrix products without pauses; the same products, but the data arrive late; an addition "
+            prompt="Three jobs: matrix products without pauses; the same products, but the data arrive late; an "
+            "addition "
             "to every element of a long vector, without pauses. Utilisation ranks the job with late data last. Which "
             "job does the least arithmetic per second?",
             choices=(
@@ -250,15 +269,16 @@ LESSON = Lesson(
                     key="a",
                     text="the one with late data",
                     below=1.0,
-                    told="It computes for only a part of the time, but fast.",
+                    feedback="It computes for only a part of the time, but fast.",
                 ),
                 Choice(
                     key="b",
                     text="the one with the long vector",
-                    told="It keeps the memory busy, not the arithmetic units.",
+                    feedback="It keeps the memory busy, not the arithmetic units.",
                 ),
             ),
-            because="One operation per element leaves the arithmetic units idle while the memory is busy. Utilisation "
+            explanation="One operation per element leaves the arithmetic units idle while the memory is busy. "
+            "Utilisation "
             "counts both kinds of work as busy.",
             hints=(
                 "How many operations does each job do per number that it reads from memory?",
@@ -268,7 +288,7 @@ LESSON = Lesson(
         ),
         Question(
             key="cards",
-            ask="Match each metric with its definition: " + ", ".join(CARDS) + ".",
+            prompt="Match each metric with its definition: " + ", ".join(CARDS) + ".",
             choices=(
                 Choice(key="a", text="share of time in which device memory was being read or written"),
                 Choice(key="b", text="bytes per second between host and GPU"),
@@ -282,8 +302,8 @@ LESSON = Lesson(
                     text="share of time with at least one warp resident, averaged over all multiprocessors",
                 ),
             ),
-            judge=wrong_cards,
-            because="Eight of eight. Only one of these metrics counts useful work; the others count time, bytes or "
+            find_problem=check_cards,
+            explanation="Eight of eight. Only one of these metrics counts useful work; the others count time, bytes or "
             "capacity.",
             hints=(
                 "Sort the definitions first: shares of time, bytes, and other shares.",
@@ -293,27 +313,28 @@ LESSON = Lesson(
         ),
         Question(
             key="anonymous",
-            ask="This is an unknown job, and you have only its counters. What limits its speed?",
+            prompt="This is an unknown job, and you have only its counters. What limits its speed?",
             choices=(
-                Choice(key="a", text="it waits for data", told="Then busy would be low, and idle time long."),
+                Choice(key="a", text="it waits for data", feedback="Then busy would be low, and idle time long."),
                 Choice(
                     key="b",
                     text="its kernels are too small for the GPU",
-                    told="Then fewer multiprocessors would have work.",
+                    feedback="Then fewer multiprocessors would have work.",
                 ),
                 Choice(
                     key="c",
                     text="memory bandwidth",
-                    told="Then memory traffic would be near 100 %.",
+                    feedback="Then memory traffic would be near 100 %.",
                 ),
                 Choice(
                     key="d",
                     text="its arithmetic uses a slow number format",
-                    told="The other three explanations contradict the counters.",
+                    feedback="The other three explanations contradict the counters.",
                 ),
             ),
             right="d",
-            because="The GPU is busy and full, and there is almost no memory traffic: the arithmetic itself is slow. "
+            explanation="The GPU is busy and full, and there is almost no memory traffic: the arithmetic itself is "
+            "slow. "
             "It runs in FP32, without tensor cores. First action: try bfloat16 (lesson 08).",
             hints=(
                 "Go through the four answers. How would each of them change the table?",
@@ -322,11 +343,11 @@ LESSON = Lesson(
             ),
         ),
     ),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="plan",
-            what="readings",
-            par=3,
+            unit="readings",
+            value=3,
             hints=(
                 "An interval of one second has the same period as the job; find an interval that has not.",
                 "Where in the job's period do the readings fall? They should fall on different thirds of it.",

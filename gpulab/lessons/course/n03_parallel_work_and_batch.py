@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 _BATCH = (
     Question(
         key="many",
-        ask="On the GPU, the batch size grows from 8 images to 512, by a factor of 64. By what factor does the number "
+        prompt="On the GPU, the batch size grows from 8 images to 512, by a factor of 64. By what factor does the "
+        "number "
         "of images per second grow?",
         choices=(
             Choice(
                 key="a",
                 text="less than 2",
                 below=2.0,
-                told="The arithmetic per image stays the same, but the launches per image become fewer.",
+                feedback="The arithmetic per image stays the same, but the launches per image become fewer.",
             ),
             Choice(
                 key="b",
                 text="2 to 8",
                 below=8.0,
-                told="A step with 512 images launches no more kernels than one with 8.",
+                feedback="A step with 512 images launches no more kernels than one with 8.",
             ),
             Choice(key="c", text="more than 8"),
         ),
-        because="A step with 8 images takes about as long as a step with 64: the host spends the time launching "
+        explanation="A step with 8 images takes about as long as a step with 64: the host spends the time launching "
         "kernels, and their number does not depend on the batch size. Only beyond that does a larger batch take "
         "longer.",
         hints=(
@@ -35,18 +36,20 @@ _BATCH = (
     ),
     Question(
         key="idle",
-        ask="Which statement does the report for the small batch support?",
+        prompt="Which statement does the report for the small batch support?",
         choices=(
-            Choice(key="a", text="The GPU waits for data.", told="the ledger has no line 'waiting for data'."),
-            Choice(key="b", text="The GPU waits for the host: a kernel takes longer to launch than to run.", told=""),
+            Choice(key="a", text="The GPU waits for data.", feedback="the ledger has no line 'waiting for data'."),
+            Choice(
+                key="b", text="The GPU waits for the host: a kernel takes longer to launch than to run.", feedback=""
+            ),
             Choice(
                 key="c",
                 text="The GPU is full; a second GPU would help.",
-                told="it is idle for most of the step.",
+                feedback="it is idle for most of the step.",
             ),
         ),
         right="b",
-        because="For most of a step, the GPU is idle while the host dispatches operators and launches kernels. If "
+        explanation="For most of a step, the GPU is idle while the host dispatches operators and launches kernels. If "
         "data loading were slow, 'waiting for data' would be a long line; if the GPU were full, there would be almost "
         "no idle time.",
         hints=(
@@ -57,7 +60,8 @@ _BATCH = (
     ),
     Question(
         key="fullest",
-        ask="The largest batch that fits into the GPU's memory is about 150 times as large as 512. By what factor does "
+        prompt="The largest batch that fits into the GPU's memory is about 150 times as large as 512. By what factor "
+        "does "
         "it raise the number of images per second, compared with a batch of 512?",
         choices=(
             Choice(key="a", text="hardly at all: 1.25 at most", below=1.25),
@@ -65,11 +69,11 @@ _BATCH = (
                 key="b",
                 text="up to 10",
                 below=10.0,
-                told="From 512 on, the rate hardly rises: see the chart of 03.1.",
+                feedback="From 512 on, the rate hardly rises: see the chart of 03.1.",
             ),
-            Choice(key="c", text="more than 10", told="The chart of 03.1 is flat from 512 on."),
+            Choice(key="c", text="more than 10", feedback="The chart of 03.1 is flat from 512 on."),
         ),
-        because="Beyond the knee, the GPU is already fully used; a larger batch only needs more memory.",
+        explanation="Beyond the knee, the GPU is already fully used; a larger batch only needs more memory.",
         hints=(
             "Look at the chart of 03.1 again.",
             "Compare the rates of its last two batch sizes.",
@@ -81,16 +85,21 @@ _BATCH = (
 _WORK = (
     Question(
         key="loop",
-        ask="You call the network once with 32 images, and once with 64. By what factor does the number of operators "
+        prompt="You call the network once with 32 images, and once with 64. By what factor does the number of "
+        "operators "
         "grow?",
         choices=(
             Choice(key="a", text="it does not grow", below=1.2),
             Choice(
-                key="b", text="1.5", below=1.8, told="There is not one operator more: each one processes all images."
+                key="b",
+                text="1.5",
+                below=1.8,
+                feedback="There is not one operator more: each one processes all images.",
             ),
-            Choice(key="c", text="2", told="That is true for a loop that calls the network once per image."),
+            Choice(key="c", text="2", feedback="That is true for a loop that calls the network once per image."),
         ),
-        because="The number of operators depends on the number of calls, not on the number of images. A loop with 32 "
+        explanation="The number of operators depends on the number of calls, not on the number of images. A loop with "
+        "32 "
         "calls runs 32 times as many operators, each with 1/32 of the work.",
         hints=(
             "How often is each layer called, for 32 images and for 64?",
@@ -100,7 +109,7 @@ _WORK = (
     ),
     Question(
         key="accumulate",
-        ask="The loop accumulates the gradients of 8 batches of 8 images for each update. By what factor does the "
+        prompt="The loop accumulates the gradients of 8 batches of 8 images for each update. By what factor does the "
         "number of images per second grow, compared with an update after every batch of 8?",
         choices=(
             Choice(key="a", text="less than 2", below=2.0),
@@ -108,15 +117,16 @@ _WORK = (
                 key="b",
                 text="2 to 5",
                 below=5.0,
-                told="The update is a small part of a step, and accumulation saves nothing else.",
+                feedback="The update is a small part of a step, and accumulation saves nothing else.",
             ),
             Choice(
                 key="c",
                 text="as much as with a batch of 64",
-                told="Each kernel still processes a batch of 8.",
+                feedback="Each kernel still processes a batch of 8.",
             ),
         ),
-        because="Each kernel still processes 8 images, and an update needs eight times as many kernels. Accumulation "
+        explanation="Each kernel still processes 8 images, and an update needs eight times as many kernels. "
+        "Accumulation "
         "saves only optimizer updates: one instead of eight.",
         hints=(
             "How many images does one kernel process?",
@@ -126,24 +136,25 @@ _WORK = (
     ),
     Question(
         key="norm",
-        ask="The accumulated gradient of 8 parts was equal to the gradient of the whole batch of 64. Now the network "
+        prompt="The accumulated gradient of 8 parts was equal to the gradient of the whole batch of 64. Now the "
+        "network "
         "gets BatchNorm layers. How large is the difference between the two gradients, relative to the largest value?",
         choices=(
             Choice(
                 key="a",
                 text="zero, except for rounding",
                 below=1e-4,
-                told="BatchNorm computes the mean of each part separately.",
+                feedback="BatchNorm computes the mean of each part separately.",
             ),
             Choice(
                 key="b",
                 text="small: at most 2 %",
                 below=0.02,
-                told="The mean of 8 images differs a lot from that of 64, and it does so in every layer.",
+                feedback="The mean of 8 images differs a lot from that of 64, and it does so in every layer.",
             ),
             Choice(key="c", text="large: it is a different gradient"),
         ),
-        because="BatchNorm computes mean and variance over the images in its input. For 8 images they differ from "
+        explanation="BatchNorm computes mean and variance over the images in its input. For 8 images they differ from "
         "those for 64, so training in parts trains a different function.",
         hints=(
             "Which layers use more than one image at a time?",
@@ -153,18 +164,19 @@ _WORK = (
     ),
     Question(
         key="ensemble",
-        ask="Four small models run one after the other, or together with vmap. What share of the matrix products "
+        prompt="Four small models run one after the other, or together with vmap. What share of the matrix products "
         "remains when they run together?",
         choices=(
             Choice(key="a", text="a quarter", below=0.3),
-            Choice(key="b", text="half", below=0.7, told="All four models fit into one batched product."),
+            Choice(key="b", text="half", below=0.7, feedback="All four models fit into one batched product."),
             Choice(
                 key="c",
                 text="all of them",
-                told="The arithmetic stays the same, but one operator does it for all four models.",
+                feedback="The arithmetic stays the same, but one operator does it for all four models.",
             ),
         ),
-        because="The weights of the four models are stacked in one tensor, so each layer needs one batched product for "
+        explanation="The weights of the four models are stacked in one tensor, so each layer needs one batched product "
+        "for "
         "all of them.",
         hints=(
             "How many products does one model need, and how many do four models need?",
@@ -178,16 +190,20 @@ _WORK = (
 _SHAPES = (
     Question(
         key="padding",
-        ask="Texts in random batches of 32 are padded to the longest text of the batch. Half of the texts are shorter "
+        prompt="Texts in random batches of 32 are padded to the longest text of the batch. Half of the texts are "
+        "shorter "
         "than 48 tokens; a few have 512. How much of the model's input is padding?",
         choices=(
             Choice(
-                key="a", text="less than a fifth", below=0.2, told="A single long text is enough to lengthen 32 rows."
+                key="a",
+                text="less than a fifth",
+                below=0.2,
+                feedback="A single long text is enough to lengthen 32 rows.",
             ),
-            Choice(key="b", text="a fifth to a half", below=0.5, told="Almost every batch contains a long text."),
+            Choice(key="b", text="a fifth to a half", below=0.5, feedback="Almost every batch contains a long text."),
             Choice(key="c", text="more than half"),
         ),
-        because="The longest of 32 texts sets the length for all of them, and almost every 32 texts include a long "
+        explanation="The longest of 32 texts sets the length for all of them, and almost every 32 texts include a long "
         "one.",
         hints=(
             "How long is the longest of 32 texts, compared with a typical one?",
@@ -197,14 +213,17 @@ _SHAPES = (
     ),
     Question(
         key="one_more",
-        ask="A batch of 256 rows needs 2 x 64 = 128 blocks, which 132 multiprocessors process in one wave. By what "
+        prompt="A batch of 256 rows needs 2 x 64 = 128 blocks, which 132 multiprocessors process in one wave. By what "
         "factor does one more row raise the number of waves?",
         choices=(
-            Choice(key="a", text="it does not raise it", below=1.2, told="One extra row needs a whole row of tiles."),
-            Choice(key="b", text="1.5", below=1.8, told="A partial wave takes as long as a full one."),
+            Choice(
+                key="a", text="it does not raise it", below=1.2, feedback="One extra row needs a whole row of tiles."
+            ),
+            Choice(key="b", text="1.5", below=1.8, feedback="A partial wave takes as long as a full one."),
             Choice(key="c", text="2"),
         ),
-        because="257 rows need three rows of tiles, which are 192 blocks: 132 in the first wave, and 60 in a second "
+        explanation="257 rows need three rows of tiles, which are 192 blocks: 132 in the first wave, and 60 in a "
+        "second "
         "wave that takes just as long. With 8192 rows there are 32 waves, and the last one has free slots.",
         hints=(
             "How many rows of tiles do 257 rows need?",
@@ -214,22 +233,22 @@ _SHAPES = (
     ),
     Question(
         key="transfer",
-        ask="How does a batch of twice the size change the number of texts per second?",
+        prompt="How does a batch of twice the size change the number of texts per second?",
         choices=(
             Choice(
                 key="a",
                 text="It almost doubles: half of the memory is free.",
-                told="Free memory does not mean that the GPU has free time.",
+                feedback="Free memory does not mean that the GPU has free time.",
             ),
-            Choice(key="b", text="It hardly changes: the GPU is already fully used.", told=""),
+            Choice(key="b", text="It hardly changes: the GPU is already fully used.", feedback=""),
             Choice(
                 key="c",
                 text="It does not change until data loading becomes faster.",
-                told="The GPU is idle for only 3 % of a step.",
+                feedback="The GPU is idle for only 3 % of a step.",
             ),
         ),
         right="b",
-        because="The kernels are long and have thousands of blocks, and there is almost no idle time: this loop is "
+        explanation="The kernels are long and have thousands of blocks, and there is almost no idle time: this loop is "
         "beyond its knee. Below the knee, kernels would be short, with gaps between them. Only cheaper work could "
         "help: see notebook 08.",
         hints=(
@@ -247,7 +266,7 @@ LESSON = Lesson(
     minutes=45,
     level=2,
     without_gpu="what needs a GPU runs on a virtual H100; the counts and the CPU measurements are real",
-    before=("00_start_here",),
+    prerequisites=("00_start_here",),
     outcomes=(
         "find the knee of a batch-size sweep, and say what limits the loop on either side of it",
         "replace loops over samples, time steps and models with one operator, and count what that saves",
@@ -259,35 +278,37 @@ LESSON = Lesson(
     signature="The number of kernels per step does not change with the batch size, and each kernel takes microseconds.",
     fix="More work per launch: a batch size at the knee, one operator instead of a loop, token-budget batches, stacked "
     "models.",
-    not_when="The GPU is busy with long kernels: beyond the knee, a larger batch needs more memory and gains no speed. "
+    limits="The GPU is busy with long kernels: beyond the knee, a larger batch needs more memory and gains no speed. "
     "Gradient accumulation changes the gradient, not the size of the kernels.",
     experiments=(
-        Experiment(number="03.1", shows="batch sizes from 8 up to where the rate no longer rises"),
-        Experiment(number="03.2", shows="a loop over samples or time steps, and one operator"),
-        Experiment(number="03.3", shows="a batch of 64, 8 accumulated batches of 8, and a batch of 8"),
-        Experiment(number="03.4", shows="a batch and its micro-batches, without and with BatchNorm"),
-        Experiment(number="03.5", shows="padding in random, bucketed and token-budget batches; a growing batch size"),
-        Experiment(number="03.6", shows="sizes of 257 and 8193, and sizes that fill whole tiles and waves"),
-        Experiment(number="03.7", shows="the largest batch, by doubling and by extrapolation"),
-        Experiment(number="03.8", shows="four small models one by one, in streams, and stacked"),
-        Experiment(number="03.9", shows="small, medium and large batches, with your own measurements"),
+        LessonExperiment(number="03.1", description="batch sizes from 8 up to where the rate no longer rises"),
+        LessonExperiment(number="03.2", description="a loop over samples or time steps, and one operator"),
+        LessonExperiment(number="03.3", description="a batch of 64, 8 accumulated batches of 8, and a batch of 8"),
+        LessonExperiment(number="03.4", description="a batch and its micro-batches, without and with BatchNorm"),
+        LessonExperiment(
+            number="03.5", description="padding in random, bucketed and token-budget batches; a growing batch size"
+        ),
+        LessonExperiment(number="03.6", description="sizes of 257 and 8193, and sizes that fill whole tiles and waves"),
+        LessonExperiment(number="03.7", description="the largest batch, by doubling and by extrapolation"),
+        LessonExperiment(number="03.8", description="four small models one by one, in streams, and stacked"),
+        LessonExperiment(number="03.9", description="small, medium and large batches, with your own measurements"),
     ),
     questions=(*_BATCH, *_WORK, *_SHAPES),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="budget",
-            what="tokens in the largest batch",
-            par=4096,
+            unit="tokens in the largest batch",
+            value=4096,
             hints=(
                 "How many tokens would the batch have, padding included, if you added this text?",
                 "Compare (number of texts, including this one) x (length of the longest text) with the budget.",
                 "This text is the longest: full is lengths[text] * (len(batch) + 1) > budget.",
             ),
         ),
-        Par(
+        Target(
             key="tries",
-            what="steps tried to find the largest batch",
-            par=6,
+            unit="steps tried to find the largest batch",
+            value=6,
             hints=(
                 "A successful try tells you more than that the batch fits: it returns the bytes in use.",
                 "Compare the bytes of two small batches: how much memory does one image need?",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.lessons.labs.data import queue_model
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
-COSTS_MS = queue_model.bursty(100, usual_ms=10, burst_ms=110, every=16)  # batch times of experiment 05.2
+COSTS_MS = queue_model.bursty_costs(100, usual_ms=10, burst_ms=110, every=16)  # batch times of experiment 05.2
 
 
 def check_prefetch_factor(answer: Any) -> str | None:
@@ -15,7 +15,8 @@ def check_prefetch_factor(answer: Any) -> str | None:
     if not isinstance(answer, int) or answer < 1:
         return "the prefetch factor is a whole number, 1 or more."
     stalls, stalls_with_one_less = (
-        queue_model.fed(COSTS_MS, 20, workers=1, prefetch=factor).stalls for factor in (answer, max(1, answer - 1))
+        queue_model.simulate_loader(COSTS_MS, 20, workers=1, prefetch=factor).stalls
+        for factor in (answer, max(1, answer - 1))
     )
     if stalls:
         return f"with prefetch_factor={answer}, {stalls} of 99 steps still wait."
@@ -26,13 +27,15 @@ def check_prefetch_factor(answer: Any) -> str | None:
 
 WAIT = Question(
     key="wait",
-    ask="What share of each training step does this loop spend waiting for its next batch?",
+    prompt="What share of each training step does this loop spend waiting for its next batch?",
     choices=(
-        Choice(key="a", text="about a tenth", below=0.2, told="Each batch needs eight reads of 6 ms, one by one."),
-        Choice(key="b", text="about a third", below=0.5, told="Eight reads of 6 ms take 48 ms; the model is small."),
+        Choice(key="a", text="about a tenth", below=0.2, feedback="Each batch needs eight reads of 6 ms, one by one."),
+        Choice(
+            key="b", text="about a third", below=0.5, feedback="Eight reads of 6 ms take 48 ms; the model is small."
+        ),
         Choice(key="c", text="more than half"),
     ),
-    because="With num_workers=0 the training loop loads the data itself: it either trains or loads, never both at "
+    explanation="With num_workers=0 the training loop loads the data itself: it either trains or loads, never both at "
     "once.",
     hints=(
         "How many items are in a batch, and how long does one item take?",
@@ -42,15 +45,16 @@ WAIT = Question(
 )
 CAUSE = Question(
     key="cause",
-    ask="What would make this loop faster?",
+    prompt="What would make this loop faster?",
     choices=(
-        Choice(key="a", text="A faster GPU.", told="the GPU computes for only a small share of the step."),
+        Choice(key="a", text="A faster GPU.", feedback="the GPU computes for only a small share of the step."),
         Choice(key="b", text="Batches that are ready when the loop needs them."),
-        Choice(key="c", text="A faster connection to the GPU.", told="copies are a negligible part of that table."),
-        Choice(key="d", text="Larger batches.", told="a batch of twice the size takes twice as long to load."),
+        Choice(key="c", text="A faster connection to the GPU.", feedback="copies are a negligible part of that table."),
+        Choice(key="d", text="Larger batches.", feedback="a batch of twice the size takes twice as long to load."),
     ),
     right="b",
-    because="A GPU twice as fast would shorten the smallest part of the step. The time spent waiting for data would "
+    explanation="A GPU twice as fast would shorten the smallest part of the step. The time spent waiting for data "
+    "would "
     "not change.",
     hints=(
         "Read the first sentence of the report, and the bar below it.",
@@ -60,18 +64,22 @@ CAUSE = Question(
 )
 COUNTER = Question(
     key="counter",
-    ask="In another program the GPU is idle just as long, but because slow Python code runs between two steps. Which "
+    prompt="In another program the GPU is idle just as long, but because slow Python code runs between two steps. "
+    "Which "
     "number of this report would be near zero in that program?",
     choices=(
-        Choice(key="a", text="The step time.", told="a step can be long for either reason."),
+        Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),
         Choice(
-            key="b", text="The share of idle time.", told="both GPUs are idle equally long; idle time has many causes."
+            key="b",
+            text="The share of idle time.",
+            feedback="both GPUs are idle equally long; idle time has many causes.",
         ),
         Choice(key="c", text="The time inside DataLoader.__next__."),
-        Choice(key="d", text="The loss.", told="the loss does not depend on how long anything takes."),
+        Choice(key="d", text="The loss.", feedback="the loss does not depend on how long anything takes."),
     ),
     right="c",
-    because="If a loop is slow for another reason, its next batch is already there, and it spends almost no time in "
+    explanation="If a loop is slow for another reason, its next batch is already there, and it spends almost no time "
+    "in "
     "__next__. A counter that reads the same under both explanations cannot decide between them.",
     hints=(
         "Imagine the other program: where would it spend its time?",
@@ -81,22 +89,23 @@ COUNTER = Question(
 )
 WORKERS = Question(
     key="workers",
-    ask="Four workers load batches while the model trains. How much faster is the loop, not counting start-up?",
+    prompt="Four workers load batches while the model trains. How much faster is the loop, not counting start-up?",
     choices=(
         Choice(
             key="a",
             text="no faster: a read takes as long as before",
-            told="It does, but the four workers wait for their reads at the same time.",
+            feedback="It does, but the four workers wait for their reads at the same time.",
         ),
         Choice(key="b", text="about four times as fast: four batches are loaded at the same time"),
         Choice(
             key="c",
             text="twenty times as fast or more: the loop never waits",
-            told="Four workers still need 48 ms / 4 = 12 ms per batch.",
+            feedback="Four workers still need 48 ms / 4 = 12 ms per batch.",
         ),
     ),
     right="b",
-    because="One worker still needs 48 ms per batch, but four workers load four batches at the same time. At best that "
+    explanation="One worker still needs 48 ms per batch, but four workers load four batches at the same time. At best "
+    "that "
     "gives one batch every 12 ms; other work on this computer lowers the gain.",
     hints=(
         "How often do four workers together finish a batch?",
@@ -106,16 +115,20 @@ WORKERS = Question(
 )
 KINDS = Question(
     key="kinds",
-    ask="On a computer with two cores, you go from two workers to eight. Which items are loaded faster?",
+    prompt="On a computer with two cores, you go from two workers to eight. Which items are loaded faster?",
     choices=(
         Choice(
-            key="a", text="both kinds, about four times as fast", told="Eight processes have to share the two cores."
+            key="a",
+            text="both kinds, about four times as fast",
+            feedback="Eight processes have to share the two cores.",
         ),
         Choice(key="b", text="I/O-bound items are; CPU-bound items hardly or not at all"),
-        Choice(key="c", text="neither: two cores can serve only two workers", told="Waiting does not occupy a core."),
+        Choice(
+            key="c", text="neither: two cores can serve only two workers", feedback="Waiting does not occupy a core."
+        ),
     ),
     right="b",
-    because="A process that waits for I/O leaves its core to others, so eight processes can wait as easily as two. "
+    explanation="A process that waits for I/O leaves its core to others, so eight processes can wait as easily as two. "
     "Computing occupies a core, so never more items are computed at the same time than there are cores, however many "
     "workers you start.",
     hints=(
@@ -126,22 +139,22 @@ KINDS = Question(
 )
 BOUNDS = Question(
     key="bounds",
-    ask="Four workers; each of the eight items in a batch takes 24 ms. Which rate is lower and so limits the loop?",
+    prompt="Four workers; each of the eight items in a batch takes 24 ms. Which rate is lower and so limits the loop?",
     choices=(
         Choice(
             key="a",
             text="training on one batch in memory: the model is the bottleneck",
-            told="A step takes a few ms; four workers need 48 ms per batch.",
+            feedback="A step takes a few ms; four workers need 48 ms per batch.",
         ),
         Choice(key="b", text="loading without training: data loading is the bottleneck"),
         Choice(
             key="c",
             text="neither: both times add up",
-            told="They add up without workers; with workers, loading and training overlap.",
+            feedback="They add up without workers; with workers, loading and training overlap.",
         ),
     ),
     right="b",
-    because="Four workers deliver one batch every 48 ms. The model could take one every few ms, so it waits.",
+    explanation="Four workers deliver one batch every 48 ms. The model could take one every few ms, so it waits.",
     hints=(
         "How often do four workers deliver a batch?",
         "Compare the two rates, in items per second.",
@@ -150,21 +163,24 @@ BOUNDS = Question(
 )
 BURST = Question(
     key="burst",
-    ask="One worker needs 10 ms per batch, but 110 ms for every sixteenth one (16 ms on average). A training step "
+    prompt="One worker needs 10 ms per batch, but 110 ms for every sixteenth one (16 ms on average). A training step "
     "takes 20 ms. The loader prefetches two batches (the default). Does the loop ever wait?",
     choices=(
         Choice(
             key="a",
             text="no: on average the worker is faster than the model",
-            told="The average does not tell you how long a single batch takes.",
+            feedback="The average does not tell you how long a single batch takes.",
         ),
         Choice(key="b", text="yes, at every slow batch"),
         Choice(
-            key="c", text="yes, at every batch", told="Between slow batches the worker is twice as fast as the model."
+            key="c",
+            text="yes, at every batch",
+            feedback="Between slow batches the worker is twice as fast as the model.",
         ),
     ),
     right="b",
-    because="Two prefetched batches last for two steps, which is 40 ms; the slow batch takes 110 ms. The prefetched "
+    explanation="Two prefetched batches last for two steps, which is 40 ms; the slow batch takes 110 ms. The "
+    "prefetched "
     "batches must last as long as the slowest batch takes to load.",
     hints=(
         "How long do two prefetched batches last?",
@@ -174,33 +190,34 @@ BURST = Question(
 )
 AHEAD = Question(
     key="ahead",
-    ask="What is the smallest prefetch factor with which no step after the first one waits, with one worker?",
-    because="110 ms / 20 ms is 5.5 steps: six prefetched batches last until the slow one is loaded, five do not.",
+    prompt="What is the smallest prefetch factor with which no step after the first one waits, with one worker?",
+    explanation="110 ms / 20 ms is 5.5 steps: six prefetched batches last until the slow one is loaded, five do not.",
     hints=(
         "The prefetched batches must last until the slow batch is loaded. How long is that?",
         "Count the steps of 20 ms that start within 110 ms.",
         "Round 110 / 20 up to a whole number.",
     ),
-    judge=check_prefetch_factor,
+    find_problem=check_prefetch_factor,
 )
 THREADS = Question(
     key="threads",
-    ask="Four threads load the items in one process. Which items are loaded faster than with one thread?",
+    prompt="Four threads load the items in one process. Which items are loaded faster than with one thread?",
     choices=(
         Choice(
             key="a",
             text="both kinds",
-            told="In most builds of Python, only one thread at a time runs Python code.",
+            feedback="In most builds of Python, only one thread at a time runs Python code.",
         ),
         Choice(key="b", text="I/O-bound items"),
         Choice(
             key="c",
             text="items that compute in Python",
-            told="These are the ones that run one after the other: the threads take turns.",
+            feedback="These are the ones that run one after the other: the threads take turns.",
         ),
     ),
     right="b",
-    because="A thread runs Python code only while it holds the global interpreter lock (GIL), and it releases the lock "
+    explanation="A thread runs Python code only while it holds the global interpreter lock (GIL), and it releases the "
+    "lock "
     "while it waits. Four threads can therefore wait at the same time, but four threads that compute get as much done "
     "as one. Use processes for CPU-bound items.",
     hints=(
@@ -211,19 +228,20 @@ THREADS = Question(
 )
 CACHE = Question(
     key="cache",
-    ask="The dataset caches every item it has read in memory. A DataLoader with two workers and default options runs "
+    prompt="The dataset caches every item it has read in memory. A DataLoader with two workers and default options "
+    "runs "
     "two epochs. How many reads of the second epoch does the cache answer?",
     choices=(
         Choice(
             key="a",
             text="all of them",
-            told="The cached items were in the memory of the workers, and the workers ended after the first epoch.",
+            feedback="The cached items were in the memory of the workers, and the workers ended after the first epoch.",
         ),
-        Choice(key="b", text="half of them", told="That would need persistent workers (05.3)."),
+        Choice(key="b", text="half of them", feedback="That would need persistent workers (05.3)."),
         Choice(key="c", text="none"),
     ),
     right="c",
-    because="Each worker fills its own copy of the cache and loses it when it ends. A persistent worker finds the "
+    explanation="Each worker fills its own copy of the cache and loses it when it ends. A persistent worker finds the "
     "items that it has read itself, about half of them here. A cache on disk serves every process.",
     hints=(
         "In which process does the dataset read an item?",
@@ -233,19 +251,20 @@ CACHE = Question(
 )
 FORMATS = Question(
     key="formats",
-    ask="You read 2,000 rows in random order from a local disk; the files are already in the page cache. Which layout "
+    prompt="You read 2,000 rows in random order from a local disk; the files are already in the page cache. Which "
+    "layout "
     "takes longest?",
     choices=(
         Choice(
             key="a",
             text="2,000 files: each has to be opened",
-            told="Opening a file is cheap on a local disk.",
+            feedback="Opening a file is cheap on a local disk.",
         ),
         Choice(key="b", text="one tar archive"),
-        Choice(key="c", text="one memory-mapped array", told="Only the pages that hold the wanted rows are read."),
+        Choice(key="c", text="one memory-mapped array", feedback="Only the pages that hold the wanted rows are read."),
     ),
     right="b",
-    because="Opening a file costs almost nothing here. A tar archive has no index, so Python first scans the whole "
+    explanation="Opening a file costs almost nothing here. A tar archive has no index, so Python first scans the whole "
     "archive for its members, and then seeks to each row.",
     hints=(
         "Which of the three has to be searched before a row can be read?",
@@ -255,20 +274,20 @@ FORMATS = Question(
 )
 TRANSFER = Question(
     key="transfer",
-    ask="The GPU is busy for less than half of each step, and the loop never waits for data. What should you try "
+    prompt="The GPU is busy for less than half of each step, and the loop never waits for data. What should you try "
     "first?",
     choices=(
         Choice(
             key="a",
             text="More workers and a larger prefetch factor.",
-            told="this loop never waits for a batch.",
+            feedback="this loop never waits for a batch.",
         ),
-        Choice(key="b", text="Pinned memory and a cache.", told="no batch is copied: it is already on the GPU."),
+        Choice(key="b", text="Pinned memory and a cache.", feedback="no batch is copied: it is already on the GPU."),
         Choice(key="c", text="Fewer, larger kernels: fuse small operations, or launch them together (CUDA graphs)."),
-        Choice(key="d", text="A second GPU.", told="it would wait for the same host."),
+        Choice(key="d", text="A second GPU.", feedback="it would wait for the same host."),
     ),
     right="c",
-    because="A kernel finishes before the host has launched the next one, so the GPU waits for launches. If data "
+    explanation="A kernel finishes before the host has launched the next one, so the GPU waits for launches. If data "
     "loading were the bottleneck, the share of waiting for data would be large; here it is zero.",
     hints=(
         "Which part of the step is the largest, and is it data loading?",
@@ -284,7 +303,7 @@ LESSON = Lesson(
     minutes=45,
     budget_s=60,
     without_gpu="everything runs; the last section uses a virtual GPU",
-    before=("00_start_here", "01_what_is_utilisation"),
+    prerequisites=("00_start_here", "01_what_is_utilisation"),
     outcomes=(
         "use a counter to tell a loop that waits for data from a loop whose model is slow",
         "measure an upper bound for the gain from faster data loading, or from a faster model, before you change "
@@ -296,24 +315,30 @@ LESSON = Lesson(
     signature="Time inside DataLoader.__next__; it would be near zero if the model were slow.",
     fix="DataLoader workers that load while the model trains and persist across epochs, a prefetch factor that covers "
     "the slowest batch, and no repeated reads.",
-    not_when="The loop does not wait for data: then even free batches would change nothing. More workers do not help "
+    limits="The loop does not wait for data: then even free batches would change nothing. More workers do not help "
     "either if all cores are already busy.",
     experiments=(
-        Experiment(number="05.1", shows="0 to 8 workers, for I/O-bound and CPU-bound items"),
-        Experiment(number="05.2", shows="bursty batch times, with a small and a sufficient prefetch factor"),
-        Experiment(number="05.3", shows="workers that restart in every epoch and persistent workers"),
-        Experiment(number="05.4", shows="threads, processes and asynchronous I/O, for I/O-bound and CPU-bound items"),
-        Experiment(number="05.5", shows="no cache, and caches in memory, on disk and on a network"),
-        Experiment(number="05.6", shows="more workers than cores, and how much memory each worker copies"),
-        Experiment(number="05.7", shows="every rank reads everything, or only its own share"),
-        Experiment(number="05.8", shows="a real loop between its two upper bounds: model only and loader only"),
+        LessonExperiment(number="05.1", description="0 to 8 workers, for I/O-bound and CPU-bound items"),
+        LessonExperiment(
+            number="05.2", description="bursty batch times, with a small and a sufficient prefetch factor"
+        ),
+        LessonExperiment(number="05.3", description="workers that restart in every epoch and persistent workers"),
+        LessonExperiment(
+            number="05.4", description="threads, processes and asynchronous I/O, for I/O-bound and CPU-bound items"
+        ),
+        LessonExperiment(number="05.5", description="no cache, and caches in memory, on disk and on a network"),
+        LessonExperiment(number="05.6", description="more workers than cores, and how much memory each worker copies"),
+        LessonExperiment(number="05.7", description="every rank reads everything, or only its own share"),
+        LessonExperiment(
+            number="05.8", description="a real loop between its two upper bounds: model only and loader only"
+        ),
     ),
     questions=(WAIT, CAUSE, COUNTER, WORKERS, KINDS, BOUNDS, BURST, AHEAD, THREADS, CACHE, FORMATS, TRANSFER),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="opens",
-            what="file opens in five epochs",
-            par=3,
+            unit="file opens in five epochs",
+            value=3,
             hints=(
                 "What has to be done for every row, what once per epoch, and what only once?",
                 "Watch the memory too: all rows are 2 MB, and rows[order] on a memory map copies 1,200 rows at once.",

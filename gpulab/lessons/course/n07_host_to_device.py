@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 LESSON = Lesson(
     id="07_host_to_device",
@@ -12,7 +12,7 @@ LESSON = Lesson(
     budget_s=60,
     level=2,
     without_gpu="a virtual H100 estimates copy times; counts, orders and sums are the same on every machine",
-    before=("01_what_is_utilisation",),
+    prerequisites=("01_what_is_utilisation",),
     outcomes=(
         "read from a report whether copies slow a loop down, and whether they come from pageable or pinned memory",
         "choose where to pin a batch, and predict the time of a copy from its size",
@@ -25,38 +25,44 @@ LESSON = Lesson(
     "number of cudaStreamSynchronize calls per step.",
     fix="Pin memory in the DataLoader, prefetch batches on a separate stream, send a few large copies, and read values "
     "rarely.",
-    not_when="The copies are hidden or short: then pinning gains nothing. If copying takes longer than computing, only "
+    limits="The copies are hidden or short: then pinning gains nothing. If copying takes longer than computing, only "
     "fewer bytes help.",
     experiments=(
-        Experiment(number="07.1", shows="copies from pageable and from pinned memory, from 4 KB to 1 GB"),
-        Experiment(number="07.2", shows="a batch pinned in the loop, and one pinned by the loader"),
-        Experiment(number="07.3", shows="copy and compute one after the other, and overlapped"),
-        Experiment(number="07.4", shows="a value read in every step, and in every hundredth step"),
-        Experiment(number="07.5", shows="a thousand small copies, and two packed ones"),
-        Experiment(number="07.6", shows="results read too early, and after a synchronisation"),
-        Experiment(number="07.7", shows="a PCIe link with a quarter of its lanes, and a process on the wrong socket"),
+        LessonExperiment(number="07.1", description="copies from pageable and from pinned memory, from 4 KB to 1 GB"),
+        LessonExperiment(number="07.2", description="a batch pinned in the loop, and one pinned by the loader"),
+        LessonExperiment(number="07.3", description="copy and compute one after the other, and overlapped"),
+        LessonExperiment(number="07.4", description="a value read in every step, and in every hundredth step"),
+        LessonExperiment(number="07.5", description="a thousand small copies, and two packed ones"),
+        LessonExperiment(number="07.6", description="results read too early, and after a synchronisation"),
+        LessonExperiment(
+            number="07.7", description="a PCIe link with a quarter of its lanes, and a process on the wrong socket"
+        ),
     ),
     questions=(
         Question(
             key="share",
-            ask="In each step, a batch of 134 MB is copied to the GPU. The GPU multiplies it by an 8192 x 8192 matrix "
+            prompt="In each step, a batch of 134 MB is copied to the GPU. The GPU multiplies it by an 8192 x 8192 "
+            "matrix "
             "and computes the gradients. What share of a step does the copy take?",
             choices=(
                 Choice(
                     key="a",
                     text="less than a fifth",
                     below=0.2,
-                    told="The matrix product is large, but the GPU is very fast at it.",
+                    feedback="The matrix product is large, but the GPU is very fast at it.",
                 ),
                 Choice(
                     key="b",
                     text="about half",
                     below=0.6,
-                    told="It takes more: the link is far slower than the GPU.",
+                    feedback="It takes more: the link is far slower than the GPU.",
                 ),
-                Choice(key="c", text="most of it", told="A GPU computes much faster than the link delivers numbers."),
+                Choice(
+                    key="c", text="most of it", feedback="A GPU computes much faster than the link delivers numbers."
+                ),
             ),
-            because="In the time the link needs for one number from pageable memory, the GPU could do about a hundred "
+            explanation="In the time the link needs for one number from pageable memory, the GPU could do about a "
+            "hundred "
             "thousand multiplications; here it does 16,384 per number.",
             hints=(
                 "Compare two times: bytes divided by bytes per second, and operations divided by operations per "
@@ -67,23 +73,24 @@ LESSON = Lesson(
         ),
         Question(
             key="knee",
-            ask="A copy has a fixed start-up time, plus a time per byte. What is the smallest copy from pinned memory "
+            prompt="A copy has a fixed start-up time, plus a time per byte. What is the smallest copy from pinned "
+            "memory "
             "that reaches half of the link's best rate?",
             choices=(
-                Choice(key="a", text="4 KB", below=20e3, told="4 KB take the link less than 0.1 us."),
+                Choice(key="a", text="4 KB", below=20e3, feedback="4 KB take the link less than 0.1 us."),
                 Choice(
                     key="b",
                     text="64 KB to 16 MB",
                     below=20e6,
-                    told="In this range, the start-up takes as long as the transfer.",
+                    feedback="In this range, the start-up takes as long as the transfer.",
                 ),
                 Choice(
                     key="c",
                     text="64 MB or more",
-                    told="64 MB take more than 1 ms to transfer, and a few us to start.",
+                    feedback="64 MB take more than 1 ms to transfer, and a few us to start.",
                 ),
             ),
-            because="A copy reaches half of the best rate when the start-up takes as long as the transfer. The "
+            explanation="A copy reaches half of the best rate when the start-up takes as long as the transfer. The "
             "start-up takes 10 to 20 us, in which a link of 50 GB/s transfers 0.5 to 1 MB. The sizes in this table "
             "differ by factors of four.",
             hints=(
@@ -94,25 +101,25 @@ LESSON = Lesson(
         ),
         Question(
             key="pin",
-            ask="Batches come from a DataLoader with one worker. Which code brings them to the GPU fastest, as "
+            prompt="Batches come from a DataLoader with one worker. Which code brings them to the GPU fastest, as "
             "measured in the training loop?",
             choices=(
                 Choice(
                     key="a",
                     text='x.to("cuda")',
-                    told="The driver copies the batch through its own pinned buffer, and the loop waits for it.",
+                    feedback="The driver copies the batch through its own pinned buffer, and the loop waits for it.",
                 ),
                 Choice(
                     key="b",
                     text='x.pin_memory().to("cuda", non_blocking=True)',
-                    told="The loop itself pins the batch, and waits for that.",
+                    feedback="The loop itself pins the batch, and waits for that.",
                 ),
                 Choice(
                     key="c", text="pin_memory=True in the DataLoader, then x.to(..., non_blocking=True) in the loop"
                 ),
             ),
             right="c",
-            because="Pinning is itself a copy, within host memory. It is best made by a thread next to the loop, "
+            explanation="Pinning is itself a copy, within host memory. It is best made by a thread next to the loop, "
             "before the loop asks for the batch.",
             hints=(
                 "Who makes the copy into pinned memory, and who waits for it?",
@@ -122,17 +129,20 @@ LESSON = Lesson(
         ),
         Question(
             key="turns",
-            ask="A pinned copy takes 2.7 ms, and the compute of a step takes 3.5 ms. How long is a step if the next "
+            prompt="A pinned copy takes 2.7 ms, and the compute of a step takes 3.5 ms. How long is a step if the next "
             "batch is copied on a separate stream?",
             choices=(
-                Choice(key="a", text="6.2 ms: the sum", told="That is a loop on one stream, without overlap."),
+                Choice(key="a", text="6.2 ms: the sum", feedback="That is a loop on one stream, without overlap."),
                 Choice(
-                    key="b", text="3.5 ms: the longer of the two", told="The shorter one overlaps with the longer one."
+                    key="b",
+                    text="3.5 ms: the longer of the two",
+                    feedback="The shorter one overlaps with the longer one.",
                 ),
-                Choice(key="c", text="0.8 ms: the difference", told="Both still have to be done."),
+                Choice(key="c", text="0.8 ms: the difference", feedback="Both still have to be done."),
             ),
             right="b",
-            because="Two operations that overlap completely take as long as the longer one. The loop waits only for "
+            explanation="Two operations that overlap completely take as long as the longer one. The loop waits only "
+            "for "
             "the very first copy, because there is no compute yet to overlap with.",
             hints=(
                 "Draw two lanes: one for copies, one for kernels.",
@@ -143,15 +153,16 @@ LESSON = Lesson(
         ),
         Question(
             key="waits",
-            ask="The tensor loss is on the GPU. Which of these lines make the host wait: print(loss), if loss > 10, "
+            prompt="The tensor loss is on the GPU. Which of these lines make the host wait: print(loss), if loss > 10, "
             "losses.append(loss.detach())?",
             choices=(
-                Choice(key="a", text="none of them: only .item() waits", told="print and if read the value too."),
-                Choice(key="b", text="print and if", told="Both need the value immediately."),
-                Choice(key="c", text="all three", told="detach() only creates another reference to the tensor."),
+                Choice(key="a", text="none of them: only .item() waits", feedback="print and if read the value too."),
+                Choice(key="b", text="print and if", feedback="Both need the value immediately."),
+                Choice(key="c", text="all three", feedback="detach() only creates another reference to the tensor."),
             ),
             right="b",
-            because="Code that needs the value waits until it is computed. Code that only passes the tensor on does "
+            explanation="Code that needs the value waits until it is computed. Code that only passes the tensor on "
+            "does "
             "not.",
             hints=(
                 "Which of these lines need the value?",
@@ -161,27 +172,28 @@ LESSON = Lesson(
         ),
         Question(
             key="cost",
-            ask="A loop reads the loss in every step instead of every hundredth step. In which case does it become "
+            prompt="A loop reads the loss in every step instead of every hundredth step. In which case does it become "
             "more than 10 % slower?",
             choices=(
                 Choice(
                     key="a",
                     text="always: every step now waits",
-                    told="A wait costs nothing while the GPU keeps working.",
+                    feedback="A wait costs nothing while the GPU keeps working.",
                 ),
                 Choice(
                     key="b",
                     text="never: the GPU does the same work",
-                    told="The GPU is idle while the host does its own work after the wait.",
+                    feedback="The GPU is idle while the host does its own work after the wait.",
                 ),
                 Choice(
                     key="c",
                     text="if the host has 2 ms of its own work per step",
-                    told="These 2 ms no longer overlap with the GPU.",
+                    feedback="These 2 ms no longer overlap with the GPU.",
                 ),
             ),
             right="c",
-            because="If the host has nothing else to do, it launches the next kernels a few dozen us after the wait. "
+            explanation="If the host has nothing else to do, it launches the next kernels a few dozen us after the "
+            "wait. "
             "But work that the host did while the GPU was busy now runs while the GPU is idle.",
             hints=(
                 "What did the host do while the GPU was computing, before it had to wait?",
@@ -191,19 +203,22 @@ LESSON = Lesson(
         ),
         Question(
             key="race",
-            ask="results.to('cpu', non_blocking=True) returns immediately; the copy runs later, in stream order. What "
+            prompt="results.to('cpu', non_blocking=True) returns immediately; the copy runs later, in stream order. "
+            "What "
             "does the next line read from the CPU tensor?",
             choices=(
-                Choice(key="a", text="an error, because the copy has not finished", told="Nothing checks for that."),
+                Choice(
+                    key="a", text="an error, because the copy has not finished", feedback="Nothing checks for that."
+                ),
                 Choice(
                     key="b",
                     text="the right values: reading waits for the copy",
-                    told="The CPU does not know about the copy.",
+                    feedback="The CPU does not know about the copy.",
                 ),
                 Choice(key="c", text="old values, all or some of them, and no error"),
             ),
             right="c",
-            because="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a "
+            explanation="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a "
             "synchronisation tells the CPU that the copy has finished.",
             hints=(
                 "Who writes to the buffer, and who knows when that is finished?",
@@ -213,23 +228,29 @@ LESSON = Lesson(
         ),
         Question(
             key="slot",
-            ask="On which machine would it help to bind the process to other cores?",
+            prompt="On which machine would it help to bind the process to other cores?",
             choices=(
                 Choice(
-                    key="a", text="machine a", told="It runs on cores 0-15, and cores 0-31 are on the side of GPU 0."
+                    key="a",
+                    text="machine a",
+                    feedback="It runs on cores 0-15, and cores 0-31 are on the side of GPU 0.",
                 ),
                 Choice(
                     key="b",
                     text="machine b",
-                    told="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. Another "
+                    feedback="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. "
+                    "Another "
                     "slot or reseating the card may fix that; code cannot.",
                 ),
                 Choice(
-                    key="c", text="machine c", told="It runs on cores 32-47, and cores 0-31 are on the side of GPU 0."
+                    key="c",
+                    text="machine c",
+                    feedback="It runs on cores 32-47, and cores 0-31 are on the side of GPU 0.",
                 ),
             ),
             right="c",
-            because="Every byte first crosses the link between the sockets. Machine b has a different fault: 4 lanes "
+            explanation="Every byte first crosses the link between the sockets. Machine b has a different fault: 4 "
+            "lanes "
             "of 16, a quarter of the rate. Another slot or reseating the card fixes that, not code.",
             hints=(
                 "Two things can be wrong: the width of the link, and the socket on which the process runs.",
@@ -239,23 +260,24 @@ LESSON = Lesson(
         ),
         Question(
             key="transfer",
-            ask="Why do this run's copies not overlap with its kernels, and what would you fix first?",
+            prompt="Why do this run's copies not overlap with its kernels, and what would you fix first?",
             choices=(
                 Choice(
                     key="a",
                     text="pageable memory: pin in the DataLoader",
-                    told="The name of the copies says Pinned.",
+                    feedback="The name of the copies says Pinned.",
                 ),
-                Choice(key="b", text="a slow link: check its lanes", told="49 GB/s is the rate of sixteen lanes."),
+                Choice(key="b", text="a slow link: check its lanes", feedback="49 GB/s is the rate of sixteen lanes."),
                 Choice(key="c", text="reads that block the host: read the metrics only every hundred steps"),
                 Choice(
                     key="d",
                     text="no separate stream for the copies",
-                    told="They have stream 13 to themselves.",
+                    feedback="They have stream 13 to themselves.",
                 ),
             ),
             right="c",
-            because="The host is blocked in .item() until the GPU has finished, and only then starts the next copy: "
+            explanation="The host is blocked in .item() until the GPU has finished, and only then starts the next "
+            "copy: "
             "there are no kernels left to overlap with. If the link were slow, the GB/s would be low; if the memory "
             "were pageable, the name would say Pageable.",
             hints=(
@@ -265,11 +287,11 @@ LESSON = Lesson(
             ),
         ),
     ),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="copies",
-            what="copies to the GPU",
-            par=2,
+            unit="copies to the GPU",
+            value=2,
             hints=(
                 "How many data types are there? One copy for each is enough.",
                 "Each call of .to(device) is a copy: call it on one long tensor.",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 _ANATOMY = (
     Question(
         key="guess",
-        ask="Adam, float32, weights of 512 MiB, 4,096 samples, 64 MiB for the output of one layer: how much memory is "
+        prompt="Adam, float32, weights of 512 MiB, 4,096 samples, 64 MiB for the output of one layer: how much memory "
+        "is "
         "allocated at the peak?",
         choices=(
-            Choice(key="a", text="less than 1 GiB", below=1.0, told="The weights are not the only part."),
-            Choice(key="b", text="1 to 2 GiB", below=2.0, told="Adam's state alone is twice as large as the weights."),
+            Choice(key="a", text="less than 1 GiB", below=1.0, feedback="The weights are not the only part."),
+            Choice(
+                key="b", text="1 to 2 GiB", below=2.0, feedback="Adam's state alone is twice as large as the weights."
+            ),
             Choice(key="c", text="2 to 4 GiB", below=4.0),
-            Choice(key="d", text="more than 4 GiB", told="Not everything is in memory at the same time."),
+            Choice(key="d", text="more than 4 GiB", feedback="Not everything is in memory at the same time."),
         ),
-        because="Weights and Adam's state are always there, 1.5 GiB. Activations come on top, 17 tensors of 64 MiB, "
+        explanation="Weights and Adam's state are always there, 1.5 GiB. Activations come on top, 17 tensors of 64 "
+        "MiB, "
         "and one more for the gradient that backward passes on. Gradients appear as activations are freed.",
         hints=(
             "List what a step stores, and until when.",
@@ -25,13 +29,14 @@ _ANATOMY = (
     ),
     Question(
         key="amp",
-        ask="With autocast to 16 bits and this batch of 4,096: what share of the peak of 2.6 GiB remains?",
+        prompt="With autocast to 16 bits and this batch of 4,096: what share of the peak of 2.6 GiB remains?",
         choices=(
-            Choice(key="a", text="about half", below=0.6, told="Only some of the activations shrink to half."),
-            Choice(key="b", text="two thirds to 90 %", below=0.9, told="Which part of the memory is largest here?"),
-            Choice(key="c", text="90 % or more", told="Most of this memory is not activations."),
+            Choice(key="a", text="about half", below=0.6, feedback="Only some of the activations shrink to half."),
+            Choice(key="b", text="two thirds to 90 %", below=0.9, feedback="Which part of the memory is largest here?"),
+            Choice(key="c", text="90 % or more", feedback="Most of this memory is not activations."),
         ),
-        because="Weights, gradients and Adam's state stay in float32. Activations shrink, but bfloat16 copies of the "
+        explanation="Weights, gradients and Adam's state stay in float32. Activations shrink, but bfloat16 copies of "
+        "the "
         "weights are added. The total falls only by as much as activations contribute to it.",
         hints=(
             "Which of the four parts can autocast reduce?",
@@ -44,15 +49,16 @@ _ANATOMY = (
 _OOM = (
     Question(
         key="later",
-        ask="What makes the memory grow from step to step in this loop?",
+        prompt="What makes the memory grow from step to step in this loop?",
         choices=(
-            Choice(key="a", text="losses: it gets one more loss per step", told="These losses are detached."),
+            Choice(key="a", text="losses: it gets one more loss per step", feedback="These losses are detached."),
             Choice(key="b", text="history: it gets one more loss per step"),
-            Choice(key="c", text="tokens: a new tensor per step", told="The new tensor replaces the old one."),
-            Choice(key="d", text="the optimizer", told="Its state is complete after the first step."),
+            Choice(key="c", text="tokens: a new tensor per step", feedback="The new tensor replaces the old one."),
+            Choice(key="d", text="the optimizer", feedback="Its state is complete after the first step."),
         ),
         right="b",
-        because="backward() is never called on the losses in history. So each of them keeps its autograd graph, and "
+        explanation="backward() is never called on the losses in history. So each of them keeps its autograd graph, "
+        "and "
         "the graph keeps the activations.",
         hints=(
             "What does the loop still need from a step when the next one has started?",
@@ -65,19 +71,19 @@ _OOM = (
 _ALLOCATOR = (
     Question(
         key="pieces",
-        ask="240 features of 72 MiB (17 GiB in total) on a GPU with 22 GiB; computing each one needs 128 MiB for a "
+        prompt="240 features of 72 MiB (17 GiB in total) on a GPU with 22 GiB; computing each one needs 128 MiB for a "
         "moment. How does the program end?",
         choices=(
-            Choice(key="a", text="it completes: 5 GiB remain free", told="They are free, but not contiguous."),
+            Choice(key="a", text="it completes: 5 GiB remain free", feedback="They are free, but not contiguous."),
             Choice(
                 key="b",
                 text="it runs out near the end, when almost nothing is free",
-                told="Much memory is free, but fragmented.",
+                feedback="Much memory is free, but fragmented.",
             ),
             Choice(key="c", text="it runs out about half way or a little later, with many GiB free"),
         ),
         right="c",
-        because="A tensor needs one contiguous block. Here every free block has 56 MiB, between two blocks in use, "
+        explanation="A tensor needs one contiguous block. Here every free block has 56 MiB, between two blocks in use, "
         "and the driver has less than 128 MiB left.",
         hints=(
             "Where does the allocator put the next feature, once the 128 MiB before it are free again?",
@@ -87,14 +93,16 @@ _ALLOCATOR = (
     ),
     Question(
         key="pool",
-        ask="A step creates two new tensors of 64 MiB and frees them. After warm-up, how often per step does PyTorch "
+        prompt="A step creates two new tensors of 64 MiB and frees them. After warm-up, how often per step does "
+        "PyTorch "
         "call cudaMalloc?",
         choices=(
             Choice(key="a", text="never", below=0.5),
-            Choice(key="b", text="once or twice", below=2.5, told="PyTorch caches freed memory and reuses it."),
-            Choice(key="c", text="four times or more", told="PyTorch caches freed memory and reuses it."),
+            Choice(key="b", text="once or twice", below=2.5, feedback="PyTorch caches freed memory and reuses it."),
+            Choice(key="c", text="four times or more", feedback="PyTorch caches freed memory and reuses it."),
         ),
-        because="PyTorch's caching allocator already is a memory pool. It calls the driver only if no free block fits.",
+        explanation="PyTorch's caching allocator already is a memory pool. It calls the driver only if no free block "
+        "fits.",
         hints=(
             "What happens to the memory of a tensor that is freed?",
             "num_device_alloc in torch.cuda.memory_stats() counts the calls to the driver.",
@@ -103,14 +111,17 @@ _ALLOCATOR = (
     ),
     Question(
         key="inplace",
-        ask="Four layers of Linear and ReLU. How much less memory do they save for backward with "
+        prompt="Four layers of Linear and ReLU. How much less memory do they save for backward with "
         "nn.ReLU(inplace=True)?",
         choices=(
             Choice(key="a", text="no less", below=0.05),
-            Choice(key="b", text="about a fifth less", below=0.35, told="Count the tensors saved between two layers."),
-            Choice(key="c", text="about half", told="Count the tensors saved between two layers."),
+            Choice(
+                key="b", text="about a fifth less", below=0.35, feedback="Count the tensors saved between two layers."
+            ),
+            Choice(key="c", text="about half", feedback="Count the tensors saved between two layers."),
         ),
-        because="In both cases one tensor is saved between two layers: the output of ReLU, which is also the input of "
+        explanation="In both cases one tensor is saved between two layers: the output of ReLU, which is also the input "
+        "of "
         "the next Linear.",
         hints=(
             "What do Linear and ReLU save for backward?",
@@ -123,14 +134,16 @@ _ALLOCATOR = (
 _SAVED = (
     Question(
         key="lists",
-        ask="After backward(), you append the training loss itself to a list, without detach(). By how much does the "
+        prompt="After backward(), you append the training loss itself to a list, without detach(). By how much does "
+        "the "
         "memory grow per step?",
         choices=(
-            Choice(key="a", text="not at all", below=1, told="The number itself needs memory."),
+            Choice(key="a", text="not at all", below=1, feedback="The number itself needs memory."),
             Choice(key="b", text="by one number, 512 bytes (the smallest allocation)", below=10_000),
-            Choice(key="c", text="by all activations of the step", told="backward() has freed them."),
+            Choice(key="c", text="by all activations of the step", feedback="backward() has freed them."),
         ),
-        because="A graph keeps its activations until backward() has used them. After that, only the number remains. A "
+        explanation="A graph keeps its activations until backward() has used them. After that, only the number "
+        "remains. A "
         "validation loss, on which nobody calls backward(), keeps them for as long as the list exists.",
         hints=(
             "What frees the activations?",
@@ -140,13 +153,16 @@ _SAVED = (
     ),
     Question(
         key="eval",
-        ask="You call model.eval() before validation. How much of what training saves for backward is still saved?",
+        prompt="You call model.eval() before validation. How much of what training saves for backward is still saved?",
         choices=(
-            Choice(key="a", text="nothing", below=0.05, told="eval() only affects dropout and batch normalisation."),
-            Choice(key="b", text="half", below=0.95, told="eval() only affects dropout and batch normalisation."),
+            Choice(
+                key="a", text="nothing", below=0.05, feedback="eval() only affects dropout and batch normalisation."
+            ),
+            Choice(key="b", text="half", below=0.95, feedback="eval() only affects dropout and batch normalisation."),
             Choice(key="c", text="all of it"),
         ),
-        because="eval() changes the behaviour of dropout and batch normalisation. Only no_grad() and inference_mode() "
+        explanation="eval() changes the behaviour of dropout and batch normalisation. Only no_grad() and "
+        "inference_mode() "
         "tell PyTorch that there will be no backward().",
         hints=(
             "Could anyone still call backward() after eval()?",
@@ -159,14 +175,17 @@ _SAVED = (
 _READ = (
     Question(
         key="three",
-        ask="Which of the three numbers does torch.cuda.empty_cache() change?",
+        prompt="Which of the three numbers does torch.cuda.empty_cache() change?",
         choices=(
-            Choice(key="a", text="all three fall", told="No tensor is freed."),
+            Choice(key="a", text="all three fall", feedback="No tensor is freed."),
             Choice(key="b", text="used and reserved fall, allocated does not change"),
-            Choice(key="c", text="reserved falls, used does not change", told="The memory is returned to the driver."),
+            Choice(
+                key="c", text="reserved falls, used does not change", feedback="The memory is returned to the driver."
+            ),
         ),
         right="b",
-        because="PyTorch caches the memory of freed tensors, and nvidia-smi counts it as used. empty_cache() returns "
+        explanation="PyTorch caches the memory of freed tensors, and nvidia-smi counts it as used. empty_cache() "
+        "returns "
         "it to the driver. The next step has to allocate it again.",
         hints=(
             "Who holds the memory that no tensor uses any more?",
@@ -176,14 +195,14 @@ _READ = (
     ),
     Question(
         key="stage",
-        ask="With 256 samples instead of 4,096: in which phase of the step is the peak now?",
+        prompt="With 256 samples instead of 4,096: in which phase of the step is the peak now?",
         choices=(
-            Choice(key="a", text="forward", told="With a small batch, activations are small."),
-            Choice(key="b", text="backward", told="With a small batch, activations are small."),
+            Choice(key="a", text="forward", feedback="With a small batch, activations are small."),
+            Choice(key="b", text="backward", feedback="With a small batch, activations are small."),
             Choice(key="c", text="the optimizer step"),
         ),
         right="c",
-        because="In backward, each layer now frees 8 MiB of activations and allocates 64 MiB of gradients, so the "
+        explanation="In backward, each layer now frees 8 MiB of activations and allocates 64 MiB of gradients, so the "
         "memory rises. In the optimizer step all gradients are there, and Adam's default implementation makes copies "
         "as large as the weights.",
         hints=(
@@ -194,23 +213,26 @@ _READ = (
     ),
     Question(
         key="transfer",
-        ask="Another job fails after some hours, each time in a different step. At the start of every step, 6 GiB are "
+        prompt="Another job fails after some hours, each time in a different step. At the start of every step, 6 GiB "
+        "are "
         "allocated. 21 of 22 GiB are reserved. Its texts differ in length. What is the cause, and what do you try "
         "first?",
         choices=(
             Choice(
-                key="a", text="a leak: detach what is collected in lists", told="A leak would raise allocated memory."
+                key="a",
+                text="a leak: detach what is collected in lists",
+                feedback="A leak would raise allocated memory.",
             ),
             Choice(
                 key="b",
                 text="fragmentation: round lengths up to a few sizes, or use expandable segments; also check the "
                 "longest text",
             ),
-            Choice(key="c", text="too many weights: use another optimizer", told="Then the first step would fail."),
-            Choice(key="d", text="another process: find it", told="Reserved memory belongs to this process."),
+            Choice(key="c", text="too many weights: use another optimizer", feedback="Then the first step would fail."),
+            Choice(key="d", text="another process: find it", feedback="Reserved memory belongs to this process."),
         ),
         right="b",
-        because="Allocated memory does not grow, and much is reserved but not allocated: free blocks of the wrong "
+        explanation="Allocated memory does not grow, and much is reserved but not allocated: free blocks of the wrong "
         "sizes, left by many different lengths. A single very long text can cause this too; then allocated memory "
         "peaks in that step.",
         hints=(
@@ -229,7 +251,7 @@ LESSON = Lesson(
     budget_s=60,
     level=2,
     without_gpu="everything runs; GPUs are simulated, and bytes are counted from tensor sizes",
-    before=("01_what_is_utilisation",),
+    prerequisites=("01_what_is_utilisation",),
     outcomes=(
         "calculate the peak memory of a training step by hand, to within 2 %",
         "get from an out-of-memory error to the cheapest fix, and name the counter that led there",
@@ -241,25 +263,29 @@ LESSON = Lesson(
     "the GPU's memory; reserved minus allocated.",
     fix="The first of these that is enough: detach collected tensors, half precision, fused attention, micro-batches, "
     "activation checkpointing, smaller optimizer state.",
-    not_when="Weights, gradients and optimizer state alone exceed the GPU's memory: then no batch is small enough.",
+    limits="Weights, gradients and optimizer state alone exceed the GPU's memory: then no batch is small enough.",
     experiments=(
-        Experiment(number="09.1", shows="peak memory guessed, and calculated by hand"),
-        Experiment(number="09.2", shows="five programs that run out of memory, and the cheapest fix for each"),
-        Experiment(number="09.3", shows="fragmented memory, preallocated memory, and expandable segments"),
-        Experiment(number="09.4", shows="cudaMalloc in every step, and memory that is reused"),
-        Experiment(number="09.5", shows="a new tensor for each operator, and in-place operators"),
-        Experiment(number="09.6", shows="losses stored with their graphs, and losses stored as numbers"),
-        Experiment(number="09.7", shows="memory by image size and by sequence length"),
-        Experiment(number="09.8", shows="validation that saves activations, and validation that does not"),
-        Experiment(number="09.9", shows="used, reserved and allocated memory, and the differences between them"),
-        Experiment(number="09.10", shows="the peak in each phase of a step"),
+        LessonExperiment(number="09.1", description="peak memory guessed, and calculated by hand"),
+        LessonExperiment(
+            number="09.2", description="five programs that run out of memory, and the cheapest fix for each"
+        ),
+        LessonExperiment(number="09.3", description="fragmented memory, preallocated memory, and expandable segments"),
+        LessonExperiment(number="09.4", description="cudaMalloc in every step, and memory that is reused"),
+        LessonExperiment(number="09.5", description="a new tensor for each operator, and in-place operators"),
+        LessonExperiment(number="09.6", description="losses stored with their graphs, and losses stored as numbers"),
+        LessonExperiment(number="09.7", description="memory by image size and by sequence length"),
+        LessonExperiment(number="09.8", description="validation that saves activations, and validation that does not"),
+        LessonExperiment(
+            number="09.9", description="used, reserved and allocated memory, and the differences between them"
+        ),
+        LessonExperiment(number="09.10", description="the peak in each phase of a step"),
     ),
     questions=(*_ANATOMY, *_OOM, *_ALLOCATOR, *_SAVED, *_READ),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="cheapest",
-            what="programs that run with their cheapest fix",
-            par=4,
+            unit="programs that run with their cheapest fix",
+            value=4,
             lower_is_better=False,
             hints=(
                 "Use the decision tree for each program, with the table above: questions 2 and 3.",
@@ -268,10 +294,10 @@ LESSON = Lesson(
                 "softmax in float32.",
             ),
         ),
-        Par(
+        Target(
             key="fewest",
-            what="fixes",
-            par=2,
+            unit="fixes",
+            value=2,
             hints=(
                 "Is there one cause, or are there two?",
                 "The three parts that do not depend on the batch exceed the GPU's memory.",

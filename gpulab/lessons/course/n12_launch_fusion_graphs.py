@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 _OTHER_KEYWORDS = {  # wrong answers to the question "keyword": what each keyword of Adam does
     "foreach": "foreach is the second implementation: lists of tensors.",
@@ -29,15 +29,18 @@ def _check_keyword(answer: Any) -> str | None:
 _SIGNATURE = (
     Question(
         key="idle",
-        ask="A small model generates text on an H100, one token at a time. What share of the time is the GPU idle?",
+        prompt="A small model generates text on an H100, one token at a time. What share of the time is the GPU idle?",
         choices=(
-            Choice(key="a", text="less than a tenth", below=0.1, told="Its kernels take only a few microseconds."),
+            Choice(key="a", text="less than a tenth", below=0.1, feedback="Its kernels take only a few microseconds."),
             Choice(
-                key="b", text="a tenth to a half", below=0.5, told="A launch takes longer than the kernel it starts."
+                key="b",
+                text="a tenth to a half",
+                below=0.5,
+                feedback="A launch takes longer than the kernel it starts.",
             ),
-            Choice(key="c", text="more than half", told="A kernel finishes before the next one is launched."),
+            Choice(key="c", text="more than half", feedback="A kernel finishes before the next one is launched."),
         ),
-        because="Each kernel processes a single token and finishes in microseconds. Python and PyTorch need longer "
+        explanation="Each kernel processes a single token and finishes in microseconds. Python and PyTorch need longer "
         "than that to launch the next one.",
         hints=(
             "How much work is a single token?",
@@ -47,19 +50,21 @@ _SIGNATURE = (
     ),
     Question(
         key="cause",
-        ask="The report says that the GPU waits for launches of small kernels. Which of its numbers would show it if "
+        prompt="The report says that the GPU waits for launches of small kernels. Which of its numbers would show it "
+        "if "
         "the GPU waited for data, or for a value that the host reads from the GPU?",
         choices=(
-            Choice(key="a", text="GPU idle", told="The GPU is idle in all three cases."),
+            Choice(key="a", text="GPU idle", feedback="The GPU is idle in all three cases."),
             Choice(
                 key="b",
                 text="launch calls, operator dispatch and Python between operators",
-                told="In the other two cases, the idle time would be in other rows.",
+                feedback="In the other two cases, the idle time would be in other rows.",
             ),
-            Choice(key="c", text="step", told="The step time does not say what the time is spent on."),
+            Choice(key="c", text="step", feedback="The step time does not say what the time is spent on."),
         ),
         right="b",
-        because="Waiting for data and 'after synchronisation' are rows of the same table, and the rows add up to the "
+        explanation="Waiting for data and 'after synchronisation' are rows of the same table, and the rows add up to "
+        "the "
         "step time. Here both are zero.",
         hints=(
             "Look at the table 'Where the step time goes'.",
@@ -72,19 +77,20 @@ _SIGNATURE = (
 _FUSION = (
     Question(
         key="fuse",
-        ask="GELU as a formula is eight operators; each of them reads and writes a large tensor. A fused operator "
+        prompt="GELU as a formula is eight operators; each of them reads and writes a large tensor. A fused operator "
         "reads and writes the tensor only once. How much faster is it?",
         choices=(
             Choice(
                 key="a",
                 text="not faster: the arithmetic is the same",
                 below=1.5,
-                told="Arithmetic is not the limit here.",
+                feedback="Arithmetic is not the limit here.",
             ),
-            Choice(key="b", text="two to four times", below=4.5, told="Count the reads and writes of the tensor."),
-            Choice(key="c", text="more than that", told="18 tensors are read or written, compared with 2."),
+            Choice(key="b", text="two to four times", below=4.5, feedback="Count the reads and writes of the tensor."),
+            Choice(key="c", text="more than that", feedback="18 tensors are read or written, compared with 2."),
         ),
-        because="The formula reads or writes a tensor eighteen times, the fused operator twice. The arithmetic is the "
+        explanation="The formula reads or writes a tensor eighteen times, the fused operator twice. The arithmetic is "
+        "the "
         "same, and takes almost no time.",
         hints=(
             "Count how often the tensor is read and written.",
@@ -94,13 +100,16 @@ _FUSION = (
     ),
     Question(
         key="adam",
-        ask="Adam updates 100 parameters in a Python loop. How many kernels does one optimizer step launch?",
+        prompt="Adam updates 100 parameters in a Python loop. How many kernels does one optimizer step launch?",
         choices=(
-            Choice(key="a", text="1", below=10, told="That is the fused implementation."),
-            Choice(key="b", text="100, one per parameter", below=300, told="Adam's formula needs several operators."),
-            Choice(key="c", text="several hundred", told="Each parameter needs about seven operators."),
+            Choice(key="a", text="1", below=10, feedback="That is the fused implementation."),
+            Choice(
+                key="b", text="100, one per parameter", below=300, feedback="Adam's formula needs several operators."
+            ),
+            Choice(key="c", text="several hundred", feedback="Each parameter needs about seven operators."),
         ),
-        because="Each parameter needs all operators of Adam's formula: the decay of both moments, a square root, two "
+        explanation="Each parameter needs all operators of Adam's formula: the decay of both moments, a square root, "
+        "two "
         "divisions, an update.",
         hints=(
             "Write down Adam's formula and count its operators.",
@@ -110,28 +119,32 @@ _FUSION = (
     ),
     Question(
         key="keyword",
-        ask="Which keyword of torch.optim.Adam runs the whole formula as one kernel?",
-        because="One kernel iterates over lists of parameters and applies the whole formula to each number that it "
+        prompt="Which keyword of torch.optim.Adam runs the whole formula as one kernel?",
+        explanation="One kernel iterates over lists of parameters and applies the whole formula to each number that it "
         "reads.",
         hints=(
             "Look at the signature of torch.optim.Adam: help(torch.optim.Adam).",
             "One of its switches has the name of the topic of this section.",
             'best = {"fused": True}',
         ),
-        judge=_check_keyword,
+        find_problem=_check_keyword,
     ),
     Question(
         key="graph",
-        ask="Every token needs the same kernels in the same order. A CUDA graph records them once and launches all of "
+        prompt="Every token needs the same kernels in the same order. A CUDA graph records them once and launches all "
+        "of "
         "them with one call. How does it change the time per token?",
         choices=(
-            Choice(key="a", text="hardly: the kernels are the same", below=1.3, told="The gaps are not the same."),
+            Choice(key="a", text="hardly: the kernels are the same", below=1.3, feedback="The gaps are not the same."),
             Choice(
-                key="b", text="to half", below=2.5, told="Compare the total time of the gaps with that of the kernels."
+                key="b",
+                text="to half",
+                below=2.5,
+                feedback="Compare the total time of the gaps with that of the kernels.",
             ),
-            Choice(key="c", text="to a third or less", told="Almost all of the time per token was gaps."),
+            Choice(key="c", text="to a third or less", feedback="Almost all of the time per token was gaps."),
         ),
-        because="The kernels stay the same; the gaps between them disappear, and they took most of the time.",
+        explanation="The kernels stay the same; the gaps between them disappear, and they took most of the time.",
         hints=(
             "Look at the share of time in which the GPU is idle.",
             "Compare the busy time with the step time: a graph leaves little more than the busy time.",
@@ -140,16 +153,19 @@ _FUSION = (
     ),
     Question(
         key="breaks",
-        ask="A function reads a value with .item() in the middle. Into how many graphs does torch.compile split it?",
+        prompt="A function reads a value with .item() in the middle. Into how many graphs does torch.compile split it?",
         choices=(
             Choice(
-                key="a", text="none: it raises an error", told="It continues in Python, and then starts a new graph."
+                key="a",
+                text="none: it raises an error",
+                feedback="It continues in Python, and then starts a new graph.",
             ),
-            Choice(key="b", text="1", told="A graph contains tensors; a number that Python needs ends it."),
-            Choice(key="c", text="2", told="One before the value is read, and one after."),
+            Choice(key="b", text="1", feedback="A graph contains tensors; a number that Python needs ends it."),
+            Choice(key="c", text="2", feedback="One before the value is read, and one after."),
         ),
         right="c",
-        because="To return a number to Python, all work before it must be finished. The code after it becomes another "
+        explanation="To return a number to Python, all work before it must be finished. The code after it becomes "
+        "another "
         "graph, and nothing is fused across this graph break.",
         hints=(
             "When does Python need to know the number?",
@@ -159,16 +175,16 @@ _FUSION = (
     ),
     Question(
         key="loop",
-        ask="A kernel scales 1,056 tiles of an array by one table. As a persistent kernel, it starts 132 programs, "
+        prompt="A kernel scales 1,056 tiles of an array by one table. As a persistent kernel, it starts 132 programs, "
         "one per multiprocessor, and each processes one tile after the other. How often is the table loaded, compared "
         "with one program per tile?",
         choices=(
-            Choice(key="a", text="as often", told="A program can keep the table for its next tile."),
-            Choice(key="b", text="an eighth as often", told="Once per program instead of once per tile."),
-            Choice(key="c", text="once in total", told="Programs do not share their fast memory."),
+            Choice(key="a", text="as often", feedback="A program can keep the table for its next tile."),
+            Choice(key="b", text="an eighth as often", feedback="Once per program instead of once per tile."),
+            Choice(key="c", text="once in total", feedback="Programs do not share their fast memory."),
         ),
         right="b",
-        because="A program loads the table once and keeps it for all of its eight tiles.",
+        explanation="A program loads the table once and keeps it for all of its eight tiles.",
         hints=(
             "How many programs are there?",
             "Compare the number of loads with the number of programs, not with the number of tiles.",
@@ -177,16 +193,16 @@ _FUSION = (
     ),
     Question(
         key="null",
-        ask="A model of four large matrix products trains in bfloat16 with large batches. How much does a fused "
+        prompt="A model of four large matrix products trains in bfloat16 with large batches. How much does a fused "
         "optimizer gain per step?",
         choices=(
-            Choice(key="a", text="less than 2 %", below=1.02, told="The optimizer is a small part of this step."),
+            Choice(key="a", text="less than 2 %", below=1.02, feedback="The optimizer is a small part of this step."),
             Choice(
-                key="b", text="2 to 20 %", below=1.2, told="For that, the optimizer would have to be a larger part."
+                key="b", text="2 to 20 %", below=1.2, feedback="For that, the optimizer would have to be a larger part."
             ),
-            Choice(key="c", text="more", told="That was the optimizer on its own, with small parameters."),
+            Choice(key="c", text="more", feedback="That was the optimizer on its own, with small parameters."),
         ),
-        because="A change cannot gain more than the time of the part it changes. Here, almost all of the step is "
+        explanation="A change cannot gain more than the time of the part it changes. Here, almost all of the step is "
         "matrix products.",
         hints=(
             "What share of the step does the optimizer take?",
@@ -196,23 +212,24 @@ _FUSION = (
     ),
     Question(
         key="transfer",
-        ask="Another run: GPU idle 70 %; 40 kernels per step with a median of 900 us; 'after synchronisation' 66 %; "
+        prompt="Another run: GPU idle 70 %; 40 kernels per step with a median of 900 us; 'after synchronisation' 66 %; "
         "launch calls and dispatch 3 %. What do you do first?",
         choices=(
             Choice(
                 key="a",
                 text="capture the step as a CUDA graph",
-                told="Launches and dispatch take 3 %, so you cannot gain more than that.",
+                feedback="Launches and dispatch take 3 %, so you cannot gain more than that.",
             ),
             Choice(
                 key="b",
                 text="find the code that reads values in the loop",
-                told="The idle time follows a synchronisation.",
+                feedback="The idle time follows a synchronisation.",
             ),
-            Choice(key="c", text="fuse kernels", told="There are few kernels, and they are long already."),
+            Choice(key="c", text="fuse kernels", feedback="There are few kernels, and they are long already."),
         ),
         right="b",
-        because="The GPU is idle, but not because of launches: the kernels are long, and launches take 3 %. Most of "
+        explanation="The GPU is idle, but not because of launches: the kernels are long, and launches take 3 %. Most "
+        "of "
         "the idle time follows synchronisations by the host; notebook 07 covers them.",
         hints=(
             "Compare with the signature: is the median kernel shorter than 10 us?",
@@ -231,7 +248,7 @@ LESSON = Lesson(
     level=2,
     without_gpu="launches, bytes and graphs are counted for real; times come from a virtual H100, and the gains of "
     "CUDA graphs and torch.compile are predicted",
-    before=("01_what_is_utilisation",),
+    prerequisites=("01_what_is_utilisation",),
     outcomes=(
         "use three counters to tell a launch-bound run from one that waits for data",
         "fuse a formula and an optimizer, and count what that saves",
@@ -243,22 +260,26 @@ LESSON = Lesson(
     signature="Kernels shorter than 10 us with gaps between them; the idle time is in launch calls, operator dispatch "
     "and Python between operators.",
     fix="Fewer, larger kernels: larger batches, fused operators, fused optimizers, torch.compile, CUDA graphs.",
-    not_when="Kernels are long: then launches overlap with GPU work, and saving them gains nothing.",
+    limits="Kernels are long: then launches overlap with GPU work, and saving them gains nothing.",
     experiments=(
-        Experiment(number="12.1", shows="a formula as eight operators, and as one"),
-        Experiment(number="12.2", shows="Adam as a loop, with foreach, and fused"),
-        Experiment(number="12.3", shows="a decoder launched kernel by kernel, and as one CUDA graph"),
-        Experiment(number="12.4", shows="a function with a graph break, and without one"),
-        Experiment(number="12.5", shows="a launch per tile, a program per tile, and persistent programs"),
-        Experiment(number="12.6", shows="a launch-bound program, one that waits for data, and one with a busy GPU"),
-        Experiment(number="12.7", shows="large matrix products: fused optimizer, compiler and graph gain nothing"),
+        LessonExperiment(number="12.1", description="a formula as eight operators, and as one"),
+        LessonExperiment(number="12.2", description="Adam as a loop, with foreach, and fused"),
+        LessonExperiment(number="12.3", description="a decoder launched kernel by kernel, and as one CUDA graph"),
+        LessonExperiment(number="12.4", description="a function with a graph break, and without one"),
+        LessonExperiment(number="12.5", description="a launch per tile, a program per tile, and persistent programs"),
+        LessonExperiment(
+            number="12.6", description="a launch-bound program, one that waits for data, and one with a busy GPU"
+        ),
+        LessonExperiment(
+            number="12.7", description="large matrix products: fused optimizer, compiler and graph gain nothing"
+        ),
     ),
     questions=(*_SIGNATURE, *_FUSION),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="loads",
-            what="loads of the table",
-            par=132,
+            unit="loads of the table",
+            value=132,
             hints=(
                 "What does one program do in one_tile, and how often does it load the table?",
                 "Count the loads: call program.load() once before a loop over tiles, not inside it.",

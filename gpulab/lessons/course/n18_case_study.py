@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 LESSON = Lesson(
     id="18_case_study",
@@ -12,7 +12,7 @@ LESSON = Lesson(
     budget_s=60,
     level=3,
     without_gpu="the GPU is a virtual H100; the data pipeline runs for real on your cores",
-    before=("05_data_loading", "07_host_to_device", "08_mixed_precision"),
+    prerequisites=("05_data_loading", "07_host_to_device", "08_mixed_precision"),
     outcomes=(
         "speed up a training run one change at a time, and choose each change from the evidence of the last run",
         "explain why the same change gains nothing early and much later",
@@ -23,24 +23,30 @@ LESSON = Lesson(
     signature="The largest part of the step in the ledger of the latest run.",
     fix="Apply only the change that the report of the latest run names first, then record again: the next cause is "
     "another one.",
-    not_when="No change that the ledger suggests would gain 5 %: then only less work or a faster GPU helps.",
+    limits="No change that the ledger suggests would gain 5 %: then only less work or a faster GPU helps.",
     experiments=(
-        Experiment(number="18.1", shows="an image search that waits for data, and the same one with decoded images"),
-        Experiment(number="18.2", shows="precision first and precision last; the gain of all changes in order"),
-        Experiment(number="18.3", shows="four rules of thumb on eight machines, and the slowest part of the pipeline"),
-        Experiment(number="18.4", shows="a checklist in which every item has evidence"),
+        LessonExperiment(
+            number="18.1", description="an image search that waits for data, and the same one with decoded images"
+        ),
+        LessonExperiment(
+            number="18.2", description="precision first and precision last; the gain of all changes in order"
+        ),
+        LessonExperiment(
+            number="18.3", description="four rules of thumb on eight machines, and the slowest part of the pipeline"
+        ),
+        LessonExperiment(number="18.4", description="a checklist in which every item has evidence"),
     ),
     questions=(
         Question(
             key="busy",
-            ask="The loop decodes each photo when it needs it, in the main process. For what share of a step is the "
+            prompt="The loop decodes each photo when it needs it, in the main process. For what share of a step is the "
             "GPU busy?",
             choices=(
-                Choice(key="a", text="less than a quarter", below=0.25, told="64 photos are decoded one by one."),
-                Choice(key="b", text="about half", below=0.7, told="64 photos are decoded before each step."),
-                Choice(key="c", text="almost all of it", told="The GPU waits until 64 photos are decoded."),
+                Choice(key="a", text="less than a quarter", below=0.25, feedback="64 photos are decoded one by one."),
+                Choice(key="b", text="about half", below=0.7, feedback="64 photos are decoded before each step."),
+                Choice(key="c", text="almost all of it", feedback="The GPU waits until 64 photos are decoded."),
             ),
-            because="Such a GPU needs a few ms to train on photos that one core needs tens of ms to decode.",
+            explanation="Such a GPU needs a few ms to train on photos that one core needs tens of ms to decode.",
             hints=(
                 "How many photos does a step need, and which process decodes them?",
                 "Compare waiting for data with computing in the ledger.",
@@ -49,16 +55,19 @@ LESSON = Lesson(
         ),
         Question(
             key="precision",
-            ask="Mixed precision makes this model's matrix products several times as fast. You apply it first, before "
+            prompt="Mixed precision makes this model's matrix products several times as fast. You apply it first, "
+            "before "
             "any other change. How much faster is a step?",
             choices=(
                 Choice(
-                    key="a", text="less than 10 % faster", below=1.1, told="Only the GPU's part can become shorter."
+                    key="a", text="less than 10 % faster", below=1.1, feedback="Only the GPU's part can become shorter."
                 ),
-                Choice(key="b", text="about a third faster", below=1.6, told="The GPU's part is smaller than that."),
-                Choice(key="c", text="about twice as fast", told="The GPU computes for a small part of the step."),
+                Choice(
+                    key="b", text="about a third faster", below=1.6, feedback="The GPU's part is smaller than that."
+                ),
+                Choice(key="c", text="about twice as fast", feedback="The GPU computes for a small part of the step."),
             ),
-            because="It can only shorten the GPU's part of the step, which is small while the GPU waits for data.",
+            explanation="It can only shorten the GPU's part of the step, which is small while the GPU waits for data.",
             hints=(
                 "Which part of the step becomes shorter?",
                 "Compare the share of computing with the rest of the step.",
@@ -67,21 +76,23 @@ LESSON = Lesson(
         ),
         Question(
             key="first",
-            ask="Which evidence shows that data loading should be fixed first?",
+            prompt="Which evidence shows that data loading should be fixed first?",
             choices=(
-                Choice(key="a", text="the GPU is hardly busy", told="That is true for every cause of waiting."),
-                Choice(key="b", text="GPU memory is free", told="Free memory costs no time."),
+                Choice(key="a", text="the GPU is hardly busy", feedback="That is true for every cause of waiting."),
+                Choice(key="b", text="GPU memory is free", feedback="Free memory costs no time."),
                 Choice(
                     key="c",
                     text="the loop spends most of each step in DataLoader.__next__",
-                    told="This shows what the loop waits for.",
+                    feedback="This shows what the loop waits for.",
                 ),
                 Choice(
-                    key="d", text="the model runs in float32", told="It does, but for how much of a step does it run?"
+                    key="d",
+                    text="the model runs in float32",
+                    feedback="It does, but for how much of a step does it run?",
                 ),
             ),
             right="c",
-            because="A low GPU share has many possible causes; the ledger shows which of them takes the time.",
+            explanation="A low GPU share has many possible causes; the ledger shows which of them takes the time.",
             hints=(
                 "Which of these would read differently if launches were the cause?",
                 "What would each number be if the host were slow instead of the data?",
@@ -90,15 +101,18 @@ LESSON = Lesson(
         ),
         Question(
             key="next",
-            ask="The photos are now decoded only once, and the GPU is busy for most of the step. What does the report "
+            prompt="The photos are now decoded only once, and the GPU is busy for most of the step. What does the "
+            "report "
             "name next?",
             choices=(
-                Choice(key="a", text="more workers", told="The loop no longer waits for data."),
-                Choice(key="b", text="the precision of the matrix products", told="GPU work is now the largest part."),
-                Choice(key="c", text="a second GPU", told="The first one is not well used yet."),
+                Choice(key="a", text="more workers", feedback="The loop no longer waits for data."),
+                Choice(
+                    key="b", text="the precision of the matrix products", feedback="GPU work is now the largest part."
+                ),
+                Choice(key="c", text="a second GPU", feedback="The first one is not well used yet."),
             ),
             right="b",
-            because="Once the GPU is the bottleneck, its own work is the largest part of the step, and a lower "
+            explanation="Once the GPU is the bottleneck, its own work is the largest part of the step, and a lower "
             "precision pays off.",
             hints=(
                 "Which part is the largest in the second ledger?",
@@ -108,19 +122,19 @@ LESSON = Lesson(
         ),
         Question(
             key="share",
-            ask="Precision and layout together make the training more than 1.5 times as fast as the run `decoded`. "
+            prompt="Precision and layout together make the training more than 1.5 times as fast as the run `decoded`. "
             "How does the share of a step in which the GPU is busy change?",
             choices=(
-                Choice(key="a", text="it falls", below=-0.01, told="The host needs as much time as before."),
+                Choice(key="a", text="it falls", below=-0.01, feedback="The host needs as much time as before."),
                 Choice(
                     key="b",
                     text="it does not change",
                     below=0.01,
-                    told="Only the GPU's part of the step becomes shorter.",
+                    feedback="Only the GPU's part of the step becomes shorter.",
                 ),
-                Choice(key="c", text="it rises", told="A faster GPU finishes sooner, and waits as long as before."),
+                Choice(key="c", text="it rises", feedback="A faster GPU finishes sooner, and waits as long as before."),
             ),
-            because="The GPU does its work in less time and the host's part stays the same, so the share falls "
+            explanation="The GPU does its work in less time and the host's part stays the same, so the share falls "
             "although the training is faster. The share shows where to look; the time per photo is what counts.",
             hints=(
                 "Which part of the step becomes shorter, and which does not?",
@@ -130,21 +144,26 @@ LESSON = Lesson(
         ),
         Question(
             key="rules",
-            ask="Four rules of thumb use only utilisation and memory. On how many of eight machines do they name the "
+            prompt="Four rules of thumb use only utilisation and memory. On how many of eight machines do they name "
+            "the "
             "most effective change?",
             choices=(
                 Choice(
                     key="a",
                     text="two or fewer",
                     below=2.5,
-                    told="Free memory does not prove that there are too few workers.",
+                    feedback="Free memory does not prove that there are too few workers.",
                 ),
                 Choice(
-                    key="b", text="three to five", below=5.5, told="One of the four rules applies almost everywhere."
+                    key="b",
+                    text="three to five",
+                    below=5.5,
+                    feedback="One of the four rules applies almost everywhere.",
                 ),
-                Choice(key="c", text="six or more", told="Two of the four numbers have nothing to do with time."),
+                Choice(key="c", text="six or more", feedback="Two of the four numbers have nothing to do with time."),
             ),
-            because="Free host memory shows what is possible, not what is necessary; low GPU utilisation has several "
+            explanation="Free host memory shows what is possible, not what is necessary; low GPU utilisation has "
+            "several "
             "causes.",
             hints=(
                 "Which of the rules looks at something that costs time?",
@@ -154,16 +173,18 @@ LESSON = Lesson(
         ),
         Question(
             key="transfer",
-            ask="Another team: the GPU is busy for 35 % of each step, the loop waits for data for 2 %, and a step "
+            prompt="Another team: the GPU is busy for 35 % of each step, the loop waits for data for 2 %, and a step "
             "runs 9,000 kernels of 4 us. What do you fix first?",
             choices=(
-                Choice(key="a", text="more workers", told="Data loading takes 2 % of the step; you can gain no more."),
-                Choice(key="b", text="fewer, larger kernels", told="The host cannot launch them fast enough."),
-                Choice(key="c", text="pinned memory", told="Nothing shows that copies take time."),
-                Choice(key="d", text="a faster GPU", told="It would wait for launches even longer."),
+                Choice(
+                    key="a", text="more workers", feedback="Data loading takes 2 % of the step; you can gain no more."
+                ),
+                Choice(key="b", text="fewer, larger kernels", feedback="The host cannot launch them fast enough."),
+                Choice(key="c", text="pinned memory", feedback="Nothing shows that copies take time."),
+                Choice(key="d", text="a faster GPU", feedback="It would wait for launches even longer."),
             ),
             right="b",
-            because="The host needs longer for 9,000 launches than the GPU needs for the kernels: see notebook 12.",
+            explanation="The host needs longer for 9,000 launches than the GPU needs for the kernels: see notebook 12.",
             hints=(
                 "What does the GPU wait for, if not for data?",
                 "Compare the duration of a kernel with the time of a launch.",
@@ -171,11 +192,11 @@ LESSON = Lesson(
             ),
         ),
     ),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="changes",
-            what="changes that together make the run `decoded` twice as fast",
-            par=4,
+            unit="changes that together make the run `decoded` twice as fast",
+            value=4,
             hints=(
                 "What does the report name after each change? The table shows it.",
                 "Compare the gain of a change made first with its gain after precision.",

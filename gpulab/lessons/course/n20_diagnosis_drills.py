@@ -4,47 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons.labs.drills.cases import CASES, Case
-from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+from gpulab.lessons.labs.drills.cases import CASES, DrillCase
+from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 
-def _drill(case: Case) -> Question:
+def _drill(case: DrillCase) -> Question:
     """The question about a case: cause, first action, and the counter that excludes the rival cause."""
     counter = f'"{case.excluded_by[0]}"'
     return Question(
         key=case.key,
-        ask=f"Case {case.number}: what is the cause, which first action, and which counter excludes {case.rival}?",
-        because=case.because,
-        judge=lambda answer: _problem(case, answer),
+        prompt=f"Case {case.number}: what is the cause, which first action, and which counter excludes {case.rival}?",
+        explanation=case.explanation,
+        find_problem=lambda answer: _problem(case, answer),
         hints=(
-            case.look,
+            case.hint,
             f"For each counter, ask: would it read differently if the cause were {case.rival}?",
             f"The counter that excludes {case.rival} is {counter}.",
         ),
     )
 
 
-def _problem(case: Case, answer: Any) -> str | None:
-    from gpulab.lessons.labs.drills.verdicts import problem  # reads runs: only when an answer is judged
+def _problem(case: DrillCase, answer: Any) -> str | None:
+    from gpulab.lessons.labs.drills.verdicts import answer_problem  # reads runs: only when an answer is judged
 
-    return problem(case, answer)
+    return answer_problem(case, answer)
 
 
 _FAQ = (
     Question(
         key="faq1",
-        ask="A monitor shows 98 % GPU utilisation. What does this number measure?",
+        prompt="A monitor shows 98 % GPU utilisation. What does this number measure?",
         choices=(
             Choice(
                 key="a",
                 text="the share of arithmetic units that were busy",
-                told="One small kernel is enough to raise it.",
+                feedback="One small kernel is enough to raise it.",
             ),
             Choice(key="b", text="the share of time in which at least one kernel ran"),
-            Choice(key="c", text="the share of the GPU's peak rate", told="It does not count operations."),
+            Choice(key="c", text="the share of the GPU's peak rate", feedback="It does not count operations."),
         ),
         right="b",
-        because="It says that something ran, but not how much or how efficiently. It is useful, because an idle GPU "
+        explanation="It says that something ran, but not how much or how efficiently. It is useful, because an idle "
+        "GPU "
         "costs as much as a busy one; but a busy GPU may still waste most of its capacity, as in case 4.",
         hints=(
             "Compare cases 4 and 11.",
@@ -54,30 +55,36 @@ _FAQ = (
     ),
     Question(
         key="faq2",
-        ask="Two jobs show about 35 % in nvidia-smi. How do you find out why?",
+        prompt="Two jobs show about 35 % in nvidia-smi. How do you find out why?",
         choices=(
-            Choice(key="a", text="watch them with a better monitor", told="A monitor shows the same single number."),
-            Choice(key="b", text="increase the batch size of both", told="That is a fix without a diagnosis."),
+            Choice(
+                key="a", text="watch them with a better monitor", feedback="A monitor shows the same single number."
+            ),
+            Choice(key="b", text="increase the batch size of both", feedback="That is a fix without a diagnosis."),
             Choice(key="c", text="record a few steps of each, and see what device and host do in each part of a step"),
         ),
         right="c",
-        because="A monitor shows that there is a problem and how long it lasts. To find the cause, you need to know "
+        explanation="A monitor shows that there is a problem and how long it lasts. To find the cause, you need to "
+        "know "
         "what host and device did at the same time. Cases 2, 3 and 6 differ by a few percent of utilisation, but in "
         "everything else.",
         hints=("Compare cases 2 and 6.", "busy is similar in both.", "copies and loader are not."),
     ),
     Question(
         key="faq3",
-        ask="When does mixed precision make a step several times as fast?",
+        prompt="When does mixed precision make a step several times as fast?",
         choices=(
             Choice(key="a", text="if matrix products take most of it, and do not use tensor cores yet"),
             Choice(
-                key="b", text="always: 16 bits are half of 32", told="Halving a small part of the step saves little."
+                key="b",
+                text="always: 16 bits are half of 32",
+                feedback="Halving a small part of the step saves little.",
             ),
-            Choice(key="c", text="if the GPU waits for data", told="It would wait even longer."),
+            Choice(key="c", text="if the GPU waits for data", feedback="It would wait even longer."),
         ),
         right="a",
-        because="It speeds up matrix products a lot, memory-bound kernels by a factor of two at best, and waiting not "
+        explanation="It speeds up matrix products a lot, memory-bound kernels by a factor of two at best, and waiting "
+        "not "
         "at all. If the device computes for a fifth of a step, no number format can save more than that fifth.",
         hints=(
             "Which part of a step does it make shorter?",
@@ -87,14 +94,15 @@ _FAQ = (
     ),
     Question(
         key="faq4",
-        ask="You double the batch size. Which number shows whether the GPU is used better?",
+        prompt="You double the batch size. Which number shows whether the GPU is used better?",
         choices=(
-            Choice(key="a", text="utilisation", told="It may already be 100 %, or rise without any gain."),
-            Choice(key="b", text="used memory", told="Full memory does not mean more work."),
+            Choice(key="a", text="utilisation", feedback="It may already be 100 %, or rise without any gain."),
+            Choice(key="b", text="used memory", feedback="Full memory does not mean more work."),
             Choice(key="c", text="samples per second"),
         ),
         right="c",
-        because="The purpose of a larger batch is more samples in the same time; the gain ends when the kernels fill "
+        explanation="The purpose of a larger batch is more samples in the same time; the gain ends when the kernels "
+        "fill "
         "the GPU. The effect on the loss is a separate question.",
         hints=(
             "What do you want more of?",
@@ -104,18 +112,21 @@ _FAQ = (
     ),
     Question(
         key="faq5",
-        ask="Which cause of low utilisation is so common that you may try its fix without measuring?",
+        prompt="Which cause of low utilisation is so common that you may try its fix without measuring?",
         choices=(
             Choice(
                 key="a",
                 text="data loading",
-                told="Of the six idle runs here, only two wait for data, for different reasons.",
+                feedback="Of the six idle runs here, only two wait for data, for different reasons.",
             ),
             Choice(key="b", text="none: measure first"),
-            Choice(key="c", text="a small batch", told="In the small-batch case here, the GPU is almost always busy."),
+            Choice(
+                key="c", text="a small batch", feedback="In the small-batch case here, the GPU is almost always busy."
+            ),
         ),
         right="b",
-        because="The six idle runs here have six different causes: data loading, CPU time, copies, synchronisations "
+        explanation="The six idle runs here have six different causes: data loading, CPU time, copies, "
+        "synchronisations "
         "and launches look the same on a monitor. A recording of ten steps costs less than the first wrong guess.",
         hints=(
             "Count the causes among the idle cases.",
@@ -125,18 +136,18 @@ _FAQ = (
     ),
     Question(
         key="faq6",
-        ask="Training runs out of memory. What do you ask first?",
+        prompt="Training runs out of memory. What do you ask first?",
         choices=(
             Choice(key="a", text="whether it fails in the first step or later"),
             Choice(
                 key="b",
                 text="by how much to reduce the batch size",
-                told="If memory leaks, no batch is small enough.",
+                feedback="If memory leaks, no batch is small enough.",
             ),
-            Choice(key="c", text="whether there is a larger GPU", told="A leak fills that one too."),
+            Choice(key="c", text="whether there is a larger GPU", feedback="A leak fills that one too."),
         ),
         right="a",
-        because="If the first step fails, the program does not fit. If a later step fails, memory grows, or one "
+        explanation="If the first step fails, the program does not fit. If a later step fails, memory grows, or one "
         "sample is too large. The fixes have nothing in common.",
         hints=(
             "When does a leak fail, and when a model that is too large?",
@@ -146,18 +157,19 @@ _FAQ = (
     ),
     Question(
         key="faq7",
-        ask="Parameters, gradients and optimizer state exceed the memory of one GPU. Which kind of parallelism helps?",
+        prompt="Parameters, gradients and optimizer state exceed the memory of one GPU. Which kind of parallelism "
+        "helps?",
         choices=(
             Choice(
                 key="a",
                 text="data parallelism: each GPU processes a part of the batch",
-                told="Each GPU would still hold all parameters, gradients and optimizer state.",
+                feedback="Each GPU would still hold all parameters, gradients and optimizer state.",
             ),
             Choice(key="b", text="splitting the model, or its optimizer state, across GPUs"),
-            Choice(key="c", text="either of the two", told="Only one of them reduces the memory per GPU."),
+            Choice(key="c", text="either of the two", feedback="Only one of them reduces the memory per GPU."),
         ),
         right="b",
-        because="Plain data parallelism copies the whole model to every GPU and splits only the batch; it makes "
+        explanation="Plain data parallelism copies the whole model to every GPU and splits only the batch; it makes "
         "training faster, but does not reduce the memory per GPU.",
         hints=(
             "What does each GPU hold?",
@@ -175,7 +187,7 @@ LESSON = Lesson(
     budget_s=40,
     level=3,
     without_gpu="no difference: all runs are recorded or virtual",
-    before=(
+    prerequisites=(
         "01_what_is_utilisation",
         "05_data_loading",
         "07_host_to_device",
@@ -191,22 +203,25 @@ LESSON = Lesson(
     symptom="A job is slow, or fails, and everyone has an opinion.",
     signature="Not a single number, but a counter that would read differently if the rival explanation were true.",
     fix="The first action for this cause, and then a new recording.",
-    not_when="The device is busy and full, and uses its fast units: then there is nothing to fix.",
+    limits="The device is busy and full, and uses its fast units: then there is nothing to fix.",
     experiments=(
-        Experiment(number="20.1", shows="twelve anonymous runs: guesses from utilisation, and causes from counters"),
-        Experiment(number="20.2", shows="seven common questions, each answered from a run"),
-        Experiment(number="20.3", shows="two decision trees instead of one fix for everything"),
+        LessonExperiment(
+            number="20.1", description="twelve anonymous runs: guesses from utilisation, and causes from counters"
+        ),
+        LessonExperiment(number="20.2", description="seven common questions, each answered from a run"),
+        LessonExperiment(number="20.3", description="two decision trees instead of one fix for everything"),
     ),
     questions=(
         Question(
             key="thumb",
-            ask="The program above uses only utilisation. For how many of the twelve runs is its advice right?",
+            prompt="The program above uses only utilisation. For how many of the twelve runs is its advice right?",
             choices=(
-                Choice(key="a", text="two or three", below=3.5, told="It has two answers for twelve runs."),
-                Choice(key="b", text="about half", below=8.5, told="It has only two answers for twelve runs."),
-                Choice(key="c", text="almost all", told="Utilisation shows that a device is idle, but not why."),
+                Choice(key="a", text="two or three", below=3.5, feedback="It has two answers for twelve runs."),
+                Choice(key="b", text="about half", below=8.5, feedback="It has only two answers for twelve runs."),
+                Choice(key="c", text="almost all", feedback="Utilisation shows that a device is idle, but not why."),
             ),
-            because="It has two answers, but the twelve runs need twelve. Below 50 %, the same number stands for six "
+            explanation="It has two answers, but the twelve runs need twelve. Below 50 %, the same number stands for "
+            "six "
             "different causes, and above 50 % for six more.",
             hints=(
                 "How many different answers can the program give?",
@@ -216,18 +231,19 @@ LESSON = Lesson(
         ),
         Question(
             key="workers",
-            ask="Which of cases 1, 3 and 6 become much faster with four workers?",
+            prompt="Which of cases 1, 3 and 6 become much faster with four workers?",
             choices=(
-                Choice(key="a", text="all three", told="In case 3, the DataLoader takes 1 % of a step."),
+                Choice(key="a", text="all three", feedback="In case 3, the DataLoader takes 1 % of a step."),
                 Choice(
                     key="b",
                     text="cases 1 and 6, which wait for data",
-                    told="The workers of case 6 already keep both cores busy.",
+                    feedback="The workers of case 6 already keep both cores busy.",
                 ),
                 Choice(key="c", text="only case 1"),
             ),
             right="c",
-            because="Waiting for storage does not occupy a core, so four workers can wait at the same time. Computing "
+            explanation="Waiting for storage does not occupy a core, so four workers can wait at the same time. "
+            "Computing "
             "occupies a core, and case 6 already uses both. In case 3, nothing waits for the DataLoader.",
             hints=(
                 "What do the processes that load the batches do while the loop waits?",
@@ -239,13 +255,13 @@ LESSON = Lesson(
         *_FAQ,
         Question(
             key="oom",
-            ask="The run memory2 failed in its first step, in the optimizer, on a virtual T4 with 14.8 GiB. It has "
+            prompt="The run memory2 failed in its first step, in the optimizer, on a virtual T4 with 14.8 GiB. It has "
             "4.5 GiB of parameters in float32 and uses Adam. What filled the memory, and so what helps?",
             choices=(
                 Choice(
                     key="a",
                     text="activations: a smaller batch",
-                    told="Even a batch of one needs all parameters, gradients and optimizer state.",
+                    feedback="Even a batch of one needs all parameters, gradients and optimizer state.",
                 ),
                 Choice(
                     key="b", text="states (weights, gradients, optimizer): make them smaller, shard or offload them"
@@ -253,11 +269,12 @@ LESSON = Lesson(
                 Choice(
                     key="c",
                     text="leak: something keeps tensors alive",
-                    told="There was no earlier step in which memory could leak.",
+                    feedback="There was no earlier step in which memory could leak.",
                 ),
             ),
             right="b",
-            because="With gradients and Adam's two moments, there are four times as many bytes as parameters: 18 GiB, "
+            explanation="With gradients and Adam's two moments, there are four times as many bytes as parameters: 18 "
+            "GiB, "
             "before the first sample is processed.",
             hints=(
                 "In which phase did it fail?",
@@ -267,23 +284,24 @@ LESSON = Lesson(
         ),
         Question(
             key="transfer",
-            ask="A service processes one request at a time on its GPU. The monitor shows 97 %, a kernel has 12 "
+            prompt="A service processes one request at a time on its GPU. The monitor shows 97 %, a kernel has 12 "
             "blocks, the GPU has 132 multiprocessors, and the queue of requests grows. What do you do first?",
             choices=(
                 Choice(
                     key="a",
                     text="a second GPU: this one is full",
-                    told="120 of its multiprocessors have no work.",
+                    feedback="120 of its multiprocessors have no work.",
                 ),
                 Choice(
                     key="b",
                     text="a faster tokenizer: requests wait",
-                    told="They wait for the GPU, which is busy at 97 %.",
+                    feedback="They wait for the GPU, which is busy at 97 %.",
                 ),
                 Choice(key="c", text="process several requests at a time"),
             ),
             right="c",
-            because="This is case 9 without training: busy all the time, but only a tenth of the GPU is filled. The "
+            explanation="This is case 9 without training: busy all the time, but only a tenth of the GPU is filled. "
+            "The "
             "counter filled excludes a full GPU.",
             hints=(
                 "Which case is busy, but mostly empty?",
@@ -292,11 +310,11 @@ LESSON = Lesson(
             ),
         ),
     ),
-    pars=(
-        Par(
+    targets=(
+        Target(
             key="words",
-            what="right words of 36",
-            par=30,
+            unit="right words of 36",
+            value=30,
             lower_is_better=False,
             hints=(
                 "Each case needs three words, and you can change them; the score counts your current answers.",
@@ -304,10 +322,10 @@ LESSON = Lesson(
                 "The hints of each case name it.",
             ),
         ),
-        Par(
+        Target(
             key="reads",
-            what="counter readings to find all twelve causes",
-            par=52,
+            unit="counter readings to find all twelve causes",
+            value=52,
             hints=(
                 "Which counter divides the twelve runs into halves?",
                 "busy divides them six to six; loader, copies and growth divide the remaining ones.",

@@ -7,28 +7,28 @@ import numpy as np
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints
-from gpulab.replay.graph.dependencies import host_waits, queue_of, room, stream_waits
-from gpulab.replay.graph.graph import NONE, Device, Floats, Graph, Host, Stop, Usual
-from gpulab.replay.graph.host_track import Track, track_of
+from gpulab.replay.graph.dependencies import awaited_device_ops, launch_queue_capacity, launch_queue_waits, stream_waits
+from gpulab.replay.graph.graph import NONE, DeviceOps, Floats, Graph, HostNodes, NodeKind, UsualDelays
+from gpulab.replay.graph.host_track import HostTrack, build_host_track
 from gpulab.run import Run
 
 CALL_NS = 5_000.0  # a synchronising call that has nothing to wait for
-LATENCY_NS, TURN_NS = 7_000.0, 1_000.0  # defaults if the run shows none: medians of V100 to B200
+LATENCY_NS, GAP_NS = 7_000.0, 1_000.0  # defaults if the run shows none: medians of V100 to B200
 MAX_GAP_NS = 8_000.0  # a longer gap on a stream has another cause than the usual gap between kernels
 UNEXPLAINED_NS = 20_000.0  # a start this much later than its dependencies allow is unexplained
 
 
-def graph_of(run: Run, steps: Steps, ledger: Ledger) -> Graph:
+def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     """Return the graph of the recorded part of a run."""
-    track = track_of(run, steps, ledger.device)
+    track = build_host_track(run, steps, ledger.device)
     before = _previous_on_stream(track)
     usual = _usual_delays(track, before)
     device, guessed, unexplained_ns = _device(run, track, before, usual)
-    awaited_op, return_delay_ns = host_waits(run, track)
-    queue_op, queue_delay_ns, call_ns = room(track, queue_of(run))
+    awaited_op, return_delay_ns = awaited_device_ops(run, track)
+    queue_op, queue_delay_ns, call_ns = launch_queue_waits(track, launch_queue_capacity(run))
     call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
-    host = Host(
-        kind=track.stop,
+    host = HostNodes(
+        kind=track.kind,
         event=track.event,
         previous_end_ns=np.append(track.at_ns[:1], track.end_ns[:-1]).astype(float),
         start_ns=track.at_ns.astype(float),
@@ -46,17 +46,17 @@ def graph_of(run: Run, steps: Steps, ledger: Ledger) -> Graph:
         ledger=ledger,
         host=host,
         device=device,
-        usual=usual,
-        step_first=track.step_first,
-        step_last=track.step_last,
+        usual_delays=usual,
+        step_start_node=track.step_first,
+        step_end_node=track.step_last,
         part_spans=track.part_spans,
         unexplained_ns=unexplained_ns,
-        guessed=guessed,
-        crossed_ns=float(track.crossed_ns),
+        waits_inferred=guessed,
+        concurrent_calls_ns=float(track.concurrent_calls_ns),
     )
 
 
-def _previous_on_stream(track: Track) -> Ints:
+def _previous_on_stream(track: HostTrack) -> Ints:
     """For each device op, the previously launched op of the same stream, or -1."""
     device, stream = track.work["device"], track.work["stream"]
     order = np.lexsort((np.arange(len(stream)), stream, device))
@@ -66,20 +66,20 @@ def _previous_on_stream(track: Track) -> Ints:
     return previous_op
 
 
-def _usual_delays(track: Track, previous_op: Ints) -> Usual:
+def _usual_delays(track: HostTrack, previous_op: Ints) -> UsualDelays:
     start, end = track.work.start_ns, track.work.end_ns
     is_launched = track.call >= 0
     stream_free = np.where(previous_op >= 0, end[previous_op], np.iinfo(np.int64).min // 2)
     launched_at = np.where(is_launched, track.at_ns[track.call], 0)
     unqueued = is_launched & (launched_at > stream_free)
     gaps = (start - stream_free)[(previous_op >= 0) & (start - stream_free > 0) & (start - stream_free < MAX_GAP_NS)]
-    return Usual(
+    return UsualDelays(
         latency_ns=float(np.median((start - launched_at)[unqueued])) if unqueued.any() else LATENCY_NS,
-        turn_ns=float(np.median(gaps)) if len(gaps) else TURN_NS,
+        gap_ns=float(np.median(gaps)) if len(gaps) else GAP_NS,
     )
 
 
-def _device(run: Run, track: Track, previous_op: Ints, usual: Usual) -> tuple[Device, bool, float]:
+def _device(run: Run, track: HostTrack, previous_op: Ints, usual: UsualDelays) -> tuple[DeviceOps, bool, float]:
     """Device ops with delays: the dependency that bound an op keeps its delay, the others get at most the usual one."""
     start, end = track.work.start_ns.astype(float), track.work.end_ns.astype(float)
     awaited_op, waits_recorded = stream_waits(run, track, previous_op, usual.latency_ns)
@@ -90,7 +90,7 @@ def _device(run: Run, track: Track, previous_op: Ints, usual: Usual) -> tuple[De
         np.where(previous_op >= 0, end[previous_op], -np.inf),
         np.where(awaited_op >= 0, end[awaited_op], -np.inf),
     )
-    usual_ns = (usual.latency_ns, usual.turn_ns, usual.turn_ns)
+    usual_ns = (usual.latency_ns, usual.gap_ns, usual.gap_ns)
     recorded = [start - source for source in sources]
     delays = [np.minimum(delay, usual_delay) for delay, usual_delay in zip(recorded, usual_ns, strict=True)]
     reach = np.stack([source + delay for source, delay in zip(sources, delays, strict=True)])
@@ -99,8 +99,8 @@ def _device(run: Run, track: Track, previous_op: Ints, usual: Usual) -> tuple[De
     unexplained[_started_inside_call(track)] = 0.0
     delays = [np.where(binding == index, recorded[index], delay) for index, delay in enumerate(delays)]
     latency_ns, gap_ns, awaited_delay_ns = (np.where(np.isfinite(delay), delay, 0.0) for delay in delays)
-    device = Device(
-        event=track.work.event,
+    device = DeviceOps(
+        event=track.work.event_rows,
         dur_ns=end - start,
         call=track.call,
         latency_ns=latency_ns,
@@ -113,16 +113,16 @@ def _device(run: Run, track: Track, previous_op: Ints, usual: Usual) -> tuple[De
     return device, not waits_recorded, float(unexplained[unexplained > UNEXPLAINED_NS].sum())
 
 
-def _started_inside_call(track: Track) -> Mask:
+def _started_inside_call(track: HostTrack) -> Mask:
     """Copies that started while their call was running: the host prepared them first, as from pageable memory."""
     call = np.maximum(track.call, 0)
-    copies = (track.call >= 0) & (track.stop[call] == Stop.COPY_CALL) if len(track.stop) else track.call >= 0
+    copies = (track.call >= 0) & (track.kind[call] == NodeKind.COPY_CALL) if len(track.kind) else track.call >= 0
     return np.asarray(copies & (track.work.start_ns < track.end_ns[call]), bool)
 
 
-def generic(graph: Graph) -> Graph:
+def with_usual_delays(graph: Graph) -> Graph:
     """Return the graph with the usual delays for all device work, to test how much depends on recorded delays."""
-    device, usual = graph.device, graph.usual
+    device, usual = graph.device, graph.usual_delays
 
     def usual_or_unexplained(delay: Floats, usual_delay: float) -> Floats:
         # Unexplained delays stay: they are counted separately.
@@ -130,6 +130,6 @@ def generic(graph: Graph) -> Graph:
 
     return graph.with_device(
         latency_ns=usual_or_unexplained(device.latency_ns, usual.latency_ns),
-        gap_ns=usual_or_unexplained(device.gap_ns, usual.turn_ns),
-        awaited_delay_ns=usual_or_unexplained(device.awaited_delay_ns, usual.turn_ns),
+        gap_ns=usual_or_unexplained(device.gap_ns, usual.gap_ns),
+        awaited_delay_ns=usual_or_unexplained(device.awaited_delay_ns, usual.gap_ns),
     )

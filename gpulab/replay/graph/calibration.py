@@ -5,68 +5,70 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.analysis.host.launches import in_interior
-from gpulab.replay.graph.graph import CALLING, Graph
-from gpulab.replay.sweep import swept
-from gpulab.tables import RUNTIME_KINDS, Kind
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.replay.graph.graph import CALL_PARTS, Graph
+from gpulab.replay.sweep import sweep
+from gpulab.tables import RUNTIME_KINDS, EventKind
 
-LEAST, MOST = 0.2, 1.0  # real share of a recorded call's cost: profilers add up to four times the cost itself
+MIN_SHARE, MAX_SHARE = 0.2, 1.0  # real share of a recorded call's cost: profilers add up to four times the cost itself
 # Overhead of recording per event: 0.7 us measured on this CPU without a GPU; up to 4 us reported with one.
-ADDED_CPU_NS, ADDED_GPU_NS = 1_500, 4_000
-UNKNOWN = (0.6, 1.0)  # range of that share if it cannot be measured
-FELT_FRAC = 0.01  # if the step changes by less over that range, the share cannot be determined
+OVERHEAD_CPU_NS, OVERHEAD_GPU_NS = 1_500, 4_000
+UNKNOWN_SHARE = (0.6, 1.0)  # range of that share if it cannot be measured
+MIN_EFFECT_FRAC = 0.01  # if the step changes by less over that range, the share cannot be determined
 ROUNDS = 9
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class Calibration:
     """A graph whose step time is the un-profiled one, if that was measured."""
 
     graph: Graph
-    calling: float  # real share of the recorded cost of calls, 0-1
-    known: bool  # False: device work hides the cost of calls, so the share is somewhere in UNKNOWN
+    call_cost_frac: float  # real share of the recorded cost of calls, 0-1
+    is_measured: bool  # False: device work hides the cost of calls, so the share is somewhere in UNKNOWN
 
 
-def calibrated(graph: Graph, feeding: Feeding | None = None) -> Calibrated:
+def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
     """Scale the cost of calls so that the replayed step time matches un-profiled steps."""
-    target = graph.steps.plain_ns
+    target = graph.steps.unprofiled_ns
     traced = graph.steps.traced_ns
-    if feeding is not None and feeding.traced_fetch_ns and feeding.fetch_ns and target is not None:
-        graph = graph.scaled_before({"loader": feeding.fetch_ns / feeding.traced_fetch_ns})
-    recorded_ns = swept(graph).step_ns
+    if loading is not None and loading.traced_fetch_ns and loading.fetch_ns and target is not None:
+        graph = graph.scaled_before({"loader": loading.fetch_ns / loading.traced_fetch_ns})
+    recorded_ns = sweep(graph).step_ns
     if target is None or traced is None:
         # All steps were profiled: predictions are then about profiled steps, comparable with another recording.
-        return Calibrated(graph, 1.0, True)
+        return Calibration(graph, 1.0, True)
     least = _least_share(graph)
-    least_ns = swept(with_calling(graph, least)).step_ns
-    if recorded_ns - least_ns < FELT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * FELT_FRAC:
-        return Calibrated(graph, 1.0, False)
+    least_ns = sweep(scale_calls(graph, least)).step_ns
+    if recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:
+        return Calibration(graph, 1.0, False)
     if least_ns <= target <= recorded_ns:
-        share = _bisect(lambda share: swept(with_calling(graph, share)).step_ns, target, least, MOST)
-        return Calibrated(with_calling(graph, share), share, True)
-    share = least if target < least_ns else MOST
-    scaled = with_calling(graph, share)
-    host_factor = _bisect(lambda factor: swept(with_all(scaled, factor)).step_ns, target, 0.3, 3.0)
-    return Calibrated(with_all(scaled, host_factor), share, True)
+        share = _bisect(lambda share: sweep(scale_calls(graph, share)).step_ns, target, least, MAX_SHARE)
+        return Calibration(scale_calls(graph, share), share, True)
+    share = least if target < least_ns else MAX_SHARE
+    scaled = scale_calls(graph, share)
+    host_factor = _bisect(lambda factor: sweep(scale_host(scaled, factor)).step_ns, target, 0.3, 3.0)
+    return Calibration(scale_host(scaled, host_factor), share, True)
 
 
 def _least_share(graph: Graph) -> float:
     """Return the smallest possible real share of call cost, if recording added its maximum to each event."""
     inside = graph.step_of >= 0
-    calls_ns = sum(float(graph.host.before_ns[part][inside].sum()) for part in CALLING if part in graph.host.before_ns)
+    calls_ns = sum(
+        float(graph.host.before_ns[part][inside].sum()) for part in CALL_PARTS if part in graph.host.before_ns
+    )
     calls_ns += float(graph.host.call_ns[inside].sum())
-    recorded = len(in_interior(graph.run.event_rows.of_kind(Kind.OP, *RUNTIME_KINDS), graph.steps.by_host))
-    overhead_ns = recorded * (ADDED_GPU_NS if graph.on_gpu else ADDED_CPU_NS)
-    return min(MOST, max(LEAST, 1 - overhead_ns / max(1.0, calls_ns)))
+    recorded = len(rows_in_interior(graph.run.event_rows.of_kind(EventKind.OP, *RUNTIME_KINDS), graph.steps.host_steps))
+    overhead_ns = recorded * (OVERHEAD_GPU_NS if graph.on_gpu else OVERHEAD_CPU_NS)
+    return min(MAX_SHARE, max(MIN_SHARE, 1 - overhead_ns / max(1.0, calls_ns)))
 
 
-def with_calling(graph: Graph, share: float) -> Graph:
+def scale_calls(graph: Graph, share: float) -> Graph:
     """Return the graph with the cost of calls multiplied."""
-    return graph.scaled_before(dict.fromkeys(CALLING, share)).with_host(call_ns=graph.host.call_ns * share)
+    return graph.scaled_before(dict.fromkeys(CALL_PARTS, share)).with_host(call_ns=graph.host.call_ns * share)
 
 
-def with_all(graph: Graph, factor: float) -> Graph:
+def scale_host(graph: Graph, factor: float) -> Graph:
     """Return the graph with all host work multiplied."""
     scaled = graph.scaled_before(dict.fromkeys(graph.host.before_ns, factor))
     return scaled.with_host(call_ns=graph.host.call_ns * factor)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import streams
+from gpulab.analysis.events.device_work import stream_keys
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import NONE, Floats, Stop
-from gpulab.replay.graph.host_track import Track
+from gpulab.replay.graph.graph import NONE, Floats, NodeKind
+from gpulab.replay.graph.host_track import HostTrack
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 RETURN_NS = 60_000  # a call returns within this time of the work it waited for
 CLOCKS_NS = 1_000  # host and device clocks agree to about a microsecond
 SHORT_NS = 2_000  # a call as short as this waited for nothing
-QUEUE = 1022  # capacity of a CUDA context's launch queue; the next launch call blocks
+LAUNCH_QUEUE_CAPACITY = 1022  # capacity of a CUDA context's launch queue; the next launch call blocks
 QUEUE_FACT = "launch_queue"  # name of the fact that holds another capacity
 MIN_OBSERVED_CAPACITY = 1000  # if more launches were outstanding, their maximum shows the capacity
 AFTER_NS = 15_000  # an op that starts this soon after an op of another stream may have waited for it
@@ -27,11 +27,11 @@ EARLY_NS = 25_000  # provided it was launched at least this long before
 MAX_CANDIDATES = 64  # maximum number of candidates to skip because they were launched too late
 
 
-def host_waits(run: Run, track: Track) -> tuple[Ints, Floats]:
+def awaited_device_ops(run: Run, track: HostTrack) -> tuple[Ints, Floats]:
     """For each host node, the device op it waited for (-1: none), and the delay from that op's end to its return."""
     end = track.work.end_ns
-    wait = np.full(len(track.stop), NONE, np.int64)
-    may_wait = np.isin(track.stop, (Stop.COPY_CALL, Stop.SYNC, Stop.ALLOC))
+    wait = np.full(len(track.kind), NONE, np.int64)
+    may_wait = np.isin(track.kind, (NodeKind.COPY_CALL, NodeKind.SYNC, NodeKind.ALLOC))
     launches = track.first[1:] > track.first[:-1]
     launching = np.flatnonzero(may_wait & launches)
     last = track.first[1:][launching] - 1
@@ -45,7 +45,7 @@ def host_waits(run: Run, track: Track) -> tuple[Ints, Floats]:
     return wait, np.maximum(delay, 0).astype(float)
 
 
-def _last_ended_during(track: Track, stops: Ints) -> Ints:
+def _last_ended_during(track: HostTrack, stops: Ints) -> Ints:
     """For calls that launch nothing: the last op launched earlier that ended during the call."""
     end, start = track.work.end_ns, track.at_ns[stops]
     targets = np.full(len(stops), NONE, np.int64)
@@ -71,9 +71,9 @@ def _last_ended_during(track: Track, stops: Ints) -> Ints:
     return targets
 
 
-def stream_waits(run: Run, track: Track, before: Ints, latency_ns: float) -> tuple[Ints, bool]:
+def stream_waits(run: Run, track: HostTrack, before: Ints, latency_ns: float) -> tuple[Ints, bool]:
     """For each device op, the op of another stream it waited for, and whether the run recorded these waits."""
-    stream = streams(track.work)
+    stream = stream_keys(track.work)
     after = np.full(len(stream), NONE, np.int64)
     if len(np.unique(stream)) < 2:
         return after, True
@@ -84,7 +84,7 @@ def stream_waits(run: Run, track: Track, before: Ints, latency_ns: float) -> tup
     return _inferred(track, stream, before, latency_ns, after), False
 
 
-def _inferred(track: Track, stream: Ints, before: Ints, latency_ns: float, after: Ints) -> Ints:
+def _inferred(track: HostTrack, stream: Ints, before: Ints, latency_ns: float, after: Ints) -> Ints:
     """An op that started late on an idle stream, just after an op of another stream ended, waited for that one."""
     start, end = track.work.start_ns, track.work.end_ns
     launched_at = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], start)
@@ -108,13 +108,13 @@ def _waits_recorded(run: Run) -> bool:
     return any("sync" in option for option in run.recording.options)
 
 
-def _recorded(run: Run, track: Track, suffix: str) -> list[tuple[int, int]]:
+def _recorded(run: Run, track: HostTrack, suffix: str) -> list[tuple[int, int]]:
     """Recorded waits as pairs (waiter, device op): host nodes for synchronisations, device ops for stream waits."""
     rows = run.wait_rows
     if not len(rows):
         return []
     events = run.event_rows
-    records = events.where(rows["event"])
+    records = events.select(rows["event"])
     wait_records = np.flatnonzero(records.matching(lambda word: word.endswith(suffix)))
     calls = _by_correlation(events)
     stop_of = {int(event): node for node, event in enumerate(track.event.tolist()) if event >= 0}
@@ -138,11 +138,11 @@ def _recorded(run: Run, track: Track, suffix: str) -> list[tuple[int, int]]:
 def _by_correlation(events: Rows) -> dict[int, int]:
     """Map each correlation id to the row of its runtime call."""
     kind = events["kind"]
-    rows = np.flatnonzero((kind >= Kind.LAUNCH) & (kind <= Kind.RUNTIME) & (events["correlation"] >= 0))
+    rows = np.flatnonzero((kind >= EventKind.LAUNCH) & (kind <= EventKind.RUNTIME) & (events["correlation"] >= 0))
     return dict(zip(events["correlation"][rows].tolist(), rows.tolist(), strict=True))
 
 
-def _last_before(track: Track, device: int, stream: int, events: Rows, call: int) -> int | None:
+def _last_before(track: HostTrack, device: int, stream: int, events: Rows, call: int) -> int | None:
     """Return the last op of a stream (-1: of any) launched before a call started."""
     candidates = _of_stream(track, device, stream)
     at = track.at_ns[track.call[candidates]]
@@ -150,33 +150,33 @@ def _last_before(track: Track, device: int, stream: int, events: Rows, call: int
     return int(candidates[position]) if position >= 0 else None
 
 
-def _next_after(track: Track, device: int, stream: int, events: Rows, call: int) -> int | None:
+def _next_after(track: HostTrack, device: int, stream: int, events: Rows, call: int) -> int | None:
     candidates = _of_stream(track, device, stream)
     at = track.at_ns[track.call[candidates]]
     position = int(np.searchsorted(at, int(events["start_ns"][call])))
     return int(candidates[position]) if position < len(candidates) else None
 
 
-def _of_stream(track: Track, device: int, stream: int) -> Ints:
+def _of_stream(track: HostTrack, device: int, stream: int) -> Ints:
     mask = (track.call >= 0) & ((track.work["stream"] == stream) | (stream < 0))
     if device >= 0:
         mask &= track.work["device"] == device
     return np.flatnonzero(mask)
 
 
-def queue_of(run: Run) -> int | None:
+def launch_queue_capacity(run: Run) -> int | None:
     """Return the launch queue capacity of a virtual GPU; None if the run does not record one."""
     capacity = run.facts.get(QUEUE_FACT)
     return int(capacity) if capacity else None
 
 
-def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
+def launch_queue_waits(track: HostTrack, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
     """For each host node: the device op that frees its slot in the launch queue, the delay after that, its own cost.
 
     A launch blocks while 1022 others are outstanding. Without this, work on a busy GPU would seem to be limited by the
     host. `queue`: the capacity in this run, if known.
     """
-    count = len(track.stop)
+    count = len(track.kind)
     target, delay, own_ns = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
     calls = np.flatnonzero(track.first[1:] > track.first[:-1])
     if not len(calls):
@@ -186,7 +186,7 @@ def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
     launched_at = track.at_ns[calls]
     outstanding = np.arange(1, len(calls) + 1) - np.searchsorted(np.sort(ends), launched_at, side="right")
     most_outstanding = int(outstanding.max())
-    size = queue or (most_outstanding - 1 if most_outstanding >= MIN_OBSERVED_CAPACITY else QUEUE)
+    size = queue or (most_outstanding - 1 if most_outstanding >= MIN_OBSERVED_CAPACITY else LAUNCH_QUEUE_CAPACITY)
     if len(calls) <= size:
         return target, delay, own_ns
     queued = calls[size:]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.events.device_work import Work
+from gpulab.analysis.events.device_work import DeviceWork
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Coverage, Ints, Spans, intersect
@@ -33,10 +33,10 @@ Floats = NDArray[np.float64]
 NONE = -1  # as an index: waits for nothing, or launched by no recorded call
 
 # Parts that profiling makes slower: calls of operators, kernels and the driver; not loading, not the user's own Python.
-CALLING = ("launch", "runtime", "dispatch", "glue")
+CALL_PARTS = ("launch", "runtime", "dispatch", "glue")
 
 
-class Stop(IntEnum):
+class NodeKind(IntEnum):
     """Kind of a host node."""
 
     MARK = 0  # a step starts or ends
@@ -48,7 +48,7 @@ class Stop(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Host:
+class HostNodes:
     """The host track: one entry per host node, in order of time."""
 
     kind: Ints  # a Stop
@@ -68,7 +68,7 @@ class Host:
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class DeviceOps:
     """Device ops (kernels, copies, fills) in launch order."""
 
     event: Ints  # row of the events table
@@ -91,11 +91,11 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usual:
+class UsualDelays:
     """Usual delays of device ops, in ns, without any special cause."""
 
     latency_ns: float
-    turn_ns: float
+    gap_ns: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +105,17 @@ class Graph:
     run: Run
     steps: Steps
     ledger: Ledger
-    host: Host
-    device: Device
-    usual: Usual
-    step_first: Ints  # for each interior step, the host node where it starts
-    step_last: Ints  # and the host node where it ends
+    host: HostNodes
+    device: DeviceOps
+    usual_delays: UsualDelays
+    step_start_node: Ints  # for each interior step, the host node where it starts
+    step_end_node: Ints  # and the host node where it ends
     part_spans: Mapping[str, Spans]  # when the host was in each part, whether the device was busy or not
     unexplained_ns: float = 0.0  # unexplained idle time before device work
-    guessed: bool = False  # waits between streams were not recorded, so they were inferred
+    waits_inferred: bool = False  # waits between streams were not recorded, so they were inferred
     limits_ns: Mapping[str, float] = field(default_factory=dict)  # other lower limits of a step, by name: "the workers"
-    made: frozenset[str] = frozenset()  # applied rewrites that later ones depend on: "amp"
-    crossed_ns: float = 0.0  # time in which several threads called the device: one track cannot separate them
+    applied: frozenset[str] = frozenset()  # applied rewrites that later ones depend on: "amp"
+    concurrent_calls_ns: float = 0.0  # time in which several threads called the device: one track cannot separate them
 
     @property
     def on_gpu(self) -> bool:
@@ -125,8 +125,8 @@ class Graph:
     @cached_property
     def step_of(self) -> Ints:
         """Index of the interior step that each host node is in; -1 outside."""
-        index = np.searchsorted(self.step_first, np.arange(len(self.host)), side="right") - 1
-        inside = (index >= 0) & (np.arange(len(self.host)) <= self.step_last[np.maximum(index, 0)])
+        index = np.searchsorted(self.step_start_node, np.arange(len(self.host)), side="right") - 1
+        inside = (index >= 0) & (np.arange(len(self.host)) <= self.step_end_node[np.maximum(index, 0)])
         return np.where(inside, index, NONE)
 
     def with_host(self, **changed: object) -> Graph:
@@ -138,9 +138,9 @@ class Graph:
         return replace(self, device=replace(self.device, **changed))  # type: ignore[arg-type]
 
     @property
-    def work(self) -> Work:
+    def work(self) -> DeviceWork:
         """The device ops as analyses represent them, in launch order."""
-        return Work(self.run.event_rows, self.device.event)
+        return DeviceWork(self.run.event_rows, self.device.event)
 
     def without_calls(self, stops: NDArray[Any]) -> Graph:
         """Return the graph where these calls cost nothing and wait for nothing; `stops` is a mask or an index."""
@@ -166,7 +166,7 @@ class Graph:
     def scaled_inside(self, spans: Spans, factor: float, *parts: str) -> Graph:
         """Return the graph with the host work of these parts (default: all) inside these spans multiplied."""
         return self.scaled_before(
-            {part: 1 - share * (1 - factor) for part, share in self.within(spans, *parts).items()}
+            {part: 1 - share * (1 - factor) for part, share in self.share_inside(spans, *parts).items()}
         )
 
     def with_more_before(self, part: str, added_ns: NDArray[np.floating[Any]]) -> Graph:
@@ -174,7 +174,7 @@ class Graph:
         before = self.host.before_ns
         return self.with_host(before_ns={**before, part: before.get(part, 0.0) + added_ns})
 
-    def within(self, spans: Spans, *parts: str) -> dict[str, Floats]:
+    def share_inside(self, spans: Spans, *parts: str) -> dict[str, Floats]:
         """Return the share (0-1) of the recorded host work before each node that was inside these spans, by part."""
         shares = {}
         for part in parts or tuple(self.host.before_ns):
@@ -182,7 +182,7 @@ class Graph:
                 continue
             part_inside = Coverage.of(intersect(self.part_spans[part], spans))
             start, end = self.host.previous_end_ns.astype(np.int64), self.host.start_ns.astype(np.int64)
-            inside = part_inside.within(start, end)
-            total = Coverage.of(self.part_spans[part]).within(start, end)
+            inside = part_inside.covered_ns(start, end)
+            total = Coverage.of(self.part_spans[part]).covered_ns(start, end)
             shares[part] = np.divide(inside, total, out=np.zeros(len(start)), where=total > 0)
         return shares

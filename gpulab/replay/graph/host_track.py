@@ -7,34 +7,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import Work, device_work
-from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.events.device_work import DeviceWork, device_work
+from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import host_parts, host_threads
+from gpulab.analysis.steps.ledger import host_parts, launching_threads
 from gpulab.intervals import Coverage, Ints, Spans, union
-from gpulab.replay.graph.graph import NONE, Floats, Stop
+from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
-_STOPS = {Kind.COPY_CALL: Stop.COPY_CALL, Kind.SYNC: Stop.SYNC, Kind.ALLOC: Stop.ALLOC}
+_STOPS = {EventKind.COPY_CALL: NodeKind.COPY_CALL, EventKind.SYNC: NodeKind.SYNC, EventKind.ALLOC: NodeKind.ALLOC}
 
 
 @dataclass(frozen=True, eq=False)
-class Track:
+class HostTrack:
     """Host nodes in order of time, as recorded, and the device ops that each launches."""
 
-    stop: Ints
+    kind: Ints
     event: Ints
     at_ns: Ints
     dur_ns: Ints
     before_ns: Mapping[str, Floats]
     step_first: Ints
     step_last: Ints
-    work: Work  # device ops in launch order
+    work: DeviceWork  # device ops in launch order
     call: Ints  # the host node that launched each, or -1
     first: Ints
     part_spans: Mapping[str, Spans]
-    crossed_ns: int
+    concurrent_calls_ns: int
 
     @property
     def end_ns(self) -> Ints:
@@ -42,29 +42,31 @@ class Track:
         return self.at_ns + self.dur_ns
 
 
-def track_of(run: Run, steps: Steps, device: str) -> Track:
+def build_host_track(run: Run, steps: Steps, device: str) -> HostTrack:
     """Return the host track of a run whose device is "gpu" or "cpu"."""
-    steps = steps.by_host
+    steps = steps.host_steps
     work = device_work(run)
-    caller = calls_of(work)
+    caller = launch_calls(work)
     calls = _calls(run, caller) if device == "gpu" else np.empty(0, np.int64)
     marks = _marks(run, steps, calls)
     spans = host_parts(run, _window(run, calls, marks), device)
     points = _points(spans, device)
     events = run.event_rows
     event = np.concatenate([np.full(len(marks) + len(points), NONE), calls])
-    stop = np.concatenate([np.full(len(marks), Stop.MARK), np.full(len(points), Stop.POINT), _node_kinds(run, calls)])
+    stop = np.concatenate(
+        [np.full(len(marks), NodeKind.MARK), np.full(len(points), NodeKind.POINT), _node_kinds(run, calls)]
+    )
     at = np.concatenate([marks, points, events["start_ns"][calls]]).astype(np.int64)
     dur = np.concatenate([np.zeros(len(marks) + len(points), np.int64), events["dur_ns"][calls]])
     order = np.lexsort((-dur, stop, at))
     event, stop, at, dur = event[order], stop[order], at[order], dur[order]
-    marked = np.flatnonzero(stop == Stop.MARK)
+    marked = np.flatnonzero(stop == NodeKind.MARK)
     interior = steps.interior
     first = marked[np.searchsorted(at[marked], _clamped(steps.start_ns[interior], marks))]
     last = marked[np.searchsorted(at[marked], _clamped(steps.end_ns[interior], marks))]
     work, call, first_op = _launch_order(run, work, caller, event)
-    return Track(
-        stop=stop,
+    return HostTrack(
+        kind=stop,
         event=event,
         at_ns=at,
         dur_ns=dur,
@@ -75,7 +77,7 @@ def track_of(run: Run, steps: Steps, device: str) -> Track:
         call=call,
         first=first_op,
         part_spans=spans,
-        crossed_ns=_overlap_of_threads_ns(run, calls),
+        concurrent_calls_ns=_overlap_of_threads_ns(run, calls),
     )
 
 
@@ -83,15 +85,15 @@ def _calls(run: Run, caller: Ints) -> Ints:
     """Rows of the calls that launched device work of this run, and of those that may have waited for it."""
     events = run.event_rows
     kind = events["kind"]
-    waits = (kind == Kind.SYNC) | (kind == Kind.COPY_CALL) | (kind == Kind.ALLOC)
-    waits &= (events["dur_ns"] > 0) & np.isin(events["thread"], host_threads(run))
+    waits = (kind == EventKind.SYNC) | (kind == EventKind.COPY_CALL) | (kind == EventKind.ALLOC)
+    waits &= (events["dur_ns"] > 0) & np.isin(events["thread"], launching_threads(run))
     waits[caller[caller >= 0]] = True
     return np.flatnonzero(waits)
 
 
 def _node_kinds(run: Run, calls: Ints) -> Ints:
     kind = run.event_rows["kind"][calls]
-    stop = np.full(len(calls), int(Stop.LAUNCH), np.int64)
+    stop = np.full(len(calls), int(NodeKind.LAUNCH), np.int64)
     for event_kind, node_kind in _STOPS.items():
         stop[kind == event_kind] = int(node_kind)
     return stop
@@ -100,7 +102,7 @@ def _node_kinds(run: Run, calls: Ints) -> Ints:
 def _marks(run: Run, steps: Steps, calls: Ints) -> Ints:
     """Starts and ends of recorded steps. Without steps, the run ends for the host with its last call."""
     marks = np.union1d(steps.start_ns[steps.recorded], steps.end_ns[steps.recorded])
-    if steps.found_by == "whole run" and len(calls):
+    if steps.detected_by == "whole run" and len(calls):
         ends = run.event_rows["start_ns"][calls] + run.event_rows["dur_ns"][calls]
         marks = np.minimum(marks, max(int(ends.max()), int(marks[0])))
     return np.unique(marks)
@@ -127,19 +129,19 @@ def _points(spans: Mapping[str, Spans], device: str) -> Ints:
 def _work_before(at: Ints, dur: Ints, spans: Mapping[str, Spans]) -> dict[str, Floats]:
     """Host work between each node and the previous one; a negative "overlap" where they overlap."""
     previous_end = np.append(at[:1], (at + dur)[:-1])
-    before_ns = {part: Coverage.of(each).within(previous_end, at).astype(float) for part, each in spans.items()}
+    before_ns = {part: Coverage.of(each).covered_ns(previous_end, at).astype(float) for part, each in spans.items()}
     before_ns["overlap"] = np.minimum(at - previous_end, 0).astype(float)
     return before_ns
 
 
-def _launch_order(run: Run, work: Work, caller: Ints, event: Ints) -> tuple[Work, Ints, Ints]:
+def _launch_order(run: Run, work: DeviceWork, caller: Ints, event: Ints) -> tuple[DeviceWork, Ints, Ints]:
     """Device ops in launch order, the node that launched each, and the first op of each node."""
     stop_of = np.full(len(run.event_rows) + 1, NONE, np.int64)  # one more, for the caller -1
     nodes = np.flatnonzero(event >= 0)
     stop_of[event[nodes]] = nodes
     call = stop_of[caller]
     order = np.lexsort((work.start_ns, call))
-    work, call = Work(work.events, work.event[order]), call[order]
+    work, call = DeviceWork(work.events, work.event_rows[order]), call[order]
     return work, call, np.searchsorted(call, np.arange(len(event) + 1))
 
 

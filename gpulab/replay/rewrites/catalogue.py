@@ -8,39 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpulab.replay.rewrite import Rewrite
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPYING
-from gpulab.replay.rewrites.data.loading import FEEDING
-from gpulab.replay.rewrites.host.cuda_graphs import GRAPHS
-from gpulab.replay.rewrites.host.python_and_gc import HOST
-from gpulab.replay.rewrites.host.syncs import SYNCING
-from gpulab.replay.rewrites.kernels.batch_size import BATCH
-from gpulab.replay.rewrites.kernels.channels_last import LAYOUT
-from gpulab.replay.rewrites.kernels.compile import FUSION
-from gpulab.replay.rewrites.kernels.fused_optimizer import OPTIMIZER
-from gpulab.replay.rewrites.kernels.mixed_precision import PRECISION
-from gpulab.replay.rewrites.kernels.tf32 import TF32
-from gpulab.replay.rewrites.machine.instant import FLOORS
-from gpulab.replay.rewrites.machine.other_gpu import HARDWARE
-from gpulab.replay.rewrites.ranks.communication import COMMUNICATING
-from gpulab.replay.rewrites.steps.async_checkpoint import CHECKPOINTING
-from gpulab.replay.rewrites.steps.gradient_accumulation import ACCUMULATING
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPY_REWRITES
+from gpulab.replay.rewrites.data.loading import LOADING_REWRITES
+from gpulab.replay.rewrites.host.cuda_graphs import CUDA_GRAPH_REWRITES
+from gpulab.replay.rewrites.host.python_and_gc import PYTHON_REWRITES
+from gpulab.replay.rewrites.host.syncs import SYNC_REWRITES
+from gpulab.replay.rewrites.kernels.batch_size import BATCH_REWRITES
+from gpulab.replay.rewrites.kernels.channels_last import MEMORY_FORMAT_REWRITES
+from gpulab.replay.rewrites.kernels.compile import COMPILE_REWRITES
+from gpulab.replay.rewrites.kernels.fused_optimizer import OPTIMIZER_REWRITES
+from gpulab.replay.rewrites.kernels.mixed_precision import PRECISION_REWRITES
+from gpulab.replay.rewrites.kernels.tf32 import TF32_REWRITES
+from gpulab.replay.rewrites.machine.instant import INSTANT_REWRITES
+from gpulab.replay.rewrites.machine.other_gpu import GPU_REWRITES
+from gpulab.replay.rewrites.ranks.communication import COMMUNICATION_REWRITES
+from gpulab.replay.rewrites.steps.async_checkpoint import CHECKPOINT_REWRITES
+from gpulab.replay.rewrites.steps.gradient_accumulation import ACCUMULATION_REWRITES
 
 REWRITES: tuple[Rewrite, ...] = (
-    *BATCH,
-    *ACCUMULATING,
-    *HARDWARE,
-    *PRECISION,
-    *TF32,
-    *LAYOUT,
-    *FUSION,
-    *OPTIMIZER,
-    *COPYING,
-    *SYNCING,
-    *GRAPHS,
-    *COMMUNICATING,
-    *CHECKPOINTING,
-    *HOST,
-    *FEEDING,
-    *FLOORS,
+    *BATCH_REWRITES,
+    *ACCUMULATION_REWRITES,
+    *GPU_REWRITES,
+    *PRECISION_REWRITES,
+    *TF32_REWRITES,
+    *MEMORY_FORMAT_REWRITES,
+    *COMPILE_REWRITES,
+    *OPTIMIZER_REWRITES,
+    *COPY_REWRITES,
+    *SYNC_REWRITES,
+    *CUDA_GRAPH_REWRITES,
+    *COMMUNICATION_REWRITES,
+    *CHECKPOINT_REWRITES,
+    *PYTHON_REWRITES,
+    *LOADING_REWRITES,
+    *INSTANT_REWRITES,
 )
 BY_NAME: Mapping[str, Rewrite] = {rewrite.name: rewrite for rewrite in REWRITES}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.copies.cpu_tensors import Built
-from gpulab.analysis.copies.cpu_tensors import cpu_tensor_creation as built_tensors
-from gpulab.analysis.copies.host_to_device import Copies, transfers
-from gpulab.analysis.host.syncs import FILLING
-from gpulab.analysis.machine.link import practical_bytes_per_s
-from gpulab.rules.data.loader_code import rebuilt
+from gpulab.analysis.copies.cpu_tensors import CpuTensors
+from gpulab.analysis.copies.cpu_tensors import find_cpu_filled_tensors as built_tensors
+from gpulab.analysis.copies.host_to_device import CopyStats, transfers
+from gpulab.analysis.host.syncs import REFILL_PARTS
+from gpulab.analysis.machine.link import best_link_bytes_per_s
+from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
 from gpulab.run import Loader
 from gpulab.wording import count, duration, metric, percent, size
@@ -32,7 +32,7 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
 
     What to do: use pin_memory=True and non_blocking=True together; either one alone changes little.
     """
-    copies_of_run = evidence.once(transfers)
+    copies_of_run = evidence.cached(transfers)
     copies = copies_of_run.pageable if copies_of_run else None
     if copies is None:
         return None
@@ -41,7 +41,7 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
     if share < _MIN_PAGEABLE_FRAC:
         return None
     return Finding(
-        parts=("copies", "copy_call"),
+        ledger_parts=("copies", "copy_call"),
         claim=f"{no_kernel_share(evidence, share)}: batches are copied from pageable (not pinned) memory.",
         evidence=(
             f"{_copy_count(copies)}, all from pageable memory; the calls block for {duration(copies.call_ns)}.",
@@ -52,9 +52,9 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
         fix=_pinned(evidence),
         advice=_pin_advice(evidence),
         gain=_pinning_gain(evidence, copies, cost_ns),
-        rewrites=evidence.typed("pin_memory"),
+        rewrites=evidence.applicable_rewrites("pin_memory"),
         confidence=CERTAIN,
-        shown_by=copies.spans,
+        spans=copies.spans,
         caveats=("Pinned memory cannot be swapped out: if host memory is short, keep batches small.",),
     )
 
@@ -69,7 +69,7 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
 
     What to do: prefetch the next batch on a separate stream while the current one computes.
     """
-    copies_of_run = evidence.once(transfers)
+    copies_of_run = evidence.cached(transfers)
     copies = copies_of_run.pinned if copies_of_run else None
     if copies is None:
         return None
@@ -79,7 +79,7 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
     if share < _MIN_UNOVERLAPPED_FRAC:
         return None
     return Finding(
-        parts=("copies", "copy_call"),
+        ledger_parts=("copies", "copy_call"),
         claim=f"{no_kernel_share(evidence, share)}: copies of batches do not overlap with compute.",
         evidence=(
             f"{_copy_count(copies)}, all from pinned memory, which is right.",
@@ -88,19 +88,19 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
         ),
         numbers=_numbers(copies, overlappable_ns, share),
         fix=_prefetched(evidence),
-        gain=evidence.predicted(
+        gain=evidence.gain_of_named_rewrites(
             "prefetch",
-            evidence.bounded(
-                evidence.plain_ns(overlappable_ns),
+            evidence.gain_of_removing(
+                evidence.unprofiled_ns(overlappable_ns),
                 "overlapping 30 to 100 % of the copies with kernels",
                 "complete overlap of the copies",
                 (0.3, 1.0),
                 copies.spans,
             ),
         ),
-        rewrites=evidence.typed("prefetch"),
+        rewrites=evidence.applicable_rewrites("prefetch"),
         confidence=CERTAIN,
-        shown_by=copies.spans,
+        spans=copies.spans,
         caveats=("Prefetching needs GPU memory for one more batch.",),
     )
 
@@ -116,16 +116,16 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
 
     What to do: pass device="cuda" to the function that creates the tensor.
     """
-    if evidence.ledger.share(*FILLING, "copies") < _MIN_CREATION_FRAC:
+    if evidence.ledger.typical_frac(*REFILL_PARTS, "copies") < _MIN_CREATION_FRAC:
         return None
-    creation = evidence.once(built_tensors)
+    creation = evidence.cached(built_tensors)
     if creation is None:
         return None
     share = evidence.step_share(creation.exposed_ns)
     if share < _MIN_CREATION_FRAC:
         return None
     return Finding(
-        parts=("copies", "copy_call"),
+        ledger_parts=("copies", "copy_call"),
         claim=f"{no_kernel_share(evidence, share)}: tensors are created on the CPU (torch.{creation.call}) and then "
         "copied to the GPU.",
         evidence=(
@@ -133,24 +133,24 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
             f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
             f"{duration_in_step(evidence, creation.exposed_ns)} with nothing else running on the GPU.",
         ),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share, exposed_ns=creation.exposed_ns, filling_ns=creation.filling_ns, per_step=creation.count
         ),
         fix=_created_on_gpu(creation),
         advice="The GPU draws different random numbers than the CPU from the same seed.",
-        gain=evidence.bounded(
-            evidence.plain_ns(creation.exposed_ns),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(creation.exposed_ns),
             "removing 80 to 100 % of the time to fill and copy these tensors",
             "creating these tensors at no cost",
             (0.8, 1.0),
             creation.spans,
         ),
         confidence=CERTAIN if creation.shape else LIKELY,
-        shown_by=creation.spans,
+        spans=creation.spans,
     )
 
 
-def _copy_count(copies: Copies) -> str:
+def _copy_count(copies: CopyStats) -> str:
     copies_per_step = f"{count(copies.count, 'copy', 'copies')} to the GPU in each step"
     rate = f" at {metric(copies.rate_bytes_per_s, 'B/s')}" if copies.rate_bytes_per_s else ""
     return copies_per_step + _size_suffix(copies.bytes) + rate
@@ -160,8 +160,8 @@ def _size_suffix(bytes_: float | None) -> str:
     return "" if bytes_ is None else f", {size(bytes_)}"
 
 
-def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
-    return figures(
+def _numbers(copies: CopyStats, cost_ns: int, share: float) -> dict[str, float]:
+    return known_numbers(
         exposed_frac=share,
         exposed_ns=cost_ns,
         per_step=copies.count,
@@ -171,20 +171,20 @@ def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
     )
 
 
-def _pinning_gain(evidence: Evidence, copies: Copies, cost_ns: int) -> Gain:
+def _pinning_gain(evidence: Evidence, copies: CopyStats, cost_ns: int) -> Gain:
     """Return the gain of pinning: a pinned copy still takes time on the link, but no longer blocks the host."""
-    pinned_bytes_per_s = practical_bytes_per_s(evidence.run) or _PINNED_BYTES_PER_S
+    pinned_bytes_per_s = best_link_bytes_per_s(evidence.run) or _PINNED_BYTES_PER_S
     time_ratio = min(1.0, (copies.rate_bytes_per_s or pinned_bytes_per_s / 2) / pinned_bytes_per_s)
     saved_ns = cost_ns - time_ratio * copies.copying_ns
     best = min(1.0, max(_LEAST_SAVED_FRAC, saved_ns / max(1, cost_ns)))
-    gain = evidence.bounded(
-        evidence.plain_ns(cost_ns),
+    gain = evidence.gain_of_removing(
+        evidence.unprofiled_ns(cost_ns),
         "copy calls that do not block, and copies at the speed of pinned memory",
         "copies at no cost",
         (_LEAST_SAVED_FRAC * best, best),
         copies.spans,
     )
-    return evidence.predicted("pin_memory", gain)
+    return evidence.gain_of_named_rewrites("pin_memory", gain)
 
 
 def _pinned(evidence: Evidence) -> str:
@@ -202,7 +202,7 @@ def _pinned(evidence: Evidence) -> str:
         return (
             "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data is created\n\n" + loop
         )
-    return f"{rebuilt(evidence, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
+    return f"{data_loader_code(evidence, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
 
 
 def _pin_advice(evidence: Evidence) -> str:
@@ -233,7 +233,7 @@ def _prefetched(evidence: Evidence) -> str:
     )
 
 
-def _created_on_gpu(creation: Built) -> str:
+def _created_on_gpu(creation: CpuTensors) -> str:
     size = tuple(creation.shape) if creation.shape is not None else (64, 1024)
     calls = {
         "randint": f'torch.randint(0, 256, {size}, device="cuda")',

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from math import ceil
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.analysis.data.workers import crew
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.cpu_contention import contention
-from gpulab.replay.worker_queue import demanded_ns
-from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, Cause, why_late
-from gpulab.rules.data.loader_code import KEPT, rebuilt
-from gpulab.rules.data.no_workers import loader_numbers, model_threads, time_in_loader
+from gpulab.replay.worker_queue import cpu_time_per_step_ns
+from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
+from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, data_loader_code
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
 from gpulab.rules.engine.phrases import idle_share
 from gpulab.wording import count, duration, metric, number, percent
 
-CHEAPER = (
+CHEAPER_SAMPLES_ADVICE = (
     "Make each sample cheaper: precompute what does not change (decoding, resizing) and leave only random augmentation "
     "to the workers; store images at the size you need; vectorise the rest, or run it on the GPU."
 )
@@ -37,27 +37,27 @@ def slow_storage(evidence: Evidence) -> Finding | None:
     What to do: keep the samples in memory, or copy the files to a local disk or /dev/shm; read few large files instead
     of many small ones.
     """
-    loading = evidence.feeding
-    if loading is None or why_late(evidence) is not Cause.STORAGE:
+    loading = evidence.loading
+    if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.STORAGE:
         return None
-    share = evidence.ledger.share("loader")
+    share = evidence.ledger.typical_frac("loader")
     waiting = "the DataLoader workers wait" if loading.workers else "the main process waits"
-    kind = loading.setup.location if loading.setup else None
+    kind = loading.loader.location if loading.loader else None
     storage = f"storage ({kind})" if kind else "storage"
     blocked = (loading.blocked_frac or 0) > BLOCKED_FRAC
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {waiting} for {storage}.",
-        evidence=(time_in_loader(evidence, loading), *_waits(evidence, loading)),
+        evidence=(loader_time_text(evidence, loading), *_waits(evidence, loading)),
         numbers=loader_numbers(loading, share),
-        fix=kept_in_memory(evidence, loading),
+        fix=caching_code(evidence, loading),
         advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
         gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
         confidence=LIKELY if blocked or not loading.workers else SUSPECT,
-        shown_by=evidence.ledger.spans["loader"],
-        caveats=memory_caveat(loading),
+        spans=evidence.ledger.spans["loader"],
+        caveats=caching_caveat(loading),
     )
 
 
@@ -73,26 +73,26 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     What to do: load each sample once and keep it in memory, decode at the size you need, vectorise, or move heavy
     transforms to the GPU.
     """
-    loading = evidence.feeding
-    if loading is None or why_late(evidence) is not Cause.ITEMS:
+    loading = evidence.loading
+    if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.CPU_TIME:
         return None
-    share, cores = evidence.ledger.share("loader"), evidence.run.machine.cores_allowed
+    share, cores = evidence.ledger.typical_frac("loader"), evidence.run.machine.cores_allowed
     busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {busy} busy.",
-        evidence=(time_in_loader(evidence, loading), *_cpu_of_a_batch(loading, cores)),
+        evidence=(loader_time_text(evidence, loading), *_cpu_of_a_batch(loading, cores)),
         numbers=loader_numbers(loading, share),
-        fix=kept_in_memory(evidence, loading),
-        advice=f"More workers cannot help. {CHEAPER}",
-        gain=cheaper(evidence, loading),
+        fix=caching_code(evidence, loading),
+        advice=f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}",
+        gain=caching_gain(evidence, loading),
         confidence=LIKELY,
-        shown_by=evidence.ledger.spans["loader"],
-        caveats=memory_caveat(loading),
+        spans=evidence.ledger.spans["loader"],
+        caveats=caching_caveat(loading),
     )
 
 
-def cheaper(evidence: Evidence, loading: Feeding) -> Gain:
+def caching_gain(evidence: Evidence, loading: LoadingCost) -> Gain:
     """Return the gain of loading every sample once, before training."""
     return _freed(
         evidence,
@@ -102,10 +102,10 @@ def cheaper(evidence: Evidence, loading: Feeding) -> Gain:
     )
 
 
-def _freed(evidence: Evidence, loading: Feeding, basis: str, least_removed: float) -> Gain:
+def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: float) -> Gain:
     """Return the gain of data loading at no cost; if workers slow down the model's own threads, these speed up too."""
     rest_ns = loading.rest_ns
-    best_ns = min(rest_ns, loading.least_rest_ns or rest_ns)
+    best_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
     cores = evidence.run.machine.cores_allowed
     if not evidence.on_gpu and loading.workers and cores and loading.rest_cpu_ns:
         alone_ns = ceil(loading.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
@@ -116,14 +116,14 @@ def _freed(evidence: Evidence, loading: Feeding, basis: str, least_removed: floa
         worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
-        floor_means="instant data loading",
+        floor_assumes="instant data loading",
     )
 
 
-def _waits(evidence: Evidence, loading: Feeding) -> tuple[str, ...]:
+def _waits(evidence: Evidence, loading: LoadingCost) -> tuple[str, ...]:
     """Return the evidence that data loading waits for storage, and the read rate."""
     sentences = []
-    workers, cpu = evidence.once(crew), evidence.once(contention)
+    workers, cpu = evidence.cached(worker_activity), evidence.cached(contention)
     if loading.workers and loading.blocked_frac is not None:
         sentences.append(f"Workers were waiting for a read in {percent(loading.blocked_frac)} of the samples.")
     if workers is not None and workers.read_bytes_per_s:
@@ -139,12 +139,12 @@ def _waits(evidence: Evidence, loading: Feeding) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _cpu_of_a_batch(loading: Feeding, cores: float | None) -> tuple[str, ...]:
+def _cpu_of_a_batch(loading: LoadingCost, cores: float | None) -> tuple[str, ...]:
     sentences = []
     batch_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
     if batch_ns is not None:
         sentences.append(f"One batch takes {duration(batch_ns)} of CPU time, over all threads that build it.")
-    demand_ns = demanded_ns(loading)
+    demand_ns = cpu_time_per_step_ns(loading)
     if demand_ns is not None and cores is not None:
         sentences.append(
             f"With the rest of the step that is {duration(demand_ns)} of CPU time; "
@@ -157,14 +157,15 @@ def _cpu_of_a_batch(loading: Feeding, cores: float | None) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def kept_in_memory(evidence: Evidence, loading: Feeding) -> str:
+def caching_code(evidence: Evidence, loading: LoadingCost) -> str:
     """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
     if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
         return ""
-    return f"import torch\n\n{KEPT}\n{rebuilt(evidence, loading.setup, {'num_workers': 0}, 'Cached({dataset})')}"
+    loader_code = data_loader_code(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})")
+    return f"import torch\n\n{CACHED_DATASET_CODE}\n{loader_code}"
 
 
-def memory_caveat(loading: Feeding) -> tuple[str, ...]:
+def caching_caveat(loading: LoadingCost) -> tuple[str, ...]:
     """Return the memory cost of keeping the samples in memory."""
     items = _items(loading)
     if (items or 0) > _MAX_CACHED_ITEMS:
@@ -176,7 +177,7 @@ def memory_caveat(loading: Feeding) -> tuple[str, ...]:
     )
 
 
-def _items(loading: Feeding) -> int | None:
+def _items(loading: LoadingCost) -> int | None:
     """Return the number of samples in an epoch; None if unknown."""
-    setup = loading.setup
+    setup = loading.loader
     return setup.batches * setup.batch_size if setup and setup.batches and setup.batch_size else None

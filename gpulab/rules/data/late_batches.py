@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.analysis.data.workers import crew, later_wait_ns
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.data.workers import mean_later_wait_ns, worker_activity
 from gpulab.analysis.host.cpu_contention import contention
-from gpulab.replay.worker_queue import demanded_ns, with_workers, worth_having
+from gpulab.replay.worker_queue import cpu_time_per_step_ns, predict_workers, recommended_workers
 from gpulab.rules.engine.evidence import Evidence
 
 _MIN_LOADER_FRAC = 0.05  # as in TensorBoard's profiler plug-in; a fix for less of a step is not worth the effort
@@ -30,66 +30,66 @@ _NETWORK_FILE_SYSTEMS = (
 )
 
 
-class Cause(Enum):
+class LateBatchCause(Enum):
     """Why batches are late."""
 
-    MAIN = "the main process loads them"
+    MAIN_PROCESS = "the main process loads them"
     STORAGE = "data loading waits for storage"
     THREADS = "workers compute on more threads than there are cores"
-    ITEMS = "data loading is CPU-bound"
-    START = "they are late only at the start of an epoch"
-    FEW = "there are too few workers"
+    CPU_TIME = "data loading is CPU-bound"
+    EPOCH_START = "they are late only at the start of an epoch"
+    TOO_FEW_WORKERS = "there are too few workers"
 
 
-def why_late(evidence: Evidence) -> Cause | None:
+def cause_of_late_batches(evidence: Evidence) -> LateBatchCause | None:
     """Return the one cause of late batches; None if batches are not late.
 
     Storage is checked first: a worker that waits for storage needs no core, whatever the load. Then threads, which fill
     the cores without getting more work done.
     """
-    loading = evidence.feeding
-    wait_frac = evidence.ledger.share("loader")
+    loading = evidence.loading
+    wait_frac = evidence.ledger.typical_frac("loader")
     if loading is None or wait_frac < (_MIN_WAIT_FRAC if loading.workers != 0 else _MIN_LOADER_FRAC):
         return None
     if loading.workers == 0:
         return _cause_without_workers(evidence, loading)
     if loading.fetch_cpu_ns is not None and loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns:
         return None
-    wait_after_start_ns = evidence.once(later_wait_ns)
+    wait_after_start_ns = evidence.cached(mean_later_wait_ns)
     if wait_after_start_ns is not None and wait_after_start_ns < _MIN_WAIT_FRAC * loading.step_ns:
-        return Cause.START
+        return LateBatchCause.EPOCH_START
     if _workers_wait_for_storage(evidence, loading):
-        return Cause.STORAGE
+        return LateBatchCause.STORAGE
     if not _cores_are_full(evidence, loading):
-        return Cause.FEW
-    cpu = evidence.once(contention)
+        return LateBatchCause.TOO_FEW_WORKERS
+    cpu = evidence.cached(contention)
     threads_per_worker = (cpu.worker_threads or 1) if cpu else 1
     return (
-        Cause.THREADS
+        LateBatchCause.THREADS
         if threads_per_worker >= _MANY_THREADS and _more_threads_than_cores(evidence, loading, threads_per_worker)
-        else Cause.ITEMS
+        else LateBatchCause.CPU_TIME
     )
 
 
-def _cause_without_workers(evidence: Evidence, loading: Feeding) -> Cause:
+def _cause_without_workers(evidence: Evidence, loading: LoadingCost) -> LateBatchCause:
     if _main_waits_for_storage(evidence, loading):
-        return Cause.STORAGE
+        return LateBatchCause.STORAGE
     cores = evidence.run.machine.cores_allowed
-    prediction = with_workers(loading, worth_having(loading, cores), cores)
+    prediction = predict_workers(loading, recommended_workers(loading, cores), cores)
     helps = loading.step_ns / prediction.best_ns >= _MIN_SPEEDUP
-    return Cause.MAIN if helps or prediction.limit != "the cores" else Cause.ITEMS
+    return LateBatchCause.MAIN_PROCESS if helps or prediction.limit != "the cores" else LateBatchCause.CPU_TIME
 
 
-def _workers_wait_for_storage(evidence: Evidence, loading: Feeding) -> bool:
+def _workers_wait_for_storage(evidence: Evidence, loading: LoadingCost) -> bool:
     if (loading.blocked_frac or 0) > BLOCKED_FRAC:
         return True
-    workers = evidence.once(crew)
+    workers = evidence.cached(worker_activity)
     if workers is None or workers.busy_frac >= WAITING_FRAC:
         return False
     return _on_network_file_system(loading) or (workers.read_bytes_per_s or 0) >= _READING_BYTES_PER_S
 
 
-def _main_waits_for_storage(evidence: Evidence, loading: Feeding) -> bool:
+def _main_waits_for_storage(evidence: Evidence, loading: LoadingCost) -> bool:
     """Whether the main thread waits for much of the fetch and reads meanwhile: by bytes read, or by cores in I/O wait.
 
     Either signal suffices, as neither is always there: a core that others keep busy is not idle, and small reads from a
@@ -97,7 +97,7 @@ def _main_waits_for_storage(evidence: Evidence, loading: Feeding) -> bool:
     """
     if loading.cpu_frac is None or loading.cpu_frac > 1 - BLOCKED_FRAC:
         return False
-    cpu = evidence.once(contention)
+    cpu = evidence.cached(contention)
     if cpu is not None:
         waiting_cores = (1 - loading.cpu_frac) * loading.fetch_ns / loading.step_ns
         idle_for_reads = (cpu.iowait_cores or 0) >= BLOCKED_FRAC * waiting_cores
@@ -106,14 +106,14 @@ def _main_waits_for_storage(evidence: Evidence, loading: Feeding) -> bool:
     return _on_network_file_system(loading) and loading.cpu_frac < WAITING_FRAC
 
 
-def _on_network_file_system(loading: Feeding) -> bool:
-    kind = loading.setup.location if loading.setup else None
+def _on_network_file_system(loading: LoadingCost) -> bool:
+    kind = loading.loader.location if loading.loader else None
     return kind is not None and kind.split(".")[0] in _NETWORK_FILE_SYSTEMS
 
 
-def _cores_are_full(evidence: Evidence, loading: Feeding) -> bool:
+def _cores_are_full(evidence: Evidence, loading: LoadingCost) -> bool:
     """Whether more workers would only take cores from the present ones."""
-    cores, demand_ns = evidence.run.machine.cores_allowed, demanded_ns(loading)
+    cores, demand_ns = evidence.run.machine.cores_allowed, cpu_time_per_step_ns(loading)
     if demand_ns is None or loading.worker_cpu_ns is None:
         return False
     if cores is not None and demand_ns > _SATURATED_FRAC * cores * loading.step_ns:
@@ -124,6 +124,6 @@ def _cores_are_full(evidence: Evidence, loading: Feeding) -> bool:
     return computing and (loading.cores_frac or 0) >= FULL_FRAC
 
 
-def _more_threads_than_cores(evidence: Evidence, loading: Feeding, threads_per_worker: int) -> bool:
+def _more_threads_than_cores(evidence: Evidence, loading: LoadingCost, threads_per_worker: int) -> bool:
     cores = evidence.run.machine.cores_allowed
     return cores is not None and (loading.workers or 1) * threads_per_worker > _THREADS_PER_CORE * cores

@@ -8,7 +8,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects these without workers
-KEPT = """class Cached(torch.utils.data.Dataset):
+CACHED_DATASET_CODE = """class Cached(torch.utils.data.Dataset):
     \"\"\"Loads every sample once, before training, and keeps it in memory.\"\"\"
     def __init__(self, dataset):
         self.samples = [dataset[index] for index in range(len(dataset))]
@@ -19,7 +19,9 @@ KEPT = """class Cached(torch.utils.data.Dataset):
 """
 
 
-def rebuilt(evidence: Evidence, setup: Loader | None, changed: Mapping[str, object], dataset: str = "{dataset}") -> str:
+def data_loader_code(
+    evidence: Evidence, setup: Loader | None, changes: Mapping[str, object], dataset: str = "{dataset}"
+) -> str:
     """Return code for the same DataLoader over the same batches, with the changed arguments in a comment first.
 
     `dataset` wraps the user's own dataset: "Cached({dataset})". Settings that were not recorded, such as the order, are
@@ -27,7 +29,7 @@ def rebuilt(evidence: Evidence, setup: Loader | None, changed: Mapping[str, obje
     """
     setup = setup or Loader()
     loader = setup.name or evidence.names.loader
-    settings = {**_unchanged(setup, changed), **changed}
+    settings = {**_unchanged(setup, changes), **changes}
     if not settings.get("num_workers"):
         settings = {name: value for name, value in settings.items() if name not in _WITH_WORKERS}
     arguments = [
@@ -40,7 +42,7 @@ def rebuilt(evidence: Evidence, setup: Loader | None, changed: Mapping[str, obje
     arguments += [f"{name}={value}" for name, value in settings.items()]
     lines = "".join(f"    {argument},\n" for argument in arguments)
     size = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
-    setting = f"# In your DataLoader(...): {', '.join(f'{name}={value}' for name, value in changed.items())}\n"
+    setting = f"# In your DataLoader(...): {', '.join(f'{name}={value}' for name, value in changes.items())}\n"
     if dataset != "{dataset}":
         setting = ""  # the dataset changes, which the code shows
     return (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.replay.worker_queue import WorkersPrediction, needed, with_workers, worth_having
-from gpulab.rules.data.late_batches import Cause, why_late
-from gpulab.rules.data.loader_code import rebuilt
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.worker_queue import WorkersPrediction, predict_workers, recommended_workers, workers_to_keep_up
+from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
+from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
 from gpulab.wording import duration, number, percent
 
@@ -28,25 +28,25 @@ def no_workers(evidence: Evidence) -> Finding | None:
 
     What to do: use worker processes. Samples that cost CPU time need a core per worker; samples that wait do not.
     """
-    loading = evidence.feeding
-    if loading is None or why_late(evidence) is not Cause.MAIN:
+    loading = evidence.loading
+    if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
         return None
-    share = evidence.ledger.share("loader")
+    share = evidence.ledger.typical_frac("loader")
     cores, threads = evidence.run.machine.cores_allowed, model_threads(evidence)
-    workers = worth_having(loading, cores)
-    prediction = with_workers(loading, workers, cores, threads)
+    workers = recommended_workers(loading, cores)
+    prediction = predict_workers(loading, workers, cores, threads)
     rewrites = f"workers={workers}"
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: the main process loads the data (num_workers=0).",
-        evidence=(time_in_loader(evidence, loading), *_fetch_cpu_share(loading)),
+        evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading)),
         numbers=loader_numbers(loading, share),
-        fix=rebuilt(evidence, loading.setup, worker_arguments(workers, evidence.on_gpu)),
+        fix=data_loader_code(evidence, loading.loader, worker_arguments(workers, evidence.on_gpu)),
         advice=_notebook_advice(loading),
-        gain=predicted_for(evidence, rewrites, loading, prediction),
-        rewrites=evidence.typed(rewrites),
+        gain=workers_gain(evidence, rewrites, loading, prediction),
+        rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN,
-        shown_by=evidence.ledger.spans["loader"],
+        spans=evidence.ledger.spans["loader"],
         caveats=_caveats(prediction, cores, threads),
     )
 
@@ -57,7 +57,7 @@ def model_threads(evidence: Evidence) -> int | None:
     return int(threads) if threads.isdigit() and not evidence.on_gpu else None
 
 
-def _queue_gain(loading: Feeding, prediction: WorkersPrediction) -> Gain:
+def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
     """Return the gain that the worker queue model predicts."""
     return Gain(
         step_ns=loading.step_ns,
@@ -65,20 +65,20 @@ def _queue_gain(loading: Feeding, prediction: WorkersPrediction) -> Gain:
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
         basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
-        floor_means="instant data loading",
+        floor_assumes="instant data loading",
     )
 
 
-def predicted_for(evidence: Evidence, rewrites: str, loading: Feeding, prediction: WorkersPrediction) -> Gain:
+def workers_gain(evidence: Evidence, rewrites: str, loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
     """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
-    gain = evidence.predicted(rewrites, _queue_gain(loading, prediction))
-    if evidence.scene.quality.refusal is None:
+    gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction))
+    if evidence.scene.quality.refusal_reason is None:
         return gain
     best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
     return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
 
 
-def time_in_loader(evidence: Evidence, loading: Feeding) -> str:
+def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     """Return the time of the main thread inside the DataLoader, and how much of it the device waited."""
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
@@ -87,7 +87,7 @@ def time_in_loader(evidence: Evidence, loading: Feeding) -> str:
     return f"{inside} in DataLoader.__next__; {duration(exposed_ns)} of it with the GPU idle ({steps})."
 
 
-def _fetch_cpu_share(loading: Feeding) -> tuple[str, ...]:
+def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
     """Return whether loading a batch computes or waits, if that was measured."""
     frac = loading.cpu_frac
     if frac is None:
@@ -107,8 +107,8 @@ def worker_arguments(workers: int, on_gpu: bool) -> dict[str, object]:
     return {"num_workers": workers, **pinned, "persistent_workers": True}
 
 
-def _notebook_advice(loading: Feeding) -> str:
-    name = loading.setup.dataset if loading.setup and loading.setup.dataset else "the dataset class"
+def _notebook_advice(loading: LoadingCost) -> str:
+    name = loading.loader.dataset if loading.loader and loading.loader.dataset else "the dataset class"
     return (
         f"Worker processes must be able to import {name}: on macOS, on Windows, and with Python 3.14 or later, "
         "put it in a .py file, not in the notebook."
@@ -132,15 +132,15 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
     return tuple(caveats)
 
 
-def loader_numbers(loading: Feeding, share: float) -> dict[str, float]:
+def loader_numbers(loading: LoadingCost, share: float) -> dict[str, float]:
     """Return the figures of a finding about data loading."""
-    return figures(
+    return known_numbers(
         exposed_frac=share,
         fetch_ns=loading.fetch_ns,
         exposed_ns=loading.exposed_ns,
         fetch_cpu_ns=loading.fetch_cpu_ns,
         worker_cpu_ns=loading.worker_cpu_ns,
         workers=loading.workers,
-        needed_workers=needed(loading) if loading.workers else None,
+        needed_workers=workers_to_keep_up(loading) if loading.workers else None,
         blocked_frac=loading.blocked_frac,
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from math import ceil
 
-from gpulab.analysis.data.loader import Feeding
-from gpulab.analysis.data.workers import Begun, begun, crew, slowest_first
-from gpulab.replay.worker_queue import MOST_WORKERS, batch_ns, needed, with_workers
-from gpulab.rules.data.item_cost import CHEAPER, cheaper, kept_in_memory, memory_caveat
-from gpulab.rules.data.late_batches import WAITING_FRAC, Cause, why_late
-from gpulab.rules.data.loader_code import rebuilt
-from gpulab.rules.data.no_workers import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
-from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import LIKELY, Finding, Gain, figures
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_first_batch_ns, worker_activity
+from gpulab.replay.worker_queue import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
+from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, caching_caveat, caching_code, caching_gain
+from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
+from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads, worker_arguments, workers_gain
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import idle_share
 from gpulab.wording import count, duration, percent
 
@@ -35,38 +35,39 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     that wait can share one. Beyond that, make the samples cheaper: load them once and keep them, shrink them, or decode
     them on the GPU.
     """
-    loading = evidence.feeding
-    if loading is None or why_late(evidence) is not Cause.FEW:
+    loading = evidence.loading
+    if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.TOO_FEW_WORKERS:
         return None
-    share = evidence.ledger.share("loader")
+    share = evidence.ledger.typical_frac("loader")
     if not loading.workers:
         return _with_unknown_workers(evidence, loading, share)
     cores = evidence.run.machine.cores_allowed
-    proposed = min(needed(loading), _workers_for_cores(evidence, cores))
+    proposed = min(workers_to_keep_up(loading), _workers_for_cores(evidence, cores))
     can_add = proposed > loading.workers
-    prediction = with_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
+    prediction = predict_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
     rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
     no_capacity = "" if can_add else ", but the cores cannot run more"
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs "
-        f"{duration(batch_ns(loading))} per batch, and the model could take one every {duration(loading.rest_ns)}.",
+        f"{duration(batch_time_ns(loading))} per batch, and the model could take one every "
+        f"{duration(loading.rest_ns)}.",
         evidence=(
-            time_in_loader(evidence, loading),
+            loader_time_text(evidence, loading),
             *_worker_cpu_time(loading),
             _against_cores(evidence, loading, cores, proposed),
         ),
-        numbers=loader_numbers(loading, share) | figures(proposed_workers=proposed if can_add else None),
-        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu))
+        numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
+        fix=data_loader_code(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
         if can_add
-        else kept_in_memory(evidence, loading),
-        advice=CHEAPER if proposed < needed(loading) else "",
-        gain=predicted_for(evidence, rewrites, loading, prediction) if can_add else cheaper(evidence, loading),
-        rewrites=evidence.typed(rewrites),
+        else caching_code(evidence, loading),
+        advice=CHEAPER_SAMPLES_ADVICE if proposed < workers_to_keep_up(loading) else "",
+        gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
+        rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
-        shown_by=evidence.ledger.spans["loader"],
-        caveats=() if can_add else memory_caveat(loading),
+        spans=evidence.ledger.spans["loader"],
+        caveats=() if can_add else caching_caveat(loading),
     )
 
 
@@ -82,8 +83,12 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
 
     What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True).
     """
-    loading = evidence.feeding
-    if loading is None or not loading.workers or why_late(evidence) not in (None, Cause.START):
+    loading = evidence.loading
+    if (
+        loading is None
+        or not loading.workers
+        or cause_of_late_batches(evidence) not in (None, LateBatchCause.EPOCH_START)
+    ):
         return None
     enough = _sufficient_workers(evidence, loading)
     restarts = _restarts(evidence, loading)
@@ -92,65 +97,66 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
         return None
     proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
         evidence=_worker_evidence(evidence, loading, enough, restarts),
-        numbers=loader_numbers(loading, evidence.ledger.share("loader")),
-        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu)),
+        numbers=loader_numbers(loading, evidence.ledger.typical_frac("loader")),
+        fix=data_loader_code(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu)),
         advice=""
         if restarts
         else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
         gain=_gain_without_restarts(restarts, loading) if restarts else None,
         confidence=LIKELY,
-        shown_by=restarts.spans if restarts else evidence.ledger.spans["loader"],
-        aside=restarts is None,
+        spans=restarts.spans if restarts else evidence.ledger.spans["loader"],
+        informs_only=restarts is None,
     )
 
 
-def _with_unknown_workers(evidence: Evidence, loading: Feeding, share: float) -> Finding:
+def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float) -> Finding:
     """Return the finding for an imported trace, which holds neither the number of workers nor their activity."""
-    exposed_ns = evidence.plain_ns(evidence.ledger.median_ns("loader"))
+    exposed_ns = evidence.unprofiled_ns(evidence.ledger.median_ns("loader"))
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: the DataLoader workers are too slow: too few, or blocked.",
-        evidence=(time_in_loader(evidence, loading),),
+        evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         advice="Raise num_workers as long as the wait shrinks; profile the cell with %%gpuprofile to see what blocks "
         "the workers.",
-        gain=evidence.bounded(
+        gain=evidence.gain_of_removing(
             exposed_ns,
             "removing 70 to 100 % of the exposed wait for data",
             "instant data loading",
             spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
-        shown_by=evidence.ledger.spans["loader"],
+        spans=evidence.ledger.spans["loader"],
     )
 
 
-def _worker_cpu_frac(evidence: Evidence, loading: Feeding) -> float | None:
+def _worker_cpu_frac(evidence: Evidence, loading: LoadingCost) -> float | None:
     """Return the fraction of time in which a worker uses the CPU; None if unknown."""
-    workers = evidence.once(crew)
+    workers = evidence.cached(worker_activity)
     if workers is not None:
         return workers.busy_frac
-    return None if loading.worker_cpu_ns is None else loading.worker_cpu_ns / batch_ns(loading)
+    return None if loading.worker_cpu_ns is None else loading.worker_cpu_ns / batch_time_ns(loading)
 
 
 def _workers_for_cores(evidence: Evidence, cores: float | None) -> int:
     """Return how many workers the cores can run: one per core if they compute, more if they wait."""
     if cores is None:
-        return MOST_WORKERS
-    per_core, computing = max(1, int(cores)), _worker_cpu_frac(evidence, evidence.feeding) if evidence.feeding else None
+        return MAX_WORKERS
+    per_core, computing = max(1, int(cores)), _worker_cpu_frac(evidence, evidence.loading) if evidence.loading else None
     if computing is None or computing >= WAITING_FRAC:
         return per_core
-    return max(per_core, min(MOST_WORKERS, int(cores / max(computing, _IDLE_WORKER_FRAC))))
+    return max(per_core, min(MAX_WORKERS, int(cores / max(computing, _IDLE_WORKER_FRAC))))
 
 
-def _against_cores(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
+def _against_cores(evidence: Evidence, loading: LoadingCost, cores: float | None, proposed: int) -> str:
     """Return how many workers the batches need, and how many of them the cores can run."""
-    required = needed(loading)
+    required = workers_to_keep_up(loading)
     demand = (
-        f"{duration(batch_ns(loading))} per batch in a worker, {duration(loading.rest_ns)} for the rest of a step: "
+        f"{duration(batch_time_ns(loading))} per batch in a worker, {duration(loading.rest_ns)} for the rest of a "
+        "step: "
         f"{count(required, 'worker')}"
     )
     reason = _core_limit(evidence, loading, cores, proposed)
@@ -159,7 +165,7 @@ def _against_cores(evidence: Evidence, loading: Feeding, cores: float | None, pr
     return f"{demand} would be needed to keep up; {reason}."
 
 
-def _core_limit(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
+def _core_limit(evidence: Evidence, loading: LoadingCost, cores: float | None, proposed: int) -> str:
     """Return a clause about the number of workers that the cores can run."""
     if cores is None:
         return f"the number of cores is unknown, and {count(proposed, 'worker is', 'workers are')} safe"
@@ -168,65 +174,65 @@ def _core_limit(evidence: Evidence, loading: Feeding, cores: float | None, propo
     if computing is None:
         return f"{available} can run at most {proposed}"
     if computing < WAITING_FRAC:
-        limit = "are no limit" if proposed >= needed(loading) else f"can run {proposed}"
+        limit = "are no limit" if proposed >= workers_to_keep_up(loading) else f"can run {proposed}"
         return f"workers mostly wait ({percent(computing)} CPU time), so {available} {limit}"
     return f"workers compute, so {available} can run one each"
 
 
-def _worker_cpu_time(loading: Feeding) -> tuple[str, ...]:
+def _worker_cpu_time(loading: LoadingCost) -> tuple[str, ...]:
     if loading.worker_cpu_ns is None:
         return ()
     return (f"One batch takes {duration(loading.worker_cpu_ns)} of CPU time in a worker, over all its threads.",)
 
 
-def _sufficient_workers(evidence: Evidence, loading: Feeding) -> int | None:
+def _sufficient_workers(evidence: Evidence, loading: LoadingCost) -> int | None:
     """Return how many workers would keep up if every batch were as slow as the slowest first one; None if unknown."""
-    first_ns = evidence.once(slowest_first)
+    first_ns = evidence.cached(longest_first_batch_ns)
     return None if first_ns is None else ceil(first_ns / loading.step_ns) + 1
 
 
-def _restarts(evidence: Evidence, loading: Feeding) -> Begun | None:
+def _restarts(evidence: Evidence, loading: LoadingCost) -> EpochStarts | None:
     """Return the epoch starts if workers restart for each and that takes a good part of the loop, else None."""
-    if loading.setup is None or loading.setup.persistent_workers:
+    if loading.loader is None or loading.loader.persistent_workers:
         return None
-    starts = evidence.once(begun)
+    starts = evidence.cached(epoch_start_cost)
     return starts if starts is not None and starts.frac >= _MIN_START_FRAC else None
 
 
-def _gain_without_restarts(starts: Begun, loading: Feeding) -> Gain:
+def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
     """Return the gain without restarts.
 
     Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
     """
     rest_ns = max(1, starts.step_ns - round(starts.frac * starts.step_ns))
-    floor_ns = min(rest_ns, loading.least_rest_ns or warmed_ns(rest_ns, starts.step_ns))
+    floor_ns = min(rest_ns, loading.min_rest_ns or with_warm_caches_ns(rest_ns, starts.step_ns))
     return Gain(
         step_ns=starts.step_ns,
         best_ns=floor_ns,
         worst_ns=(starts.step_ns + rest_ns) // 2,
         floor_ns=floor_ns,
         basis="removing 50 to 100 % of the start-up time of later epochs",
-        floor_means="an epoch start at no cost",
-        averaged=True,
+        floor_assumes="an epoch start at no cost",
+        is_mean=True,
     )
 
 
-def _restart_claim(loading: Feeding, starts: Begun) -> str:
+def _restart_claim(loading: LoadingCost, starts: EpochStarts) -> str:
     return (
         f"{percent(starts.frac)} of the loop goes to restarting {loading.workers} workers for every epoch, "
-        f"{duration(starts.each_ns)} each time."
+        f"{duration(starts.mean_cost_ns)} each time."
     )
 
 
-def _too_many_claim(loading: Feeding, enough: int) -> str:
+def _too_many_claim(loading: LoadingCost, enough: int) -> str:
     return f"{loading.workers} DataLoader workers are too many; {enough} are enough."
 
 
 def _worker_evidence(
-    evidence: Evidence, loading: Feeding, enough: int | None, restarts: Begun | None
+    evidence: Evidence, loading: LoadingCost, enough: int | None, restarts: EpochStarts | None
 ) -> tuple[str, ...]:
     sentences = []
-    first_ns, workers = evidence.once(slowest_first), evidence.once(crew)
+    first_ns, workers = evidence.cached(longest_first_batch_ns), evidence.cached(worker_activity)
     if first_ns is not None and enough is not None:
         sentences.append(
             f"The slowest first batch of an epoch took {duration(first_ns)}, including the start of the workers. "

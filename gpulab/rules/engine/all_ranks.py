@@ -9,35 +9,35 @@ from gpulab.errors import RunError
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine import diagnosis
 from gpulab.rules.engine.finding import Diagnosis
-from gpulab.rules.ranks.stragglers import awaited
+from gpulab.rules.ranks.stragglers import straggler_run
 from gpulab.run import Run
 from gpulab.wording import number_ranges, plural
 
 _MAX_OTHER_RANKS = 16  # diagnosing a rank takes as long as diagnosing a run; further ranks are left out
 
 
-def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
+def diagnose(runs: Run | Sequence[Run], peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
     """Return the ranked findings for a run. Never raises for missing data: rules without their inputs are not judged.
 
     For a sequence of runs, as `gpulab.load("folder/")` returns, this diagnoses the straggler, or the first run if there
-    is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `what` is one of them:
+    is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `runs` is one of them:
     gpulab.diagnose(ranks[2], ranks). `history`: predictions that were measured earlier on this machine. Raises RunError
-    if `what` is not a run.
+    if `runs` is not a run.
     """
-    if isinstance(what, Run):
-        return diagnosis.diagnose(what, peers, history)
-    ranks = _one_run_per_rank(what) if isinstance(what, Sequence) else ()
+    if isinstance(runs, Run):
+        return diagnosis.diagnose(runs, peers, history)
+    ranks = _one_run_per_rank(runs) if isinstance(runs, Sequence) else ()
     if not ranks:
         raise RunError(
             "There is no run to diagnose.",
-            why=f"expected a Run, got {type(what).__name__!r}"
-            if not isinstance(what, Sequence)
+            why=f"expected a Run, got {type(runs).__name__!r}"
+            if not isinstance(runs, Sequence)
             else "the sequence holds no Run",
             fix='pass a run: gpulab.runs["before"] or gpulab.load(...)',
         )
     if len(ranks) == 1:
         return diagnosis.diagnose(ranks[0], history=history)
-    rank = awaited(ranks) or ranks[0]
+    rank = straggler_run(ranks) or ranks[0]
     return _with_other_ranks(diagnosis.diagnose(rank, ranks, history), ranks)
 
 

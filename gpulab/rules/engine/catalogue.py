@@ -10,7 +10,17 @@ from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_cop
 from gpulab.rules.data.item_cost import cpu_bound_loading, slow_storage
 from gpulab.rules.data.no_workers import no_workers
 from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
-from gpulab.rules.engine.needs import ALLOCATOR, GPU_SENSORS, GPU_WORK, HOST_SENSORS, LEDGER, MARKS, PEERS, REAL, STALLS
+from gpulab.rules.engine.needs import (
+    ALL_RANKS,
+    ALLOCATOR,
+    GPU_SENSORS,
+    GPU_WORK,
+    HOST_SENSORS,
+    INTERPRETER_STALLS,
+    LEDGER,
+    REAL_MACHINE,
+    STEP_MARKS,
+)
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
@@ -23,7 +33,7 @@ from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
 from gpulab.rules.kernels.shapes_and_layout import layout_conversions, misaligned_shapes
 from gpulab.rules.kernels.small_batch import small_batch
-from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, OTHERS, clock_throttling, memory_traffic, shared_gpu
+from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, clock_throttling, memory_traffic, shared_gpu
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
 from gpulab.rules.machine.pcie_link import LINK, slow_pcie_link
@@ -39,7 +49,7 @@ _LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound
 RULES: tuple[Rule, ...] = (
     # How the run ended.
     Rule(
-        ask=out_of_memory,
+        check=out_of_memory,
         about="out-of-memory errors",
         stage=Stage.ENDING,
         needs=(),
@@ -47,15 +57,20 @@ RULES: tuple[Rule, ...] = (
     ),
     # The machine.
     Rule(
-        ask=model_on_cpu,
+        check=model_on_cpu,
         about="a model that runs on the CPU although there is a GPU",
         stage=Stage.ENVIRONMENT,
         lesson="01_what_is_utilisation",
     ),
-    Rule(ask=clock_throttling, about="throttled GPU clocks", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)),
-    Rule(ask=shared_gpu, about="other processes on the same GPU", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, OTHERS)),
+    Rule(check=clock_throttling, about="throttled GPU clocks", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)),
     Rule(
-        ask=slow_pcie_link,
+        check=shared_gpu,
+        about="other processes on the same GPU",
+        stage=Stage.ENVIRONMENT,
+        needs=(GPU_SENSORS, PROCESS_LIST),
+    ),
+    Rule(
+        check=slow_pcie_link,
         about="the PCIe link to the GPU",
         stage=Stage.ENVIRONMENT,
         needs=(GPU_WORK, LINK),
@@ -63,72 +78,72 @@ RULES: tuple[Rule, ...] = (
     ),
     # Data loading.
     Rule(
-        ask=no_workers,
+        check=no_workers,
         about="data loading in the main process (num_workers=0)",
         stage=Stage.IDLE,
         lesson="05_data_loading",
     ),
-    Rule(ask=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(ask=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(check=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(check=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
-        ask=cpu_bound_loading,
+        check=cpu_bound_loading,
         about="CPU-bound data loading",
         stage=Stage.IDLE,
         lesson="05_data_loading",
     ),
     Rule(
-        ask=cpu_oversubscription,
+        check=cpu_oversubscription,
         about="more CPU threads than cores",
         stage=Stage.ENVIRONMENT,
         needs=(LEDGER, HOST_SENSORS),
     ),
     Rule(
-        ask=too_many_workers,
+        check=too_many_workers,
         about="too many DataLoader workers",
         stage=Stage.IDLE,
-        needs=(LEDGER, MARKS),
+        needs=(LEDGER, STEP_MARKS),
         lesson="05_data_loading",
     ),
     # Python code in the loop.
-    Rule(ask=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(check=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
-        ask=gil_contention,
+        check=gil_contention,
         about="other Python threads that hold the GIL",
         stage=Stage.IDLE,
         needs=(LEDGER, HOST_SENSORS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
-        ask=garbage_collection,
+        check=garbage_collection,
         about="Python garbage collection",
         stage=Stage.IDLE,
-        needs=(LEDGER, STALLS),
+        needs=(LEDGER, INTERPRETER_STALLS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
-        ask=unexplained_idle,
+        check=unexplained_idle,
         about="unexplained waits outside PyTorch",
         stage=Stage.IDLE,
         needs=(LEDGER, HOST_SENSORS),
         lesson="05_data_loading",
     ),
     Rule(
-        ask=periodic_stalls,
+        check=periodic_stalls,
         about="periodic stalls: checkpoints, logging",
         stage=Stage.IDLE,
-        needs=(MARKS, REAL),
+        needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers",),
     ),
     # Compilation and dispatch.
     Rule(
-        ask=recompilation,
+        check=recompilation,
         about="recompilation by torch.compile",
         stage=Stage.IDLE,
-        needs=(LEDGER, STALLS),
+        needs=(LEDGER, INTERPRETER_STALLS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
-        ask=dispatch_bound,
+        check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
         masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer"),
@@ -136,7 +151,7 @@ RULES: tuple[Rule, ...] = (
     ),
     # Copies and synchronisation.
     Rule(
-        ask=pageable_copies,
+        check=pageable_copies,
         about="copies from pageable memory",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
@@ -144,56 +159,59 @@ RULES: tuple[Rule, ...] = (
         lesson="07_host_to_device",
     ),
     Rule(
-        ask=unoverlapped_copies,
+        check=unoverlapped_copies,
         about="copies that do not overlap with compute",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         lesson="07_host_to_device",
     ),
     Rule(
-        ask=cpu_tensor_creation,
+        check=cpu_tensor_creation,
         about="tensors created on the CPU and copied to the GPU",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         lesson="07_host_to_device",
     ),
     Rule(
-        ask=host_syncs,
+        check=host_syncs,
         about="host-device synchronisation",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         lesson="12_launch_fusion_graphs",
     ),
     # Several GPUs.
-    Rule(ask=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(PEERS, GPU_WORK)),
+    Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, GPU_WORK)),
     Rule(
-        ask=exposed_communication,
+        check=exposed_communication,
         about="exposed communication",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("straggler", "small_buckets", "data_parallel"),
     ),
     Rule(
-        ask=small_buckets,
+        check=small_buckets,
         about="the bucket size of all-reduces",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("straggler",),
     ),
     Rule(
-        ask=data_parallel, about="DataParallel instead of DistributedDataParallel", stage=Stage.BUSY, needs=(GPU_WORK,)
+        check=data_parallel,
+        about="DataParallel instead of DistributedDataParallel",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
     ),
-    Rule(ask=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
+    Rule(check=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
     # Kernels and operators.
     Rule(
-        ask=no_tf32,
+        check=no_tf32,
         about="float32 matrix products without TF32",
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
         lesson="08_mixed_precision",
     ),
     Rule(
-        ask=no_mixed_precision,
+        check=no_mixed_precision,
         about="matrix products without mixed precision",
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
@@ -201,32 +219,32 @@ RULES: tuple[Rule, ...] = (
         lesson="08_mixed_precision",
     ),
     Rule(
-        ask=misaligned_shapes,
+        check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
     ),
     Rule(
-        ask=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
+        check=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
     ),
-    Rule(ask=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
+    Rule(check=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
     Rule(
-        ask=unfused_elementwise,
+        check=unfused_elementwise,
         about="unfused elementwise operators",
         stage=Stage.BUSY,
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
-        ask=memory_bound,
+        check=memory_bound,
         about="memory-bound elementwise kernels",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("unfused_elementwise", "unfused_optimizer", "layout_conversions"),
         lesson="12_launch_fusion_graphs",
     ),
-    Rule(ask=gather_scatter, about="gather/scatter kernels", stage=Stage.BUSY, needs=(GPU_WORK,)),
+    Rule(check=gather_scatter, about="gather/scatter kernels", stage=Stage.BUSY, needs=(GPU_WORK,)),
     Rule(
-        ask=small_batch,
+        check=small_batch,
         about="batches too small to fill the GPU",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
@@ -235,14 +253,14 @@ RULES: tuple[Rule, ...] = (
     ),
     # Memory.
     Rule(
-        ask=allocator_thrash,
+        check=allocator_thrash,
         about="cudaMalloc/cudaFree in every step",
         stage=Stage.MEMORY,
         needs=(GPU_WORK,),
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(
-        ask=fragmentation,
+        check=fragmentation,
         about="fragmentation of GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
@@ -250,7 +268,7 @@ RULES: tuple[Rule, ...] = (
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(
-        ask=memory_growth,
+        check=memory_growth,
         about="memory that grows from step to step",
         stage=Stage.MEMORY,
         needs=(),
@@ -258,7 +276,7 @@ RULES: tuple[Rule, ...] = (
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(
-        ask=unused_gpu_memory,
+        check=unused_gpu_memory,
         about="unused GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
@@ -267,14 +285,14 @@ RULES: tuple[Rule, ...] = (
     ),
     # Facts that are not faults.
     Rule(
-        ask=memory_traffic,
+        check=memory_traffic,
         about="memory traffic against arithmetic",
         stage=Stage.STATE,
         needs=(GPU_SENSORS, GPU_LOAD),
         masked_by=("memory_bound", "unfused_elementwise"),
         lesson="01_what_is_utilisation",
     ),
-    Rule(ask=gpu_held_idle, about="a GPU that is reserved but idle", stage=Stage.STATE, needs=(GPU_SENSORS,)),
-    Rule(ask=slow_first_step, about="slow first steps", stage=Stage.STATE, needs=(MARKS, REAL)),
-    Rule(ask=device_bound, about="a fully used device", stage=Stage.STATE, lesson="01_what_is_utilisation"),
+    Rule(check=gpu_held_idle, about="a GPU that is reserved but idle", stage=Stage.STATE, needs=(GPU_SENSORS,)),
+    Rule(check=slow_first_step, about="slow first steps", stage=Stage.STATE, needs=(STEP_MARKS, REAL_MACHINE)),
+    Rule(check=device_bound, about="a fully used device", stage=Stage.STATE, lesson="01_what_is_utilisation"),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import DISPATCHING, Ledger, ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger, build_ledger
 from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Diagnosis, Finding, Masked, Unjudged
-from gpulab.rules.engine.needs import unmet, without_ledger
+from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
 from gpulab.wording import percent
@@ -29,28 +29,28 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
     `peers`: the runs of all ranks if this is one of several; some rules need them all. `history`: predictions that were
     measured earlier on this machine.
     """
-    steps_of_run = steps(run)
-    evidence = Evidence(run, steps_of_run, ledger(run, steps_of_run), tuple(peers), history, diagnose)
+    steps_of_run = find_steps(run)
+    evidence = Evidence(run, steps_of_run, build_ledger(run, steps_of_run), tuple(peers), history, diagnose)
     answers = [(rule, _judge(rule, evidence)) for rule in RULES]
-    findings, masked = ranked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
+    findings, masked = rank_findings([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
     unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))
-    first = next((finding for finding in findings if not finding.aside), None)
+    first = next((finding for finding in findings if not finding.informs_only), None)
     return Diagnosis(
         run=run,
         steps=steps_of_run,
-        ledger=evidence.accounts,
+        ledger=evidence.optional_ledger,
         findings=findings,
         unjudged=unjudged,
         verdict=first.claim if first else _verdict_without_finding(evidence, unjudged),
-        next_limit=_next_limit(evidence.ledger, first) if first and first.gain and first.parts else None,
+        next_limit=_next_limit(evidence.ledger, first) if first and first.gain and first.ledger_parts else None,
         masked=masked,
-        together=_combined_bound(evidence, findings),
+        combined_bound=_combined_bound(evidence, findings),
     )
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Finding | Unjudged | None:
-    missing = unmet(rule.needs, evidence)
-    answer = rule.ask(evidence) if missing is None else Unjudged(why=missing[0], fix=missing[1])
+    missing = first_unmet_need(rule.needs, evidence)
+    answer = rule.check(evidence) if missing is None else Unjudged(reason=missing[0], fix=missing[1])
     if isinstance(answer, Unjudged):
         return replace(answer, rule=rule.name, about=answer.about or rule.about)
     return answer and _with_rule_facts(rule, answer, evidence)
@@ -65,11 +65,11 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
         topic=rule.topic,
         lesson=rule.lesson,
         confidence=confidence,
-        why_confidence=why or finding.why_confidence,
+        confidence_reason=why or finding.confidence_reason,
     )
 
 
-def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
+def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
     """Split findings into those to report, ranked, and those that another finding explains."""
     pairs = list(answers)
     explained_by = {
@@ -77,9 +77,9 @@ def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...]
         for rule, finding in pairs
     }
     reported = [(rule, finding) for rule, finding in pairs if explained_by[rule.name] is None]
-    reported.sort(key=lambda pair: (not pair[1].urgent, pair[1].aside, -pair[1].saves_ns, pair[0].stage))
+    reported.sort(key=lambda pair: (not pair[1].urgent, pair[1].informs_only, -pair[1].saved_ns, pair[0].stage))
     masked = tuple(
-        Masked(finding=finding, by=other.rule)
+        Masked(finding=finding, explained_by=other.rule)
         for rule, finding in pairs
         if (other := explained_by[rule.name]) is not None
     )
@@ -89,35 +89,35 @@ def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...]
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
     """Whether the other finding covers the same time; a finding without spans explains by being present."""
     if rule.name in other.explains:
-        return other.saves_ns >= _EXPLAINED_FRAC * finding.saves_ns
+        return other.saved_ns >= _EXPLAINED_FRAC * finding.saved_ns
     if other.rule not in rule.masked_by:
         return False
-    if not finding.shown_by.total_ns or not other.shown_by.total_ns:
+    if not finding.spans.total_ns or not other.spans.total_ns:
         return True
-    shared_ns = intersect(finding.shown_by, other.shown_by).total_ns
-    return shared_ns >= _EXPLAINED_FRAC * finding.shown_by.total_ns
+    shared_ns = intersect(finding.spans, other.spans).total_ns
+    return shared_ns >= _EXPLAINED_FRAC * finding.spans.total_ns
 
 
 def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
     """Return the bound of fixing all idle causes at once, never the product of their bounds: they may share time."""
     stages = {rule.name: rule.stage for rule in RULES}
-    idle = [each for each in findings if each.gain and each.parts and stages.get(each.rule) == Stage.IDLE]
+    idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
     if len(idle) < 2:
         return None
-    rest = 1 - evidence.ledger.share(*sorted({key for each in idle for key in each.parts}))
+    rest = 1 - evidence.ledger.typical_frac(*sorted({key for each in idle for key in each.ledger_parts}))
     best = max(each.gain.bound for each in idle if each.gain)
     return max(best, 1 / rest) if rest > 0 else None
 
 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
-    if evidence.accounts is None:
-        return f"Not judged: {without_ledger(evidence)[0]}."
-    uncertain = max(unjudged, key=lambda answer: answer.open_frac, default=None)
-    if uncertain is not None and uncertain.open_frac:
-        return f"The cause is unknown: {uncertain.why}."
+    if evidence.optional_ledger is None:
+        return f"Not judged: {why_no_ledger(evidence)[0]}."
+    uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
+    if uncertain is not None and uncertain.unexplained_frac:
+        return f"The cause is unknown: {uncertain.reason}."
     idle_parts = [part for part in evidence.ledger.parts if not part.busy]
-    largest = max(idle_parts, key=lambda part: evidence.ledger.frac(part.key))
-    largest_share = percent(evidence.ledger.frac(largest.key))
+    largest = max(idle_parts, key=lambda part: evidence.ledger.total_frac(part.key))
+    largest_share = percent(evidence.ledger.total_frac(largest.key))
     return (
         "Nothing worth changing: no single cause takes much of a step "
         f"(idle {percent(evidence.ledger.idle_frac)}, most of it {largest.label}: {largest_share})."
@@ -126,16 +126,16 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
 
 def _next_limit(ledger: Ledger, first: Finding) -> str | None:
     """Return the largest part of the step after the first finding is fixed, as a share of the remaining step."""
-    fixed = first.parts
-    remaining = 1 - ledger.frac(*fixed)
+    fixed = first.ledger_parts
+    remaining = 1 - ledger.total_frac(*fixed)
     if remaining < _MIN_NEXT_FRAC:
         return None  # almost nothing else was measured, so the next limit is unknown
-    separate = [part for part in ledger.parts if not part.busy and part.key not in DISPATCHING]
+    separate = [part for part in ledger.parts if not part.busy and part.key not in DISPATCH_KEYS]
     groups: list[tuple[str, tuple[str, ...]]] = [(part.label, (part.key,)) for part in separate]
-    groups.append(("operator dispatch", DISPATCHING))
-    shares = [(ledger.frac(*keys) / remaining, label) for label, keys in groups if not set(keys) & set(fixed)]
+    groups.append(("operator dispatch", DISPATCH_KEYS))
+    shares = [(ledger.total_frac(*keys) / remaining, label) for label, keys in groups if not set(keys) & set(fixed)]
     share, label = max(shares)
-    work = ledger.frac(*(part.key for part in ledger.parts if part.busy and part.key not in fixed)) / remaining
+    work = ledger.total_frac(*(part.key for part in ledger.parts if part.busy and part.key not in fixed)) / remaining
     if work >= share or share < _MIN_NEXT_FRAC:
         return f"compute ({percent(work)} of the remaining step)"
     return f"{label} ({percent(share)} of the remaining step)"

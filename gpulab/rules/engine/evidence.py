@@ -7,23 +7,23 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from gpulab.analysis.data.loader import Feeding, feeding
-from gpulab.analysis.events.device_work import missing_work
-from gpulab.analysis.host.frames import Frame, frame_of
-from gpulab.analysis.host.launches import Launching, launching
-from gpulab.analysis.ranks.stragglers import Arrivals, arrivals
+from gpulab.analysis.data.loader import LoadingCost, loading_cost
+from gpulab.analysis.events.device_work import missing_work_reason
+from gpulab.analysis.host.frames import Frame, deepest_frame
+from gpulab.analysis.host.launches import LaunchStats, launch_stats
+from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans
 from gpulab.replay.history import NO_HISTORY, History
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import Prediction, Scene, predict, scene, untold
-from gpulab.replay.removal import without
-from gpulab.replay.rewrite import MIDDLE, Chosen
-from gpulab.replay.sweep import swept
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model, predict, refusal_reason
+from gpulab.replay.removal import removal
+from gpulab.replay.rewrite import MIDDLE, Change
+from gpulab.replay.sweep import sweep
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
-from gpulab.rules.engine.user_names import Names, names
+from gpulab.rules.engine.user_names import UserNames, user_names
 from gpulab.run import Run
 from gpulab.wording import count, number
 
@@ -37,19 +37,19 @@ _MAX_GRAPH_NODES = 60_000  # host stops and device ops; 40 draws of a graph of t
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
-def warmed_ns(left_ns: int, step_ns: int) -> int:
+def with_warm_caches_ns(rest_ns: int, step_ns: int) -> int:
     """Return the shortest time that the rest of a step may take once nothing interrupts it."""
-    return max(1, round(left_ns * (1 - _WARM_CACHE_FRAC * (1 - left_ns / step_ns))))
+    return max(1, round(rest_ns * (1 - _WARM_CACHE_FRAC * (1 - rest_ns / step_ns))))
 
 
-def _affordable_samples(scene: Scene) -> int:
+def _affordable_samples(scene: ReplayModel) -> int:
     """Return how many draws of the unknowns a rule can afford: for a very large run only the two extremes."""
     return _DRAWS if len(scene.graph.host) + len(scene.graph.device) <= _MAX_GRAPH_NODES else 2
 
 
-def gain_of(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
+def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
     """Convert a prediction to a gain: for the same amount of work, and never slower than the step before."""
-    step_ns, work = prediction.step_ns, prediction.work
+    step_ns, work = prediction.step_ns, prediction.work_factor
     floor_ns = min(step_ns, max(1, round(prediction.floor_ns / work)))
     best_ns = min(step_ns, max(floor_ns, round(prediction.best_ns / work)))
     return Gain(
@@ -57,9 +57,9 @@ def gain_of(prediction: Prediction, basis: str = "", floor_means: str = "") -> G
         best_ns=best_ns,
         worst_ns=min(step_ns, max(best_ns, round(prediction.worst_ns / work))),
         floor_ns=floor_ns,
-        basis=basis or f"replaying the step with {', '.join(map(str, prediction.chosen))}",
-        floor_means=floor_means or prediction.floor_means,
-        work=work,
+        basis=basis or f"replaying the step with {', '.join(map(str, prediction.changes))}",
+        floor_assumes=floor_means or prediction.bound_label,
+        work_ratio=work,
     )
 
 
@@ -74,7 +74,7 @@ class Evidence:
 
     run: Run
     steps: Steps
-    accounts: Ledger | None  # None if no step was recorded with events: see LEDGER in gpulab.rules.engine.needs
+    optional_ledger: Ledger | None  # None if no step was recorded with events: see LEDGER in gpulab.rules.engine.needs
     peers: tuple[Run, ...] = ()  # the runs of all ranks, including this one; () for a single run
     history: History = NO_HISTORY  # predictions that were checked by measurement on this machine
     diagnose_alone: Callable[[Run], Diagnosis] | None = None  # diagnoses a peer as a single run
@@ -83,10 +83,10 @@ class Evidence:
     @property
     def ledger(self) -> Ledger:
         """The ledger of the steps, for rules whose needs include it."""
-        assert self.accounts is not None, "a rule that uses the ledger must list LEDGER or GPU_WORK in its needs"
-        return self.accounts
+        assert self.optional_ledger is not None, "a rule that uses the ledger must list LEDGER or GPU_WORK in its needs"
+        return self.optional_ledger
 
-    def once(self, analyse: Callable[[Run, Steps, Ledger], T]) -> T:
+    def cached(self, analyse: Callable[[Run, Steps, Ledger], T]) -> T:
         """Return the result of an analysis of this run, computed once however many rules ask for it."""
         if analyse not in self._results:
             self._results[analyse] = analyse(self.run, self.steps, self.ledger)
@@ -94,50 +94,50 @@ class Evidence:
         return result
 
     @cached_property
-    def names(self) -> Names:
+    def names(self) -> UserNames:
         """The user's own variable names, for the code of fixes."""
-        return names(self.run)
+        return user_names(self.run)
 
     @property
-    def feeding(self) -> Feeding | None:
+    def loading(self) -> LoadingCost | None:
         """The cost of data loading; None without a DataLoader."""
-        return self.once(feeding)
+        return self.cached(loading_cost)
 
     @property
-    def launching(self) -> Launching | None:
+    def launches(self) -> LaunchStats | None:
         """How device work is launched; None if there was none."""
-        return self.once(launching)
+        return self.cached(launch_stats)
 
     @cached_property
     def python_frame(self) -> Frame | None:
         """The user's frame that ran outside PyTorch; None if unknown."""
-        return frame_of(self.run, self.ledger.spans["python"])
+        return deepest_frame(self.run, self.ledger.spans["python"])
 
     @cached_property
-    def scene(self) -> Scene:
+    def scene(self) -> ReplayModel:
         """The run prepared for what-if replays."""
-        return scene(self.run, self.steps, self.ledger)
+        return build_replay_model(self.run, self.steps, self.ledger)
 
     @cached_property
-    def arrivals(self) -> Arrivals | None:
+    def arrivals(self) -> Straggler | None:
         """The arrival times of all ranks at collectives; None for a single run or if the ranks cannot be compared."""
-        return arrivals(self.peers) if len(self.peers) > 1 else None
+        return find_straggler(self.peers) if len(self.peers) > 1 else None
 
     @cached_property
     def missing_work(self) -> str | None:
         """Why the GPU's work is missing from the run although there was some; the CPU is judged instead."""
-        return missing_work(self.run)
+        return missing_work_reason(self.run)
 
     @cached_property
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         """Whether an optimizer ran."""
-        names = self.run.event_rows.words("name").vocabulary
+        names = self.run.event_rows.text("name").vocabulary
         return bool(self.run.optimizers) or any(name.startswith("Optimizer.step") for name in names)
 
     @property
     def on_gpu(self) -> bool:
         """Whether the device is a GPU, otherwise it is the CPU. Without events, whether there is a GPU."""
-        return self.accounts.device == "gpu" if self.accounts else bool(self.run.machine.gpus)
+        return self.optional_ledger.device == "gpu" if self.optional_ledger else bool(self.run.machine.gpus)
 
     @property
     def step_ns(self) -> int:
@@ -145,74 +145,78 @@ class Evidence:
         assert self.steps.step_ns is not None, "a run with a ledger has interior steps"
         return self.steps.step_ns
 
-    def plain_ns(self, traced_ns: int) -> int:
+    def unprofiled_ns(self, traced_ns: int) -> int:
         """Scale a traced duration to the un-profiled step."""
         return round(traced_ns * self.step_ns / max(1, self.steps.traced_ns or self.step_ns))
 
-    def without_recording(self, exposed_ns: int) -> int:
+    def without_profiler_overhead(self, exposed_ns: int) -> int:
         """Return the dispatch cost without profiler overhead, which lengthens calls and little else."""
-        added_ns = max(0, (self.steps.traced_ns or 0) - (self.steps.plain_ns or self.steps.traced_ns or 0))
+        added_ns = max(0, (self.steps.traced_ns or 0) - (self.steps.unprofiled_ns or self.steps.traced_ns or 0))
         return max(0, exposed_ns - added_ns)
 
-    def bounded(
+    def gain_of_removing(
         self,
         exposed_ns: int,
         basis: str,
         floor_means: str,
-        realised: tuple[float, float] = (REALISED_FRAC, 1.0),
+        removed_fracs: tuple[float, float] = (REALISED_FRAC, 1.0),
         spans: Spans | None = None,
     ) -> Gain:
         """Return the gain of removing a cause that costs `exposed_ns` of the un-profiled step.
 
-        `realised`: the fractions of that cost that go away at worst and at best. `spans`: when the cause occurred in
-        the recording; the step is then replayed without them. Without spans, the cost is subtracted from the step.
+        `removed_fracs`: the fractions of that cost that go away at worst and at best. `spans`: when the cause occurred
+        in the recording; the step is then replayed without them. Without spans, the cost is subtracted from the step.
         """
         left_ns = max(1, self.step_ns - exposed_ns)
-        floor_ns = left_ns if self.on_gpu else warmed_ns(left_ns, self.step_ns)
+        floor_ns = left_ns if self.on_gpu else with_warm_caches_ns(left_ns, self.step_ns)
         gain = Gain(
             step_ns=self.step_ns,
-            best_ns=round(self.step_ns - realised[1] * (self.step_ns - floor_ns)),
-            worst_ns=round(self.step_ns - realised[0] * (self.step_ns - left_ns)),
+            best_ns=round(self.step_ns - removed_fracs[1] * (self.step_ns - floor_ns)),
+            worst_ns=round(self.step_ns - removed_fracs[0] * (self.step_ns - left_ns)),
             floor_ns=floor_ns,
             basis=basis,
-            floor_means=floor_means,
+            floor_assumes=floor_means,
         )
         if spans is None or not spans.total_ns:
             return gain
-        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), gain)
+        return self.gain_of_rewrite(
+            removal("removed", spans, (*removed_fracs, 1.0), cause_frac=self._cut(spans, exposed_ns)), gain
+        )
 
     def _cut(self, spans: Spans, exposed_ns: int) -> float:
         """Return the share of these spans that is due to the cause, rather than to another cause or to the profiler."""
-        if self.scene.quality.refusal is not None:
+        if self.scene.quality.refusal_reason is not None:
             return 1.0
-        without_spans = swept(without("all", spans, (1.0, 1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
+        without_spans = sweep(removal("all", spans, (1.0, 1.0, 1.0)).rewrite.best_case(self.scene.graph, True))
         most_ns = self.step_ns - self.scene.scaled_ns(without_spans.step_ns, MIDDLE)
         return min(1.0, exposed_ns / max(1.0, most_ns))
 
-    def replayed(self, rewrite: Chosen, otherwise: Gain) -> Gain:
-        """Return the gain of a rewrite, by replaying the run with it. `otherwise`: the gain computed without a replay.
+    def gain_of_rewrite(self, rewrite: Change, otherwise: Gain) -> Gain:
+        """Return the gain of a rewrite, by replaying the run with it.
+
+        `otherwise`: the gain computed without a replay.
 
         If the replay is not reliable, only the bound of `otherwise` remains: anything from nothing to the bound.
         """
-        refusal = untold(self.scene, (rewrite,))
+        refusal = refusal_reason(self.scene, (rewrite,))
         if refusal is not None:
             return _bound_only(otherwise, refusal)
-        return gain_of(self._predict((rewrite,)), otherwise.basis, otherwise.floor_means)
+        return gain_from_prediction(self._predict((rewrite,)), otherwise.basis, otherwise.floor_assumes)
 
-    def _predict(self, rewrites: tuple[Chosen, ...]) -> Prediction:
+    def _predict(self, rewrites: tuple[Change, ...]) -> Prediction:
         return predict(self.scene, rewrites, samples=_affordable_samples(self.scene), history=self.history)
 
-    def typed(self, rewrites: str) -> str:
+    def applicable_rewrites(self, rewrites: str) -> str:
         """Return these rewrites as typed for a what-if if they apply to this run, else ""."""
-        return rewrites if rewrites and untold(self.scene, chosen(rewrites)) is None else ""
+        return rewrites if rewrites and refusal_reason(self.scene, parse_changes(rewrites)) is None else ""
 
-    def predicted(self, rewrites: str, otherwise: Gain) -> Gain:
+    def gain_of_named_rewrites(self, rewrites: str, otherwise: Gain) -> Gain:
         """Return the gain of named rewrites if they apply to this run, else `otherwise`."""
-        if self.scene.quality.refusal is not None:
-            return _bound_only(otherwise, self.scene.quality.refusal)
-        if not self.typed(rewrites):
+        if self.scene.quality.refusal_reason is not None:
+            return _bound_only(otherwise, self.scene.quality.refusal_reason)
+        if not self.applicable_rewrites(rewrites):
             return otherwise
-        return gain_of(self._predict(chosen(rewrites)))
+        return gain_from_prediction(self._predict(parse_changes(rewrites)))
 
     def step_share(self, dur_ns: float) -> float:
         """Return a duration as a share of the traced step."""
@@ -221,13 +225,13 @@ class Evidence:
     def confidence(self, best: str) -> tuple[str, str]:
         """Lower the confidence of a rule if the recording is poor; return it with the reason."""
         lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
-        inflation = self.steps.inflation or 1.0
+        inflation = self.steps.profiler_overhead or 1.0
         if self.missing_work:
             return SUSPECT, self.missing_work
         if inflation > _HEAVY_INFLATION:
             return SUSPECT, f"the profiler made a step {number(inflation, 2)} times as long"
-        if self.steps.found_by == "whole run":
+        if self.steps.detected_by == "whole run":
             return lower, "no training loop was found, so the whole recording is judged as one step"
-        if self.steps.few:
+        if self.steps.too_few:
             return lower, f"only {count(int(self.steps.interior.sum()), 'interior step')} recorded"
         return best, ""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans, nothing
+from gpulab.intervals import Spans, no_spans
 from gpulab.run import Run
 
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
 
 
-def figures(**values: float | None) -> dict[str, float]:
+def known_numbers(**values: float | None) -> dict[str, float]:
     """Return the numbers of a finding, without those that are unknown."""
     return {name: float(value) for name, value in values.items() if value is not None}
 
@@ -33,9 +33,9 @@ class Gain:
     worst_ns: int
     floor_ns: int
     basis: str  # how it was predicted, a noun phrase after "Predicted by"
-    floor_means: str = "removing this cause completely"  # what the floor assumes, the subject of "gives at most"
-    averaged: bool = False  # these are means over many steps, not medians
-    work: float = 1.0  # work in a step after the fix / before; all times are for the work of one step before
+    floor_assumes: str = "removing this cause completely"  # what the floor assumes, the subject of "gives at most"
+    is_mean: bool = False  # these are means over many steps, not medians
+    work_ratio: float = 1.0  # work in a step after the fix / before; all times are for the work of one step before
 
     @property
     def best_speedup(self) -> float:
@@ -53,7 +53,7 @@ class Gain:
         return self.step_ns / self.floor_ns
 
     @property
-    def saves_ns(self) -> int:
+    def saved_ns(self) -> int:
         """Predicted saving per step: the middle of the range."""
         return self.step_ns - (self.best_ns + self.worst_ns) // 2
 
@@ -66,26 +66,26 @@ class Finding:
     topic: str = ""  # "data", "host" and so on
     claim: str  # one true sentence
     evidence: tuple[str, ...]  # measurements, one sentence each
-    parts: tuple[str, ...] = ()  # the parts of the ledger that the fix would shrink
+    ledger_parts: tuple[str, ...] = ()  # the parts of the ledger that the fix would shrink
     numbers: Mapping[str, float] = field(default_factory=dict)  # the evidence as data; keys end in the unit
     fix: str = ""  # code to paste; "" if there is none
     advice: str = ""  # what to do, if code alone is not enough
     gain: Gain | None = None  # None if nothing is predicted
     confidence: str = LIKELY  # claimed by the rule; the engine lowers it if the recording is poor
-    why_confidence: str = ""  # the reason, a clause in parentheses after the confidence
+    confidence_reason: str = ""  # the reason, a clause in parentheses after the confidence
     from_steps: bool = True  # based on interior steps, so that few of them lower the confidence
-    shown_by: Spans = field(default_factory=nothing)  # when it happened; shown on the timeline
+    spans: Spans = field(default_factory=no_spans)  # when it happened; shown on the timeline
     caveats: tuple[str, ...] = ()
     lesson: str = ""  # the course notebook, e.g. "05_data_loading"; set by the engine
     rewrites: str = ""  # the what-if the gain comes from: "workers=4"; "" if no rewrite models the fix
     explains: tuple[str, ...] = ()  # rules whose findings are part of this evidence and are not reported again
     urgent: bool = False  # ranked first whatever it saves: the run failed, or will fail
-    aside: bool = False  # informs only, never the verdict: no fault, or a one-off
+    informs_only: bool = False  # informs only, never the verdict: no fault, or a one-off
 
     @property
-    def saves_ns(self) -> int:
+    def saved_ns(self) -> int:
         """The predicted saving per step, by which findings are ranked."""
-        return self.gain.saves_ns if self.gain else 0
+        return self.gain.saved_ns if self.gain else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +94,9 @@ class Unjudged:
 
     rule: str = ""  # set by the engine
     about: str = ""  # what it would have judged, e.g. "host synchronisations"; set by the engine
-    why: str
+    reason: str
     fix: str
-    open_frac: float = 0.0  # the share of a step that this leaves unexplained
+    unexplained_frac: float = 0.0  # the share of a step that this leaves unexplained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Masked:
     """A finding that is not reported, and the rule whose finding explains it."""
 
     finding: Finding
-    by: str
+    explained_by: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,12 +119,12 @@ class Diagnosis:
     verdict: str  # the headline: the claim of the first finding, or that there is no cause worth fixing
     next_limit: str | None  # what limits the step after the first finding is fixed
     masked: tuple[Masked, ...] = ()  # findings that another finding explains
-    together: float | None = None  # speed-up bound of fixing all idle causes; None if fewer than two
+    combined_bound: float | None = None  # speed-up bound of fixing all idle causes; None if fewer than two
 
     @property
     def first(self) -> Finding | None:
         """The finding to act on first; None if there is none."""
-        return next((finding for finding in self.findings if not finding.aside), None)
+        return next((finding for finding in self.findings if not finding.informs_only), None)
 
     @property
     def others(self) -> tuple[Finding, ...]:

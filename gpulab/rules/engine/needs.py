@@ -12,19 +12,19 @@ from gpulab.rules.engine.evidence import Evidence
 class Need:
     """An input that a rule needs: how to check for it, why it may be missing, and what to record."""
 
-    met: Callable[[Evidence], bool]
+    is_met: Callable[[Evidence], bool]
     why: str  # why it is missing, a clause: "no GPU work was recorded in this run"
     fix: str  # what to record next time
-    real: bool = False  # read from a real machine, so a virtual GPU never has it
+    real_machine_only: bool = False  # read from a real machine, so a virtual GPU never has it
 
 
 LEDGER = Need(
-    lambda evidence: evidence.accounts is not None,
+    lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
     "let the loop run for at least six steps, without --level sensors",
 )
 GPU_WORK = Need(
-    lambda evidence: evidence.accounts is not None and evidence.on_gpu,
+    lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
     "profile on a machine with a GPU",
 )
@@ -32,58 +32,58 @@ GPU_SENSORS = Need(
     lambda evidence: len(evidence.run.gpu_rows) > 0,
     "no GPU sensors were read",
     "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace has no sensor readings",
-    real=True,
+    real_machine_only=True,
 )
 HOST_SENSORS = Need(
     lambda evidence: len(evidence.run.host_rows) > 1,
     "CPU and memory of the host were not sampled",
     "record the loop with %%gpuprofile: an imported trace has no sensor readings",
-    real=True,
+    real_machine_only=True,
 )
-MARKS = Need(
+STEP_MARKS = Need(
     lambda evidence: len(evidence.run.mark_rows) > 0,
     "steps outside the traced ones were not timed",
     "record the loop with %%gpuprofile: an imported trace holds the traced steps only",
 )
-STALLS = Need(
+INTERPRETER_STALLS = Need(
     lambda evidence: len(evidence.run.stall_rows) > 0 or len(evidence.run.host_rows) > 1,
     "garbage collections and compilations were not recorded",
     "record the loop with %%gpuprofile: an imported trace does not hold them",
-    real=True,
+    real_machine_only=True,
 )
 ALLOCATOR = Need(
     lambda evidence: len(evidence.run.allocator_rows) > 0,
     "the statistics of PyTorch's CUDA allocator were not read",
     "profile with %%gpuprofile on a machine with a GPU",
 )
-REAL = Need(
+REAL_MACHINE = Need(
     lambda evidence: evidence.run.source.how != "virtual",
     "a virtual GPU is simulated: this was not measured",
     "record the loop with %%gpuprofile on a real machine",
 )
-PEERS = Need(
+ALL_RANKS = Need(
     lambda evidence: len(evidence.peers) > 1,
     "the traces of the other ranks are needed",
     'load the traces of all ranks together: gpulab.load("folder/")',
 )
 
 
-def unmet(needs: tuple[Need, ...], evidence: Evidence) -> tuple[str, str] | None:
+def first_unmet_need(needs: tuple[Need, ...], evidence: Evidence) -> tuple[str, str] | None:
     """Return why a rule with these needs cannot judge the run, and what to record; None if all needs are met."""
     for need in needs:
-        if need.met(evidence):
+        if need.is_met(evidence):
             continue
-        if evidence.accounts is None and need in (LEDGER, GPU_WORK):
-            return without_ledger(evidence)
-        if need.real and not REAL.met(evidence):
-            return REAL.why, REAL.fix
+        if evidence.optional_ledger is None and need in (LEDGER, GPU_WORK):
+            return why_no_ledger(evidence)
+        if need.real_machine_only and not REAL_MACHINE.is_met(evidence):
+            return REAL_MACHINE.why, REAL_MACHINE.fix
         if need is GPU_WORK and evidence.missing_work:
             return evidence.missing_work, "record the run again and let it finish"
         return need.why, need.fix
     return None
 
 
-def without_ledger(evidence: Evidence) -> tuple[str, str]:
+def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     """Return why the run has no ledger of its steps, and what to record."""
     run = evidence.run
     if run.recording.level == "sensors":

@@ -9,17 +9,17 @@ from gpulab.wording import article, count, duration, percent
 def idle_share(evidence: Evidence, frac: float) -> str:
     """Return the start of a claim about idle time: "GPU idle 41 % of each step"."""
     subject = "GPU idle" if evidence.on_gpu else "The model waits"
-    return f"{subject} {percent(frac)} {of_each_step(evidence)}"
+    return f"{subject} {percent(frac)} {step_or_recording(evidence)}"
 
 
 def no_kernel_share(evidence: Evidence, frac: float) -> str:
     """Return the start of a claim about time without compute: "The GPU runs no kernel during 12 % of each step"."""
-    return f"The GPU runs no kernel during {percent(frac)} {of_each_step(evidence)}"
+    return f"The GPU runs no kernel during {percent(frac)} {step_or_recording(evidence)}"
 
 
-def of_each_step(evidence: Evidence) -> str:
+def step_or_recording(evidence: Evidence) -> str:
     """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps."""
-    return "of the recorded time" if evidence.steps.found_by == "whole run" else "of each step"
+    return "of the recorded time" if evidence.steps.detected_by == "whole run" else "of each step"
 
 
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
@@ -27,7 +27,7 @@ def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
     step = duration(evidence.steps.traced_ns)
-    if evidence.steps.found_by == "whole run":
+    if evidence.steps.detected_by == "whole run":
         return f"{duration(dur_ns)} of {step} recorded"
     return f"{duration(dur_ns)} of {article(step)} step"
 

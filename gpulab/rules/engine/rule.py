@@ -26,7 +26,7 @@ class Stage(IntEnum):
 class Rule:
     """A rule: the function that checks for a cause, its inputs, and the rules whose findings explain it."""
 
-    ask: Callable[[Evidence], Finding | Unjudged | None]
+    check: Callable[[Evidence], Finding | Unjudged | None]
     about: str  # the cause it looks for, as a noun phrase: "too few DataLoader workers"
     stage: Stage
     needs: tuple[Need, ...] = (LEDGER,)
@@ -36,9 +36,9 @@ class Rule:
     @property
     def name(self) -> str:
         """The name of the rule, which is the name of its function."""
-        return self.ask.__name__
+        return self.check.__name__
 
     @property
     def topic(self) -> str:
         """The topic of the rule, which is the folder of its function."""
-        return self.ask.__module__.split(".")[-2]
+        return self.check.__module__.split(".")[-2]

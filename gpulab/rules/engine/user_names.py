@@ -8,7 +8,7 @@ from gpulab.run import Loader, Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
+class UserNames:
     """Variables or attributes as code, e.g. `self.model`."""
 
     loader: str = "loader"
@@ -18,7 +18,7 @@ class Names:
     optimizer_kind: str = "AdamW"
 
 
-def names(run: Run) -> Names:
+def user_names(run: Run) -> UserNames:
     """Return the names recorded with this run, those of its first loader, model and optimizer."""
     loader = next(iter(run.loaders), Loader())
     model = next((model.name for model in run.models if model.name), None)
@@ -30,4 +30,4 @@ def names(run: Run) -> Names:
         "optimizer": optimizer.name if optimizer else None,
         "optimizer_kind": optimizer.kind if optimizer else None,
     }
-    return Names(**{name: value for name, value in recorded.items() if value})
+    return UserNames(**{name: value for name, value in recorded.items() if value})

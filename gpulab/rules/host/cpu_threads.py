@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulab.analysis.host.cpu_contention import Contention, contention
-from gpulab.analysis.host.intra_op_threads import crowded_ns
-from gpulab.rules.data.late_batches import Cause, why_late
-from gpulab.rules.data.loader_code import rebuilt
-from gpulab.rules.data.no_workers import loader_numbers, time_in_loader
+from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
+from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
+from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
-from gpulab.rules.engine.phrases import idle_share, of_each_step
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import idle_share, step_or_recording
 from gpulab.wording import count, duration, number, percent, plural
 
 # Preemptions per CPU second, measured: threads with a core each, 25 on a quiet machine and 300 to 400 next to eight
@@ -34,10 +34,10 @@ def cpu_oversubscription(evidence: Evidence) -> Finding | None:
 
     What to do: as many threads as cores in the main process, and one thread in each worker.
     """
-    cpu = evidence.once(contention)
+    cpu = evidence.cached(contention)
     if cpu is None:
         return None
-    if why_late(evidence) is Cause.THREADS:
+    if cause_of_late_batches(evidence) is LateBatchCause.THREADS:
         return _worker_finding(evidence, cpu)
     if cpu.threads is None or cpu.threads <= cpu.cores:
         return None
@@ -53,9 +53,9 @@ def _is_preempted(cpu: Contention) -> bool:
 def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding:
     threads_for_cores = max(1, int(cpu.cores))
     preempted = _is_preempted(cpu)
-    parallel_ns = None if evidence.on_gpu else evidence.once(crowded_ns)
+    parallel_ns = None if evidence.on_gpu else evidence.cached(intra_op_time_ns)
     return Finding(
-        parts=("compute",) if parallel_ns else (),
+        ledger_parts=("compute",) if parallel_ns else (),
         claim=f"PyTorch computes on {threads} threads, but there {_cores(cpu.cores)}: the threads preempt each other.",
         evidence=_preemption_evidence(evidence, cpu, parallel_ns),
         numbers=_numbers(cpu),
@@ -68,31 +68,31 @@ def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> 
 
 
 def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
-    loading = evidence.feeding
+    loading = evidence.loading
     if loading is None:
         return None
-    share = evidence.ledger.share("loader")
+    share = evidence.ledger.typical_frac("loader")
     workers, threads = loading.workers or 1, cpu.worker_threads or 1
-    setup = replace(loading.setup, workers=None) if loading.setup else None
+    setup = replace(loading.loader, workers=None) if loading.loader else None
     return Finding(
-        parts=("loader",),
+        ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
         f"{_cores(cpu.cores)}.",
-        evidence=(time_in_loader(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
+        evidence=(loader_time_text(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
         numbers={**loader_numbers(loading, share), **_numbers(cpu)},
-        fix=_with_one_thread_per_worker(rebuilt(evidence, setup, _same_workers(workers))),
+        fix=_with_one_thread_per_worker(data_loader_code(evidence, setup, _same_workers(workers))),
         advice="Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
         "cv2.setNumThreads(0) in one_thread.",
-        gain=evidence.bounded(
-            evidence.plain_ns(evidence.ledger.median_ns("loader")),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(evidence.ledger.median_ns("loader")),
             "removing 10 to 70 % of the exposed wait for data",
             "instant data loading",
             (0.1, 0.7),
             evidence.ledger.spans["loader"],
         ),
         confidence=SUSPECT,
-        why_confidence="how many threads of a worker compute at a time was not measured",
-        shown_by=evidence.ledger.spans["loader"],
+        confidence_reason="how many threads of a worker compute at a time was not measured",
+        spans=evidence.ledger.spans["loader"],
     )
 
 
@@ -115,7 +115,7 @@ def _with_one_thread_per_worker(code: str) -> str:
 
 def _gain(evidence: Evidence, cpu: Contention, threads: int, parallel_ns: int) -> Gain:
     """Return the gain of fewer threads: n threads on c cores take up to n / c times as long per operator."""
-    computing_ns = min(evidence.plain_ns(parallel_ns), evidence.step_ns - 1)
+    computing_ns = min(evidence.unprofiled_ns(parallel_ns), evidence.step_ns - 1)
     excess_ns = computing_ns * (1 - max(cpu.cores / threads, 1 / _MAX_THREADS_PER_CORE))
     floor_ns = max(1, evidence.step_ns - computing_ns)
     worst_ns, best_ns = (max(floor_ns, round(evidence.step_ns - realised * excess_ns)) for realised in _REALISED)
@@ -125,7 +125,7 @@ def _gain(evidence: Evidence, cpu: Contention, threads: int, parallel_ns: int) -
         worst_ns=worst_ns,
         floor_ns=floor_ns,
         basis=f"operators with {threads} threads on {number(cpu.cores)} cores, as measured on another machine",
-        floor_means="operators that take no time",
+        floor_assumes="operators that take no time",
     )
 
 
@@ -137,7 +137,8 @@ def _preemption_evidence(evidence: Evidence, cpu: Contention, parallel_ns: int |
     sentences = []
     if parallel_ns:
         sentences.append(
-            f"{percent(evidence.step_share(parallel_ns))} {of_each_step(evidence)} ({duration(parallel_ns)}) is in "
+            f"{percent(evidence.step_share(parallel_ns))} {step_or_recording(evidence)} ({duration(parallel_ns)}) is "
+            "in "
             "operators that use all these threads."
         )
     if cpu.preempted_per_cpu_s is not None:
@@ -153,7 +154,7 @@ def _preemption_evidence(evidence: Evidence, cpu: Contention, parallel_ns: int |
 
 
 def _numbers(cpu: Contention) -> dict[str, float]:
-    return figures(
+    return known_numbers(
         threads=cpu.threads,
         cores=cpu.cores,
         worker_threads=cpu.worker_threads,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.gc_and_compilation import compiling, overlap_ns, stalled
-from gpulab.analysis.host.launches import Launching
-from gpulab.analysis.steps.ledger import DISPATCHING
-from gpulab.intervals import merged
+from gpulab.analysis.host.gc_and_compilation import compilation_cost, overlap_ns, stall_spans
+from gpulab.analysis.host.launches import LaunchStats
+from gpulab.analysis.steps.ledger import DISPATCH_KEYS
+from gpulab.intervals import union_of
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
-from gpulab.rules.host.garbage_collection import of_what, per_step_gain, share_of
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, range_over_steps, step_or_recording
+from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
 from gpulab.wording import article, duration, percent
 
 _MIN_DISPATCH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth of a step on it is a cause
@@ -31,33 +31,33 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
 
     What to do: launch fewer, larger kernels: use torch.compile, CUDA graphs, or a larger batch.
     """
-    stalled_ns = overlap_ns(evidence.ledger, stalled(evidence.run), *DISPATCHING)
-    exposed_ns = evidence.without_recording(max(0, evidence.ledger.median_ns(*DISPATCHING) - stalled_ns))
+    stalled_ns = overlap_ns(evidence.ledger, stall_spans(evidence.run), *DISPATCH_KEYS)
+    exposed_ns = evidence.without_profiler_overhead(max(0, evidence.ledger.median_ns(*DISPATCH_KEYS) - stalled_ns))
     share = min(1.0, exposed_ns / evidence.step_ns)
-    launches = evidence.launching
+    launches = evidence.launches
     if share < _MIN_DISPATCH_FRAC or launches is None:
         return None
     if launches.median_ns > _SMALL_WORK_NS or launches.count < _MIN_WORK_COUNT:
         return None
-    traced_ns = evidence.ledger.median_ns(*DISPATCHING)
+    traced_ns = evidence.ledger.median_ns(*DISPATCH_KEYS)
     return Finding(
-        parts=DISPATCHING,
+        ledger_parts=DISPATCH_KEYS,
         claim=_claim(evidence, share, launches),
         evidence=(
             f"{duration_in_step(evidence, traced_ns)} goes to dispatching and launching them "
-            f"({range_over_steps(evidence, *DISPATCHING)}).",
+            f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
             *_without_profiler(evidence, exposed_ns),
             _work_sizes(launches),
         ),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share, exposed_ns=exposed_ns, per_step=launches.per_step, median_ns=launches.median_ns
         ),
         fix=_compile_code(evidence),
         advice="A larger batch does more work per launch; try it first if memory allows.",
         gain=_compile_gain(evidence, exposed_ns),
         rewrites=_rewrites(evidence),
-        confidence=LIKELY if launches.graphs else CERTAIN,
-        shown_by=evidence.ledger.spans["dispatch"],
+        confidence=LIKELY if launches.uses_cuda_graphs else CERTAIN,
+        spans=evidence.ledger.spans["dispatch"],
     )
 
 
@@ -71,64 +71,67 @@ def recompilation(evidence: Evidence) -> Finding | None:
 
     What to do: compile with dynamic=True, or pad all batches to the same size.
     """
-    compilations = evidence.once(compiling)
+    compilations = evidence.cached(compilation_cost)
     if compilations is None or compilations.count < _MIN_COMPILATIONS:
         return None
-    share = share_of(compilations)
+    share = stall_share(compilations)
     if share < _MIN_COMPILATION_FRAC:
         return None
-    latest, _ = compilations.whats[0]
+    latest, _ = compilations.counts_by_name[0]
     function, _, reason = latest.partition(", again: ")
     return Finding(
-        parts=("python",),
-        claim=f"{percent(share)} {of_what(evidence, compilations)} goes to recompiling "
+        ledger_parts=("python",),
+        claim=f"{percent(share)} {stall_share_of(evidence, compilations)} goes to recompiling "
         f"{function.replace(_MODULE, 'the model')}.",
         evidence=(
-            f"{compilations.count} compilations in {compilations.hit} of {compilations.steps} steps after the third, "
+            f"{compilations.count} compilations in {compilations.steps_with_stall} of {compilations.steps} steps after "
+            "the third, "
             f"{duration(compilations.mean_ns)} of an average step; the longest takes "
             f"{duration(compilations.longest_ns)}.",
             *((f"The reason that PyTorch gives: {reason}.",) if reason else ()),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=compilations.per_step_ns, compilations=compilations.count),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=compilations.per_step_ns, compilations=compilations.count),
         fix=_dynamic_compile_code(evidence, function, reason),
         advice='TORCH_LOGS="recompiles" in the environment prints the reason for each. After eight versions of a '
         "function PyTorch gives up and runs it in eager mode.",
-        gain=per_step_gain(
+        gain=stall_gain(
             evidence, compilations, "removing 80 to 100 % of the recompilations", "no recompilation", (0.8, 1.0)
         ),
         confidence=CERTAIN,
-        shown_by=compilations.spans,
+        spans=compilations.spans,
     )
 
 
-def _claim(evidence: Evidence, share: float, launches: Launching) -> str:
+def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
     work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
     if evidence.on_gpu:
         return (
-            f"GPU idle {percent(share)} {of_each_step(evidence)}: the loop is CPU-bound; dispatching {work} per step "
+            f"GPU idle {percent(share)} {step_or_recording(evidence)}: the loop is CPU-bound; dispatching {work} per "
+            "step "
             f"takes longer than running them (median {median})."
         )
-    return f"{percent(share)} {of_each_step(evidence)} is dispatch overhead: {work} per step (median {median})."
+    return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} per step (median {median})."
 
 
 def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
     if evidence.run.source.how == "virtual":
         return ()  # a virtual GPU has no profiler overhead
-    if evidence.steps.plain_ns is None:
+    if evidence.steps.unprofiled_ns is None:
         return ("The profiler lengthens these calls; by how much was not measured in this run.",)
     return (f"Without profiler overhead that is {duration(exposed_ns)} of {article(duration(evidence.step_ns))} step.",)
 
 
-def _work_sizes(launches: Launching) -> str:
+def _work_sizes(launches: LaunchStats) -> str:
     call = "" if launches.call_ns is None else f"; one launch call takes {duration(launches.call_ns)}"
     return f"{percent(launches.small_frac)} of the {launches.unit}s are shorter than 10 us{call}."
 
 
 def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
-    spans = merged(*(evidence.ledger.spans[key] for key in DISPATCHING if key in evidence.ledger.spans))
+    spans = union_of(*(evidence.ledger.spans[key] for key in DISPATCH_KEYS if key in evidence.ledger.spans))
     basis = "cutting the cost of dispatch and launches by 30 to 80 %, as compilers do"
-    return evidence.predicted(
-        _rewrites(evidence), evidence.bounded(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans)
+    return evidence.gain_of_named_rewrites(
+        _rewrites(evidence),
+        evidence.gain_of_removing(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans),
     )
 
 
@@ -136,7 +139,7 @@ def _rewrites(evidence: Evidence) -> str:
     """Return the what-if that models the fix; none on a CPU, where the gain comes from the measured cost of calls."""
     if not evidence.on_gpu:
         return ""
-    return evidence.typed("compile cuda_graphs") or evidence.typed("compile")
+    return evidence.applicable_rewrites("compile cuda_graphs") or evidence.applicable_rewrites("compile")
 
 
 def _compile_code(evidence: Evidence) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.gc_and_compilation import Stalling, collecting
-from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
-from gpulab.rules.engine.phrases import of_each_step
+from gpulab.analysis.host.gc_and_compilation import StallCost, gc_cost
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import step_or_recording
 from gpulab.wording import duration, percent
 
 _MIN_GC_FRAC = 0.05  # 5 % of a step, as for other Python code
@@ -23,14 +23,14 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
     What to do: if the loop calls gc.collect(), remove the call. If Python decides, call gc.freeze() before the loop, so
     that existing objects are not searched, and collect at a time of your choice.
     """
-    collections = evidence.once(collecting)
+    collections = evidence.cached(gc_cost)
     if collections is None:
         return None
     exposed_frac = 1.0 if collections.exposed_frac is None else collections.exposed_frac
-    share = share_of(collections) * exposed_frac
+    share = stall_share(collections) * exposed_frac
     if share < _MIN_GC_FRAC:
         return None
-    trigger, times = collections.whats[0]
+    trigger, times = collections.counts_by_name[0]
     explicit = trigger.startswith(_EXPLICIT)
     location = trigger.removeprefix(_EXPLICIT).removeprefix(" in ")
     cause = (
@@ -39,15 +39,15 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
         else "Python starts it automatically"
     )
     return Finding(
-        parts=("python",),
-        claim=f"{percent(share)} {of_what(evidence, collections)} is garbage collection: {cause}.",
+        ledger_parts=("python",),
+        claim=f"{percent(share)} {stall_share_of(evidence, collections)} is garbage collection: {cause}.",
         evidence=(
-            f"{collections.count} collections in {collections.hit} of {collections.steps} steps, "
+            f"{collections.count} collections in {collections.steps_with_stall} of {collections.steps} steps, "
             f"{duration(collections.mean_ns)} of an average "
             f"step of {duration(collections.step_mean_ns)}; the longest takes {duration(collections.longest_ns)}.",
             f"Most of that time goes to {times} {_kind(trigger, explicit)}.",
         ),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share, exposed_ns=collections.per_step_ns * exposed_frac, collections=collections.count
         ),
         fix=_without_gc_calls(location) if explicit else _with_gc_freeze(),
@@ -56,27 +56,27 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
         if explicit
         else "Call collect_sometimes(step) in the loop. The time of a collection grows with the number of objects: "
         "fewer small objects (tuples, dicts, nested lists) also help.",
-        gain=per_step_gain(
+        gain=stall_gain(
             evidence, collections, "removing 80 to 100 % of the collections", "no collection", (0.8, 1.0), exposed_frac
         ),
         confidence=CERTAIN,
-        shown_by=collections.spans,
+        spans=collections.spans,
     )
 
 
-def share_of(stalls: Stalling) -> float:
+def stall_share(stalls: StallCost) -> float:
     """Return the share of time that stalls take, 0-1, averaged over the steps they were looked for in."""
     return min(1.0, stalls.mean_ns / max(1, stalls.step_mean_ns))
 
 
-def of_what(evidence: Evidence, stalls: Stalling) -> str:
+def stall_share_of(evidence: Evidence, stalls: StallCost) -> str:
     """Return the whole of that share: "of each step", or "of the time" if few steps have a stall."""
-    return of_each_step(evidence) if stalls.in_most else "of the time"
+    return step_or_recording(evidence) if stalls.in_most else "of the time"
 
 
-def per_step_gain(
+def stall_gain(
     evidence: Evidence,
-    stalls: Stalling,
+    stalls: StallCost,
     basis: str,
     floor_means: str,
     realised: tuple[float, float],
@@ -84,43 +84,43 @@ def per_step_gain(
 ) -> Gain | None:
     """Return the gain without these stalls: of the median step if most steps have one, else of the mean step."""
     if not stalls.in_most:
-        return averaged(stalls.step_mean_ns, round(stalls.mean_ns * exposed), basis, floor_means, realised)
+        return mean_step_gain(stalls.step_mean_ns, round(stalls.mean_ns * exposed), basis, floor_means, realised)
     lost_ns = min(evidence.step_ns - 1, round(stalls.typical_ns * exposed))
-    return undisturbed(evidence.step_ns, lost_ns, basis, floor_means, realised[0])
+    return gain_without_interruptions(evidence.step_ns, lost_ns, basis, floor_means, realised[0])
 
 
-def undisturbed(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst: float) -> Gain:
+def gain_without_interruptions(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst: float) -> Gain:
     """Return the gain of removing interruptions: the rest of the step speeds up too, as it no longer finds cold caches.
 
     The speed-up depends on the length of the interruption: after 190 ms of garbage collection, 6 ms of work took 10 ms.
     """
     rest_ns = max(1, step_ns - lost_ns)
-    warm_ns = warmed_ns(rest_ns, step_ns)
+    warm_ns = with_warm_caches_ns(rest_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=warm_ns,
         worst_ns=max(warm_ns, round(step_ns - worst * lost_ns)),
         floor_ns=warm_ns,
         basis=basis,
-        floor_means=floor_means,
+        floor_assumes=floor_means,
     )
 
 
-def averaged(
+def mean_step_gain(
     step_ns: int, saved_ns: int, basis: str, floor_means: str, realised: tuple[float, float] = (0.7, 1.0)
 ) -> Gain | None:
     """Return the gain of removing a rare cause, for the mean step; None if nothing would be saved."""
     if not 0 < saved_ns < step_ns:
         return None
-    floor_ns = warmed_ns(step_ns - saved_ns, step_ns)
+    floor_ns = with_warm_caches_ns(step_ns - saved_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=round(step_ns - realised[1] * (step_ns - floor_ns)),
         worst_ns=round(step_ns - realised[0] * saved_ns),
         floor_ns=floor_ns,
         basis=f"{basis}, averaged over all steps",
-        floor_means=floor_means,
-        averaged=True,
+        floor_assumes=floor_means,
+        is_mean=True,
     )
 
 

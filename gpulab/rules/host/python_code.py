@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpulab.analysis.host.frames import Frame, library_call
-from gpulab.analysis.host.python_time import Outside, outside
+from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.analysis.host.threads import FULL_FRAC
-from gpulab.intervals import Spans, merged
-from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, figures
+from gpulab.intervals import Spans, union_of
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
-from gpulab.rules.host.garbage_collection import undisturbed
+from gpulab.rules.host.garbage_collection import gain_without_interruptions
 from gpulab.wording import duration, percent
 
 _MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
@@ -34,8 +34,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: move the work into the Dataset, so that workers do it, or do it once before training.
     """
-    times = evidence.once(outside)
-    share = evidence.step_share(times.own_ns)
+    times = evidence.cached(classify_python_time)
+    share = evidence.step_share(times.user_code_ns)
     if share < _MIN_PYTHON_FRAC:
         return None
     frame = evidence.python_frame
@@ -46,28 +46,28 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     location = f"in {frame.name}" if frame is not None and is_known else "outside PyTorch"
     few_cores = not evidence.on_gpu and (evidence.run.machine.cores_allowed or _FEW_CORES) < _FEW_CORES
     return Finding(
-        parts=("python",),
+        ledger_parts=("python",),
         claim=f"{idle_share(evidence, share)}: the loop runs Python code {location}.",
         evidence=(
-            f"{duration_in_step(evidence, times.own_ns)} outside PyTorch and "
+            f"{duration_in_step(evidence, times.user_code_ns)} outside PyTorch and "
             f"the DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_range(evidence, times)}.",
             *_frame_evidence(frame),
             *_subtracted_times(times),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=times.own_ns),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=times.user_code_ns),
         fix=_dataset_code(evidence, frame if is_known else None),
         advice="Work that depends on one sample only belongs in the Dataset, where workers do it while the model runs. "
         "Do the rest once before training, or with NumPy or torch on the whole batch at once.",
-        gain=evidence.bounded(
-            evidence.plain_ns(times.own_ns),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(times.user_code_ns),
             f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
             "a loop without this code",
             (0.35 if few_cores else 0.7, 1.0),
             evidence.ledger.spans["python"],
         ),
         confidence=confidence,
-        why_confidence=why,
-        shown_by=evidence.ledger.spans["python"],
+        confidence_reason=why,
+        spans=evidence.ledger.spans["python"],
     )
 
 
@@ -85,18 +85,18 @@ def gil_contention(evidence: Evidence) -> Finding | None:
 
     What to do: move the other work to a separate process, or do less of it.
     """
-    times = evidence.once(outside)
+    times = evidence.cached(classify_python_time)
     lost_ns = times.gil_ns + times.other_gil_ns
     share = evidence.step_share(lost_ns)
     if times.threads is None or share < _MIN_GIL_FRAC:
         return None
     threads = times.threads
     confidence, why = LIKELY, ""
-    if threads.may_lack_a_core(share):
+    if threads.may_wait_for_core(share):
         confidence, why = SUSPECT, "all cores were busy, so part of this may be a wait for a core"
-    location = f": {threads.others_at}" if threads.others_at else ""
+    location = f": {threads.others_line}" if threads.others_line else ""
     return Finding(
-        parts=("python",),
+        ledger_parts=("python",),
         claim=f"{idle_share(evidence, share)} while another Python thread holds the GIL{location}.",
         evidence=(
             f"Other Python threads of this process used {percent(threads.others_frac)} of a core while the loop ran; "
@@ -104,16 +104,16 @@ def gil_contention(evidence: Evidence) -> Finding | None:
             f"For {duration_in_step(evidence, lost_ns)} the main thread neither computed nor waited for data or the "
             "device.",
         ),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share, exposed_ns=lost_ns, others_frac=threads.others_frac or 0.0, main_frac=threads.main_frac
         ),
-        fix=_process_code(_function_name(threads.others_at or "")),
+        fix=_process_code(_function_name(threads.others_line or "")),
         advice="A separate process has its own GIL; pass work to it through a multiprocessing.Queue. On macOS and "
         "Windows its function must be in a .py file. If the work must stay in a thread, let it sleep between rounds.",
         gain=_gain_without_threads(evidence, lost_ns),
         confidence=confidence,
-        why_confidence=why,
-        shown_by=_contention_spans(evidence, times),
+        confidence_reason=why,
+        spans=_contention_spans(evidence, times),
     )
 
 
@@ -130,7 +130,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
     What to do: request the result in advance, in a thread, so that it is there when the loop needs it; or request it
     less often.
     """
-    times = evidence.once(outside)
+    times = evidence.cached(classify_python_time)
     share = evidence.step_share(times.absent_ns)
     if times.threads is None or share < _MIN_IDLE_FRAC:
         return None
@@ -145,7 +145,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         f"the loop waits in {frame.name}" if frame is not None and is_known else "the loop waits for an unknown reason"
     )
     return Finding(
-        parts=("python",),
+        ledger_parts=("python",),
         claim=f"{device} {percent(share)} of each step: {location}.",
         evidence=(
             f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
@@ -153,25 +153,25 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
             *_frame_evidence(frame),
             *((f"That line calls {library_function}.",) if library_function else ()),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
         fix=_prefetch_code((_function_name(frame.name) if frame is not None and is_known else None) or "request"),
         advice="The loop waits for a lock, the network, a file or another process. Move the wait out of the loop, or "
         "request the next result while the model works on this one.",
-        gain=_overlap_gain(evidence, evidence.plain_ns(times.absent_ns)),
+        gain=_overlap_gain(evidence, evidence.unprofiled_ns(times.absent_ns)),
         confidence=confidence,
-        why_confidence=why,
-        shown_by=spans,
+        confidence_reason=why,
+        spans=spans,
     )
 
 
-def _unjudged_reason(evidence: Evidence, times: Outside, share: float, is_known: bool) -> Unjudged | None:
+def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_known: bool) -> Unjudged | None:
     """Return why the time outside PyTorch may have a cause other than Python code in the loop; None if it has not."""
     if is_known:
         return None
     if _cores_were_full(evidence, times, share):
         why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
-    elif evidence.steps.few:
+    elif evidence.steps.too_few:
         why = (
             "there are too few steps to separate the loop from the code around it, and Python frames were not recorded"
         )
@@ -179,13 +179,13 @@ def _unjudged_reason(evidence: Evidence, times: Outside, share: float, is_known:
     else:
         return None
     return Unjudged(
-        why=f"{percent(share)} of the time is outside PyTorch, but {why}",
+        reason=f"{percent(share)} of the time is outside PyTorch, but {why}",
         fix=fix,
-        open_frac=share,
+        unexplained_frac=share,
     )
 
 
-def _confidence(evidence: Evidence, times: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
+def _confidence(evidence: Evidence, times: PythonTime, share: float, frame: Frame | None) -> tuple[str, str]:
     if frame is None:
         return SUSPECT, "the code that ran was not recorded"
     if _cores_were_full(evidence, times, share):
@@ -198,27 +198,29 @@ def _is_known(frame: Frame | None) -> bool:
     return frame is not None and frame.frac >= _KNOWN_FRAC and (frame.samples or _MIN_SAMPLES) >= _MIN_SAMPLES
 
 
-def _cores_were_full(evidence: Evidence, times: Outside, share: float) -> bool:
+def _cores_were_full(evidence: Evidence, times: PythonTime, share: float) -> bool:
     """Whether all cores were busy and the main thread may not have had one for most of that time."""
     threads = times.threads
     if threads is None:
-        return evidence.feeding is not None and (evidence.feeding.cores_frac or 0) >= FULL_FRAC
-    return threads.may_lack_a_core(share)
+        return evidence.loading is not None and (evidence.loading.cores_frac or 0) >= FULL_FRAC
+    return threads.may_wait_for_core(share)
 
 
 def _frame_evidence(frame: Frame | None) -> tuple[str, ...]:
     if frame is None:
         return ()
-    source = "by recorded Python frames" if frame.by == "recorded" else f"in {frame.samples} samples of the main thread"
+    source = (
+        "by recorded Python frames" if frame.source == "recorded" else f"in {frame.samples} samples of the main thread"
+    )
     return (f"{percent(frame.frac)} of that time is in {frame.name} ({source}).",)
 
 
-def _range(evidence: Evidence, times: Outside) -> str:
+def _range(evidence: Evidence, times: PythonTime) -> str:
     """Return the range over steps; empty if time was subtracted, as the result is unknown for single steps."""
-    return f" ({range_over_steps(evidence, 'python')})" if times.own_ns == times.python_ns else ""
+    return f" ({range_over_steps(evidence, 'python')})" if times.user_code_ns == times.python_ns else ""
 
 
-def _subtracted_times(times: Outside) -> tuple[str, ...]:
+def _subtracted_times(times: PythonTime) -> tuple[str, ...]:
     """Return the time that was subtracted because the thread did not run the loop's own code."""
     subtracted = [
         f"{duration(dur_ns)} {reason}"
@@ -233,29 +235,31 @@ def _subtracted_times(times: Outside) -> tuple[str, ...]:
     return (f"Not included: {', '.join(subtracted)}.",) if subtracted else ()
 
 
-def _contention_spans(evidence: Evidence, times: Outside) -> Spans:
+def _contention_spans(evidence: Evidence, times: PythonTime) -> Spans:
     """Return when the contention occurred, as far as known: outside PyTorch, or also inside the DataLoader."""
     spans = evidence.ledger.spans
-    return merged(spans["python"], spans["loader"]) if times.other_gil_ns else spans["python"]
+    return union_of(spans["python"], spans["loader"]) if times.other_gil_ns else spans["python"]
 
 
 def _gain_without_threads(evidence: Evidence, lost_ns: int) -> Gain:
     basis = "removing 70 to 100 % of the time lost to other threads"
-    return undisturbed(evidence.step_ns, evidence.plain_ns(lost_ns), basis, "no other Python thread", 0.7)
+    return gain_without_interruptions(
+        evidence.step_ns, evidence.unprofiled_ns(lost_ns), basis, "no other Python thread", 0.7
+    )
 
 
 def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
     """Return the gain of requesting a result in advance: the wait overlaps with the rest of the step."""
     step_ns = evidence.step_ns
     rest_ns = max(1, step_ns - wait_ns)
-    floor_ns = rest_ns if evidence.on_gpu else warmed_ns(rest_ns, step_ns)
+    floor_ns = rest_ns if evidence.on_gpu else with_warm_caches_ns(rest_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=min(step_ns, max(floor_ns, wait_ns)),
         worst_ns=round(step_ns - 0.7 * min(wait_ns, rest_ns)),
         floor_ns=floor_ns,
         basis="overlapping 70 to 100 % of the wait with the rest of the step",
-        floor_means="no wait",
+        floor_assumes="no wait",
     )
 
 

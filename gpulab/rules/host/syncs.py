@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.syncs import FILLING, MOVES, SHAPES, VALUES, Syncs, host_waits
+from gpulab.analysis.host.syncs import COPY_OPS, DATA_DEPENDENT_OPS, REFILL_PARTS, VALUE_OPS, HostWaits, host_waits
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
 from gpulab.wording import count, duration, plural
 
 _MIN_SYNC_FRAC = 0.03  # removing one print is less work than rewriting code, so the threshold is lower
 _OPERAND = {
-    **dict.fromkeys(VALUES, "a value (.item(), float(), print, if)"),
-    **dict.fromkeys(SHAPES, "the size of a result (a boolean mask, nonzero, unique)"),
-    **dict.fromkeys(MOVES, "a tensor (.cpu(), .numpy(), .to('cpu'))"),
+    **dict.fromkeys(VALUE_OPS, "a value (.item(), float(), print, if)"),
+    **dict.fromkeys(DATA_DEPENDENT_OPS, "the size of a result (a boolean mask, nonzero, unique)"),
+    **dict.fromkeys(COPY_OPS, "a tensor (.cpu(), .numpy(), .to('cpu'))"),
 }
 _SYNC_CALL = "all GPU work to finish (torch.cuda.synchronize())"
 
@@ -30,9 +30,9 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 
     What to do: keep values on the GPU and read them every fifty steps.
     """
-    if evidence.ledger.share(*FILLING, "copies") < _MIN_SYNC_FRAC:
+    if evidence.ledger.typical_frac(*REFILL_PARTS, "copies") < _MIN_SYNC_FRAC:
         return None
-    waits = evidence.once(host_waits)
+    waits = evidence.cached(host_waits)
     if waits is None:
         return None
     share = evidence.step_share(waits.idle_ns)
@@ -40,31 +40,31 @@ def host_syncs(evidence: Evidence) -> Finding | None:
         return None
     operand = _awaited_operand(waits)
     return Finding(
-        parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
+        ledger_parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
         claim=f"{no_kernel_share(evidence, share)}: the loop waits for {operand}.",
         evidence=_evidence(evidence, waits),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
         ),
         fix=_fix(waits.by_op[0][0]),
         advice='torch.cuda.set_sync_debug_mode("warn") prints a warning for every line that synchronises.',
-        gain=evidence.predicted(
+        gain=evidence.gain_of_named_rewrites(
             "no_syncs",
-            evidence.bounded(
-                evidence.plain_ns(waits.idle_ns),
+            evidence.gain_of_removing(
+                evidence.unprofiled_ns(waits.idle_ns),
                 "removing 30 to 100 % of the idle time during and after the synchronisations",
                 "no synchronisation",
                 (0.3, 1.0),
                 waits.spans,
             ),
         ),
-        rewrites=evidence.typed("no_syncs"),
+        rewrites=evidence.applicable_rewrites("no_syncs"),
         confidence=CERTAIN if waits.by_op[0][0] in _OPERAND else LIKELY,
-        shown_by=waits.spans,
+        spans=waits.spans,
     )
 
 
-def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
+def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
         f"{_wait_counts(waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
@@ -74,18 +74,18 @@ def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
     )
 
 
-def _awaited_operand(waits: Syncs) -> str:
+def _awaited_operand(waits: HostWaits) -> str:
     return _OPERAND.get(waits.by_op[0][0], _SYNC_CALL)
 
 
-def _wait_counts(waits: Syncs) -> str:
+def _wait_counts(waits: HostWaits) -> str:
     listed = ", ".join(f"{times} x {name}" for name, times in waits.by_op[:3])
     return f"{count(waits.count, 'wait')} per step ({listed})"
 
 
 def _fix(name: str) -> str:
     """Return the usual replacement for the operator that synchronises."""
-    if name in VALUES:
+    if name in VALUE_OPS:
         return (
             'loss_sum = torch.zeros((), device="cuda")  # before the loop\n\n'
             "loss_sum += loss.detach()  # in the loop: stays on the GPU, no synchronisation\n"
@@ -93,7 +93,7 @@ def _fix(name: str) -> str:
             "    print(loss_sum.item() / 50)  # one synchronisation in fifty steps\n"
             "    loss_sum.zero_()"
         )
-    if name in SHAPES:
+    if name in DATA_DEPENDENT_OPS:
         return (
             "def masked_mean(values, mask):  # instead of values[mask].mean(): only the GPU knows the size of "
             "values[mask]\n"
@@ -101,7 +101,7 @@ def _fix(name: str) -> str:
             "is False\n"
             "    return selected.sum() / mask.sum()"
         )
-    if name in MOVES:
+    if name in COPY_OPS:
         return (
             "outputs_on_gpu = []  # before the loop\n\n"
             "outputs_on_gpu.append(outputs.detach())  # in the loop: stays on the GPU, no synchronisation\n\n"

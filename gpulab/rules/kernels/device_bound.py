@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.roofline import Utilisation, sized, utilisation
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.roofline import FlopsUtilisation, flops_utilisation, operator_work_of_run
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, figures
-from gpulab.rules.engine.phrases import of_each_step, range_over_steps
+from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
+from gpulab.rules.engine.phrases import range_over_steps, step_or_recording
 from gpulab.wording import metric, percent
 
-WORKING = ("matmul", "kernels", "communication", "compute")
+BUSY_PARTS = ("matmul", "kernels", "communication", "compute")
 _MIN_COMMUNICATION_FRAC = 0.05  # less communication is not mentioned
 _BUSY_FRAC = 0.85  # above it, data loading and dispatch are not the limit
 _KNOWN_FRAC = 0.8  # of the matrix kernels' time; with less the FLOPs of a step are unknown
@@ -32,23 +32,23 @@ def device_bound(evidence: Evidence) -> Finding | None:
     What to do: the other findings name ways to make the work itself faster; if there are none, the loop is as fast as
     this device allows.
     """
-    busy, communication = evidence.ledger.share(*WORKING), evidence.ledger.share("communication")
+    busy, communication = evidence.ledger.typical_frac(*BUSY_PARTS), evidence.ledger.typical_frac("communication")
     if busy < _BUSY_FRAC:
         return None
     device = "GPU" if evidence.on_gpu else "CPU"
-    subject = f"The {device} computes {percent(busy)} {of_each_step(evidence)}"
+    subject = f"The {device} computes {percent(busy)} {step_or_recording(evidence)}"
     if communication >= _MIN_COMMUNICATION_FRAC:
         exposed = f"{percent(communication)} is exposed communication"
-        subject = f"The {device} works {percent(busy)} {of_each_step(evidence)} ({exposed})"
+        subject = f"The {device} works {percent(busy)} {step_or_recording(evidence)} ({exposed})"
     utilised = _utilisation(evidence)
     return Finding(
         claim=f"{subject}: data loading and the host are not the limit.",
         evidence=(
-            f"Device work: {range_over_steps(evidence, *WORKING)}.",
+            f"Device work: {range_over_steps(evidence, *BUSY_PARTS)}.",
             *_kernel_shares(evidence),
             *_mfu_evidence(utilised),
         ),
-        numbers=figures(
+        numbers=known_numbers(
             busy_frac=busy,
             communication_frac=communication,
             mfu_frac=utilised.step_frac if utilised else None,
@@ -64,20 +64,22 @@ def _kernel_shares(evidence: Evidence) -> tuple[str, ...]:
         return ()
     parts = (("matmul", "matrix products and attention"), ("kernels", "other kernels"))
     shares = [
-        f"{percent(evidence.ledger.share(key))} {label}" for key, label in parts if evidence.ledger.share(key) >= 0.005
+        f"{percent(evidence.ledger.typical_frac(key))} {label}"
+        for key, label in parts
+        if evidence.ledger.typical_frac(key) >= 0.005
     ]
     return (f"Of each step: {', '.join(shares)}.",) if shares else ()
 
 
-def _utilisation(evidence: Evidence) -> Utilisation | None:
-    kernels = evidence.once(interior)
+def _utilisation(evidence: Evidence) -> FlopsUtilisation | None:
+    kernels = evidence.cached(interior_kernels)
     if kernels is None:
         return None
-    utilised = utilisation(kernels, evidence.step_ns, evidence.once(sized))
-    return utilised if utilised is not None and utilised.told_frac >= _KNOWN_FRAC else None
+    utilised = flops_utilisation(kernels, evidence.step_ns, evidence.cached(operator_work_of_run))
+    return utilised if utilised is not None and utilised.known_frac >= _KNOWN_FRAC else None
 
 
-def _mfu_evidence(utilised: Utilisation | None) -> tuple[str, ...]:
+def _mfu_evidence(utilised: FlopsUtilisation | None) -> tuple[str, ...]:
     if utilised is None:
         return ()
     return (
@@ -87,7 +89,7 @@ def _mfu_evidence(utilised: Utilisation | None) -> tuple[str, ...]:
     )
 
 
-def _speedup_advice(evidence: Evidence, utilised: Utilisation | None) -> str:
+def _speedup_advice(evidence: Evidence, utilised: FlopsUtilisation | None) -> str:
     if not evidence.on_gpu:
         return "To speed it up: bfloat16 if this CPU supports it, torch.compile, a smaller model, or a GPU."
     if utilised is not None and utilised.step_frac >= _NEAR_PEAK_FRAC:

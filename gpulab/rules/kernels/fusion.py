@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from gpulab.analysis.kernels.elementwise_chains import Chains, chains_on_cpu, chains_on_gpu
-from gpulab.analysis.kernels.families import is_scattered
-from gpulab.analysis.kernels.fusion_patterns import Formula
-from gpulab.analysis.kernels.interior import interior, short
-from gpulab.analysis.kernels.roofline import sized, traffic
+from gpulab.analysis.kernels.families import is_gather_scatter
+from gpulab.analysis.kernels.fusion_patterns import FusedFunction
+from gpulab.analysis.kernels.interior import interior_kernels, short_kernel_name
+from gpulab.analysis.kernels.roofline import memory_bound_work, operator_work_of_run
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
 from gpulab.rules.kernels.small_batch import small_batch
-from gpulab.rules.kernels.speedup import faster_work, kernel_group
+from gpulab.rules.kernels.speedup import faster_kernels_gain, kernel_group
 from gpulab.wording import count, duration, metric, number, percent
 
 # A fifth of a step: every eager model has some consecutive activations and additions, and a compiler is a large change.
@@ -41,7 +41,7 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
     if chains is None or (chains.repeated and small_batch(evidence) is not None):
         return None
     share = evidence.step_share(chains.cost_ns)
-    known_ns = sum(cost_ns for _, cost_ns in chains.formulas)
+    known_ns = sum(cost_ns for _, cost_ns in chains.functions)
     formula_is_known = known_ns >= _MIN_FORMULA_FRAC * (evidence.steps.traced_ns or 1)
     if share < _MIN_CHAIN_FRAC and not (formula_is_known and share >= _MIN_FORMULA_FRAC):
         return None
@@ -54,33 +54,37 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
         else "sizes were not recorded, so it is a guess that these operators work on the same tensors"
     )
     return Finding(
-        parts=("kernels",) if evidence.on_gpu else ("compute",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_chain_description(chains)}: each {chains.unit} "
+        ledger_parts=("kernels",) if evidence.on_gpu else ("compute",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_chain_description(chains)}: each "
+        f"{chains.unit} "
         "reads and writes the same tensor again.",
         evidence=(
             f"{duration_in_step(evidence, chains.cost_ns)} in {count(chains.count, 'chain')} of "
-            f"{number(chains.pieces, 2)} elementwise {chains.unit}s on average.",
-            *(f"{duration(cost)} of it looks like {op.value} implemented by hand." for op, cost in chains.formulas[:3]),
+            f"{number(chains.mean_length, 2)} elementwise {chains.unit}s on average.",
+            *(
+                f"{duration(cost)} of it looks like {op.value} implemented by hand."
+                for op, cost in chains.functions[:3]
+            ),
         ),
-        numbers=figures(share_frac=share, cost_ns=chains.cost_ns, chains=chains.count, pieces=chains.pieces),
+        numbers=known_numbers(share_frac=share, cost_ns=chains.cost_ns, chains=chains.count, pieces=chains.mean_length),
         fix=_fused_code(evidence, chains),
         advice=_advice(evidence, chains),
         gain=gain,
         confidence=SUSPECT if guess else LIKELY,
-        why_confidence=guess,
-        shown_by=chains.spans,
+        confidence_reason=guess,
+        spans=chains.spans,
     )
 
 
 def _fusion_gain(evidence: Evidence, chains: Chains) -> Gain | None:
-    saved_frac = (chains.pieces - 1) / chains.pieces if chains.pieces > 1 else 0.5
-    if any(each is Formula.ATTENTION for each, _ in chains.formulas[:1]):
+    saved_frac = (chains.mean_length - 1) / chains.mean_length if chains.mean_length > 1 else 0.5
+    if any(each is FusedFunction.ATTENTION for each, _ in chains.functions[:1]):
         saved_frac = max(saved_frac, 0.8)  # fused attention never writes the scores at all
-    return faster_work(
+    return faster_kernels_gain(
         evidence,
         chains.cost_ns,
         (1 - saved_frac * (1 - _NOT_SAVED_FRAC), 1 - 0.95 * saved_frac, 1 - saved_frac),
-        f"fusing {number(chains.pieces, 2)} passes over memory into one, with 30 to 95 % of the saving",
+        f"fusing {number(chains.mean_length, 2)} passes over memory into one, with 30 to 95 % of the saving",
         "one pass over memory per chain",
         spans=chains.spans,
     )
@@ -88,15 +92,15 @@ def _fusion_gain(evidence: Evidence, chains: Chains) -> Gain | None:
 
 def _find_chains(evidence: Evidence) -> Chains | None:
     if not evidence.on_gpu:
-        return evidence.once(chains_on_cpu)
-    kernels = evidence.once(interior)
+        return evidence.cached(chains_on_cpu)
+    kernels = evidence.cached(interior_kernels)
     return chains_on_gpu(kernels) if kernels is not None else None
 
 
-def _main_formula(chains: Chains) -> Formula | None:
+def _main_formula(chains: Chains) -> FusedFunction | None:
     """Return the formula that most chains compute, if that is known for a third of their time."""
-    if chains.formulas and chains.formulas[0][1] >= chains.cost_ns / 3:
-        return chains.formulas[0][0]
+    if chains.functions and chains.functions[0][1] >= chains.cost_ns / 3:
+        return chains.functions[0][0]
     return None
 
 
@@ -107,22 +111,23 @@ def _chain_description(chains: Chains) -> str:
 
 # PyTorch's own function for each formula, as a definition that replaces the one written by hand.
 _FUSED_FUNCTIONS = {
-    Formula.ATTENTION: "def attention(query, key, value):  # for softmax(query @ key.T * scale) @ value\n"
+    FusedFunction.ATTENTION: "def attention(query, key, value):  # for softmax(query @ key.T * scale) @ value\n"
     "    return F.scaled_dot_product_attention(query, key, value)",
-    Formula.GELU_TANH: 'def gelu(x):  # for 0.5 * x * (1 + tanh(...))\n    return F.gelu(x, approximate="tanh")',
-    Formula.GELU: "def gelu(x):  # for 0.5 * x * (1 + erf(x / sqrt(2)))\n    return F.gelu(x)",
-    Formula.SILU: "def silu(x):  # for x * sigmoid(x)\n    return F.silu(x)",
-    Formula.LAYER_NORM: "def layer_norm(x, weight=None, bias=None):  # for (x - mean) / sqrt(variance + eps)\n"
+    FusedFunction.GELU_TANH: 'def gelu(x):  # for 0.5 * x * (1 + tanh(...))\n    return F.gelu(x, approximate="tanh")',
+    FusedFunction.GELU: "def gelu(x):  # for 0.5 * x * (1 + erf(x / sqrt(2)))\n    return F.gelu(x)",
+    FusedFunction.SILU: "def silu(x):  # for x * sigmoid(x)\n    return F.silu(x)",
+    FusedFunction.LAYER_NORM: "def layer_norm(x, weight=None, bias=None):  # for (x - mean) / sqrt(variance + eps)\n"
     "    return F.layer_norm(x, x.shape[-1:], weight, bias)",
-    Formula.RMS_NORM: "def rms_norm(x, weight=None):  # for x * rsqrt(mean(x ** 2) + eps)\n"
+    FusedFunction.RMS_NORM: "def rms_norm(x, weight=None):  # for x * rsqrt(mean(x ** 2) + eps)\n"
     "    return F.rms_norm(x, x.shape[-1:], weight)",
-    Formula.SOFTMAX: "def softmax(x):  # for exp(x) / exp(x).sum(-1, keepdim=True)\n    return F.softmax(x, dim=-1)",
+    FusedFunction.SOFTMAX: "def softmax(x):  # for exp(x) / exp(x).sum(-1, keepdim=True)\n    return F.softmax(x, "
+    "dim=-1)",
 }
 
 
 def _fused_code(evidence: Evidence, chains: Chains) -> str:
-    functions = [_FUSED_FUNCTIONS[each] for each, cost_ns in chains.formulas if cost_ns >= 0.1 * chains.cost_ns]
-    known_ns = sum(cost_ns for _, cost_ns in chains.formulas)
+    functions = [_FUSED_FUNCTIONS[each] for each, cost_ns in chains.functions if cost_ns >= 0.1 * chains.cost_ns]
+    known_ns = sum(cost_ns for _, cost_ns in chains.functions)
     if functions and known_ns >= chains.cost_ns / 3:
         return "import torch.nn.functional as F\n\n\n" + "\n\n\n".join(functions)
     if not evidence.on_gpu and evidence.run.facts.get("compiler") == "none":
@@ -152,8 +157,12 @@ def memory_bound(evidence: Evidence) -> Finding | None:
 
     What to do: move fewer bytes: smaller dtypes, fewer passes, less recomputation.
     """
-    kernels = evidence.once(interior)
-    slow_traffic = traffic(kernels, evidence.once(sized), _NEAR_PEAK_FRAC) if kernels is not None else None
+    kernels = evidence.cached(interior_kernels)
+    slow_traffic = (
+        memory_bound_work(kernels, evidence.cached(operator_work_of_run), _NEAR_PEAK_FRAC)
+        if kernels is not None
+        else None
+    )
     if kernels is None or slow_traffic is None:
         return None
     share = evidence.step_share(slow_traffic.cost_ns)
@@ -162,15 +171,15 @@ def memory_bound(evidence: Evidence) -> Finding | None:
     # Half the bytes take half the time; for data that is already 16-bit, only fewer passes help.
     remaining = (0.95, 0.5, 0.45) if slow_traffic.float32 else (0.95, 0.7, 0.5)
     basis = "the same work with 5 to 50 % less memory traffic"
-    gain = faster_work(
+    gain = faster_kernels_gain(
         evidence, slow_traffic.cost_ns, remaining, basis, "half the memory traffic", spans=slow_traffic.spans
     )
     if gain is None:
         return None
     rate = slow_traffic.rate_bytes_per_s
     return Finding(
-        parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to memory-bound kernels, at "
+        ledger_parts=("kernels",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to memory-bound kernels, at "
         f"{percent(rate / slow_traffic.spec.memory_bytes_per_s)} of peak memory bandwidth.",
         evidence=(
             f"{duration_in_step(evidence, slow_traffic.cost_ns)} at {metric(rate, 'B/s')}; the peak of "
@@ -180,13 +189,13 @@ def memory_bound(evidence: Evidence) -> Finding | None:
             + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in slow_traffic.ops[:3])
             + " per step.",
         ),
-        numbers=figures(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
+        numbers=known_numbers(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
         fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "
         "memory",
         advice="bfloat16 instead of float32 halves the bytes." if slow_traffic.float32 else "",
         gain=gain,
         confidence=LIKELY,
-        shown_by=slow_traffic.spans,
+        spans=slow_traffic.spans,
     )
 
 
@@ -200,24 +209,25 @@ def gather_scatter(evidence: Evidence) -> Finding | None:
 
     What to do: measure first; then sort the indices, keep rows contiguous, and gather once.
     """
-    group = kernel_group(evidence, is_scattered, _MIN_GATHER_SCATTER_FRAC)
+    group = kernel_group(evidence, is_gather_scatter, _MIN_GATHER_SCATTER_FRAC)
     if group is None:
         return None
-    name = short(group.largest)
+    name = short_kernel_name(group.largest)
     return Finding(
-        parts=("kernels",),
-        claim=f"{percent(group.share)} {of_each_step(evidence)} goes to gather/scatter kernels ({name}), which "
+        ledger_parts=("kernels",),
+        claim=f"{percent(group.step_frac)} {step_or_recording(evidence)} goes to gather/scatter kernels ({name}), "
+        "which "
         "waste most of the memory bandwidth if the indices are scattered.",
         evidence=(
             f"{duration_in_step(evidence, group.cost_ns)} in gather, scatter and embedding kernels.",
             "A trace does not show how these kernels access memory; hardware counters do.",
         ),
-        numbers=figures(share_frac=group.share, cost_ns=group.cost_ns),
+        numbers=known_numbers(share_frac=group.step_frac, cost_ns=group.cost_ns),
         advice="Measure before you change anything, in a terminal: ncu --section MemoryWorkloadAnalysis "
         f"-k regex:{name} python train.py. With 4-byte loads, more than 4 sectors per request means "
         "scattered access: sort the indices, or call .contiguous() once before repeated use.",
         confidence=SUSPECT,
-        why_confidence="kernel names do not show the access pattern",
+        confidence_reason="kernel names do not show the access pattern",
         from_steps=False,
-        shown_by=group.kernels.spans(group.mask),
+        spans=group.kernels.spans(group.mask),
     )

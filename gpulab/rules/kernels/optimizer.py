@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.host_bound import pace
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.optimizers import Updating, updating_on_cpu, updating_on_gpu
+from gpulab.analysis.host.host_bound import host_step_time
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.optimizers import OptimizerCost, optimizer_cost_on_cpu, optimizer_cost_on_gpu
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.speedup import faster_work, worth_having
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
 from gpulab.run import Optimizer, Run
 from gpulab.wording import duration, percent
 
@@ -23,8 +23,16 @@ _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
 # Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
 _REMAINING = (0.75, 0.1, 0.03)
 
-FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
-FOREACH = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")  # those with foreach=True only
+FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
+FOREACH_OPTIMIZERS = (
+    "ASGD",
+    "Adadelta",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+)  # those with foreach=True only
 
 
 def unfused_optimizer(evidence: Evidence) -> Finding | None:
@@ -39,11 +47,11 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
     What to do: pass fused=True, or foreach=True if the optimizer has no fused implementation.
     """
     updates = _find_updates(evidence)
-    if updates is None or updates.whole > _MULTI_TENSOR_FRAC * updates.pieces or updates.pieces < _MIN_WORK_COUNT:
+    if updates is None or updates.multi_tensor > _MULTI_TENSOR_FRAC * updates.count or updates.count < _MIN_WORK_COUNT:
         return None
     optimizer = next((each for each in evidence.run.optimizers if each.kind == updates.kind), None)
     tensors = optimizer.tensors if optimizer else None
-    if tensors and updates.pieces < _WORK_PER_TENSOR * tensors and updates.median_ns > _SMALL_WORK_NS:
+    if tensors and updates.count < _WORK_PER_TENSOR * tensors and updates.median_ns > _SMALL_WORK_NS:
         return None
     cost_ns = _cost_ns(evidence, updates)
     share = evidence.step_share(cost_ns)
@@ -55,31 +63,33 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         return None
     per_tensor = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
-        parts=("compute", "dispatch", "glue") if not evidence.on_gpu else ("kernels", "launch", "dispatch", "glue"),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_optimizer_name(updates)}, which updates "
-        f"parameters one by one: {updates.pieces:,} {updates.unit}s{per_tensor}.",
+        ledger_parts=("compute", "dispatch", "glue")
+        if not evidence.on_gpu
+        else ("kernels", "launch", "dispatch", "glue"),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_optimizer_name(updates)}, which updates "
+        f"parameters one by one: {updates.count:,} {updates.unit}s{per_tensor}.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
             f"{duration(updates.median_ns)} there (median).",
             *_host_time(evidence, updates, cost_ns),
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=updates.pieces, tensors=tensors or None),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=updates.count, tensors=tensors or None),
         fix=_fused_code(evidence, updates, optimizer),
         advice=_advice(evidence, updates),
         gain=gain,
-        rewrites=evidence.typed(rewrites),
+        rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN if tensors else LIKELY,
-        shown_by=updates.spans,
+        spans=updates.spans,
     )
 
 
-def _host_time(evidence: Evidence, updates: Updating, cost_ns: int) -> tuple[str, ...]:
+def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tuple[str, ...]:
     is_host_time_different = evidence.on_gpu and updates.host_ns != cost_ns
     return (f"The host spends {duration(updates.host_ns)} in it.",) if is_host_time_different else ()
 
 
 def _fusion_gain(evidence: Evidence, cost_ns: int, rewrites: str) -> Gain | None:
-    gain = faster_work(
+    gain = faster_kernels_gain(
         evidence,
         _unprofiled(evidence, cost_ns),
         _REMAINING,
@@ -87,30 +97,30 @@ def _fusion_gain(evidence: Evidence, cost_ns: int, rewrites: str) -> Gain | None
         "a single pass over the parameters",
         calls=True,
     )
-    return worth_having(evidence.predicted(rewrites, gain)) if gain is not None else None
+    return gain_if_significant(evidence.gain_of_named_rewrites(rewrites, gain)) if gain is not None else None
 
 
-def _find_updates(evidence: Evidence) -> Updating | None:
+def _find_updates(evidence: Evidence) -> OptimizerCost | None:
     if not evidence.on_gpu:
-        return evidence.once(_updates_on_cpu)
-    kernels = evidence.once(interior)
-    return updating_on_gpu(kernels) if kernels is not None else None
+        return evidence.cached(_updates_on_cpu)
+    kernels = evidence.cached(interior_kernels)
+    return optimizer_cost_on_gpu(kernels) if kernels is not None else None
 
 
-def _updates_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Updating | None:
-    return updating_on_cpu(run, steps)
+def _updates_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> OptimizerCost | None:
+    return optimizer_cost_on_cpu(run, steps)
 
 
-def _cost_ns(evidence: Evidence, updates: Updating) -> int:
+def _cost_ns(evidence: Evidence, updates: OptimizerCost) -> int:
     """Return the cost in a traced step: the device time of the updates, or the host time if the loop is host-bound."""
-    needed_ns = evidence.once(pace).needed_ns
+    needed_ns = evidence.cached(host_step_time).needed_ns
     limited = needed_ns >= _HOST_BOUND_FRAC * (evidence.steps.traced_ns or 1)
     return max(updates.cost_ns, updates.host_ns) if limited else updates.cost_ns
 
 
 def _unprofiled(evidence: Evidence, cost_ns: int) -> int:
     """Return the cost without the overhead that the profiler adds to each call, scaled to traced time."""
-    traced, unprofiled = evidence.steps.traced_ns or 0, evidence.steps.plain_ns or 0
+    traced, unprofiled = evidence.steps.traced_ns or 0, evidence.steps.unprofiled_ns or 0
     if not unprofiled or traced <= unprofiled:
         return cost_ns
     # The profiler adds overhead per call, so these many small calls take more than their share of it.
@@ -118,27 +128,27 @@ def _unprofiled(evidence: Evidence, cost_ns: int) -> int:
     return round(max(cost_ns // 2, cost_ns - added_ns) * traced / unprofiled)
 
 
-def _unit_with_article(updates: Updating) -> str:
+def _unit_with_article(updates: OptimizerCost) -> str:
     return "an operator" if updates.unit == "operator" else "a kernel"
 
 
-def _optimizer_name(updates: Updating) -> str:
+def _optimizer_name(updates: OptimizerCost) -> str:
     return "the optimizer" if updates.kind == "optimizer" else updates.kind
 
 
 def _implementation(evidence: Evidence, kind: str) -> str:
     """Return how PyTorch updates all parameters of this optimizer at once: "fused", "foreach", or "" if it cannot."""
-    if kind in FUSED:
+    if kind in FUSED_OPTIMIZERS:
         return "fused"
-    return "foreach" if kind in FOREACH and evidence.on_gpu else ""
+    return "foreach" if kind in FOREACH_OPTIMIZERS and evidence.on_gpu else ""
 
 
-def _rewrites(evidence: Evidence, updates: Updating, user_optimizer: Optimizer | None) -> str:
+def _rewrites(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
     implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
     return f"optimizer={implementation}" if implementation else ""
 
 
-def _fused_code(evidence: Evidence, updates: Updating, user_optimizer: Optimizer | None) -> str:
+def _fused_code(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
     kind = user_optimizer.kind if user_optimizer else updates.kind
     implementation = _implementation(evidence, kind)
     if not implementation:
@@ -151,7 +161,7 @@ def _fused_code(evidence: Evidence, updates: Updating, user_optimizer: Optimizer
     )
 
 
-def _advice(evidence: Evidence, updates: Updating) -> str:
+def _advice(evidence: Evidence, updates: OptimizerCost) -> str:
     if _implementation(evidence, updates.kind):
         return "If your optimizer has other arguments (weight_decay, betas, momentum), pass them again."
     return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."

@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.interior import Interior, interior
+from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Maths, maths, tf32_setting
+from gpulab.analysis.kernels.tensor_cores import Cores, KernelArithmetic, kernel_arithmetic, tf32_setting
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.hardware.vendor import is_amd
 from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.speedup import by_ratio, faster_work, largest_kernel, worth_having
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, largest_kernel, remaining_fracs
 from gpulab.wording import number, percent
 
 _MIN_PRECISION_FRAC = 0.10  # of a step; less is not worth a change of numerics
 _MAX_UNKNOWN_FRAC = 0.5  # with more matrix time in kernels of unknown precision, the rule does not judge
-WORTH_RATIO = 1.2  # a GPU whose TF32 or half precision is hardly faster than float32 (TF32 on GeForce) gains nothing
+MIN_SPEEDUP_RATIO = (
+    1.2  # a GPU whose TF32 or half precision is hardly faster than float32 (TF32 on GeForce) gains nothing
+)
 # The realised speed-up is the ratio of peaks to the power of 0.3 (limited by layout, memory) to 0.8 (large products).
 # An A100's factor of 8 for TF32 gave 2.6x on ResNet-50 and 6x on BERT, by NVIDIA's published examples.
 WORST_POWER, BEST_POWER = 0.3, 0.8
@@ -34,11 +36,11 @@ NVIDIA = Need(
 
 
 @dataclass(frozen=True, eq=False)
-class Arithmetic:
+class MatrixArithmetic:
     """The precision of the matrix kernels of a run."""
 
-    kernels: Interior
-    plain: Mask  # float32 without tensor cores
+    kernels: InteriorKernels
+    float32: Mask  # float32 without tensor cores
     tf32: Mask
     half: Mask
     matrix: Mask
@@ -51,26 +53,26 @@ class Arithmetic:
     def unknown_frac(self) -> float:
         """Share of the matrix kernels' time whose precision the names do not show."""
         time = self.kernels["dur_ns"]
-        is_known = self.plain | self.tf32 | self.half
+        is_known = self.float32 | self.tf32 | self.half
         return float(time[self.matrix & ~is_known].sum() / max(1, time[self.matrix].sum()))
 
 
-def arithmetic(evidence: Evidence) -> Arithmetic | None:
+def matrix_arithmetic(evidence: Evidence) -> MatrixArithmetic | None:
     """Return the precision of the matrix kernels; None if there are none or the GPU is not from NVIDIA."""
-    kernels = evidence.once(interior)
+    kernels = evidence.cached(interior_kernels)
     if kernels is None or kernels.gpu is None or is_amd(kernels.gpu.name):
         return None
-    codes = kernels.answers(lambda name: _precision_code(maths(name)) if is_matrix(name) else None)
+    codes = kernels.map_names(lambda name: _precision_code(kernel_arithmetic(name)) if is_matrix(name) else None)
     matrix = codes >= 0
     if not matrix.any():
         return None
-    float32 = codes == _precision_code(Maths(Cores.PLAIN, Precision.FLOAT32))
-    tf32 = codes == _precision_code(Maths(Cores.TENSOR, Precision.TF32))
+    float32 = codes == _precision_code(KernelArithmetic(Cores.CUDA, Precision.FLOAT32))
+    tf32 = codes == _precision_code(KernelArithmetic(Cores.TENSOR, Precision.TF32))
     half = matrix & (codes % 8 == Precision.HALF)
-    return Arithmetic(kernels, float32, tf32, half, matrix)
+    return MatrixArithmetic(kernels, float32, tf32, half, matrix)
 
 
-def _precision_code(precision_of_kernel: Maths) -> int:
+def _precision_code(precision_of_kernel: KernelArithmetic) -> int:
     return int(precision_of_kernel.cores) * 8 + int(precision_of_kernel.precision)
 
 
@@ -86,17 +88,17 @@ def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: use autocast around the forward pass, with a gradient scaler for float16.
     """
-    products = arithmetic(evidence)
+    products = matrix_arithmetic(evidence)
     if products is None:
         return None
-    is_float32 = products.plain | products.tf32
+    is_float32 = products.float32 | products.tf32
     cost_ns = products.cost_ns(is_float32)
     share = evidence.step_share(cost_ns)
     if share < _MIN_PRECISION_FRAC:
         return _unjudged_precision(evidence, products)
     main_precision = Precision.TF32 if products.cost_ns(products.tf32) > cost_ns / 2 else Precision.FLOAT32
     ratio = precision_speedup(products.kernels.gpu, Precision.HALF, main_precision)
-    if ratio is None or ratio < WORTH_RATIO:
+    if ratio is None or ratio < MIN_SPEEDUP_RATIO:
         return None
     rewrites = f"amp={_half_type(products.kernels)}"
     gain = _precision_gain(evidence, cost_ns, ratio, "half precision", products.kernels.spans(is_float32), rewrites)
@@ -105,8 +107,8 @@ def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
     half_ns = products.cost_ns(products.half)
     kind = "TF32" if main_precision is Precision.TF32 else "float32"
     return Finding(
-        parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to {kind} matrix products; "
+        ledger_parts=("matmul",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to {kind} matrix products; "
         f"half precision (16 bits) is up to {number(ratio, 2)} times as fast on this GPU.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in {kind} matrix kernels; the largest is "
@@ -115,14 +117,14 @@ def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
             if half_ns
             else "No half-precision kernel ran: autocast is off.",
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, half_ns=half_ns, peak_ratio=ratio),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, half_ns=half_ns, peak_ratio=ratio),
         fix=_autocast_code(evidence, products.kernels),
         advice="Watch the loss over the first few hundred steps. Autocast keeps operators that need float32 in "
         "float32.",
         gain=gain,
-        rewrites=evidence.typed(rewrites),
+        rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN,
-        shown_by=products.kernels.spans(is_float32),
+        spans=products.kernels.spans(is_float32),
     )
 
 
@@ -131,18 +133,20 @@ def _precision_gain(
 ) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
     basis = f"float32 products that run {number(worst, 2)} to {number(best, 2)} times as fast"
-    gain = faster_work(evidence, cost_ns, by_ratio(worst, best, ratio), basis, f"{to} at its peak", spans=spans)
-    return worth_having(evidence.predicted(rewrites, gain)) if gain is not None else None
+    gain = faster_kernels_gain(
+        evidence, cost_ns, remaining_fracs(worst, best, ratio), basis, f"{to} at its peak", spans=spans
+    )
+    return gain_if_significant(evidence.gain_of_named_rewrites(rewrites, gain)) if gain is not None else None
 
 
-def _unjudged_precision(evidence: Evidence, products: Arithmetic) -> Unjudged | None:
+def _unjudged_precision(evidence: Evidence, products: MatrixArithmetic) -> Unjudged | None:
     """Return Unjudged if much of the matrix time is in kernels of unknown precision."""
     cost_ns = products.cost_ns(products.matrix)
     share = evidence.step_share(cost_ns)
     if products.unknown_frac <= _MAX_UNKNOWN_FRAC or share < _MIN_PRECISION_FRAC:
         return None
     return Unjudged(
-        why=f"{percent(products.unknown_frac)} of the matrix kernels (by time) have names that do not show their "
+        reason=f"{percent(products.unknown_frac)} of the matrix kernels (by time) have names that do not show their "
         "precision",
         fix="check the dtype of the model's parameters and torch.is_autocast_enabled() inside its forward()",
     )
@@ -158,57 +162,57 @@ def no_tf32(evidence: Evidence) -> Finding | None:
 
     What to do: set one option. Tensor cores then round the factors to 10 bits of mantissa and accumulate in float32.
     """
-    products = arithmetic(evidence)
+    products = matrix_arithmetic(evidence)
     if products is None:
         return None
     ratio = precision_speedup(products.kernels.gpu, Precision.TF32, Precision.FLOAT32)
-    cost_ns = products.cost_ns(products.plain)
+    cost_ns = products.cost_ns(products.float32)
     share = evidence.step_share(cost_ns)
-    if ratio is None or ratio < WORTH_RATIO or share < _MIN_PRECISION_FRAC:
+    if ratio is None or ratio < MIN_SPEEDUP_RATIO or share < _MIN_PRECISION_FRAC:
         return None
     setting = tf32_setting(evidence.run)
     if setting == "on":
         return None  # then these products avoid tensor cores for another reason
-    gain = _precision_gain(evidence, cost_ns, ratio, "TF32", products.kernels.spans(products.plain), "tf32")
+    gain = _precision_gain(evidence, cost_ns, ratio, "TF32", products.kernels.spans(products.float32), "tf32")
     if gain is None:
         return None
     half = precision_speedup(products.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
-        parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to float32 matrix products without tensor cores; "
+        ledger_parts=("matmul",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 matrix products without tensor cores; "
         f"TF32 is up to {number(ratio, 2)} times as fast.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in such kernels; the largest is "
-            f"{largest_kernel(products.kernels, products.plain)}.",
+            f"{largest_kernel(products.kernels, products.float32)}.",
             *(("PyTorch's recorded setting for float32 matrix products disables TF32.",) if setting == "off" else ()),
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, peak_ratio=ratio),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, peak_ratio=ratio),
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
         advice="Accumulation stays in float32; only the factors are rounded, to 10 bits of mantissa."
         + (f" bfloat16 autocast is up to {number(half, 2)} times as fast as float32." if half else ""),
         gain=gain,
-        rewrites=evidence.typed("tf32"),
+        rewrites=evidence.applicable_rewrites("tf32"),
         confidence=CERTAIN if setting == "off" else LIKELY,
-        why_confidence="by kernel names; PyTorch's setting was not recorded" if setting is None else "",
-        shown_by=products.kernels.spans(products.plain),
+        confidence_reason="by kernel names; PyTorch's setting was not recorded" if setting is None else "",
+        spans=products.kernels.spans(products.float32),
     )
 
 
-def _half_type(kernels: Interior) -> str:
+def _half_type(kernels: InteriorKernels) -> str:
     """Return the half-precision type of this GPU's tensor cores, as the what-if `amp` takes it."""
     return "bf16" if has_bfloat16(kernels.gpu) else "fp16"
 
 
-def _autocast_code(evidence: Evidence, kernels: Interior) -> str:
-    return autocast(evidence, bfloat16=has_bfloat16(kernels.gpu))
+def _autocast_code(evidence: Evidence, kernels: InteriorKernels) -> str:
+    return autocast_code(evidence, bfloat16=has_bfloat16(kernels.gpu))
 
 
-def autocast(evidence: Evidence, *, bfloat16: bool) -> str:
+def autocast_code(evidence: Evidence, *, bfloat16: bool) -> str:
     """Return autocast code: bfloat16 if the GPU supports it, else float16 with a gradient scaler."""
     model, optimizer = evidence.names.model, evidence.names.optimizer
     dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
-    if bfloat16 or not evidence.trains:
+    if bfloat16 or not evidence.is_training:
         return fix
     return (
         f'{fix}\nscaler = torch.amp.GradScaler("cuda")  # keeps small gradients in the range of float16\n\n\n'

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.families import is_layout
-from gpulab.analysis.kernels.interior import Interior, short
-from gpulab.analysis.kernels.roofline import Work, sized
+from gpulab.analysis.kernels.families import is_layout_conversion
+from gpulab.analysis.kernels.interior import InteriorKernels, short_kernel_name
+from gpulab.analysis.kernels.roofline import OperatorWork, operator_work_of_run
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, alignment, maths
+from gpulab.analysis.kernels.tensor_cores import Cores, alignment, kernel_arithmetic
 from gpulab.hardware.architectures import parse_capability
 from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.speedup import by_ratio, faster_work, kernel_group, worth_having
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, kernel_group, remaining_fracs
 from gpulab.wording import count, number, percent
 
 _MIN_MISALIGNED_FRAC = 0.05  # of a step; padding a dimension of the model is easy
@@ -46,46 +46,46 @@ def misaligned_shapes(evidence: Evidence) -> Finding | None:
     worst, best, bound = _ALIGNMENT_RATIOS
     basis = f"matrix products that run {number(worst, 2)} to {number(best, 2)} times as fast"
     floor_means = f"making these products {number(bound, 2)} times as fast"
-    gain = faster_work(
-        evidence, cost_ns, by_ratio(*_ALIGNMENT_RATIOS), basis, floor_means, spans=kernels.spans(is_misaligned)
+    gain = faster_kernels_gain(
+        evidence, cost_ns, remaining_fracs(*_ALIGNMENT_RATIOS), basis, floor_means, spans=kernels.spans(is_misaligned)
     )
     if gain is None:
         return None
     odd_dimension = _odd_dimension(evidence, is_misaligned)
-    multiple = _REQUIRED_MULTIPLE.get(maths(largest).precision, 8)
+    multiple = _REQUIRED_MULTIPLE.get(kernel_arithmetic(largest).precision, 8)
     return Finding(
-        parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to matrix products with a dimension that is not a "
+        ledger_parts=("matmul",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to matrix products with a dimension that is not a "
         f"multiple of {multiple}"
         + (f" ({odd_dimension[1]})" if odd_dimension else "")
         + ": tensor cores read single elements.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in kernels that read 1 or 2 elements at a time; the largest is "
-            f"{short(largest)}.",
+            f"{short_kernel_name(largest)}.",
             *((f"{odd_dimension[0].op} multiplies {_product_sizes(odd_dimension[0])}.",) if odd_dimension else ()),
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, odd_size=odd_dimension[1] if odd_dimension else None),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, odd_size=odd_dimension[1] if odd_dimension else None),
         fix=_padding_code(multiple),
         advice=f"Round sizes of the model (vocabulary, classes, width) up to a multiple of {multiple} where they are "
         "defined. Pad sequences to such a length and mask the padding.",
         gain=gain,
         confidence=CERTAIN,
-        shown_by=kernels.spans(is_misaligned),
+        spans=kernels.spans(is_misaligned),
     )
 
 
 def _is_misaligned(name: str) -> bool:
     if not is_matrix(name):
         return False
-    reads, arithmetic = alignment(name), maths(name)
+    reads, arithmetic = alignment(name), kernel_arithmetic(name)
     return (
         reads is not None and arithmetic.cores is Cores.TENSOR and reads <= _POOR_ALIGNMENT.get(arithmetic.precision, 0)
     )
 
 
-def _odd_dimension(evidence: Evidence, is_misaligned: Mask) -> tuple[Work, int] | None:
+def _odd_dimension(evidence: Evidence, is_misaligned: Mask) -> tuple[OperatorWork, int] | None:
     """Return the longest product in these kernels with a misaligned dimension, and that dimension."""
-    for work in evidence.once(sized):
+    for work in evidence.cached(operator_work_of_run):
         matrix = work.product
         if matrix is None or not is_misaligned[work.kernels].any():
             continue
@@ -96,7 +96,7 @@ def _odd_dimension(evidence: Evidence, is_misaligned: Mask) -> tuple[Work, int] 
     return None
 
 
-def _product_sizes(work: Work) -> str:
+def _product_sizes(work: OperatorWork) -> str:
     matrix = work.product
     assert matrix is not None, "only matrix products have a misaligned size"
     times = f"{matrix.times} times " if matrix.times > 1 else ""
@@ -123,15 +123,15 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
     What to do: keep the model and the images in channels_last from the start. On GPUs without tensor cores, and in
     float32 on those, channels last may be slower: compare.
     """
-    group = kernel_group(evidence, is_layout, _MIN_LAYOUT_FRAC)
+    group = kernel_group(evidence, is_layout_conversion, _MIN_LAYOUT_FRAC)
     if group is None:
         return None
     kernels, is_conversion, cost_ns, share, largest = group
     # At worst the conversion of the batch itself remains; at best nothing.
     basis = "removing 40 to 100 % of the conversions"
     spans = kernels.spans(is_conversion)
-    gain = faster_work(evidence, cost_ns, (0.6, 0.0, 0.0), basis, "no conversions", spans=spans)
-    gain = worth_having(evidence.predicted("channels_last", gain)) if gain is not None else None
+    gain = faster_kernels_gain(evidence, cost_ns, (0.6, 0.0, 0.0), basis, "no conversions", spans=spans)
+    gain = gain_if_significant(evidence.gain_of_named_rewrites("channels_last", gain)) if gain is not None else None
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
@@ -139,27 +139,27 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
         return None  # MIOpen is slower with channels last on AMD's consumer GPUs
     conversions = round(kernels.per_step(is_conversion))
     return Finding(
-        parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
+        ledger_parts=("kernels",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
         "GPU computes convolutions in NHWC (channels last).",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} per step; the "
-            f"largest is {short(largest)}.",
+            f"largest is {short_kernel_name(largest)}.",
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=conversions),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=conversions),
         fix=_channels_last_code(evidence, amd),
         advice="Also convert the batch where it is created or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,
-        rewrites=evidence.typed("channels_last"),
+        rewrites=evidence.applicable_rewrites("channels_last"),
         confidence=LIKELY if amd or _is_old(kernels) else CERTAIN,
-        shown_by=kernels.spans(is_conversion),
+        spans=kernels.spans(is_conversion),
         caveats=("On this GPU, float32 convolutions may be slower with channels last: compare.",)
         if _is_old(kernels)
         else (),
     )
 
 
-def _is_old(kernels: Interior) -> bool:
+def _is_old(kernels: InteriorKernels) -> bool:
     capability = parse_capability(kernels.gpu.compute_capability) if kernels.gpu else None
     return capability is not None and capability[0] <= _CHANNELS_LAST_CAPABILITY
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.occupancy import Filling, filling
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.occupancy import GpuFill, gpu_fill
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.device_bound import WORKING
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.wording import percent
 
 _MIN_SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than the GPU has multiprocessors
@@ -30,21 +30,21 @@ def small_batch(evidence: Evidence) -> Finding | None:
 
     What to do: use a larger batch as long as samples per second still rise; or process several batches at once.
     """
-    kernels = evidence.once(interior)
-    occupancy = filling(kernels) if kernels is not None else None
-    if occupancy is None or occupancy.told_frac < _MIN_SMALL_FRAC or occupancy.small_frac < _MIN_SMALL_FRAC:
+    kernels = evidence.cached(interior_kernels)
+    occupancy = gpu_fill(kernels) if kernels is not None else None
+    if occupancy is None or occupancy.known_frac < _MIN_SMALL_FRAC or occupancy.small_frac < _MIN_SMALL_FRAC:
         return None
     if occupancy.filled_frac > _MAX_FILLED_FRAC:
         return None
-    if evidence.ledger.share(*WORKING) < _MIN_BUSY_FRAC:
+    if evidence.ledger.typical_frac(*BUSY_PARTS) < _MIN_BUSY_FRAC:
         return None
     used_frac = _used_frac(evidence)
     if used_frac is not None and used_frac > 1 - _MIN_FREE_FRAC:
         return None
     share = evidence.step_share(occupancy.small_ns)
     return Finding(
-        parts=("matmul", "kernels"),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to kernels that fill only "
+        ledger_parts=("matmul", "kernels"),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to kernels that fill only "
         f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
             f"{duration_in_step(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
@@ -53,7 +53,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
             *_repeated_kernels(occupancy),
             *_tail_effect(occupancy),
         ),
-        numbers=figures(
+        numbers=known_numbers(
             small_frac=occupancy.small_frac,
             filled_frac=occupancy.filled_frac,
             cost_ns=occupancy.small_ns,
@@ -63,22 +63,23 @@ def small_batch(evidence: Evidence) -> Finding | None:
         advice="Keep doubling the batch while samples per second rise; then scale the learning rate with it, or keep "
         "it and watch the loss. The gain of a larger batch cannot be predicted: try it.",
         confidence=SUSPECT if used_frac is None else LIKELY,
-        why_confidence="GPU memory use was not recorded" if used_frac is None else "",
-        shown_by=occupancy.spans,
+        confidence_reason="GPU memory use was not recorded" if used_frac is None else "",
+        spans=occupancy.spans,
     )
 
 
-def _repeated_kernels(occupancy: Filling) -> tuple[str, ...]:
+def _repeated_kernels(occupancy: GpuFill) -> tuple[str, ...]:
     """Return evidence of a Python loop over slices of a tensor: consecutive launches of one kernel."""
-    if occupancy.alike_frac < _REPEATED_FRAC:
+    if occupancy.repeated_frac < _REPEATED_FRAC:
         return ()
     return (
-        f"{occupancy.alike:,} of them per step are consecutive launches of the same kernel: if they process slices "
+        f"{occupancy.repeated_calls:,} of them per step are consecutive launches of the same kernel: if they process "
+        "slices "
         "of one tensor, a single call on the whole tensor runs them in parallel.",
     )
 
 
-def _tail_effect(occupancy: Filling) -> tuple[str, ...]:
+def _tail_effect(occupancy: GpuFill) -> tuple[str, ...]:
     if occupancy.tail_frac is None or occupancy.tail_frac < 0.25:
         return ()
     return (

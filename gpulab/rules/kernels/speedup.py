@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.host.host_bound import pace
-from gpulab.analysis.kernels.interior import Interior, interior, short
+from gpulab.analysis.host.host_bound import host_step_time
+from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels, short_kernel_name
 from gpulab.intervals import Spans
-from gpulab.replay.removal import without
-from gpulab.rules.engine.evidence import Evidence, warmed_ns
+from gpulab.replay.removal import removal
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import Gain
 from gpulab.wording import duration
 
@@ -22,35 +22,35 @@ _BEST_CALL_FRAC, _LEAST_CALL_FRAC = 0.75, 0.5
 class KernelGroup(NamedTuple):
     """Kernels of one kind in the interior steps, and their cost in a typical step."""
 
-    kernels: Interior
+    kernels: InteriorKernels
     mask: Mask
     cost_ns: int
-    share: float  # of the traced step
+    step_frac: float  # of the traced step
     largest: str  # full name of the kernel with the longest total time
 
 
 def kernel_group(evidence: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
-    """Return the kernels whose names satisfy `is_member`; None if they take less than `least_share` of the step."""
-    kernels = evidence.once(interior)
+    """Return the kernels that satisfy `is_member`; None if they take less than `least_share` of the step."""
+    kernels = evidence.cached(interior_kernels)
     if kernels is None:
         return None
-    mask = kernels.which(is_member)
-    longest = kernels.most(mask)
+    mask = kernels.mask_names(is_member)
+    longest = kernels.longest_name(mask)
     cost_ns = kernels.cost_ns(mask) if longest else 0
     share = evidence.step_share(cost_ns)
     return KernelGroup(kernels, mask, cost_ns, share, longest[0]) if longest and share >= least_share else None
 
 
-def largest_kernel(kernels: Interior, mask: Mask) -> str:
+def largest_kernel(kernels: InteriorKernels, mask: Mask) -> str:
     """Return the short name of the kernel with the longest total time among these; "-" if there is none."""
-    longest = kernels.most(mask)
-    return short(longest[0]) if longest else "-"
+    longest = kernels.longest_name(mask)
+    return short_kernel_name(longest[0]) if longest else "-"
 
 
-def faster_work(
+def faster_kernels_gain(
     evidence: Evidence,
     cost_ns: int,
-    left: tuple[float, float, float],
+    remaining: tuple[float, float, float],
     basis: str,
     floor_means: str,
     *,
@@ -59,17 +59,17 @@ def faster_work(
 ) -> Gain | None:
     """Return the gain if device work that costs `cost_ns` of a traced step shrinks to a fraction of itself.
 
-    `left`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own time
-    for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when the
-    device did this work; the step is then replayed with it shortened.
+    `remaining`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own
+    time for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when
+    the device did this work; the step is then replayed with it shortened.
     """
     step_ns = evidence.step_ns
     host_ns = (0, 0, 0) if calls else _host_ns(evidence)
-    remaining_ns = [round(step_ns - (1 - part) * evidence.plain_ns(cost_ns)) for part in left]
+    remaining_ns = [round(step_ns - (1 - part) * evidence.unprofiled_ns(cost_ns)) for part in remaining]
     worst, best, floor = (min(step_ns, max(1, *times)) for times in zip(host_ns, remaining_ns, strict=True))
     if not evidence.on_gpu:
-        floor = warmed_ns(floor, step_ns)
-        best = max(floor, warmed_ns(best, step_ns))
+        floor = with_warm_caches_ns(floor, step_ns)
+        best = max(floor, with_warm_caches_ns(best, step_ns))
     best = min(best, worst)
     gain = Gain(
         step_ns=step_ns,
@@ -79,33 +79,33 @@ def faster_work(
         basis=f"{basis}; the host alone needs {duration(host_ns[0])} per step"
         if host_ns[0] > remaining_ns[0]
         else basis,
-        floor_means=floor_means,
+        floor_assumes=floor_means,
     )
     if evidence.on_gpu and spans is not None and spans.total_ns:
-        realised = (1 - left[0], 1 - left[1], 1 - left[2])
-        gain = evidence.replayed(without("faster", spans, realised, device_only=True), gain)
-    return worth_having(gain)
+        realised = (1 - remaining[0], 1 - remaining[1], 1 - remaining[2])
+        gain = evidence.gain_of_rewrite(removal("faster", spans, realised, device_only=True), gain)
+    return gain_if_significant(gain)
 
 
-def worth_having(gain: Gain) -> Gain | None:
+def gain_if_significant(gain: Gain) -> Gain | None:
     """Return the gain, or None if even the best case gains almost nothing."""
     return gain if gain.step_ns - gain.best_ns >= _MIN_GAIN_FRAC * gain.step_ns else None
 
 
 def _host_ns(evidence: Evidence) -> tuple[int, int, int]:
     """Return the host's time for an un-profiled step: as measured, at best, and at least."""
-    host_pace = evidence.once(pace)
-    if evidence.steps.plain_ns is not None:
-        needed_ns = evidence.without_recording(host_pace.needed_ns)
+    host_pace = evidence.cached(host_step_time)
+    if evidence.steps.unprofiled_ns is not None:
+        needed_ns = evidence.without_profiler_overhead(host_pace.needed_ns)
         return needed_ns, needed_ns, needed_ns
-    calls_ns = host_pace.needed_ns - host_pace.steady_ns
+    calls_ns = host_pace.needed_ns - host_pace.uninflated_ns
     return (
         host_pace.needed_ns,
-        host_pace.steady_ns + round(_BEST_CALL_FRAC * calls_ns),
-        host_pace.steady_ns + round(_LEAST_CALL_FRAC * calls_ns),
+        host_pace.uninflated_ns + round(_BEST_CALL_FRAC * calls_ns),
+        host_pace.uninflated_ns + round(_LEAST_CALL_FRAC * calls_ns),
     )
 
 
-def by_ratio(worst: float, best: float, utmost: float) -> tuple[float, float, float]:
+def remaining_fracs(worst: float, best: float, utmost: float) -> tuple[float, float, float]:
     """Return the remaining fractions of work that becomes this many times as fast."""
     return 1 / worst, 1 / best, 1 / utmost

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.machine.clocks import Clocks, clocks, loaded, median, sensed_device
-from gpulab.analysis.machine.gpu_sharing import Sharing, sharing
+from gpulab.analysis.machine.clocks import (
+    Clocks,
+    clocks_under_load,
+    gpu_samples_under_load,
+    known_median,
+    sensed_device,
+)
+from gpulab.analysis.machine.gpu_sharing import GpuSharing, gpu_sharing
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.needs import Need
 from gpulab.wording import number, percent, quantity, size
 
@@ -26,13 +32,13 @@ GPU_LOAD = Need(
     lambda evidence: bool((evidence.run.gpu_rows["util_frac"] >= 0).any()),
     "the GPU does not report its utilisation",
     "profile on a whole GPU: a MIG instance has no such sensor",
-    real=True,
+    real_machine_only=True,
 )
-OTHERS = Need(
-    lambda evidence: sharing(evidence.run, evidence.steps) is not None,
+PROCESS_LIST = Need(
+    lambda evidence: gpu_sharing(evidence.run, evidence.steps) is not None,
     "the driver does not list the processes on the GPU",
     "profile outside a container, or in one started with --pid=host",
-    real=True,
+    real_machine_only=True,
 )
 
 
@@ -48,13 +54,13 @@ def clock_throttling(evidence: Evidence) -> Finding | None:
     What to do: for heat, improve cooling and airflow; if the power limit was lowered, restore the default; otherwise
     nothing.
     """
-    now = clocks(evidence.run, evidence.steps)
+    now = clocks_under_load(evidence.run, evidence.steps)
     cause = None if now is None else _cause(now)
     if now is None or cause is None:
         return None
     lost_frac = None if now.lost_frac is None else now.lost_frac * _gpu_compute_share(evidence)
     is_costly = cause != "limit" and (lost_frac is None or lost_frac >= _MIN_LOSS_FRAC)
-    counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= _MIN_THROTTLED_FRAC
+    counted = max(now.heat_throttled_frac or 0.0, now.power_throttled_frac or 0.0) >= _MIN_THROTTLED_FRAC
     return Finding(
         claim=_clock_claim(now, cause),
         evidence=_clock_evidence(now),
@@ -65,9 +71,9 @@ def clock_throttling(evidence: Evidence) -> Finding | None:
         if is_costly
         else None,
         confidence=CERTAIN if counted else LIKELY,
-        why_confidence="" if counted else f"by {now.samples} samples; the driver has no counters of throttled time",
+        confidence_reason="" if counted else f"by {now.samples} samples; the driver has no counters of throttled time",
         from_steps=False,
-        aside=not is_costly,
+        informs_only=not is_costly,
     )
 
 
@@ -84,11 +90,11 @@ _ADVICE = {
 
 def _cause(now: Clocks) -> str | None:
     """Return what reduces the clocks: heat, the supply, a lowered limit, the default limit; None if nothing does."""
-    if _is_throttled(now.held_by_heat, now.heat_frac):
+    if _is_throttled(now.heat_throttled_frac, now.heat_frac):
         return "heat"
     if (now.brake_frac or 0.0) >= _MIN_REASON_FRAC:
         return "supply"
-    if not _is_throttled(now.held_by_power, now.power_frac):
+    if not _is_throttled(now.power_throttled_frac, now.power_frac):
         return None
     limit, usual = now.gpu.power_limit_w, now.gpu.power_default_w
     return "lowered" if limit and usual and limit < _LOWERED_FRAC * usual else "limit"
@@ -104,7 +110,7 @@ def _is_throttled(counted_frac: float | None, sampled_frac: float | None) -> boo
 def _clock_claim(now: Clocks, cause: str) -> str:
     limit, usual = now.gpu.power_limit_w or 0.0, now.gpu.power_default_w or 0.0
     clock = quantity(now.clock_mhz, "MHz") if now.clock_mhz else "a lower clock"
-    normal_clock = f" instead of {number(now.free_mhz)}" if now.free_mhz and now.clock_mhz else ""
+    normal_clock = f" instead of {number(now.unthrottled_mhz)}" if now.unthrottled_mhz and now.clock_mhz else ""
     reason = {
         "heat": "it is too hot" + (f" ({quantity(now.temperature_c, 'degrees C')})" if now.temperature_c else ""),
         "supply": "its power supply signals a power brake",
@@ -116,7 +122,7 @@ def _clock_claim(now: Clocks, cause: str) -> str:
 
 def _clock_evidence(now: Clocks) -> tuple[str, ...]:
     sentences = []
-    for throttled_frac, cause in ((now.held_by_heat, "heat"), (now.held_by_power, "power")):
+    for throttled_frac, cause in ((now.heat_throttled_frac, "heat"), (now.power_throttled_frac, "power")):
         if throttled_frac is not None and throttled_frac >= _MIN_THROTTLED_FRAC:
             sentences.append(
                 f"The driver counted {percent(throttled_frac)} of the loop's time as throttled by {cause}."
@@ -135,11 +141,11 @@ def _clock_evidence(now: Clocks) -> tuple[str, ...]:
 
 
 def _clock_numbers(now: Clocks) -> dict[str, float]:
-    return figures(
-        held_by_heat_frac=now.held_by_heat,
-        held_by_power_frac=now.held_by_power,
+    return known_numbers(
+        held_by_heat_frac=now.heat_throttled_frac,
+        held_by_power_frac=now.power_throttled_frac,
         clock_mhz=now.clock_mhz,
-        free_clock_mhz=now.free_mhz,
+        free_clock_mhz=now.unthrottled_mhz,
         temperature_c=now.temperature_c,
     )
 
@@ -164,7 +170,7 @@ def shared_gpu(evidence: Evidence) -> Finding | None:
 
     What to do: use another GPU; shut down old kernels; use a separate MIG instance.
     """
-    sharing_now = sharing(evidence.run, evidence.steps)
+    sharing_now = gpu_sharing(evidence.run, evidence.steps)
     if sharing_now is None:
         return None
     util_frac, held_bytes = sharing_now.util_frac or 0.0, sharing_now.memory_bytes or 0.0
@@ -175,7 +181,7 @@ def shared_gpu(evidence: Evidence) -> Finding | None:
     return Finding(
         claim=_sharing_claim(sharing_now, is_busy),
         evidence=_sharing_evidence(sharing_now),
-        numbers=figures(others_util_frac=util_frac, others_memory_bytes=held_bytes),
+        numbers=known_numbers(others_util_frac=util_frac, others_memory_bytes=held_bytes),
         fix=_other_gpu_code(evidence, sharing_now),
         advice="List the processes with nvidia-smi. Open notebooks keep their GPU memory until their kernel is shut "
         "down (jupyter server list; Running Terminals and Kernels).",
@@ -185,24 +191,24 @@ def shared_gpu(evidence: Evidence) -> Finding | None:
         if is_busy
         else None,
         confidence=CERTAIN if sharing_now.listed else SUSPECT,
-        why_confidence=""
+        confidence_reason=""
         if sharing_now.listed
         else "by the memory and utilisation that this process does not account for",
         from_steps=False,
         caveats=("With other processes on the GPU, times vary between runs: compare again when it is free.",)
         if is_busy
         else (),
-        aside=not is_busy,
+        informs_only=not is_busy,
     )
 
 
-def _sharing_claim(sharing_now: Sharing, busy: bool) -> str:
+def _sharing_claim(sharing_now: GpuSharing, busy: bool) -> str:
     if busy:
         return f"Other processes use the GPU {percent(sharing_now.util_frac)} of the time."
     return f"Other processes hold {size(sharing_now.memory_bytes)} of the GPU's memory."
 
 
-def _sharing_evidence(sharing_now: Sharing) -> tuple[str, ...]:
+def _sharing_evidence(sharing_now: GpuSharing) -> tuple[str, ...]:
     if not sharing_now.listed:
         held_bytes, util_frac = sharing_now.memory_bytes, sharing_now.util_frac
         return tuple(
@@ -225,7 +231,7 @@ def _sharing_evidence(sharing_now: Sharing) -> tuple[str, ...]:
     return (f"According to the driver, other processes {usage}.",)
 
 
-def _other_gpu_code(evidence: Evidence, sharing_now: Sharing) -> str:
+def _other_gpu_code(evidence: Evidence, sharing_now: GpuSharing) -> str:
     other = next((gpu for gpu in evidence.run.machine.gpus if gpu.index != sharing_now.gpu.index), None)
     if other is None:
         return ""
@@ -250,8 +256,8 @@ def memory_traffic(evidence: Evidence) -> Finding | None:
     What to do: if memory is the limit, fuse operators and use smaller dtypes; if not, use tensor cores and larger
     batches.
     """
-    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
-    util, memory = median(rows["util_frac"]), median(rows["memory_util_frac"])
+    rows = gpu_samples_under_load(evidence.run, evidence.steps, sensed_device(evidence.run))
+    util, memory = known_median(rows["util_frac"]), known_median(rows["memory_util_frac"])
     if (
         util is None
         or memory is None
@@ -269,22 +275,22 @@ def memory_traffic(evidence: Evidence) -> Finding | None:
             "load).",
             *((agreement,) if agreement else ()),
         ),
-        numbers=figures(memory_util_frac=memory, util_frac=util),
+        numbers=known_numbers(memory_util_frac=memory, util_frac=util),
         advice="Move fewer bytes: torch.compile fuses operators, and bfloat16 halves the traffic."
         if is_high
         else "Use faster arithmetic: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",
         confidence=LIKELY if agreement else SUSPECT,
-        why_confidence="" if agreement else "by sensors only",
+        confidence_reason="" if agreement else "by sensors only",
         from_steps=False,
-        aside=True,
+        informs_only=True,
     )
 
 
 def _kernel_agreement(evidence: Evidence, is_high: bool) -> str | None:
     """Return a sentence if the recorded kernels support the sensors, else None."""
-    if evidence.accounts is None or not evidence.on_gpu:
+    if evidence.optional_ledger is None or not evidence.on_gpu:
         return None
-    matrix, other = evidence.ledger.share("matmul"), evidence.ledger.share("kernels")
+    matrix, other = evidence.ledger.typical_frac("matmul"), evidence.ledger.typical_frac("kernels")
     share = (other if is_high else matrix) / max(1e-9, matrix + other)
     if share < _MIN_AGREEMENT_FRAC:
         return None
@@ -294,14 +300,14 @@ def _kernel_agreement(evidence: Evidence, is_high: bool) -> str | None:
 
 def _gpu_compute_share(evidence: Evidence) -> float:
     """Return the share of a step that scales with the GPU's clock and that other processes' kernels lengthen."""
-    if evidence.accounts is not None and evidence.on_gpu:
-        return evidence.ledger.share("matmul", "kernels")
-    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
-    return median(rows["util_frac"]) or 0.0
+    if evidence.optional_ledger is not None and evidence.on_gpu:
+        return evidence.ledger.typical_frac("matmul", "kernels")
+    rows = gpu_samples_under_load(evidence.run, evidence.steps, sensed_device(evidence.run))
+    return known_median(rows["util_frac"]) or 0.0
 
 
 def _gain(evidence: Evidence, lost_frac: float | None, basis: str, floor_means: str) -> Gain | None:
     step_ns = evidence.steps.step_ns
     if step_ns is None or not lost_frac:
         return None
-    return evidence.bounded(round(lost_frac * step_ns), basis, floor_means, (0.3, 1.0))
+    return evidence.gain_of_removing(round(lost_frac * step_ns), basis, floor_means, (0.3, 1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, figures
+from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.wording import duration, percent, size
 
 _MIN_RUN_NS = 120_000_000_000  # two minutes: set-up, downloads and imports take less
@@ -29,7 +29,7 @@ def gpu_held_idle(evidence: Evidence) -> Finding | None:
     if evidence.run.span_ns < _MIN_RUN_NS:
         return None
     for device in np.unique(samples["device"]).tolist():
-        device_samples = samples.where(samples["device"] == device)
+        device_samples = samples.select(samples["device"] == device)
         used_bytes, util = device_samples["memory_used_bytes"], device_samples["util_frac"]
         others_bytes = np.nan_to_num(device_samples["others_memory_bytes"])
         is_known = ~np.isnan(used_bytes) & ~np.isnan(util)
@@ -49,7 +49,7 @@ def _finding(evidence: Evidence, device: int, idle_frac: float, held_bytes: floa
         evidence=(
             f"{size(held_bytes)} of its memory was in use, and no kernel ran in {percent(idle_frac)} of the samples.",
         ),
-        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=evidence.run.span_ns),
+        numbers=known_numbers(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=evidence.run.span_ns),
         fix="import gc\n"
         "import torch\n\n"
         f'{model} = {model}.to("cpu")  # move it back with .to("cuda")\n'
@@ -59,5 +59,5 @@ def _finding(evidence: Evidence, device: int, idle_frac: float, held_bytes: floa
         "as a script, which releases the GPU when it ends.",
         confidence=CERTAIN,
         from_steps=False,
-        aside=True,
+        informs_only=True,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
 from gpulab.wording import percent
 
 _MIN_CPU_FRAC = 0.20  # small heads and metrics run on the CPU on purpose; a fifth of a step is a mistake
@@ -22,11 +22,11 @@ def model_on_cpu(evidence: Evidence) -> Finding | None:
 
     What to do: move the model to the GPU before creating the optimizer, and each batch in the loop.
     """
-    if not evidence.run.machine.gpus or evidence.missing_work or evidence.steps.found_by == "whole run":
+    if not evidence.run.machine.gpus or evidence.missing_work or evidence.steps.detected_by == "whole run":
         return None
     if evidence.on_gpu and evidence.ledger.idle_frac < _MIN_CPU_FRAC:
         return None
-    math = evidence.once(cpu_math)
+    math = evidence.cached(cpu_math)
     devices = {model.device for model in evidence.run.models if model.device}
     if evidence.on_gpu:
         return _layers_finding(evidence, math)
@@ -62,7 +62,7 @@ def _whole_model_finding(evidence: Evidence, math: CpuMath | None, share: float,
         else "Install a PyTorch build for CUDA (pytorch.org/get-started) and restart the kernel; "
         "torch.cuda.is_available() must return True.",
         confidence=CERTAIN if placed else LIKELY,
-        shown_by=math.spans if math else evidence.ledger.spans["compute"],
+        spans=math.spans if math else evidence.ledger.spans["compute"],
         urgent=True,
     )
 
@@ -80,23 +80,23 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
         else ()
     )
     return Finding(
-        claim=f"GPU idle {percent(share)} {of_each_step(evidence)} while layers of the model run on the CPU.",
+        claim=f"GPU idle {percent(share)} {step_or_recording(evidence)} while layers of the model run on the CPU.",
         evidence=(
             f"Matrix products or convolutions on the CPU ({math.count} per step): "
             f"{duration_in_step(evidence, math.exposed_ns)} with the GPU idle.",
             *placement,
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),
         fix=_move_to_gpu_code(evidence),
-        gain=evidence.bounded(
-            evidence.plain_ns(math.exposed_ns),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(math.exposed_ns),
             "running these layers on the GPU in at most a fifth of the time",
             "these layers at no cost",
             (0.8, 1.0),
             math.spans,
         ),
         confidence=LIKELY,
-        shown_by=math.spans,
+        spans=math.spans,
         urgent=True,
     )
 

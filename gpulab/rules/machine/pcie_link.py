@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpulab.analysis.copies.host_to_device import Transfers, transfers
-from gpulab.analysis.machine.link import Link, link, practical_bytes_per_s
+from gpulab.analysis.machine.link import PcieLink, best_link_bytes_per_s, pcie_link
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, figures
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import duration_in_step
 from gpulab.wording import metric, percent
@@ -15,10 +15,10 @@ _SLOW_FRAC = 0.7  # of the usual rate of large pinned copies on such a link; mac
 _MIN_LINK_FRAC = 0.03  # of a step, in exposed copies
 
 LINK = Need(
-    lambda evidence: practical_bytes_per_s(evidence.run) is not None,
+    lambda evidence: best_link_bytes_per_s(evidence.run) is not None,
     "the PCIe generation and lane count were not read",
     "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace does not hold them",
-    real=True,
+    real_machine_only=True,
 )
 
 _FEWER_BYTES = """\
@@ -41,8 +41,8 @@ def slow_pcie_link(evidence: Evidence) -> Finding | None:
 
     What to do: reseat the card, use another slot, check the BIOS; until then, copy fewer bytes.
     """
-    copies, link_now = evidence.once(transfers), evidence.once(link)
-    best = practical_bytes_per_s(evidence.run)
+    copies, link_now = evidence.cached(transfers), evidence.cached(pcie_link)
+    best = best_link_bytes_per_s(evidence.run)
     if copies is None or best is None:
         return None
     rate = copies.pinned.large_rate_bytes_per_s if copies.pinned else None
@@ -54,15 +54,15 @@ def slow_pcie_link(evidence: Evidence) -> Finding | None:
     share = evidence.step_share(exposed_ns)
     is_costly = is_slow and share >= _MIN_LINK_FRAC
     return Finding(
-        parts=("copies",) if is_costly else (),
+        ledger_parts=("copies",) if is_costly else (),
         claim=_claim(link_now, rate, best),
         evidence=_evidence(evidence, link_now, rate, best, exposed_ns),
-        numbers=figures(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
+        numbers=known_numbers(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
         fix=_FEWER_BYTES,
         advice="Ask the administrator to reseat the card, to use the slot next to the CPU, and to check the slot's "
         "width and PCIe generation in the BIOS.",
-        gain=evidence.bounded(
-            evidence.plain_ns(round(exposed_ns * lost_frac)),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(round(exposed_ns * lost_frac)),
             "copies at the usual speed of such a link, with 50 to 100 % of the saving",
             "a link at full speed",
             (0.5, 1.0),
@@ -71,21 +71,21 @@ def slow_pcie_link(evidence: Evidence) -> Finding | None:
         if is_costly
         else None,
         confidence=LIKELY if is_slow and is_reduced else SUSPECT,
-        why_confidence="" if is_slow and is_reduced else _uncertainty(is_slow),
+        confidence_reason="" if is_slow and is_reduced else _uncertainty(is_slow),
         from_steps=False,
-        shown_by=copies.pinned.spans if copies.pinned else evidence.ledger.spans["copies"],
-        aside=not is_costly,
+        spans=copies.pinned.spans if copies.pinned else evidence.ledger.spans["copies"],
+        informs_only=not is_costly,
     )
 
 
-def _copy_loss(copies: Transfers, rate: float | None, now: Link | None, best: float) -> tuple[int, float]:
+def _copy_loss(copies: Transfers, rate: float | None, now: PcieLink | None, best: float) -> tuple[int, float]:
     """Return the time of exposed copies, and the fraction of it that a full link would save."""
     both_kinds = [kind for kind in (copies.pinned, copies.pageable) if kind]
     rate_now = rate or (pinned_copy_bytes_per_s(now.generation, now.width) if now else None) or best
     return sum(kind.copying_ns for kind in both_kinds), max(0.0, 1 - rate_now / best)
 
 
-def _claim(now: Link | None, rate: float | None, best: float) -> str:
+def _claim(now: PcieLink | None, rate: float | None, best: float) -> str:
     if now is not None and now.reduced:
         possible = now.gpu.link_generation_max or now.generation, now.gpu.link_width_max or now.width
         return (
@@ -96,7 +96,7 @@ def _claim(now: Link | None, rate: float | None, best: float) -> str:
 
 
 def _evidence(
-    evidence: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int
+    evidence: Evidence, now: PcieLink | None, rate: float | None, best: float, exposed_ns: int
 ) -> tuple[str, ...]:
     sentences = [f"{duration_in_step(evidence, exposed_ns)} in exposed copies."]
     if rate is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.memory.allocator import Requests, Room, requests, rooms
-from gpulab.analysis.memory.growth import LEAST_STEPS, Growth, growths
-from gpulab.analysis.memory.holders import Growing, growing
+from gpulab.analysis.memory.allocator import AllocatorUse, DriverAllocations, driver_allocations, gpu_memory
+from gpulab.analysis.memory.growth import MIN_GROWTH_STEPS, Growth, memory_growths
+from gpulab.analysis.memory.holders import GrowingList, growing_lists
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.memory.oom_remedies import EXPANDABLE
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.memory.oom_remedies import ALLOCATOR_SETTING
 from gpulab.wording import count, duration, percent, size
 
 _MIN_ALLOC_FRAC = 0.03  # of a step; the fix is to remove a call, or one setting
@@ -23,7 +23,7 @@ _LONGER_STEP_FRAC = 0.3  # if steps get this much longer over the run, the input
 _URGENT_RUNS = 20  # urgent if memory runs out within this many runs of the recorded length
 _MAX_USED_FRAC = 0.5  # more than half is free
 _UNKNOWN_CAPACITY = Unjudged(
-    why="the memory size of the GPU is unknown",
+    reason="the memory size of the GPU is unknown",
     fix="profile with %%gpuprofile on a machine with an NVIDIA GPU and NVML",
 )
 
@@ -40,65 +40,65 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     What to do: remove `torch.cuda.empty_cache()` from the loop. If PyTorch emptied the cache because the GPU was full,
     use expandable segments, batches of one shape, or a smaller batch.
     """
-    calls = evidence.once(requests)
-    share = evidence.ledger.share("alloc")
-    if calls is None or not calls.asked or (share < _MIN_ALLOC_FRAC and not calls.retries):
+    calls = evidence.cached(driver_allocations)
+    share = evidence.ledger.typical_frac("alloc")
+    if calls is None or not calls.mallocs or (share < _MIN_ALLOC_FRAC and not calls.retries):
         return None
-    if not calls.freed and not calls.retries:
+    if not calls.frees and not calls.retries:
         return None  # memory that is never freed grows, which is another cause
     if (unjudged := _unjudged_calls(evidence, calls)) is not None:
         return unjudged
     exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
-        parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {of_each_step(evidence)}: cudaMalloc/cudaFree in every "
+        ledger_parts=("alloc",),
+        claim=f"GPU idle {percent(share)} {step_or_recording(evidence)}: cudaMalloc/cudaFree in every "
         f"step{_reason_clause(calls)}.",
         evidence=_call_evidence(evidence, calls, exposed_ns),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share,
             exposed_ns=exposed_ns,
-            asked_per_step=calls.asked,
-            freed_per_step=calls.freed,
+            asked_per_step=calls.mallocs,
+            freed_per_step=calls.frees,
             retries=calls.retries,
         ),
         fix=_expandable() if calls.retries else "",
         advice=" ".join(_cache_advice(calls)),
-        gain=evidence.predicted(
+        gain=evidence.gain_of_named_rewrites(
             "no_alloc",
-            evidence.bounded(
-                evidence.plain_ns(exposed_ns),
+            evidence.gain_of_removing(
+                evidence.unprofiled_ns(exposed_ns),
                 "removing 70 to 100 % of the idle time inside these calls",
                 "allocation at no cost",
                 spans=evidence.ledger.spans["alloc"],
             ),
         ),
-        rewrites=evidence.typed("no_alloc"),
+        rewrites=evidence.applicable_rewrites("no_alloc"),
         confidence=CERTAIN if calls.by_pytorch else LIKELY,
-        shown_by=evidence.ledger.spans["alloc"],
+        spans=evidence.ledger.spans["alloc"],
     )
 
 
-def _unjudged_calls(evidence: Evidence, calls: Requests) -> Unjudged | None:
+def _unjudged_calls(evidence: Evidence, calls: DriverAllocations) -> Unjudged | None:
     """Return why these calls may not be PyTorch's, or not in every step; None if they are."""
-    if evidence.steps.found_by == "whole run" or evidence.steps.few:
+    if evidence.steps.detected_by == "whole run" or evidence.steps.too_few:
         why = "there are cudaMalloc calls, but too few steps to know whether they only fill the cache"
         fix = "record more steps"
     elif calls.by_pytorch is False:
-        frequency = count(calls.asked, "time")
+        frequency = count(calls.mallocs, "time")
         why = f"cudaMalloc is called {frequency} per step by a library, not by PyTorch's allocator"
         fix = "record with --level deep and look for the call on the timeline"
     else:
         return None
-    return Unjudged(why=why, fix=fix)
+    return Unjudged(reason=why, fix=fix)
 
 
-def _reason_clause(calls: Requests) -> str:
+def _reason_clause(calls: DriverAllocations) -> str:
     if calls.retries is None:
         return ""
     return ", because the GPU is full" if calls.retries else ", although the GPU is not full"
 
 
-def _cache_advice(calls: Requests) -> tuple[str, ...]:
+def _cache_advice(calls: DriverAllocations) -> tuple[str, ...]:
     """Return the advice for a full GPU, for one that is not full, or both if that is unknown."""
     keep_cache = (
         "Remove torch.cuda.empty_cache() from the loop: PyTorch would reuse the memory that it returns, and now each "
@@ -112,9 +112,9 @@ def _cache_advice(calls: Requests) -> tuple[str, ...]:
     return (free_memory,) if calls.retries else (keep_cache,)
 
 
-def _call_evidence(evidence: Evidence, calls: Requests, exposed_ns: int) -> tuple[str, ...]:
+def _call_evidence(evidence: Evidence, calls: DriverAllocations, exposed_ns: int) -> tuple[str, ...]:
     sentences = [
-        f"cudaMalloc ({calls.asked} per step) and cudaFree ({calls.freed}) block the host for "
+        f"cudaMalloc ({calls.mallocs} per step) and cudaFree ({calls.frees}) block the host for "
         f"{duration(calls.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
     if calls.retries:
@@ -134,41 +134,42 @@ def fragmentation(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: use expandable segments, which let blocks grow in place, and batches of one shape.
     """
-    for memory in rooms(evidence.run, evidence.steps):
+    for memory in gpu_memory(evidence.run, evidence.steps):
         if memory.used_frac is None:
             return _UNKNOWN_CAPACITY
-        fragmented_frac = memory.stranded_bytes / max(1, memory.reserved_bytes)
-        is_split = (memory.split_frac or 0.0) >= _MIN_FRAGMENTED_FRAC
+        fragmented_frac = memory.never_allocated_bytes / max(1, memory.reserved_bytes)
+        is_split = (memory.fragmented_frac or 0.0) >= _MIN_FRAGMENTED_FRAC
         if fragmented_frac >= _MIN_FRAGMENTED_FRAC and is_split and memory.used_frac >= _NEARLY_FULL_FRAC:
             return _fragmentation_finding(memory)
     return None
 
 
-def _fragmentation_finding(memory: Room) -> Finding:
-    retried = bool(memory.retries or memory.refused)
-    share = percent(memory.stranded_bytes / memory.reserved_bytes)
+def _fragmentation_finding(memory: AllocatorUse) -> Finding:
+    retried = bool(memory.retries or memory.out_of_memory_errors)
+    share = percent(memory.never_allocated_bytes / memory.reserved_bytes)
     sentences = [
         f"PyTorch reserves up to {size(memory.reserved_bytes)} on GPU {memory.device} and allocates at most "
         f"{size(memory.allocated_bytes)} of it; the GPU is {percent(memory.used_frac)} full.",
-        f"Free fragments inside blocks in use: {percent(memory.split_frac)} of reserved memory in a typical step.",
+        f"Free fragments inside blocks in use: {percent(memory.fragmented_frac)} of reserved memory in a typical step.",
     ]
     if memory.retries:
         sentences.append(f"PyTorch emptied its cache {count(memory.retries, 'time')} because an allocation failed.")
     return Finding(
-        claim=f"GPU memory is fragmented: {size(memory.stranded_bytes)} ({share} of reserved memory) is unusable, "
+        claim=f"GPU memory is fragmented: {size(memory.never_allocated_bytes)} ({share} of reserved memory) is "
+        "unusable, "
         "and the GPU is nearly full.",
         evidence=tuple(sentences),
-        numbers=figures(
-            stranded_bytes=memory.stranded_bytes,
+        numbers=known_numbers(
+            stranded_bytes=memory.never_allocated_bytes,
             reserved_bytes=memory.reserved_bytes,
-            split_frac=memory.split_frac or 0.0,
+            split_frac=memory.fragmented_frac or 0.0,
             used_frac=memory.used_frac or 0.0,
         ),
         fix=_expandable(),
         advice="Batches of one shape (pad or bucket them) cause less fragmentation. To see every block, call "
         "torch.cuda.memory._record_memory_history() before the loop and torch.cuda.memory._dump_snapshot() after it.",
         confidence=LIKELY if retried else SUSPECT,
-        why_confidence="" if retried else "no allocation has failed because of it yet",
+        confidence_reason="" if retried else "no allocation has failed because of it yet",
         from_steps=False,
         caveats=("The fix frees memory for a larger batch; it does not save time.",),
     )
@@ -177,7 +178,7 @@ def _fragmentation_finding(memory: Room) -> Finding:
 def _expandable() -> str:
     return (
         "import os   # before importing torch, so in the first cell after a kernel restart\n"
-        f'os.environ["{EXPANDABLE}"] = "expandable_segments:True"'
+        f'os.environ["{ALLOCATOR_SETTING}"] = "expandable_segments:True"'
     )
 
 
@@ -194,14 +195,14 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: keep numbers instead of losses: `loss.item()`. Run code that needs no gradients under `torch.no_grad()`.
     """
-    trends, lists = growths(evidence.run, evidence.steps), growing(evidence.run)
+    trends, lists = memory_growths(evidence.run, evidence.steps), growing_lists(evidence.run)
     growth = max(trends, key=lambda trend: trend.last_bytes - trend.first_bytes, default=None)
     if growth is None or not _grows(growth):
         if lists and (lists[0].bytes or 0) >= _MIN_GROWTH_BYTES:
             return _list_finding(lists[0])
         return None if growth else _TOO_FEW_STEPS
     if not lists and (reason := _inputs_grow(growth)) is not None:
-        return Unjudged(why=reason, fix=_SAME_INPUT_SIZE)
+        return Unjudged(reason=reason, fix=_SAME_INPUT_SIZE)
     steps_left = growth.steps_left
     urgent = steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps)
     # The heap of a process grows for a while, and no list was found that grows.
@@ -213,7 +214,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
         f"of {memory}{outlook}"
         f"{f': {lists[0].name} keeps autograd graphs' if lists else ''}.",
         evidence=(*_trend_evidence(growth), *map(_list_growth, lists[:3])),
-        numbers=figures(
+        numbers=known_numbers(
             per_step_bytes=growth.per_step.slope,
             low_bytes=growth.per_step.low,
             high_bytes=growth.per_step.high,
@@ -222,25 +223,25 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
         fix=_append_number_code(lists[0].name) if lists else _LIST_TENSORS_CODE,
         advice=_LEAK_ADVICE,
         confidence=CERTAIN if lists else SUSPECT if is_uncertain else LIKELY,
-        why_confidence="the heap of a process grows for a while, and no list was found that grows"
+        confidence_reason="the heap of a process grows for a while, and no list was found that grows"
         if is_uncertain
         else "",
         from_steps=False,
         urgent=urgent,
-        aside=is_uncertain and not urgent,
+        informs_only=is_uncertain and not urgent,
     )
 
 
-def _list_finding(growing_list: Growing) -> Finding:
+def _list_finding(growing_list: GrowingList) -> Finding:
     """Return the finding for a list that grows within memory that the process has already reserved."""
     return Finding(
         claim=f"Memory leak: {growing_list.name} keeps an autograd graph per entry: "
-        f"{size(growing_list.each_bytes)} each, {size(growing_list.bytes)} so far.",
+        f"{size(growing_list.bytes_per_entry)} each, {size(growing_list.bytes)} so far.",
         evidence=(
             _list_growth(growing_list),
             "The process has not grown yet: it reuses memory that was freed before, perhaps by an earlier run.",
         ),
-        numbers=figures(kept_bytes=growing_list.bytes or 0, entries=growing_list.entries),
+        numbers=known_numbers(kept_bytes=growing_list.bytes or 0, entries=growing_list.entries),
         fix=_append_number_code(growing_list.name),
         advice=_LEAK_ADVICE,
         confidence=CERTAIN,
@@ -248,13 +249,13 @@ def _list_finding(growing_list: Growing) -> Finding:
     )
 
 
-def _list_growth(growing_list: Growing) -> str:
+def _list_growth(growing_list: GrowingList) -> str:
     size_text = "" if growing_list.bytes is None else f", which keep {size(growing_list.bytes)}"
     return f"{growing_list.name} grew by {growing_list.entries:,} entries with autograd graphs{size_text}."
 
 
 _TOO_FEW_STEPS = Unjudged(
-    why=f"at least {LEAST_STEPS} steps after the traced ones are needed, with a memory reading in most of them",
+    reason=f"at least {MIN_GROWTH_STEPS} steps after the traced ones are needed, with a memory reading in most of them",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
 _LEAK_ADVICE = (
@@ -271,7 +272,7 @@ _LIST_TENSORS_CODE = (
 
 def _grows(growth: Growth) -> bool:
     """Whether memory grows steadily, to the end, and by an amount that matters."""
-    slope, second_half = growth.per_step, growth.late
+    slope, second_half = growth.per_step, growth.second_half
     growth_bytes = slope.slope * growth.steps
     if not slope.rises or growth_bytes < max(_MIN_GROWTH_BYTES, _MIN_GROWTH_FRAC * growth.first_bytes):
         return False
@@ -302,10 +303,10 @@ def _trend_evidence(growth: Growth) -> tuple[str, ...]:
         f"From {size(growth.first_bytes)} to {size(growth.last_bytes)} over {growth.steps} steps; "
         f"{size(slope.low)} to {size(slope.high)} per step (95 % interval of {slope.points} readings).",
     ]
-    if growth.late is not None:
-        sentences.append(f"In the second half it still grows, by {size(growth.late.slope)} per step.")
-    if growth.room_bytes is not None:
-        sentences.append(f"{size(growth.room_bytes)} is still free.")
+    if growth.second_half is not None:
+        sentences.append(f"In the second half it still grows, by {size(growth.second_half.slope)} per step.")
+    if growth.free_bytes is not None:
+        sentences.append(f"{size(growth.free_bytes)} is still free.")
     return tuple(sentences)
 
 
@@ -328,7 +329,7 @@ def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: double the batch as long as samples per second rise, and scale the learning rate with it.
     """
-    for memory in rooms(evidence.run, evidence.steps):
+    for memory in gpu_memory(evidence.run, evidence.steps):
         if memory.used_frac is None:
             return _UNKNOWN_CAPACITY
         if memory.used_frac < _MAX_USED_FRAC:
@@ -336,18 +337,18 @@ def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:
     return None
 
 
-def _unused_finding(evidence: Evidence, memory: Room) -> Finding:
+def _unused_finding(evidence: Evidence, memory: AllocatorUse) -> Finding:
     used_bytes, capacity = memory.used_bytes, memory.capacity_bytes or 1
     batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
     sizes = f" from {batch} to {2 * batch}" if batch else ""
     return Finding(
         claim=f"{percent(1 - used_bytes / capacity)} of the memory of GPU {memory.device} is never used.",
         evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}.",),
-        numbers=figures(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
+        numbers=known_numbers(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
         advice=f"Double the batch size{sizes} and check whether samples per second rise. They rise if kernels are "
         "too small for the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",
         confidence=LIKELY,
-        why_confidence="free memory alone is not a fault",
+        confidence_reason="free memory alone is not a fault",
         from_steps=False,
-        aside=True,
+        informs_only=True,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-from gpulab.analysis.memory.holders import Held, Holding, held
+from gpulab.analysis.memory.holders import MemoryHolder, MemoryHolders, memory_holders
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, figures
-from gpulab.rules.memory.oom_remedies import STRANDED_FRAC, WORTH_FRAC, Remedy, remedies
+from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
+from gpulab.rules.memory.oom_remedies import MIN_FRAGMENTED_FRAC, MIN_FREED_FRAC, OomFix, oom_fixes
 from gpulab.run import Failure
 from gpulab.wording import sentence, size
 
@@ -42,8 +42,8 @@ def out_of_memory(evidence: Evidence) -> Finding | None:
     failure = evidence.run.failure
     if failure is None:
         return None
-    holders = held(evidence.run)
-    fixes = remedies(evidence, failure, holders)
+    holders = memory_holders(evidence.run)
+    fixes = oom_fixes(evidence, failure, holders)
     evidence_texts = (*_location(failure), *_memory_figures(failure, holders), *_peak_by_phase(evidence, failure))
     return Finding(
         claim=_claim(failure, holders),
@@ -52,7 +52,7 @@ def out_of_memory(evidence: Evidence) -> Finding | None:
         fix=_code(fixes),
         advice=_other_advice(fixes),
         confidence=CERTAIN,
-        why_confidence="" if len(holders.holdings) else "the owners of the memory were not recorded",
+        confidence_reason="" if len(holders.holders) else "the owners of the memory were not recorded",
         from_steps=False,
         caveats=("The GPU is simulated: memory is counted, but the allocator is not modelled.",)
         if failure.simulated
@@ -61,12 +61,12 @@ def out_of_memory(evidence: Evidence) -> Finding | None:
     )
 
 
-def named(holding: Holding) -> str:
+def describe_owner(holding: MemoryHolder) -> str:
     """Return a description of the owner of this memory."""
-    return _DESCRIPTIONS.get(holding.kind, "{}").format(holding.who)
+    return _DESCRIPTIONS.get(holding.kind, "{}").format(holding.name)
 
 
-def _claim(failure: Failure, holders: Held) -> str:
+def _claim(failure: Failure, holders: MemoryHolders) -> str:
     kind = "host memory" if failure.device is None else "GPU memory"
     kind = f"simulated {kind}" if failure.simulated else kind
     request = "" if failure.needed_bytes is None else f"an allocation of {size(failure.needed_bytes)} failed"
@@ -77,15 +77,15 @@ def _claim(failure: Failure, holders: Held) -> str:
     return f"Out of {kind}: {details}." if details else f"Out of {kind}."
 
 
-def _largest_owner(failure: Failure, holders: Held) -> str:
+def _largest_owner(failure: Failure, holders: MemoryHolders) -> str:
     """Return the largest owner of memory, in this process or another."""
-    first = holders.holdings[0] if holders.holdings else None
+    first = holders.holders[0] if holders.holders else None
     others = failure.others_bytes or 0
-    if others > (first.bytes if first else 0) and others >= WORTH_FRAC * (failure.capacity_bytes or others):
+    if others > (first.bytes if first else 0) and others >= MIN_FREED_FRAC * (failure.capacity_bytes or others):
         return f"{size(others)} is used by other processes"
     if first is None:
         return ""
-    return f"{size(first.bytes)} is used by {named(first)}"
+    return f"{size(first.bytes)} is used by {describe_owner(first)}"
 
 
 def _location(failure: Failure) -> tuple[str, ...]:
@@ -95,22 +95,22 @@ def _location(failure: Failure) -> tuple[str, ...]:
     return (f"The allocation failed{phase}{location}.",) if phase or location else ()
 
 
-def _memory_figures(failure: Failure, holders: Held) -> tuple[str, ...]:
+def _memory_figures(failure: Failure, holders: MemoryHolders) -> tuple[str, ...]:
     sentences = []
     if failure.capacity_bytes and failure.allocated_bytes is not None:
         sentences.append(f"PyTorch had allocated {size(failure.allocated_bytes)} of {size(failure.capacity_bytes)}.")
     if failure.capacity_bytes and (failure.needed_bytes or 0) > failure.capacity_bytes:
         sentences.append("The allocation is larger than the whole memory: freeing memory cannot help.")
-    if failure.others_bytes and failure.others_bytes >= WORTH_FRAC * (failure.capacity_bytes or 0):
+    if failure.others_bytes and failure.others_bytes >= MIN_FREED_FRAC * (failure.capacity_bytes or 0):
         sentences.append(f"Other processes hold {size(failure.others_bytes)} of this GPU.")
     unused = holders.unused_bytes or 0
-    if unused > STRANDED_FRAC * (failure.reserved_bytes or 0):
+    if unused > MIN_FRAGMENTED_FRAC * (failure.reserved_bytes or 0):
         sentences.append(
             f"Fragmentation: PyTorch reserves another {size(unused)} in free fragments that are too small for the "
             "allocation."
         )
     if holders.total_bytes:
-        largest = [f"{named(holding)} ({size(holding.bytes)})" for holding in holders.holdings[:3]]
+        largest = [f"{describe_owner(holding)} ({size(holding.bytes)})" for holding in holders.holders[:3]]
         sentences.append(f"Largest owners: {'; '.join(largest)}.")
     return tuple(sentences)
 
@@ -122,33 +122,33 @@ def _peak_by_phase(evidence: Evidence, failure: Failure) -> tuple[str, ...]:
     return (f"Peak allocation by phase: {', '.join(f'{phase} {size(peak)}' for phase, peak in peaks.items())}.",)
 
 
-def _numbers(failure: Failure, holders: Held) -> dict[str, float]:
-    return figures(
+def _numbers(failure: Failure, holders: MemoryHolders) -> dict[str, float]:
+    return known_numbers(
         needed_bytes=failure.needed_bytes,
         free_bytes=failure.free_bytes,
         capacity_bytes=failure.capacity_bytes,
         allocated_bytes=failure.allocated_bytes,
         others_bytes=failure.others_bytes,
         unused_bytes=holders.unused_bytes,
-        graph_bytes=holders.bytes_of("graph") if holders.holdings else None,
+        graph_bytes=holders.bytes_of("graph") if holders.holders else None,
     )
 
 
-def _code(fixes: tuple[Remedy, ...]) -> str:
+def _code(fixes: tuple[OomFix, ...]) -> str:
     """Return the fixes that have code, each under a comment."""
     return "\n\n".join(f"# {_comment(fix)}\n{fix.code}" for fix in _fixes_with_code(fixes))
 
 
-def _fixes_with_code(fixes: tuple[Remedy, ...]) -> list[Remedy]:
+def _fixes_with_code(fixes: tuple[OomFix, ...]) -> list[OomFix]:
     return [fix for fix in fixes if fix.code][:_MAX_CODE_FIXES]
 
 
-def _comment(fix: Remedy) -> str:
+def _comment(fix: OomFix) -> str:
     frees = f"frees {size(fix.frees_bytes)}: " if fix.frees_bytes else ""
-    return "\n# ".join(textwrap.wrap(f"{frees}{fix.words}", _CODE_WIDTH))
+    return "\n# ".join(textwrap.wrap(f"{frees}{fix.description}", _CODE_WIDTH))
 
 
-def _other_advice(fixes: tuple[Remedy, ...]) -> str:
+def _other_advice(fixes: tuple[OomFix, ...]) -> str:
     """Return the fixes without code as sentences, in the same order."""
     if not fixes:
         return (
@@ -156,4 +156,4 @@ def _other_advice(fixes: tuple[Remedy, ...]) -> str:
             "instead of arrays."
         )
     with_code = _fixes_with_code(fixes)
-    return " ".join(sentence(fix.words) for fix in fixes if fix not in with_code)
+    return " ".join(sentence(fix.description) for fix in fixes if fix not in with_code)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.ranks.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
+from gpulab.analysis.ranks.collectives import (
+    SMALL_BYTES,
+    Buckets,
+    ExposedCommunication,
+    all_reduce_buckets,
+    exposed_collective_time,
+)
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
-from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
+from gpulab.rules.engine.phrases import duration_in_step, range_over_steps, step_or_recording
+from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
 from gpulab.wording import duration, metric, percent, size
 
 # TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.
@@ -41,19 +47,19 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
 
     What to do: start the exchange earlier, so that compute overlaps with it, and send fewer bytes.
     """
-    share = evidence.ledger.share("communication")
-    collectives = evidence.once(exposed)
+    share = evidence.ledger.typical_frac("communication")
+    collectives = evidence.cached(exposed_collective_time)
     if collectives is None or share < _MIN_COMMUNICATION_FRAC:
         return None
     exposed_ns = evidence.ledger.median_ns("communication")
     kind = collectives.by_kind[0][0]
-    parallelism = parallel(evidence, kind)
-    fix, advice = overlapped(
+    parallelism = find_parallelism(evidence, kind)
+    fix, advice = overlap_code(
         evidence, parallelism, half_bytes=collectives.float32, bucket_mb=_smaller_bucket_mb(collectives)
     )
     return Finding(
-        parts=("communication",),
-        claim=f"Exposed communication takes {percent(share)} {of_each_step(evidence)}: "
+        ledger_parts=("communication",),
+        claim=f"Exposed communication takes {percent(share)} {step_or_recording(evidence)}: "
         f"{_operations(kind, parallelism)} do not overlap with compute.",
         evidence=(
             f"{duration_in_step(evidence, exposed_ns)} in collectives with no concurrent kernel "
@@ -64,7 +70,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
             *_last_all_reduce(collectives, parallelism),
             *_wait_evidence(evidence),
         ),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share,
             exposed_ns=exposed_ns,
             hidden_frac=collectives.hidden_frac,
@@ -73,40 +79,40 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
         fix=fix,
         advice=advice,
         gain=_overlap_gain(evidence, collectives, exposed_ns),
-        rewrites=evidence.typed("overlap"),
+        rewrites=evidence.applicable_rewrites("overlap"),
         confidence=CERTAIN,
-        shown_by=collectives.spans,
+        spans=collectives.spans,
         caveats=_caveats(evidence),
     )
 
 
-def _overlap_gain(evidence: Evidence, collectives: Exposed, exposed_ns: int) -> Gain:
+def _overlap_gain(evidence: Evidence, collectives: ExposedCommunication, exposed_ns: int) -> Gain:
     basis = "overlapping or avoiding 20 to 80 % of the exposed communication"
-    gain = evidence.bounded(
-        evidence.plain_ns(exposed_ns), basis, "communication at no cost", (0.2, 0.8), collectives.spans
+    gain = evidence.gain_of_removing(
+        evidence.unprofiled_ns(exposed_ns), basis, "communication at no cost", (0.2, 0.8), collectives.spans
     )
-    return evidence.predicted("overlap", gain)
+    return evidence.gain_of_named_rewrites("overlap", gain)
 
 
-def _operations(kind: str, parallelism: Parallel) -> str:
+def _operations(kind: str, parallelism: Parallelism) -> str:
     operations = _OPERATIONS.get(kind, "collectives")
-    return operations.replace("results", "gradients") if parallelism.training else operations
+    return operations.replace("results", "gradients") if parallelism.is_training else operations
 
 
-def _smaller_bucket_mb(collectives: Exposed) -> int | None:
+def _smaller_bucket_mb(collectives: ExposedCommunication) -> int | None:
     """Return DDP's default bucket size (in MB) if the last bucket is too large to overlap, else None."""
     is_large = collectives.tail_bytes is not None and collectives.tail_bytes > _LARGE_BUCKET_BYTES
     return 25 if is_large and collectives.tail_ns >= _TAIL_FRAC * collectives.exposed_ns else None
 
 
-def _time_by_kind(collectives: Exposed) -> tuple[str, ...]:
+def _time_by_kind(collectives: ExposedCommunication) -> tuple[str, ...]:
     main_kinds = [(kind, dur_ns) for kind, dur_ns in collectives.by_kind if dur_ns >= 0.05 * collectives.exposed_ns]
     if len(main_kinds) < 2:
         return ()
     return (f"By kind, per step: {', '.join(f'{kind} {duration(dur_ns)}' for kind, dur_ns in main_kinds)}.",)
 
 
-def _rate(evidence: Evidence, collectives: Exposed) -> tuple[str, ...]:
+def _rate(evidence: Evidence, collectives: ExposedCommunication) -> tuple[str, ...]:
     if collectives.rate_bytes_per_s is None:
         return ()
     kind = collectives.by_kind[0][0]
@@ -126,7 +132,7 @@ def _world_size(evidence: Evidence) -> int | None:
     return int(world_size) if world_size.isdecimal() else None
 
 
-def _last_all_reduce(collectives: Exposed, parallelism: Parallel) -> tuple[str, ...]:
+def _last_all_reduce(collectives: ExposedCommunication, parallelism: Parallelism) -> tuple[str, ...]:
     if not parallelism.ddp or collectives.tail_ns < _TAIL_FRAC * collectives.exposed_ns:
         return ()
     size_text = f" ({size(collectives.tail_bytes)})" if collectives.tail_bytes else ""
@@ -142,11 +148,11 @@ def _wait_evidence(evidence: Evidence) -> tuple[str, ...]:
     if arrivals is None:
         return ()
     wait_ns = next(
-        (wait for side, wait in zip(arrivals.sides, arrivals.waits_ns, strict=True) if side.run is evidence.run), 0
+        (wait for side, wait in zip(arrivals.ranks, arrivals.waits_ns, strict=True) if side.run is evidence.run), 0
     )
     if wait_ns < _WAITING_FRAC * evidence.ledger.median_ns("communication"):
         return ("Hardly any of it is waiting for other ranks: the exchange itself takes the time.",)
-    ranks = len(arrivals.sides)
+    ranks = len(arrivals.ranks)
     return (f"{duration(wait_ns)} of it is waiting for the last of the {ranks} ranks to arrive.",)
 
 
@@ -169,52 +175,53 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: use larger buckets, or DDP instead of one all-reduce per parameter.
     """
-    parallelism = parallel(evidence, "all-reduce")
-    if not parallelism.training or parallelism.small_by_nature:
+    parallelism = find_parallelism(evidence, "all-reduce")
+    if not parallelism.is_training or parallelism.uses_sync_batch_norm:
         return None
-    all_reduces = evidence.once(buckets)
+    all_reduces = evidence.cached(all_reduce_buckets)
     if all_reduces is None:
         return _unknown_sizes(evidence)
     share = evidence.step_share(all_reduces.small_exposed_ns)
     if all_reduces.small_per_step < _MANY_SMALL or share < _MIN_SMALL_FRAC:
         return None
     return Finding(
-        parts=("communication",),
-        claim=f"Exposed communication takes {percent(share)} {of_each_step(evidence)}: gradients are all-reduced in "
+        ledger_parts=("communication",),
+        claim=f"Exposed communication takes {percent(share)} {step_or_recording(evidence)}: gradients are all-reduced "
+        "in "
         f"{round(all_reduces.small_per_step)} small buckets.",
         evidence=_bucket_evidence(evidence, all_reduces),
-        numbers=figures(
+        numbers=known_numbers(
             exposed_frac=share,
             exposed_ns=all_reduces.small_exposed_ns,
             per_step=all_reduces.small_per_step,
             median_bytes=all_reduces.median_bytes,
         ),
-        fix=rewrapped(evidence, bucket_mb=_larger_bucket_mb(all_reduces), ddp=parallelism.ddp),
+        fix=ddp_code(evidence, bucket_mb=_larger_bucket_mb(all_reduces), ddp=parallelism.ddp),
         advice=""
         if parallelism.ddp
         else "Remove the all_reduce of each parameter: DDP all-reduces buckets while the backward pass still runs.",
-        gain=evidence.predicted(
+        gain=evidence.gain_of_named_rewrites(
             f"bucket_mb={_larger_bucket_mb(all_reduces)}",
-            evidence.bounded(
-                evidence.plain_ns(all_reduces.small_exposed_ns),
+            evidence.gain_of_removing(
+                evidence.unprofiled_ns(all_reduces.small_exposed_ns),
                 "removing 30 to 90 % of the exposed time of small all-reduces",
                 "small all-reduces at no cost",
                 (0.3, 0.9),
                 all_reduces.spans,
             ),
         ),
-        rewrites=evidence.typed(f"bucket_mb={_larger_bucket_mb(all_reduces)}"),
+        rewrites=evidence.applicable_rewrites(f"bucket_mb={_larger_bucket_mb(all_reduces)}"),
         confidence=LIKELY,
-        shown_by=all_reduces.spans,
+        spans=all_reduces.spans,
     )
 
 
 def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
-    collectives = evidence.once(exposed)
+    collectives = evidence.cached(exposed_collective_time)
     if collectives is None or collectives.by_kind[0][0] != "all-reduce" or collectives.per_step < _MANY_SMALL:
         return None
     return Unjudged(
-        why=f"there are {round(collectives.per_step)} collectives per step, but the trace does not hold their sizes",
+        reason=f"there are {round(collectives.per_step)} collectives per step, but the trace does not hold their sizes",
         fix="record with PyTorch 2.2 or newer, which records them",
     )
 

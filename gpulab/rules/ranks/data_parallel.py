@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.events.device_work import devices
-from gpulab.analysis.ranks.data_parallel import Shares, replicated, worked
+from gpulab.analysis.ranks.data_parallel import Shares, data_parallel_cost, gpu_busy_shares
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.ranks.parallelism import spread_over
+from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.ranks.parallelism import ddp_script
 from gpulab.run import Run
 from gpulab.wording import percent, plural
 
@@ -40,29 +40,29 @@ def data_parallel(evidence: Evidence) -> Finding | None:
 
     What to do: use DistributedDataParallel, started with torchrun.
     """
-    replication = evidence.once(replicated)
+    replication = evidence.cached(data_parallel_cost)
     if replication is None:
         return None
     share = evidence.step_share(replication.exposed_ns)
     is_costly = share >= _MIN_REPLICATION_FRAC
     cost = (
-        f"meanwhile the busiest GPU runs no kernel during {percent(share)} {of_each_step(evidence)}"
+        f"meanwhile the busiest GPU runs no kernel during {percent(share)} {step_or_recording(evidence)}"
         if is_costly
         else "this costs little here"
     )
     return Finding(
-        parts=("communication", "copies") if is_costly else (),
+        ledger_parts=("communication", "copies") if is_costly else (),
         claim=f"DataParallel copies the model to {replication.gpus} GPUs in every step; {cost}.",
         evidence=(
             f"{duration_in_step(evidence, replication.exposed_ns)} goes to replicating the model, scattering, "
             "gathering and reducing, with no concurrent kernel on the busiest GPU.",
             _by_device(replication.shares),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=replication.exposed_ns, gpus=replication.gpus),
-        fix=spread_over(evidence, replication.gpus, from_one=True),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=replication.exposed_ns, gpus=replication.gpus),
+        fix=ddp_script(evidence, replication.gpus, from_one=True),
         advice="DistributedDataParallel needs a script with one process per GPU; it does not run in a notebook cell.",
-        gain=evidence.bounded(
-            evidence.plain_ns(replication.exposed_ns),
+        gain=evidence.gain_of_removing(
+            evidence.unprofiled_ns(replication.exposed_ns),
             "removing 50 to 90 % of the overhead of DataParallel",
             "data parallelism at no cost",
             (0.5, 0.9),
@@ -71,8 +71,8 @@ def data_parallel(evidence: Evidence) -> Finding | None:
         if is_costly
         else None,
         confidence=CERTAIN,
-        shown_by=replication.spans,
-        aside=not is_costly,
+        spans=replication.spans,
+        informs_only=not is_costly,
     )
 
 
@@ -105,8 +105,8 @@ def idle_gpus(evidence: Evidence) -> Finding | None:
             _by_device(shares) if gpus <= 16 else f"GPU {busiest} is busy {percent(busiest_frac)} of the time.",
             "Measured by the driver during the run." if by_sensors else "Measured from the device work in the trace.",
         ),
-        numbers=figures(idle_gpus=len(idle), gpus=gpus, busiest_frac=busiest_frac),
-        fix=spread_over(evidence, len(idle) + len(busy), from_one=False),
+        numbers=known_numbers(idle_gpus=len(idle), gpus=gpus, busiest_frac=busiest_frac),
+        fix=ddp_script(evidence, len(idle) + len(busy), from_one=False),
         advice="One process per GPU needs a script; it does not run in a notebook cell. "
         + (
             "If one GPU is enough, set CUDA_VISIBLE_DEVICES before Python starts, so that others can use the rest."
@@ -115,7 +115,7 @@ def idle_gpus(evidence: Evidence) -> Finding | None:
         ),
         confidence=LIKELY,
         from_steps=not by_sensors,
-        aside=not is_well_used,
+        informs_only=not is_well_used,
     )
 
 
@@ -124,12 +124,12 @@ def _busy_shares(evidence: Evidence) -> Shares:
     sampled = _sampled_shares(evidence.run)
     if len(sampled) > 1:
         return sampled
-    return evidence.once(worked) if evidence.accounts is not None and not sampled else ()
+    return evidence.cached(gpu_busy_shares) if evidence.optional_ledger is not None and not sampled else ()
 
 
 def _sampled_shares(run: Run) -> Shares:
     samples = run.gpu_rows
-    samples_with_util = samples.where(~np.isnan(samples["util_frac"]))
+    samples_with_util = samples.select(~np.isnan(samples["util_frac"]))
     return tuple(
         (device, float(samples_with_util["util_frac"][samples_with_util["device"] == device].mean()))
         for device in np.unique(samples_with_util["device"]).tolist()
@@ -138,7 +138,7 @@ def _sampled_shares(run: Run) -> Shares:
 
 def _is_held(run: Run, device: int) -> bool:
     """Whether another process holds memory on this GPU, or any process if the driver does not report whose it is."""
-    samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
+    samples = run.gpu_rows.select(run.gpu_rows["device"] == device)
     for column in ("others_memory_bytes", "memory_used_bytes"):
         readings = samples[column][~np.isnan(samples[column])]
         if len(readings):

@@ -9,32 +9,32 @@ from gpulab.run import Loader
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallel:
+class Parallelism:
     """How the work is distributed, by the names in the trace."""
 
     kind: str  # the collective with the longest exposed time
     ddp: bool
     fsdp: int  # 0: none, 1: FullyShardedDataParallel, 2: fully_shard
-    training: bool  # an optimizer ran
-    small_by_nature: bool  # uses synchronised batch normalisation, whose all-reduces are small
+    is_training: bool  # an optimizer ran
+    uses_sync_batch_norm: bool  # uses synchronised batch normalisation, whose all-reduces are small
 
 
-def parallel(evidence: Evidence, kind: str) -> Parallel:
+def find_parallelism(evidence: Evidence, kind: str) -> Parallelism:
     """Return how this run is distributed over GPUs."""
-    event_names = evidence.run.event_rows.words("name").vocabulary
+    event_names = evidence.run.event_rows.text("name").vocabulary
     fsdp1 = any(name.startswith("FullyShardedDataParallel") for name in event_names)
     fsdp2 = any(name.startswith("FSDP::") for name in event_names)
-    return Parallel(
+    return Parallelism(
         kind=kind,
         ddp=any("DistributedDataParallel" in name or "distributed.ddp.reducer" in name for name in event_names),
         fsdp=1 if fsdp1 else 2 if fsdp2 else 0,
-        training=evidence.trains,
-        small_by_nature=any("SyncBatchNorm" in name for name in event_names),
+        is_training=evidence.is_training,
+        uses_sync_batch_norm=any("SyncBatchNorm" in name for name in event_names),
     )
 
 
-def overlapped(
-    evidence: Evidence, parallelism: Parallel, *, half_bytes: bool, bucket_mb: int | None
+def overlap_code(
+    evidence: Evidence, parallelism: Parallelism, *, half_bytes: bool, bucket_mb: int | None
 ) -> tuple[str, str]:
     """Return code that overlaps or avoids communication, and advice."""
     if parallelism.kind == "all-to-all":
@@ -48,8 +48,8 @@ def overlapped(
         return _fsdp2_prefetch_code(evidence), (
             "If memory allows, fully_shard(..., reshard_after_forward=False) gathers once per step instead of twice."
         )
-    if parallelism.ddp or parallelism.training:
-        code = rewrapped(evidence, bucket_mb=bucket_mb, ddp=parallelism.ddp, lean=True)
+    if parallelism.ddp or parallelism.is_training:
+        code = ddp_code(evidence, bucket_mb=bucket_mb, ddp=parallelism.ddp, static_graph=True)
         return code + (_bf16_compression_code(evidence) if half_bytes else ""), (
             f"Communicate less often: with {evidence.names.model}.no_sync() around all but every fourth backward pass "
             "(gradient accumulation), or use a larger batch per GPU. static_graph is for models that use the same "
@@ -58,12 +58,12 @@ def overlapped(
     return "", "A larger batch per GPU, or fewer GPUs per model, gives compute a larger share of each step."
 
 
-def rewrapped(evidence: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = False) -> str:
+def ddp_code(evidence: Evidence, *, bucket_mb: int | None, ddp: bool, static_graph: bool = False) -> str:
     """Return code that wraps the model in DDP with better arguments."""
     model = evidence.names.model
     arguments = ["device_ids=[torch.cuda.current_device()]", "gradient_as_bucket_view=True"]
     arguments += [f"bucket_cap_mb={bucket_mb}"] if bucket_mb is not None else []
-    arguments += ["static_graph=True"] if lean else []
+    arguments += ["static_graph=True"] if static_graph else []
     comment = "replaces the line that wraps the model now" if ddp else "replaces all_reduce for each parameter"
     return (
         "import torch\n"
@@ -116,7 +116,7 @@ def _async_exchange_code() -> str:
     )
 
 
-def spread_over(evidence: Evidence, gpus: int, *, from_one: bool) -> str:
+def ddp_script(evidence: Evidence, gpus: int, *, from_one: bool) -> str:
     """Return the start of a training script with one process per GPU. `from_one`: one process drives all GPUs now."""
     names, loader = evidence.names, next(iter(evidence.run.loaders), Loader())
     batch = loader.batch_size

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.ranks.stragglers import Arrivals, arrivals, excess
+from gpulab.analysis.ranks.stragglers import Straggler, find_straggler, straggler_excess_ns
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.run import Run
 from gpulab.wording import duration, percent, quantity
 
@@ -40,62 +40,65 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
         return None
     cause = _cause(evidence, timing)
     rank = _rank(timing)
-    others = len(timing.sides) - 1
+    others = len(timing.ranks) - 1
     return Finding(
-        parts=cause.parts if timing.sides[timing.late].run is evidence.run else ("communication",),
+        ledger_parts=cause.parts if timing.ranks[timing.index].run is evidence.run else ("communication",),
         claim=f"Rank {rank} is a straggler{cause.clause}: "
         f"{'the other GPU waits' if others == 1 else f'{others} GPUs wait'} "
-        f"{duration(timing.wait_ns)} of each {duration(step_ns)} step for it.",
+        f"{duration(timing.others_wait_ns)} of each {duration(step_ns)} step for it.",
         evidence=(
-            f"Rank {rank} arrives last in {percent(timing.late_frac)} of the {timing.steps} steps compared "
-            f"({timing.matched} collectives, matched across {others + 1} ranks).",
+            f"Rank {rank} arrives last in {percent(timing.last_frac)} of the {timing.steps} steps compared "
+            f"({timing.collectives} collectives, matched across {others + 1} ranks).",
             *cause.evidence,
         ),
-        numbers=figures(
-            rank=rank, late_frac=timing.late_frac, exposed_ns=timing.wait_ns, exposed_frac=timing.wait_ns / step_ns
+        numbers=known_numbers(
+            rank=rank,
+            late_frac=timing.last_frac,
+            exposed_ns=timing.others_wait_ns,
+            exposed_frac=timing.others_wait_ns / step_ns,
         ),
         fix=cause.fix,
         advice=cause.advice,
         gain=_gain(evidence, timing),
-        confidence=CERTAIN if timing.late_frac >= 0.9 else LIKELY,
-        shown_by=next(
-            (spans for side, spans in zip(timing.sides, timing.spans, strict=True) if side.run is evidence.run),
+        confidence=CERTAIN if timing.last_frac >= 0.9 else LIKELY,
+        spans=next(
+            (spans for side, spans in zip(timing.ranks, timing.spans, strict=True) if side.run is evidence.run),
             evidence.ledger.spans["communication"],
         ),
         # On the straggler itself, the finding about its cause is part of this evidence.
-        explains=cause.rules if timing.sides[timing.late].run is evidence.run else (),
+        explains=cause.rules if timing.ranks[timing.index].run is evidence.run else (),
     )
 
 
-def _gain(evidence: Evidence, timing: Arrivals) -> Gain:
+def _gain(evidence: Evidence, timing: Straggler) -> Gain:
     """Return the gain of fixing this rank: at best the next slowest then arrives last. The floor: no rank waits."""
-    removable_frac = min(1.0, timing.by_mending_ns / timing.wait_ns)
-    return evidence.bounded(
-        evidence.plain_ns(timing.wait_ns),
+    removable_frac = min(1.0, timing.gain_ns / timing.others_wait_ns)
+    return evidence.gain_of_removing(
+        evidence.unprofiled_ns(timing.others_wait_ns),
         "removing 70 to 100 % of the wait for this rank beyond the wait for the next slowest",
         "ranks that all arrive together",
         (REALISED_FRAC * removable_frac, removable_frac),
     )
 
 
-def awaited(ranks: Sequence[Run]) -> Run | None:
+def straggler_run(ranks: Sequence[Run]) -> Run | None:
     """Return the straggler among these ranks, as the rule `straggler` finds it; None if there is none."""
-    timing = arrivals(ranks)
+    timing = find_straggler(ranks)
     if timing is None:
         return None
-    slowest = timing.sides[timing.late]
+    slowest = timing.ranks[timing.index]
     return slowest.run if _is_straggler(timing, slowest.steps.traced_ns or 1) else None
 
 
-def _is_straggler(timing: Arrivals, step_ns: int) -> bool:
-    return timing.wait_ns >= _MIN_WAIT_FRAC * step_ns and timing.late_frac >= _MIN_LATE_FRAC
+def _is_straggler(timing: Straggler, step_ns: int) -> bool:
+    return timing.others_wait_ns >= _MIN_WAIT_FRAC * step_ns and timing.last_frac >= _MIN_LATE_FRAC
 
 
 def _not_comparable(evidence: Evidence) -> Unjudged | None:
     if not evidence.ledger.part_ns["communication"].any():
         return None  # these runs are separate jobs or do not communicate, so no rank waits
     return Unjudged(
-        why="the collectives of the ranks cannot be matched: no three steps were recorded by all of them",
+        reason="the collectives of the ranks cannot be matched: no three steps were recorded by all of them",
         fix="record the same steps on every rank: torch.profiler.schedule(wait=5, warmup=2, active=6)",
     )
 
@@ -127,13 +130,13 @@ _CLAUSES = {
 _COMPUTES = ("matmul", "kernels")
 
 
-def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
+def _cause(evidence: Evidence, timing: Straggler) -> _Cause:
     """Return which part of the step is longer on the straggler, and its own diagnosis."""
-    slowest = timing.sides[timing.late]
-    longer = excess(timing)
+    slowest = timing.ranks[timing.index]
+    longer = straggler_excess_ns(timing)
     longer["compute"] = sum(longer.pop(key) for key in _COMPUTES)
     key, more_ns = max(longer.items(), key=lambda item: item[1])
-    if more_ns < _MIN_EXPLAINED_FRAC * timing.wait_ns:
+    if more_ns < _MIN_EXPLAINED_FRAC * timing.others_wait_ns:
         return _Cause(
             (), "", (), "", f"Compare the report of rank {_rank(timing)} with another one: gpulab.report(ranks[...])."
         )
@@ -148,7 +151,7 @@ def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
     sentences += _clock_evidence(timing) if key == "compute" else []
     finding = evidence.diagnose_alone(slowest.run).first if evidence.diagnose_alone else None
     if finding is None or not (
-        set(finding.parts) & set(keys) or (key == "compute" and finding.rule == "clock_throttling")
+        set(finding.ledger_parts) & set(keys) or (key == "compute" and finding.rule == "clock_throttling")
     ):
         return _Cause(keys, clause, tuple(sentences), "", advice)
     sentences.append(f"Diagnosis of that rank: {finding.claim}")
@@ -156,12 +159,12 @@ def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
     return _Cause(keys, clause, tuple(sentences), fix, finding.advice or advice, (finding.rule,))
 
 
-def _median_of_others(timing: Arrivals, keys: tuple[str, ...]) -> int:
-    slowest = timing.sides[timing.late]
-    return int(np.median([side.ledger.median_ns(*keys) for side in timing.sides if side is not slowest]))
+def _median_of_others(timing: Straggler, keys: tuple[str, ...]) -> int:
+    slowest = timing.ranks[timing.index]
+    return int(np.median([side.ledger.median_ns(*keys) for side in timing.ranks if side is not slowest]))
 
 
-def _clause_and_advice(timing: Arrivals, key: str) -> tuple[str, str]:
+def _clause_and_advice(timing: Straggler, key: str) -> tuple[str, str]:
     """Return the clause of the claim, and advice in case the rank's own diagnosis has none."""
     rank = _rank(timing)
     if key != "compute":
@@ -178,18 +181,18 @@ def _clause_and_advice(timing: Arrivals, key: str) -> tuple[str, str]:
     )
 
 
-def _clock_evidence(timing: Arrivals) -> list[str]:
+def _clock_evidence(timing: Straggler) -> list[str]:
     clock, others = _clocks(timing)
     if clock is None or others is None:
         return []
     return [f"Its GPU clock is {quantity(clock, 'MHz')}, that of the others {quantity(others, 'MHz')} (medians)."]
 
 
-def _clocks(timing: Arrivals) -> tuple[float | None, float | None]:
+def _clocks(timing: Straggler) -> tuple[float | None, float | None]:
     """Return the median clock of the straggler's GPU and of the others; None if unknown."""
-    clocks = [_clock(side.run) for side in timing.sides]
-    others = [clock for index, clock in enumerate(clocks) if index != timing.late and clock is not None]
-    return clocks[timing.late], float(np.median(others)) if others else None
+    clocks = [_clock(side.run) for side in timing.ranks]
+    others = [clock for index, clock in enumerate(clocks) if index != timing.index and clock is not None]
+    return clocks[timing.index], float(np.median(others)) if others else None
 
 
 def _clock(run: Run) -> float | None:
@@ -199,6 +202,6 @@ def _clock(run: Run) -> float | None:
     return float(np.median(clocks)) if len(clocks) else None
 
 
-def _rank(timing: Arrivals) -> int:
-    rank = timing.sides[timing.late].run.rank
-    return timing.late if rank is None else rank
+def _rank(timing: Straggler) -> int:
+    rank = timing.ranks[timing.index].run.rank
+    return timing.index if rank is None else rank

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.loader import leading_loader
-from gpulab.analysis.host.gc_and_compilation import stalled
-from gpulab.analysis.steps.detection import FEW, WARM_UP
-from gpulab.analysis.steps.pauses import Passes, Pauses, passes, pauses
+from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.host.gc_and_compilation import stall_spans
+from gpulab.analysis.steps.detection import MIN_STEPS, WARM_UP_STEPS
+from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_start_cost
 from gpulab.intervals import Spans, clip
-from gpulab.replay.rewrites.steps.async_checkpoint import SAVING
+from gpulab.replay.rewrites.steps.async_checkpoint import SAVE_CALLS
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, figures
-from gpulab.rules.host.garbage_collection import averaged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, known_numbers
+from gpulab.rules.host.garbage_collection import mean_step_gain
 from gpulab.run import Loader
 from gpulab.tables import StallKind
 from gpulab.wording import count, duration, percent
@@ -52,8 +52,8 @@ def periodic_stalls(evidence: Evidence) -> Finding | None:
 
     What to do: do it less often, or in a background thread.
     """
-    stalls, epoch_starts = pauses(evidence.run, evidence.steps), passes(evidence.run, evidence.steps)
-    if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and (stalls.every or _kind(stalls.called)):
+    stalls, epoch_starts = find_pauses(evidence.run, evidence.steps), pass_start_cost(evidence.run, evidence.steps)
+    if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and (stalls.period_steps or _kind(stalls.library_call)):
         return _stall_finding(evidence, stalls)
     if (
         epoch_starts is not None
@@ -75,11 +75,11 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
     compiled code.
     """
     steps = evidence.steps
-    warm = steps.dur_ns[steps.plain | steps.interior]
-    if len(warm) < FEW:
+    warm = steps.dur_ns[steps.unprofiled | steps.interior]
+    if len(warm) < MIN_STEPS:
         return None
     median_ns = float(np.median(warm))
-    is_early = np.arange(len(steps)) < WARM_UP + 1
+    is_early = np.arange(len(steps)) < WARM_UP_STEPS + 1
     is_slow = is_early & (steps.dur_ns > _SLOW_FIRST_STEP * median_ns)
     extra_ns = int((steps.dur_ns[is_slow] - median_ns).sum())
     total_ns = int(steps.dur_ns.sum())
@@ -96,36 +96,40 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
             f"A typical step takes {duration(median_ns)}; the warm-up is {percent(share)} of the "
             f"{duration(total_ns)} of all steps.",
         ),
-        numbers=figures(extra_ns=extra_ns, typical_ns=median_ns, frac=share),
+        numbers=known_numbers(extra_ns=extra_ns, typical_ns=median_ns, frac=share),
         advice="It happens once per run: exclude the first steps when you time a loop. "
         "In a long training run it does not matter.",
         confidence=CERTAIN,
         from_steps=False,
-        shown_by=spans,
-        aside=share < _MOST_OF_RUN_FRAC,
+        spans=spans,
+        informs_only=share < _MOST_OF_RUN_FRAC,
     )
 
 
 def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
-    kind = _kind(stalls.called)
+    kind = _kind(stalls.library_call)
     occurrence = (
-        f"Every {stalls.every} steps" if stalls.every else f"{count(stalls.count, 'time')} in {stalls.steps} steps"
+        f"Every {stalls.period_steps} steps"
+        if stalls.period_steps
+        else f"{count(stalls.count, 'time')} in {stalls.steps} steps"
     )
     location = f" ({stalls.frame})" if stalls.frame else ""
     action = {"saving": "a checkpoint is written", "logging": "values are logged"}.get(kind, "other code runs")
     return Finding(
-        claim=f"{occurrence} the loop stalls for {duration(stalls.each_ns)} while {action}{location}: "
+        claim=f"{occurrence} the loop stalls for {duration(stalls.typical_cost_ns)} while {action}{location}: "
         f"{percent(stalls.frac)} of the time.",
         evidence=(
-            f"{stalls.count} of {stalls.steps} steps take {duration(stalls.each_ns)} more than the usual "
-            f"{duration(stalls.ordinary_ns)}, not counting waits for data; averaged over all steps, that is "
+            f"{stalls.count} of {stalls.steps} steps take {duration(stalls.typical_cost_ns)} more than the usual "
+            f"{duration(stalls.step_median_ns)}, not counting waits for data; averaged over all steps, that is "
             f"{duration(stalls.total_ns / stalls.steps)} per step.",
             *_sample_evidence(stalls),
         ),
-        numbers=figures(frac=stalls.frac, each_ns=stalls.each_ns, count=stalls.count, every=stalls.every or None),
+        numbers=known_numbers(
+            frac=stalls.frac, each_ns=stalls.typical_cost_ns, count=stalls.count, every=stalls.period_steps or None
+        ),
         fix=_fix(evidence, kind, stalls),
         advice=_ADVICE.get(kind, "Do it less often, or in a background thread."),
-        gain=averaged(
+        gain=mean_step_gain(
             stalls.step_mean_ns,
             round(stalls.total_ns / stalls.steps),
             "removing 70 to 100 % of the stalls",
@@ -133,15 +137,15 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
             (0.7, 1.0),
         ),
         confidence=LIKELY if kind else SUSPECT,
-        why_confidence="" if kind else "the code that ran in these steps is uncertain",
+        confidence_reason="" if kind else "the code that ran in these steps is uncertain",
         from_steps=False,
-        shown_by=stalls.spans,
+        spans=stalls.spans,
     )
 
 
-def _restart_finding(evidence: Evidence, starts: Passes, loader: Loader) -> Finding:
+def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> Finding:
     name, batch = evidence.names.loader, loader.batch_size or 32
-    warm = evidence.steps.dur_ns[evidence.steps.plain | evidence.steps.interior]
+    warm = evidence.steps.dur_ns[evidence.steps.unprofiled | evidence.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
         claim=f"Each epoch starts with a wait of {duration(starts.each_ns)} while {loader.workers} DataLoader workers "
@@ -151,13 +155,13 @@ def _restart_finding(evidence: Evidence, starts: Passes, loader: Loader) -> Find
             "other batches.",
             "persistent_workers is off, so the workers exit after every epoch.",
         ),
-        numbers=figures(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),
+        numbers=known_numbers(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),
         fix="from torch.utils.data import DataLoader\n\n"
         f"{name} = DataLoader({evidence.names.dataset}, batch_size={batch}, shuffle=True,\n"
         f"    num_workers={loader.workers}, persistent_workers=True)  # workers stay alive between epochs",
         advice="Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go "
         "over the data several times.",
-        gain=averaged(
+        gain=mean_step_gain(
             step_ns,
             round(starts.frac * step_ns),
             "removing 50 to 100 % of the restarts",
@@ -166,13 +170,13 @@ def _restart_finding(evidence: Evidence, starts: Passes, loader: Loader) -> Find
         ),
         confidence=LIKELY,
         from_steps=False,
-        shown_by=starts.spans,
+        spans=starts.spans,
     )
 
 
 def _restarts(evidence: Evidence) -> Loader | None:
     """Return the loader whose workers exit after every epoch; None if there is none."""
-    loader = leading_loader(evidence.run)
+    loader = loader_with_most_batches(evidence.run)
     restarts = loader is not None and bool(loader.workers) and loader.persistent_workers is False
     return loader if restarts else None
 
@@ -180,7 +184,7 @@ def _restarts(evidence: Evidence) -> Loader | None:
 def _kind(function: str | None) -> str:
     if function is None:
         return ""
-    if function.startswith(SAVING):
+    if function.startswith(SAVE_CALLS):
         return "saving"
     return "logging" if function.startswith(_LOGGING) else ""
 
@@ -188,13 +192,13 @@ def _kind(function: str | None) -> str:
 def _sample_evidence(stalls: Pauses) -> tuple[str, ...]:
     if not stalls.frame:
         return ()
-    call = f", calling {stalls.called}" if stalls.called else ""
+    call = f", calling {stalls.library_call}" if stalls.library_call else ""
     return (f"{stalls.samples} samples of the main thread in these steps are at {stalls.frame}{call}.",)
 
 
 def _warm_up_cause(evidence: Evidence, spans: Spans, extra_ns: int) -> str:
     """Return what took that long, as far as recorded."""
-    compilations = stalled(evidence.run, StallKind.COMPILE)
+    compilations = stall_spans(evidence.run, StallKind.COMPILE)
     compile_ns = sum(clip(compilations, start, end).total_ns for start, end in zip(*spans, strict=True))
     if compile_ns >= extra_ns / 2:
         return "torch.compile compiles the model"
@@ -204,7 +208,7 @@ def _warm_up_cause(evidence: Evidence, spans: Spans, extra_ns: int) -> str:
 
 
 def _fix(evidence: Evidence, kind: str, stalls: Pauses) -> str:
-    every = _LESS_OFTEN * (stalls.every or max(1, stalls.steps // stalls.count))
+    every = _LESS_OFTEN * (stalls.period_steps or max(1, stalls.steps // stalls.count))
     if kind == "saving":
         return _background_save_code(evidence, every)
     return (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PROCESS, _THREAD = 2, 6  # CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
 
-TELLS = sys.platform == "linux"
+AVAILABLE = sys.platform == "linux"
 
 
 def thread_cpu_s(native_id: int | None) -> float:
@@ -38,7 +38,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 def _read(number: int | None, kind: int) -> float:
-    if not TELLS or not number:
+    if not AVAILABLE or not number:
         return math.nan
     try:
         return time.clock_gettime_ns((~number << 3) | kind) / 1e9

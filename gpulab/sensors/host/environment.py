@@ -19,7 +19,7 @@ class TorchBuild:
     rocm: bool | None = None
 
 
-def torch_build() -> TorchBuild | None:
+def find_torch_build() -> TorchBuild | None:
     """The installed PyTorch, or None. It is read from its files, because importing it takes seconds."""
     try:
         package = importlib.metadata.distribution("torch")
@@ -34,7 +34,7 @@ def torch_build() -> TorchBuild | None:
     )
 
 
-def container(environ: Mapping[str, str], root: Path = Path("/")) -> str | None:
+def detect_container(environ: Mapping[str, str], root: Path = Path("/")) -> str | None:
     """Container, hosted notebook or WSL around this process; None without a sign of one."""
     groups = _text(root / "proc/self/cgroup")
     started_by = _text(root / "run/systemd/container").strip()  # written by systemd

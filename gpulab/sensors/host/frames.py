@@ -27,7 +27,7 @@ def user_line(innermost: FrameType | None) -> str | None:
 
     None if no frame of the user's code is on the stack.
     """
-    frames = users_frames(innermost)
+    frames = user_frames(innermost)
     frame = next(frames, None)
     if frame is None:
         return None
@@ -43,13 +43,13 @@ def user_line(innermost: FrameType | None) -> str | None:
     return f"{function.f_code.co_name} ({file}{separator}{line})"
 
 
-def called(innermost: FrameType | None) -> str | None:
+def called_function(innermost: FrameType | None) -> str | None:
     """The library function that the user's innermost line called: "torch.serialization.save", "PIL.Image.open".
 
     None if that line calls nothing, or built-in functions only. Wrappers that libraries put around their own functions
     are skipped.
     """
-    users_frame = next(users_frames(innermost), None)
+    users_frame = next(user_frames(innermost), None)
     if users_frame is None:
         return None
     inner_frames = []
@@ -90,7 +90,7 @@ def _qualified(code: CodeType, module: str) -> str:
     return f"{owner.__name__}.{code.co_name}" if owner else code.co_name
 
 
-def users_frames(innermost: FrameType | None) -> Iterator[FrameType]:
+def user_frames(innermost: FrameType | None) -> Iterator[FrameType]:
     """The frames of the user's own code, from the innermost outward."""
     frame = innermost
     while frame is not None:

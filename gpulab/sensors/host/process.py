@@ -30,21 +30,21 @@ else:
 _LEAST_TICKS_S = 0.03  # the kernel counts CPU time in ticks of 10 ms: a share of less than a few ticks is noise
 
 
-class Spent(NamedTuple):
+class CpuTimes(NamedTuple):
     """CPU seconds of one core, or of several together."""
 
     busy: float
     waiting: float  # idle while waiting for storage; NaN if unknown
-    every: float
+    total: float
 
 
-def free_bytes() -> int:
+def allocatable_bytes() -> int:
     """Memory that this process can still allocate: free memory, or what is left of its container's limit."""
     limit, free = memory_limit_bytes(), int(psutil.virtual_memory().available)
     return free if limit is None else max(0, min(free, limit - int(psutil.Process().memory_info().rss)))
 
 
-class Unreadable(Exception):  # noqa: N818  (an answer, not an error)
+class UnavailableReading(Exception):  # noqa: N818  (an answer, not an error)
     """This system cannot provide a reading; the text says why."""
 
 
@@ -57,7 +57,7 @@ class HostSensor:
     """
 
     columns: tuple[str, ...]
-    read: Callable[[Host], tuple[float, ...]]
+    read: Callable[[HostSensors], tuple[float, ...]]
 
     @property
     def label(self) -> str:
@@ -65,7 +65,7 @@ class HostSensor:
         return HOST_SAMPLES.column(self.columns[0]).label
 
 
-class Host:
+class HostSensors:
     """Reads the columns of HOST_SAMPLES about the whole process and the machine.
 
     The first reading has no load, which needs two readings.
@@ -76,7 +76,7 @@ class Host:
         self.throttling = Throttling()
         self.core_fracs: tuple[float, ...] = ()  # the latest load of each core
         self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
-        self._before: list[Spent] = []
+        self._before: list[CpuTimes] = []
         self._unreadable: dict[HostSensor, Gap] = {}
 
     @property
@@ -91,17 +91,19 @@ class Host:
             values.update(zip(sensor.columns, self._read_sensor(sensor), strict=True))
         return values
 
-    def core_shares(self) -> tuple[Spent, ...]:
+    def core_shares(self) -> tuple[CpuTimes, ...]:
         """Shares of each core since the previous call; () if too little time has passed."""
         now = [_cpu_seconds(times) for times in self._cpu_times()]
         if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
             return ()
-        passed = [Spent(*(a - b for a, b in zip(*pair, strict=True))) for pair in zip(now, self._before, strict=True)]
-        if min((core.every for core in passed), default=0.0) < _LEAST_TICKS_S:
+        passed = [
+            CpuTimes(*(a - b for a, b in zip(*pair, strict=True))) for pair in zip(now, self._before, strict=True)
+        ]
+        if min((core.total for core in passed), default=0.0) < _LEAST_TICKS_S:
             return ()
         self._before = now
-        return tuple(Spent(_share(core.busy, core.every), _share(core.waiting, core.every), 1.0) for core in passed)
+        return tuple(CpuTimes(_share(core.busy, core.total), _share(core.waiting, core.total), 1.0) for core in passed)
 
     def _read_sensor(self, sensor: HostSensor) -> tuple[float, ...]:
         nothing = (math.nan,) * len(sensor.columns)
@@ -109,47 +111,47 @@ class Host:
             return nothing
         try:
             return sensor.read(self)
-        except Unreadable as error:
+        except UnavailableReading as error:
             fix = "run on Linux as the user who owns the processes"
             self._unreadable[sensor] = Gap(what=sensor.label, why=str(error), fix=fix)
             return nothing
 
 
-def _cpu_load(host: Host) -> tuple[float, ...]:
+def _cpu_load(host: HostSensors) -> tuple[float, ...]:
     cores = host.core_shares()
     host.core_fracs = tuple(core.busy for core in cores) or host.core_fracs
     return _mean(core.busy for core in cores), _mean(core.waiting for core in cores)
 
 
-def _process_cpu(host: Host) -> tuple[float, ...]:
+def _process_cpu(host: HostSensors) -> tuple[float, ...]:
     return (time.process_time(),)
 
 
-def _resident_memory(host: Host) -> tuple[float, ...]:
+def _resident_memory(host: HostSensors) -> tuple[float, ...]:
     return (float(host.process.memory_info().rss),)
 
 
-def _available_memory(host: Host) -> tuple[float, ...]:
+def _available_memory(host: HostSensors) -> tuple[float, ...]:
     return (float(psutil.virtual_memory().available),)
 
 
-def _read_bytes(host: Host) -> tuple[float, ...]:
+def _read_bytes(host: HostSensors) -> tuple[float, ...]:
     if not hasattr(host.process, "io_counters"):
-        raise Unreadable(f"{sys.platform} does not provide it to psutil")
+        raise UnavailableReading(f"{sys.platform} does not provide it to psutil")
     try:
         return (float(host.process.io_counters().read_bytes),)
     except (psutil.AccessDenied, NotImplementedError, OSError):
-        raise Unreadable("the system denies access to /proc/self/io") from None
+        raise UnavailableReading("the system denies access to /proc/self/io") from None
 
 
-def _throttled(host: Host) -> tuple[float, ...]:
+def _throttled(host: HostSensors) -> tuple[float, ...]:
     return (host.throttling.read(),)
 
 
-def _preemptions(host: Host) -> tuple[float, ...]:
+def _preemptions(host: HostSensors) -> tuple[float, ...]:
     # Of all threads: /proc/self/status counts those of the main thread only.
     if _usage is None:
-        raise Unreadable(f"{sys.platform} does not provide it")
+        raise UnavailableReading(f"{sys.platform} does not provide it")
     return (float(_usage().ru_nivcsw),)
 
 
@@ -165,12 +167,12 @@ SENSORS = (
 )
 
 
-def _cpu_seconds(times: Any) -> Spent:
+def _cpu_seconds(times: Any) -> CpuTimes:
     """CPU seconds of work and in total. Guest time is part of `user` already; waiting for storage is not work."""
     seconds: Mapping[str, float] = times._asdict()
     every = sum(seconds.values()) - seconds.get("guest", 0.0) - seconds.get("guest_nice", 0.0)
     busy = every - seconds.get("idle", 0.0) - seconds.get("iowait", 0.0)
-    return Spent(busy, seconds.get("iowait", math.nan), every)
+    return CpuTimes(busy, seconds.get("iowait", math.nan), every)
 
 
 def _share(part: float, every: float) -> float:

@@ -16,18 +16,18 @@ _DATASET_ATTRIBUTES = ("dataset", "datasets", "data")  # Subset, ConcatDataset a
 _MAX_DEPTH = 3
 
 
-def location(dataset: object) -> str | None:
+def dataset_file_system(dataset: object) -> str | None:
     """The type of the file system that holds the dataset's files, e.g. "nfs4"; None without a known path.
 
     None of the dataset's code is called: only its stored attributes are read.
     """
     for path in _paths(dataset, _MAX_DEPTH):
         if _exists(path):
-            return file_system(path)
+            return file_system_type(path)
     return None
 
 
-def file_system(path: Path) -> str | None:
+def file_system_type(path: Path) -> str | None:
     """The type of the file system that holds a file or folder."""
     real = PurePath(os.path.realpath(path))
     mounts = [(PurePath(mount.mountpoint), mount.fstype) for mount in psutil.disk_partitions(all=True) if mount.fstype]

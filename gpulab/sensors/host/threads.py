@@ -14,7 +14,7 @@ from gpulab.sensors.host.frames import user_line
 _MIN_BUSY_S = 0.001  # a thread with less CPU time since the previous reading counts as idle
 
 
-class Threads:
+class ThreadReader:
     """Reads the recorded thread and all other Python threads except the calling one."""
 
     def __init__(self, recorded: int, cpu_s: Callable[[int | None], float] = cpu_clocks.thread_cpu_s) -> None:

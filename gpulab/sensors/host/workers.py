@@ -20,7 +20,7 @@ _MAX_PER_READING = 12
 _HAS_DISK_STATE = sys.platform == "linux"  # no other system distinguishes waiting for storage from sleeping
 
 
-class Workers:
+class WorkerReader:
     """Reads the current workers; keeps a row of WORKER_SAMPLES for each reading."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Workers:
         self._turn = 0
         self._samples = Samples(WORKER_SAMPLES)
 
-    def watch(self, pids: Iterable[int]) -> None:
+    def set_pids(self, pids: Iterable[int]) -> None:
         """Set the current worker processes; the CPU time of ended ones remains counted."""
         current = dict.fromkeys(pids)
         for pid in current:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.trace.columns.times import whole
+from gpulab.trace.columns.times import parse_count
 
 Values = Sequence[Any]
 
@@ -23,12 +23,12 @@ def _numbers(values: Values) -> NDArray[Any]:
         return np.empty(0)
 
 
-def wholes(values: Values) -> Ints:
+def counts_and_ids(values: Values) -> Ints:
     """Counts and identifiers; the 32-bit -1 means "none"."""
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**32 - 1).all():
         return np.asarray(np.maximum(array, -1), np.int64)
-    return np.fromiter(map(whole, values), np.int64, len(values))
+    return np.fromiter(map(parse_count, values), np.int64, len(values))
 
 
 def addresses(values: Values) -> Ints:
@@ -36,10 +36,10 @@ def addresses(values: Values) -> Ints:
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**62).all():
         return np.asarray(np.maximum(array, -1), np.int64)
-    return np.fromiter((whole(value, sentinel=-1) for value in values), np.int64, len(values))
+    return np.fromiter((parse_count(value, sentinel=-1) for value in values), np.int64, len(values))
 
 
-def amounts(values: Values) -> Ints:
+def signed_amounts(values: Values) -> Ints:
     """Numbers that may be negative; 0 for anything else."""
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),):
@@ -51,7 +51,7 @@ def amounts(values: Values) -> Ints:
 
 def correlations(values: Values) -> Ints:
     """Correlation ids. CUPTI counts from 1 and writes 0 for none, which becomes -1."""
-    ids = wholes(values)
+    ids = counts_and_ids(values)
     return np.where(ids == 0, -1, ids)
 
 
@@ -98,7 +98,7 @@ def _occupancy(percent: Any) -> float:
     return float(percent) if is_valid else float("nan")
 
 
-def fitting(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def cast_to_column(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The values in a column's dtype; values that are too large cannot be indices and become -1."""
     if values.dtype.kind == "i":
         values = np.where(values <= np.iinfo(dtype).max, values, -1)

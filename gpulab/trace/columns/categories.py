@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 
-class Family:
+class EventFamily:
     """Families of categories; the name then decides the kind. Device rows are SYNC_RECORD and above.
 
     Plain integers: when numpy compares an array with a member of an IntEnum, it looks up special names in the enum
@@ -33,24 +33,24 @@ class Family:
 
 # Lower case: 2022 had "gpu_user_Annotation", 2021 had "Kernel".
 _FAMILIES = {
-    "operator": Family.MIXED,
-    "cpu_op": Family.OP,
-    "user_annotation": Family.ANNOTATION,
-    "python_function": Family.PYTHON,
-    "runtime": Family.RUNTIME,
-    "overhead": Family.OVERHEAD,
-    "cuda_sync": Family.SYNC_RECORD,
-    "xpu_sync": Family.SYNC_RECORD,
-    "kernel": Family.KERNEL,
-    "memcpy": Family.MEMCPY,
-    "gpu_memcpy": Family.MEMCPY,
-    "memset": Family.MEMSET,
-    "gpu_memset": Family.MEMSET,
-    "gpu_user_annotation": Family.DROPPED,
-    "trace": Family.DROPPED,
-    "cuda_event": Family.DROPPED,
-    "cuda_profiler_range": Family.DROPPED,
-    "hardware_counters": Family.DROPPED,
+    "operator": EventFamily.MIXED,
+    "cpu_op": EventFamily.OP,
+    "user_annotation": EventFamily.ANNOTATION,
+    "python_function": EventFamily.PYTHON,
+    "runtime": EventFamily.RUNTIME,
+    "overhead": EventFamily.OVERHEAD,
+    "cuda_sync": EventFamily.SYNC_RECORD,
+    "xpu_sync": EventFamily.SYNC_RECORD,
+    "kernel": EventFamily.KERNEL,
+    "memcpy": EventFamily.MEMCPY,
+    "gpu_memcpy": EventFamily.MEMCPY,
+    "memset": EventFamily.MEMSET,
+    "gpu_memset": EventFamily.MEMSET,
+    "gpu_user_annotation": EventFamily.DROPPED,
+    "trace": EventFamily.DROPPED,
+    "cuda_event": EventFamily.DROPPED,
+    "cuda_profiler_range": EventFamily.DROPPED,
+    "hardware_counters": EventFamily.DROPPED,
 }
 
 # In their original spelling: some files contain no other categories; the usual ones of all versions.
@@ -85,31 +85,31 @@ _COPY_KERNEL = re.compile(r"MEMORY_COPY_|(?:__amd_rocclr_)?copyBuffer|Copy(?:Hos
 _FILL_KERNEL = re.compile(r"(?:__amd_rocclr_)?fillBuffer")
 
 _KIND_OF_FAMILY = {
-    Family.PYTHON: Kind.PYTHON,
-    Family.OVERHEAD: Kind.OVERHEAD,
-    Family.SYNC_RECORD: Kind.SYNC_RECORD,
-    Family.MEMCPY: Kind.MEMCPY,
-    Family.MEMSET: Kind.MEMSET,
+    EventFamily.PYTHON: EventKind.PYTHON,
+    EventFamily.OVERHEAD: EventKind.OVERHEAD,
+    EventFamily.SYNC_RECORD: EventKind.SYNC_RECORD,
+    EventFamily.MEMCPY: EventKind.MEMCPY,
+    EventFamily.MEMSET: EventKind.MEMSET,
 }
 
 
-def family_of(category: str) -> int:
+def event_family(category: str) -> int:
     """The family of a category."""
     lower = category.lower()
     if lower in _FAMILIES:
         return _FAMILIES[lower]
     if lower.endswith(("_runtime", "_driver")):  # cuda, xpu, mtia, privateuse1; HIP calls itself cuda
-        return Family.RUNTIME
-    return Family.UNKNOWN
+        return EventFamily.RUNTIME
+    return EventFamily.UNKNOWN
 
 
-def kind_of(family: int, name: str) -> Kind:
+def kind_of(family: int, name: str) -> EventKind:
     """The kind of an event of a known family."""
     if family in _KIND_OF_FAMILY:
         return _KIND_OF_FAMILY[family]
-    if family == Family.RUNTIME:
+    if family == EventFamily.RUNTIME:
         return _call(name)
-    if family == Family.KERNEL:
+    if family == EventFamily.KERNEL:
         return _kernel(name)
     return _range(family, name)
 
@@ -121,31 +121,31 @@ def loader_has_workers(name: str) -> bool | None:
     return True if "MultiProcess" in name else None
 
 
-def _range(family: int, name: str) -> Kind:
+def _range(family: int, name: str) -> EventKind:
     if _STEP.match(name):
-        return Kind.STEP
+        return EventKind.STEP
     if _LOADER.match(name):
-        return Kind.LOADER
-    if family == Family.OP or (family == Family.MIXED and _OPERATOR.match(name)):
-        return Kind.OP
-    return Kind.ANNOTATION
+        return EventKind.LOADER
+    if family == EventFamily.OP or (family == EventFamily.MIXED and _OPERATOR.match(name)):
+        return EventKind.OP
+    return EventKind.ANNOTATION
 
 
-def _call(name: str) -> Kind:
+def _call(name: str) -> EventKind:
     if _GRAPH_NODE.search(name):
-        return Kind.RUNTIME
+        return EventKind.RUNTIME
     if _LAUNCH.search(name):
-        return Kind.LAUNCH
+        return EventKind.LAUNCH
     if _WAIT.search(name):
-        return Kind.SYNC
+        return EventKind.SYNC
     if _COPY.search(name):
-        return Kind.COPY_CALL
-    return Kind.ALLOC if _ALLOC.search(name) else Kind.RUNTIME
+        return EventKind.COPY_CALL
+    return EventKind.ALLOC if _ALLOC.search(name) else EventKind.RUNTIME
 
 
-def _kernel(name: str) -> Kind:
+def _kernel(name: str) -> EventKind:
     if _COLLECTIVE.search(name):
-        return Kind.COLLECTIVE
+        return EventKind.COLLECTIVE
     if _COPY_KERNEL.match(name):
-        return Kind.MEMCPY
-    return Kind.MEMSET if _FILL_KERNEL.match(name) else Kind.KERNEL
+        return EventKind.MEMCPY
+    return EventKind.MEMSET if _FILL_KERNEL.match(name) else EventKind.KERNEL

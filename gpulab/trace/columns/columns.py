@@ -13,43 +13,45 @@ from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
-from gpulab.tables import EVENTS, Kind
-from gpulab.trace.columns.categories import Family, family_of, kind_of
-from gpulab.trace.columns.growing_array import Growing
-from gpulab.trace.columns.memory_events import Moments
+from gpulab.tables import EVENTS, EventKind
+from gpulab.trace.columns.categories import EventFamily, event_family, kind_of
+from gpulab.trace.columns.growing_array import GrowingArray
+from gpulab.trace.columns.memory_events import MemoryEvents
 from gpulab.trace.columns.side_tables import (
-    OF_CALLS,
-    OF_COMMUNICATION,
-    OF_DEVICE_WORK,
-    OF_KERNELS,
-    OF_OPERATORS,
-    OF_WAITS,
-    SIDES,
-    Gathered,
-    Side,
+    CALL_ARGUMENTS,
+    COLLECTIVE_ARGUMENTS,
+    DEVICE_WORK_ARGUMENTS,
+    KERNEL_ARGUMENTS,
+    OPERATOR_ARGUMENTS,
+    SIDE_TABLES_OF_WORK,
+    WAIT_ARGUMENTS,
+    SideTable,
+    SideTableBuilder,
 )
 from gpulab.trace.columns.times import (
     MISSING,
     UNPADDED,
     are_unpadded,
-    by_text,
-    by_unpadded_text,
-    of_numbers,
+    nanoseconds_from_numbers,
+    nanoseconds_from_text,
+    nanoseconds_from_unpadded_text,
 )
-from gpulab.trace.columns.vocabulary import Vocabulary, plain, printable
-from gpulab.trace.reading.batches import Batch, How, arguments_of
+from gpulab.trace.columns.vocabulary import Vocabulary, as_text, encodable_name
+from gpulab.trace.reading.batches import Batch, ReadOptions, argument_columns
 from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
 
 _WEEK_NS = 7 * 86_400 * 10**9
 _COLLECTIVE_OPERATOR = "record_param_comms"  # the operator with which PyTorch records a collective
-_TAKES_INPUTS = np.array([family in (Family.OP, Family.MIXED, Family.ANNOTATION) for family in range(12)])
+_TAKES_INPUTS = np.array(
+    [family in (EventFamily.OP, EventFamily.MIXED, EventFamily.ANNOTATION) for family in range(12)]
+)
 # Columns of every event; name and family become words and kinds at the end.
 _DTYPES = {"start_ns": np.int64, "dur_ns": np.int64, "thread": np.int32, "name": np.int32, "family": np.int8}
 
 
-class Found(NamedTuple):
+class TraceTables(NamedTuple):
     """All rows in order of time, and what the columns need besides."""
 
     rows: Rows
@@ -64,121 +66,123 @@ class Found(NamedTuple):
     unknown: dict[str, int]  # events of categories gpulab does not know
 
 
-class Columns:
+class ColumnBuilder:
     """Grows with every chunk; keeps only numbers and distinct names of the events."""
 
     def __init__(self, *, shapes: bool = True) -> None:
         self._categories, self._names, self._threads = Vocabulary(), Vocabulary(), Vocabulary()
         self._families: list[int] = []
-        self._columns = {name: Growing(np.dtype(dtype)) for name, dtype in _DTYPES.items()}
-        self._sides = {side: Gathered(side) for side in SIDES}
+        self._columns = {name: GrowingArray(np.dtype(dtype)) for name, dtype in _DTYPES.items()}
+        self._sides = {side: SideTableBuilder(side) for side in SIDE_TABLES_OF_WORK}
         self._communicating: list[int] = []  # codes of names of collectives
-        self._memory = Moments()
+        self._memory = MemoryEvents()
         self._labels: dict[tuple[str, str], str] = {}
         self._unknown: Counter[str] = Counter()
         self._shapes = shapes
         self._unpadded: bool | None = None
-        self.asks = True  # the last chunk had events whose arguments are needed
-        self.count = 0  # rows so far
-        self.seen = 0  # events with a duration so far, with or without a row
+        self.has_arguments = True  # the last chunk had events whose arguments are needed
+        self.row_count = 0  # rows so far
+        self.event_count = 0  # events with a duration so far, with or without a row
 
-    def add(self, batch: Batch, how: How) -> How:
+    def add(self, batch: Batch, options: ReadOptions) -> ReadOptions:
         """Add the events of a chunk that was read with these options.
 
         If the options were not sufficient, nothing is added, and the result says how to read the chunk again.
         """
         times = {
-            "start_ns": self._nanoseconds(batch.work, "ts", how),
-            "dur_ns": self._nanoseconds(batch.work, "dur", how),
-            "at_ns": self._nanoseconds(batch.memory, "ts", how),
+            "start_ns": self._nanoseconds(batch.work, "ts", options),
+            "dur_ns": self._nanoseconds(batch.work, "dur", options),
+            "at_ns": self._nanoseconds(batch.memory, "ts", options),
         }
         start, dur, at = times.values()
         if start is None or dur is None or at is None:
-            return how._replace(exact=True)
+            return options._replace(exact_times=True)
         families = self._families_of(batch)
         names = self._codes_of_names(batch)
-        masks = self._masks(families, names, how)
-        self.asks = bool(masks)
-        needed = how._replace(sides=how.sides.union(masks))
-        if needed == how:
+        masks = self._masks(families, names, options)
+        self.has_arguments = bool(masks)
+        needed = options._replace(side_tables=options.side_tables.union(masks))
+        if needed == options:
             self._add_metadata(batch, families, at)
             rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
             self._gather(batch, masks, rows)
         return needed
 
-    def _nanoseconds(self, events: Sequence[Any], field: str, options: How) -> Ints | None:
+    def _nanoseconds(self, events: Sequence[Any], field: str, options: ReadOptions) -> Ints | None:
         values = list(map(attrgetter(field), events))
-        if not options.exact:
-            return of_numbers(values)
+        if not options.exact_times:
+            return nanoseconds_from_numbers(values)
         if self._unpadded is None and field == "ts":  # the first chunk decides for all
             self._unpadded = are_unpadded(values)
-        return (by_unpadded_text if self._unpadded else by_text)(values)
+        return (nanoseconds_from_unpadded_text if self._unpadded else nanoseconds_from_text)(values)
 
     def _families_of(self, batch: Batch) -> NDArray[np.int8]:
         count = len(self._categories)
         codes = self._categories.codes_of_any(batch.work, attrgetter("cat"))
-        self._families += [family_of(plain(category)) for category in self._categories.since(count)]
+        self._families += [event_family(as_text(category)) for category in self._categories.since(count)]
         return np.array(self._families, np.int8)[codes]
 
     def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
         count = len(self._names)
         codes = self._names.codes_of_any(batch.work, attrgetter("name"))
         for code, name in enumerate(self._names.since(count), count):
-            if name == _COLLECTIVE_OPERATOR or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
+            if name == _COLLECTIVE_OPERATOR or kind_of(EventFamily.KERNEL, as_text(name)) is EventKind.COLLECTIVE:
                 self._communicating.append(code)
         return codes
 
     def _masks(
-        self, families: NDArray[np.int8], names: NDArray[np.int32], options: How
-    ) -> dict[Side, NDArray[np.bool_]]:
+        self, families: NDArray[np.int8], names: NDArray[np.int32], options: ReadOptions
+    ) -> dict[SideTable, NDArray[np.bool_]]:
         """For each side table, the events that may have its arguments; side tables without any are left out."""
-        kernels = families == Family.KERNEL
+        kernels = families == EventFamily.KERNEL
         masks = {
-            OF_CALLS: families == Family.RUNTIME,
-            OF_DEVICE_WORK: families >= Family.SYNC_RECORD,
-            OF_KERNELS: kernels,
-            OF_WAITS: families == Family.SYNC_RECORD,
+            CALL_ARGUMENTS: families == EventFamily.RUNTIME,
+            DEVICE_WORK_ARGUMENTS: families >= EventFamily.SYNC_RECORD,
+            KERNEL_ARGUMENTS: kernels,
+            WAIT_ARGUMENTS: families == EventFamily.SYNC_RECORD,
         }
         if self._shapes:
-            masks[OF_OPERATORS] = _TAKES_INPUTS[families]
+            masks[OPERATOR_ARGUMENTS] = _TAKES_INPUTS[families]
         is_communication = np.isin(names, self._communicating)
-        if is_communication.any() or OF_COMMUNICATION in options.sides:  # then every kernel may be one
-            masks[OF_COMMUNICATION] = kernels | (is_communication & (families > Family.DROPPED))
+        if is_communication.any() or COLLECTIVE_ARGUMENTS in options.side_tables:  # then every kernel may be one
+            masks[COLLECTIVE_ARGUMENTS] = kernels | (is_communication & (families > EventFamily.DROPPED))
         return {side: mask for side, mask in masks.items() if mask.any()}
 
     def _add_metadata(self, batch: Batch, families: NDArray[np.int8], at_ns: Ints) -> None:
         """Add thread names, unknown categories and memory events."""
-        self.seen += len(families)
+        self.event_count += len(families)
         for label in batch.labels:
-            self._labels[plain(label.pid), plain(label.tid)] = plain(label.args.name).strip()
-        for event in _select(batch.work, families == Family.UNKNOWN):
-            self._unknown[plain(event.cat)[:100]] += 1
+            self._labels[as_text(label.pid), as_text(label.tid)] = as_text(label.args.name).strip()
+        for event in _select(batch.work, families == EventFamily.UNKNOWN):
+            self._unknown[as_text(event.cat)[:100]] += 1
         if batch.memory:
-            self._memory.take(batch, at_ns, self._threads_of(batch.memory))
+            self._memory.add(batch, at_ns, self._threads_of(batch.memory))
 
     def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
         """Add the columns of every event; return the row of each."""
-        has_row = families > Family.DROPPED
-        device = families >= Family.SYNC_RECORD
+        has_row = families > EventFamily.DROPPED
+        device = families >= EventFamily.SYNC_RECORD
         host = has_row & ~device
         part["thread"] = np.full(len(families), -1, np.int32)
         part["thread"][host] = self._threads_of(_select(batch.work, host))
         all_have_rows = bool(has_row.all())
         for name, values in part.items():
-            self._columns[name].add(values if all_have_rows else values[has_row])
-        rows: Ints = np.cumsum(has_row) - 1 + self.count
-        self.count += int(has_row.sum())
+            self._columns[name].append(values if all_have_rows else values[has_row])
+        rows: Ints = np.cumsum(has_row) - 1 + self.row_count
+        self.row_count += int(has_row.sum())
         return rows
 
-    def _gather(self, batch: Batch, masks: Mapping[Side, NDArray[np.bool_]], rows: Ints) -> None:
+    def _gather(self, batch: Batch, masks: Mapping[SideTable, NDArray[np.bool_]], rows: Ints) -> None:
         """Add the arguments of these events to the side tables; `rows` are their row numbers."""
         for side, mask in masks.items():
             events, numbers = _select(batch.work, mask), rows[mask]
-            if side.mark:
-                marked = np.array([mark is not None for mark in map(attrgetter(f"args.{side.mark}"), events)])
+            if side.required_column:
+                marked = np.array(
+                    [mark is not None for mark in map(attrgetter(f"args.{side.required_column}"), events)]
+                )
                 events, numbers = _select(events, marked), numbers[marked]
             if len(numbers):
-                self._sides[side].take(numbers, arguments_of(events, side))
+                self._sides[side].add(numbers, argument_columns(events, side))
 
     def _threads_of(self, events: Sequence[Any]) -> NDArray[np.int32]:
         try:
@@ -193,24 +197,24 @@ class Columns:
         try:
             codes = self._threads.codes(pairs, len(pairs))
         except TypeError:  # a list or an object in place of a number
-            codes = self._threads.codes([(plain(pid), plain(tid)) for pid, tid in pairs], len(pairs))
+            codes = self._threads.codes([(as_text(pid), as_text(tid)) for pid, tid in pairs], len(pairs))
         return np.repeat(codes, np.diff(np.append(begins, len(events))))
 
-    def finish(self, losses: Losses) -> Found:
+    def finish(self, losses: Losses) -> TraceTables:
         """All rows, relative to the earliest; rows without a usable time are left out and counted."""
-        joined = {name: column.taken() for name, column in self._columns.items()}
-        losses.mended |= {UNPADDED} if self._unpadded else set()
+        joined = {name: column.take_all() for name, column in self._columns.items()}
+        losses.repairs |= {UNPADDED} if self._unpadded else set()
         usable = _usable_times(joined["start_ns"], joined["dur_ns"], losses)
         order = _time_order(joined["start_ns"], joined["dur_ns"])
         order = order if usable.all() else order[usable[order]]
         for name in joined:
             joined[name] = joined[name][order]
-        position = np.full(self.count, -1, np.int32)
+        position = np.full(self.row_count, -1, np.int32)
         position[order] = np.arange(len(order), dtype=np.int32)
-        tables = (OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
+        tables = (KERNEL_ARGUMENTS, OPERATOR_ARGUMENTS, COLLECTIVE_ARGUMENTS, WAIT_ARGUMENTS)
         sides = {side.table.name: self._sides[side].rows(position) for side in tables}
-        for side in (OF_CALLS, OF_DEVICE_WORK):
-            self._sides[side].put_into(joined, position, len(order))
+        for side in (CALL_ARGUMENTS, DEVICE_WORK_ARGUMENTS):
+            self._sides[side].write_into(joined, position, len(order))
         del order, position
         start, dur = joined["start_ns"], joined["dur_ns"]
         zero = int(start[0]) if len(start) else 0
@@ -218,11 +222,11 @@ class Columns:
         threads, codes = self._thread_names()
         columns: dict[str, Any] = {name: joined[name] for name in joined if name != "family"}
         columns["thread"] = codes[columns["thread"]]
-        columns["kind"] = self._kinds(joined["family"], joined["name"], sides[OF_COMMUNICATION.table.name])
-        columns["name"] = self._names.words(joined["name"])
+        columns["kind"] = self._kinds(joined["family"], joined["name"], sides[COLLECTIVE_ARGUMENTS.table.name])
+        columns["name"] = self._names.text_column(joined["name"])
         span = int((start + dur).max(initial=0))
         memory = self._memory.rows(zero, codes, losses)
-        return Found(
+        return TraceTables(
             EVENTS.rows(columns),
             **sides,
             memory=memory,
@@ -244,20 +248,20 @@ class Columns:
         kinds = np.asarray(kind_of_pair[pairs], np.int8)
         # Only communication has arguments about messages and groups, whatever the name of the kernel.
         events = collectives["event"]
-        kinds[events[families[events] == Family.KERNEL]] = Kind.COLLECTIVE
+        kinds[events[families[events] == EventFamily.KERNEL]] = EventKind.COLLECTIVE
         return kinds
 
     def _thread_names(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         """Names of the host threads, and the final code of each recorded pair of ids (the last one: no thread)."""
         unique: dict[tuple[str, str], int] = {}
-        codes = [unique.setdefault((plain(pid), plain(tid)), len(unique)) for pid, tid in self._threads.since(0)]
+        codes = [unique.setdefault((as_text(pid), as_text(tid)), len(unique)) for pid, tid in self._threads.since(0)]
         names = [self._labels.get(key) or ("profiler" if key[0] == "-1" else f"thread {key[1]}") for key in unique]
         times = Counter(names)
         unique_names = (
             f"{name} of process {pid}" if times[name] > 1 else name
             for name, (pid, _) in zip(names, unique, strict=True)
         )
-        return tuple(map(printable, unique_names)), np.array([*codes, -1], np.int32)
+        return tuple(map(encodable_name, unique_names)), np.array([*codes, -1], np.int32)
 
 
 def _changes(first: Ints, second: Ints) -> Ints:

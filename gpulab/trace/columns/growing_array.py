@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 _INITIAL_SIZE = 4096
 
 
-class Growing:
+class GrowingArray:
     """Values in order of appending.
 
     A list of small arrays that is joined at the end would leave free memory of the column's size, unusable by others.
@@ -20,7 +20,7 @@ class Growing:
         self._array: NDArray[Any] = np.empty(_INITIAL_SIZE, dtype)
         self._count = 0
 
-    def add(self, values: NDArray[Any]) -> None:
+    def append(self, values: NDArray[Any]) -> None:
         """Append values."""
         end = self._count + len(values)
         if end > len(self._array):
@@ -29,7 +29,7 @@ class Growing:
         self._array[self._count : end] = values
         self._count = end
 
-    def taken(self) -> NDArray[Any]:
+    def take_all(self) -> NDArray[Any]:
         """Return all values and leave this array empty."""
         array, self._array = self._array, np.empty(0, self._array.dtype)
         array.resize(self._count, refcheck=False)

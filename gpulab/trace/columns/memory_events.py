@@ -11,38 +11,38 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.tables import MEMORY
 from gpulab.trace.columns import arguments
-from gpulab.trace.columns.growing_array import Growing
-from gpulab.trace.columns.side_tables import OF_MEMORY
+from gpulab.trace.columns.growing_array import GrowingArray
+from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS
 from gpulab.trace.columns.times import MISSING
-from gpulab.trace.reading.batches import Batch, arguments_of
+from gpulab.trace.reading.batches import Batch, argument_columns
 from gpulab.trace.reading.limits import NO_TIME, Losses
 
 _HOST = 0  # PyTorch's number of the device type
 
 
-class Moments:
+class MemoryEvents:
     """Memory events so far."""
 
     def __init__(self) -> None:
-        self._columns = {column.name: Growing(np.dtype(column.dtype)) for column in MEMORY.columns}
+        self._columns = {column.name: GrowingArray(np.dtype(column.dtype)) for column in MEMORY.columns}
 
-    def take(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
+    def add(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
         """Add the memory events of a chunk; `threads` has the thread code of each event."""
-        values = zip(OF_MEMORY.readings.items(), arguments_of(batch.memory, OF_MEMORY), strict=True)
+        values = zip(MEMORY_ARGUMENTS.readings.items(), argument_columns(batch.memory, MEMORY_ARGUMENTS), strict=True)
         part = {
             name: reading.read(argument_values)
             for (name, reading), argument_values in values
             if reading.read is not None
         }
         on_host = part.pop("device_type") == _HOST
-        part["device"] = np.where(on_host, -1, arguments.fitting(part["device"], np.dtype(np.int16)))
+        part["device"] = np.where(on_host, -1, arguments.cast_to_column(part["device"], np.dtype(np.int16)))
         part |= {"at_ns": at_ns, "thread": threads}
         for name, column in self._columns.items():
-            column.add(part[name])
+            column.append(part[name])
 
     def rows(self, zero_ns: int, threads: NDArray[np.int32], losses: Losses) -> Rows:
         """All rows in order of time; `threads` maps the codes to final thread codes."""
-        columns: dict[str, NDArray[Any]] = {name: column.taken() for name, column in self._columns.items()}
+        columns: dict[str, NDArray[Any]] = {name: column.take_all() for name, column in self._columns.items()}
         at: Ints = columns["at_ns"]
         losses.add(NO_TIME, int((at == MISSING).sum()))
         order = np.argsort(at, kind="stable")

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.rows import Rows, Table, Words, absent
+from gpulab.rows import Rows, Table, TextColumn, absent_value
 from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, WAITS
 from gpulab.trace.columns import arguments
-from gpulab.trace.columns.growing_array import Growing
-from gpulab.trace.columns.vocabulary import LONGEST, Vocabulary
+from gpulab.trace.columns.growing_array import GrowingArray
+from gpulab.trace.columns.vocabulary import MAX_TEXT_LENGTH, Vocabulary
 
 
-class Reading(NamedTuple):
+class ArgumentReader(NamedTuple):
     """The argument behind a column, and the function that converts its values to an array."""
 
     key: str
@@ -27,44 +27,46 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class SideTable:
     """A side table and its arguments. Columns that several side tables share are read in the same way."""
 
     table: Table
-    readings: Mapping[str, Reading]
-    mark: str = ""  # if an event lacks this column, it lacks all others, too
+    readings: Mapping[str, ArgumentReader]
+    required_column: str = ""  # if an event lacks this column, it lacks all others, too
 
 
-OF_KERNELS = Side(
+KERNEL_ARGUMENTS = SideTable(
     GRIDS,
     {
-        "grid": Reading("grid", arguments.products),
-        "block": Reading("block", arguments.products),
-        "registers": Reading("registers per thread", arguments.wholes),
-        "shared_bytes": Reading("shared memory", arguments.wholes),
-        "occupancy_frac": Reading("est. achieved occupancy %", arguments.occupancies),
+        "grid": ArgumentReader("grid", arguments.products),
+        "block": ArgumentReader("block", arguments.products),
+        "registers": ArgumentReader("registers per thread", arguments.counts_and_ids),
+        "shared_bytes": ArgumentReader("shared memory", arguments.counts_and_ids),
+        "occupancy_frac": ArgumentReader("est. achieved occupancy %", arguments.occupancies),
     },
 )
-OF_WAITS = Side(
+WAIT_ARGUMENTS = SideTable(
     WAITS,
     {
-        "wait_on_stream": Reading("wait_on_stream", arguments.wholes),
-        "wait_on_correlation": Reading("wait_on_cuda_event_record_corr_id", arguments.correlations),
+        "wait_on_stream": ArgumentReader("wait_on_stream", arguments.counts_and_ids),
+        "wait_on_correlation": ArgumentReader("wait_on_cuda_event_record_corr_id", arguments.correlations),
     },
 )
-OF_OPERATORS = Side(SHAPES, {"shapes": Reading("Input Dims", json=True), "dtypes": Reading("Input type", json=True)})
-OF_COMMUNICATION = Side(
+OPERATOR_ARGUMENTS = SideTable(
+    SHAPES, {"shapes": ArgumentReader("Input Dims", json=True), "dtypes": ArgumentReader("Input type", json=True)}
+)
+COLLECTIVE_ARGUMENTS = SideTable(
     COLLECTIVES,
     {
-        "collective": Reading("Collective name"),
-        "dtype": Reading("dtype"),
-        "elements_in": Reading("In msg nelems", arguments.addresses),
-        "elements_out": Reading("Out msg nelems", arguments.addresses),
-        "group": Reading("Process Group Name"),
-        "group_size": Reading("Group size", arguments.wholes),
-        "sequence": Reading("Seq", arguments.wholes),
+        "collective": ArgumentReader("Collective name"),
+        "dtype": ArgumentReader("dtype"),
+        "elements_in": ArgumentReader("In msg nelems", arguments.addresses),
+        "elements_out": ArgumentReader("Out msg nelems", arguments.addresses),
+        "group": ArgumentReader("Process Group Name"),
+        "group_size": ArgumentReader("Group size", arguments.counts_and_ids),
+        "sequence": ArgumentReader("Seq", arguments.counts_and_ids),
     },
-    mark="collective",
+    required_column="collective",
 )
 
 
@@ -74,42 +76,55 @@ def _some_of_the_events(*names: str) -> Table:
 
 
 # Columns of the events table that are empty for most events are collected separately, too, and added at the end.
-_OF_CALLS: dict[str, Reading] = {
-    "correlation": Reading("correlation", arguments.correlations),
-    "bytes": Reading("bytes", arguments.wholes),
+_OF_CALLS: dict[str, ArgumentReader] = {
+    "correlation": ArgumentReader("correlation", arguments.correlations),
+    "bytes": ArgumentReader("bytes", arguments.counts_and_ids),
 }
-OF_CALLS = Side(_some_of_the_events("correlation", "bytes"), _OF_CALLS)
-OF_DEVICE_WORK = Side(
+CALL_ARGUMENTS = SideTable(_some_of_the_events("correlation", "bytes"), _OF_CALLS)
+DEVICE_WORK_ARGUMENTS = SideTable(
     _some_of_the_events("correlation", "bytes", "device", "stream"),
-    {**_OF_CALLS, "device": Reading("device", arguments.wholes), "stream": Reading("stream", arguments.wholes)},
-)
-OF_MEMORY = Side(
-    MEMORY,
     {
-        "device": Reading("Device Id", arguments.wholes),
-        "device_type": Reading("Device Type", arguments.wholes),  # not a column; separates host from device memory
-        "bytes": Reading("Bytes", arguments.amounts),
-        "address": Reading("Addr", arguments.addresses),
-        "allocated_bytes": Reading("Total Allocated", arguments.addresses),
-        "reserved_bytes": Reading("Total Reserved", arguments.addresses),
+        **_OF_CALLS,
+        "device": ArgumentReader("device", arguments.counts_and_ids),
+        "stream": ArgumentReader("stream", arguments.counts_and_ids),
     },
 )
-SIDES = (OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
+MEMORY_ARGUMENTS = SideTable(
+    MEMORY,
+    {
+        "device": ArgumentReader("Device Id", arguments.counts_and_ids),
+        "device_type": ArgumentReader(
+            "Device Type", arguments.counts_and_ids
+        ),  # not a column; separates host from device memory
+        "bytes": ArgumentReader("Bytes", arguments.signed_amounts),
+        "address": ArgumentReader("Addr", arguments.addresses),
+        "allocated_bytes": ArgumentReader("Total Allocated", arguments.addresses),
+        "reserved_bytes": ArgumentReader("Total Reserved", arguments.addresses),
+    },
+)
+SIDE_TABLES_OF_WORK = (
+    CALL_ARGUMENTS,
+    DEVICE_WORK_ARGUMENTS,
+    KERNEL_ARGUMENTS,
+    OPERATOR_ARGUMENTS,
+    COLLECTIVE_ARGUMENTS,
+    WAIT_ARGUMENTS,
+)
 
 
-class Gathered:
+class SideTableBuilder:
     """Arguments for one side table so far."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: SideTable) -> None:
         self._side = side
         dtypes = {column.name: column.dtype for column in side.table.columns}
         self._vocabularies = {name: Vocabulary(absent=True) for name, dtype in dtypes.items() if dtype == "words"}
         self._dtypes = {
             name: np.dtype("int32" if name in self._vocabularies else dtype) for name, dtype in dtypes.items()
         }
-        self._columns = {name: Growing(dtype) for name, dtype in self._dtypes.items()}
+        self._columns = {name: GrowingArray(dtype) for name, dtype in self._dtypes.items()}
 
-    def take(self, events: Ints, values: Sequence[Sequence[Any]]) -> None:
+    def add(self, events: Ints, values: Sequence[Sequence[Any]]) -> None:
         """Add one value per event to each column; an event without any value gets no row."""
         part: dict[str, NDArray[Any]] = {}
         has_value = np.zeros(len(events), bool)
@@ -118,17 +133,17 @@ class Gathered:
             if reading.read is None:
                 part[name] = self._vocabularies[name].codes_of_any(argument_values)
             elif _is_absent(argument_values):
-                part[name] = np.full(len(events), absent(dtype), dtype)
+                part[name] = np.full(len(events), absent_value(dtype), dtype)
             else:
-                part[name] = arguments.fitting(reading.read(argument_values), dtype)
+                part[name] = arguments.cast_to_column(reading.read(argument_values), dtype)
             has_value |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
         part["event"] = events.astype(np.int32)
         for name, column in part.items():
-            self._columns[name].add(column[has_value])
+            self._columns[name].append(column[has_value])
 
     def rows(self, position: NDArray[np.int32]) -> Rows:
         """All rows in order of their events; `position[i]` is the final index of event i, -1 if it was left out."""
-        joined = {name: column.taken() for name, column in self._columns.items()}
+        joined = {name: column.take_all() for name, column in self._columns.items()}
         event = position[joined["event"]]
         order = np.argsort(event, kind="stable")
         order = order[event[order] >= 0]
@@ -138,21 +153,25 @@ class Gathered:
             columns[name] = self._text(vocabulary, columns[name])
         return self._side.table.rows(columns)
 
-    def put_into(self, columns: dict[str, NDArray[Any]], position: NDArray[np.int32], count: int) -> None:
+    def write_into(self, columns: dict[str, NDArray[Any]], position: NDArray[np.int32], count: int) -> None:
         """Write the values into columns with this number of rows, which are created if missing."""
-        event = position[self._columns["event"].taken()]
+        event = position[self._columns["event"].take_all()]
         has_row = event >= 0
         for name in self._side.readings:
             dtype = self._dtypes[name]
-            column = columns.setdefault(name, np.full(0 if name in columns else count, absent(dtype), dtype))
-            column[event[has_row]] = self._columns[name].taken()[has_row]
+            column = columns.setdefault(name, np.full(0 if name in columns else count, absent_value(dtype), dtype))
+            column[event[has_row]] = self._columns[name].take_all()[has_row]
 
-    def _text(self, vocabulary: Vocabulary, codes: NDArray[Any]) -> Words:
+    def _text(self, vocabulary: Vocabulary, codes: NDArray[Any]) -> TextColumn:
         """Normalise stored JSON; invalid or oversized JSON becomes absent."""
         texts = [_compact(value) if isinstance(value, bytes) else value for value in vocabulary.since(0)]
         is_valid = np.array([*(text is not None for text in texts), False], bool)
-        column = vocabulary.words(codes, [str(text) for text in texts])
-        return column if is_valid[:-1].all() else Words(np.where(is_valid[codes], column.codes, -1), column.vocabulary)
+        column = vocabulary.text_column(codes, [str(text) for text in texts])
+        return (
+            column
+            if is_valid[:-1].all()
+            else TextColumn(np.where(is_valid[codes], column.codes, -1), column.vocabulary)
+        )
 
 
 def _is_absent(values: Sequence[Any]) -> bool:
@@ -161,7 +180,7 @@ def _is_absent(values: Sequence[Any]) -> bool:
 
 
 def _compact(text: bytes) -> str | None:
-    if len(text) > LONGEST:
+    if len(text) > MAX_TEXT_LENGTH:
         return None
     try:
         return json.dumps(json.loads(text))

@@ -25,7 +25,7 @@ _MIN_FRACTIONS = 200  # this many fractions without a leading zero are not a coi
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN, traps=[])
 
 
-def of_numbers(values: Sequence[float]) -> Ints | None:
+def nanoseconds_from_numbers(values: Sequence[float]) -> Ints | None:
     """Convert ints and floats; NaN becomes MISSING. None if float64 may not be exact to the ns."""
     with contextlib.suppress(TypeError, OverflowError):  # a float among them, or too large
         integers = np.asarray(array("q", values))
@@ -44,7 +44,7 @@ def of_numbers(values: Sequence[float]) -> Ints | None:
     return result
 
 
-def by_text(values: Sequence[Any]) -> Ints:
+def nanoseconds_from_text(values: Sequence[Any]) -> Ints:
     """Convert one by one, from Decimals or any other type; unusable values become MISSING."""
     return np.fromiter(map(_nanoseconds, values), np.int64, len(values))
 
@@ -64,8 +64,8 @@ def are_unpadded(values: Sequence[Any]) -> bool:
     return len(fractions) >= _MIN_FRACTIONS and shorter > 0 and ending > 0 and not begins
 
 
-def by_unpadded_text(values: Sequence[Any]) -> Ints:
-    """Like `by_text`, for fractions that are integer ns without leading zeros."""
+def nanoseconds_from_unpadded_text(values: Sequence[Any]) -> Ints:
+    """Like `nanoseconds_from_text`, for fractions that are integer ns without leading zeros."""
     return np.fromiter(map(_unpadded, values), np.int64, len(values))
 
 
@@ -94,7 +94,7 @@ def _nanoseconds(value: Any) -> int:
     return result if abs(result) < _LARGEST_NS else int(MISSING)
 
 
-def whole(value: Any, sentinel: int = 2**32 - 1) -> int:
+def parse_count(value: Any, sentinel: int = 2**32 - 1) -> int:
     """A count or an identifier, from a number or text; -1 if it is neither, or the 32-bit -1."""
     number = -1
     if isinstance(value, str) and len(value) < 20:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.rows import Words
+from gpulab.rows import TextColumn
 
-LONGEST = 16_384  # characters; the longest names of C++ kernels are shorter
+MAX_TEXT_LENGTH = 16_384  # characters; the longest names of C++ kernels are shorter
 
 
 class _Index(dict[Any, int]):
@@ -50,7 +50,7 @@ class Vocabulary:
             return self.codes(items, len(values))
         except TypeError:
             items = values if get is None else map(get, values)
-            return self.codes((None if item is None else plain(item) for item in items), len(values))
+            return self.codes((None if item is None else as_text(item) for item in items), len(values))
 
     def since(self, count: int) -> list[Any]:
         """The values added after the first `count`."""
@@ -58,28 +58,28 @@ class Vocabulary:
 
     def texts(self) -> list[str]:
         """Every value as text."""
-        return [plain(value) for value in self.since(0)]
+        return [as_text(value) for value in self.since(0)]
 
-    def words(self, codes: NDArray[Any], texts: Iterable[str] | None = None) -> Words:
+    def text_column(self, codes: NDArray[Any], texts: Iterable[str] | None = None) -> TextColumn:
         """A text column of these codes; equal texts share one code."""
-        labels = [printable(text) for text in (self.texts() if texts is None else texts)]
+        labels = [encodable_name(text) for text in (self.texts() if texts is None else texts)]
         if len(set(labels)) == len(labels):
-            return Words(codes.astype(np.int32), tuple(labels))
+            return TextColumn(codes.astype(np.int32), tuple(labels))
         unique = _Index()
         # The extra last entry maps the absent code -1 to itself.
         new_codes = np.array([*(unique[label] for label in labels), -1], np.int32)
-        return Words(new_codes[codes], tuple(unique))
+        return TextColumn(new_codes[codes], tuple(unique))
 
 
-def plain(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value as text; other types are cut to `LONGEST` characters."""
     if isinstance(value, str):
         return value
-    return "" if value is None else str(value)[:LONGEST]
+    return "" if value is None else str(value)[:MAX_TEXT_LENGTH]
 
 
-def printable(word: str) -> str:
+def encodable_name(word: str) -> str:
     """A name of at most `LONGEST` characters that can be encoded."""
-    if len(word) > LONGEST:
-        word = word[: LONGEST - 1] + "…"
+    if len(word) > MAX_TEXT_LENGTH:
+        word = word[: MAX_TEXT_LENGTH - 1] + "…"
     return word if word.isascii() else word.encode("utf-8", "replace").decode()

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from gpulab.trace.columns.side_tables import OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, SIDES, Side
+from gpulab.trace.columns.side_tables import (
+    CALL_ARGUMENTS,
+    DEVICE_WORK_ARGUMENTS,
+    KERNEL_ARGUMENTS,
+    SIDE_TABLES_OF_WORK,
+    SideTable,
+)
 
 # Metadata next to the events, under the format's names; None if a file does not have it.
 Header = Mapping[str, Any]
@@ -27,15 +33,19 @@ HEADER_KEYS = (
 NO_HEADER: Header = dict.fromkeys(HEADER_KEYS)
 
 
-class How(NamedTuple):
+class ReadOptions(NamedTuple):
     """Options for reading a chunk. A file pays only for what it needs."""
 
-    sides: frozenset[Side] = frozenset((OF_CALLS, OF_DEVICE_WORK, OF_KERNELS))  # side tables whose arguments are read
-    exact: bool = False  # times as Decimals: float64 does not hold all times of this file exactly to the ns
-    known: bool = True  # only known categories, for which no string is created
+    side_tables: frozenset[SideTable] = frozenset(
+        (CALL_ARGUMENTS, DEVICE_WORK_ARGUMENTS, KERNEL_ARGUMENTS)
+    )  # side tables whose arguments are read
+    exact_times: bool = False  # times as Decimals: float64 does not hold all times of this file exactly to the ns
+    known_categories_only: bool = True  # only known categories, for which no string is created
 
 
-CLOSEST = How(sides=frozenset(SIDES), exact=True, known=False)  # for chunks that are read only once
+READ_EVERYTHING = ReadOptions(
+    side_tables=frozenset(SIDE_TABLES_OF_WORK), exact_times=True, known_categories_only=False
+)  # for chunks that are read only once
 
 
 class Batch(NamedTuple):
@@ -51,7 +61,7 @@ class Batch(NamedTuple):
             events.extend(more)
 
 
-def arguments_of(events: Sequence[Any], side: Side) -> list[list[Any]]:
+def argument_columns(events: Sequence[Any], side: SideTable) -> list[list[Any]]:
     """For each column of the side table one value per event: -1 or None if an event has no such argument."""
     args = list(map(attrgetter("args"), events))
     columns = [list(map(attrgetter(column), args)) for column in side.readings]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from gpulab.trace.reading.batches import CLOSEST, Batch
-from gpulab.trace.reading.decoder import REFUSALS, batch_of, parse_events
+from gpulab.trace.reading.batches import READ_EVERYTHING, Batch
+from gpulab.trace.reading.decoder import DECODE_ERRORS, batch_from_values, parse_events
 from gpulab.trace.reading.limits import CUT_OFF, TOO_LARGE, UNREADABLE, Losses
-from gpulab.trace.reading.pieces import Place, seams
-from gpulab.trace.reading.repair import mended
+from gpulab.trace.reading.pieces import ChunkPosition, seam_pattern
+from gpulab.trace.reading.repair import repair_json
 
 _NEXT_VALUE = re.compile(r"[^\s,]|\Z")
 _END_OF_EVENTS = re.compile(r"\}\s*(\](?:\s*,\s*\"|\s*\}?\s*\Z))")
@@ -21,7 +21,7 @@ _NAN = float("nan")
 _MAX_NESTED_SEAMS = 8  # seams within one event that are recognised
 
 # Cause of an event without an end, by position of its chunk.
-_CAUSE_OF_MISSING_END = {Place.STUCK: TOO_LARGE, Place.LAST: CUT_OFF}
+_CAUSE_OF_MISSING_END = {ChunkPosition.STUCK: TOO_LARGE, ChunkPosition.LAST: CUT_OFF}
 
 
 def _integer(digits: str) -> float:
@@ -41,11 +41,11 @@ class Salvage:
     rest: bytes = b""
 
 
-def salvage(text: bytes, key: bytes, position: Place, losses: Losses) -> Salvage:
+def read_damaged_chunk(text: bytes, key: bytes, position: ChunkPosition, losses: Losses) -> Salvage:
     """Read all readable events of a damaged chunk, with exact times, and count the rest."""
-    repaired, causes = mended(text)
-    if position is not Place.LAST and (batch := parse_events(b"[%b]" % repaired, CLOSEST)) is not None:
-        losses.mended.update(causes)
+    repaired, causes = repair_json(text)
+    if position is not ChunkPosition.LAST and (batch := parse_events(b"[%b]" % repaired, READ_EVERYTHING)) is not None:
+        losses.repairs.update(causes)
         return Salvage(batch)
     return _Search(text, key, position, losses).run()
 
@@ -67,9 +67,9 @@ class _Search:
     no end before it; such an event is tried up to the next few seams.
     """
 
-    def __init__(self, text: bytes, key: bytes, position: Place, losses: Losses) -> None:
+    def __init__(self, text: bytes, key: bytes, position: ChunkPosition, losses: Losses) -> None:
         self._text, self._position, self._losses = text, position, losses
-        cuts = [match.span() for match in seams(key).finditer(text)]
+        cuts = [match.span() for match in seam_pattern(key).finditer(text)]
         self._begins = [0, *(end for _, end in cuts)]
         self._ends = [*(begin for begin, _ in cuts), len(text)]
         self._salvage = Salvage()
@@ -87,7 +87,7 @@ class _Search:
         for last in range(at, min(at + _MAX_NESTED_SEAMS, len(self._ends))):
             text = self._text[self._begins[at] : self._ends[last]]
             is_tail = last == len(self._ends) - 1
-            if not is_tail and (batch := parse_events(b"[%b]" % text, CLOSEST)) is not None:
+            if not is_tail and (batch := parse_events(b"[%b]" % text, READ_EVERYTHING)) is not None:
                 self._salvage.batch.extend(batch)
                 return last + 1
             values = _values(text)
@@ -109,12 +109,12 @@ class _Search:
         """Whether the end of the chunk is plausible: the end of all events, or part of an event."""
         if values.rest.startswith("]"):
             self._salvage.after = values.rest.encode()
-        elif values.rest and self._position is Place.INNER:
+        elif values.rest and self._position is ChunkPosition.INNER:
             # Either the cut was wrong, or the next chunk will show that the event is damaged.
             self._salvage.rest = values.rest.encode()
         elif values.rest:
             return False
-        elif self._position is Place.LAST:  # cut off within the events; the number of missing ones is unknown
+        elif self._position is ChunkPosition.LAST:  # cut off within the events; the number of missing ones is unknown
             self._losses.lost[CUT_OFF] = 1
         return True
 
@@ -126,14 +126,14 @@ class _Search:
         self._losses.add(UNREADABLE if close else _CAUSE_OF_MISSING_END[self._position])
 
     def _take(self, values: _Values) -> None:
-        self._salvage.batch.extend(batch_of(values.events))
+        self._salvage.batch.extend(batch_from_values(values.events))
         self._losses.add(UNREADABLE, values.others)
         if values.events or not values.rest:
-            self._losses.mended.update(values.causes)
+            self._losses.repairs.update(values.causes)
 
 
 def _values(text: bytes) -> _Values:
-    repaired, causes = mended(text)
+    repaired, causes = repair_json(text)
     content = repaired.decode()
     events: list[Mapping[str, Any]] = []
     others, is_incomplete = 0, False
@@ -144,7 +144,7 @@ def _values(text: bytes) -> _Values:
         except json.JSONDecodeError as error:
             is_incomplete = error.pos >= len(content) or error.msg.startswith("Unterminated string")
             break
-        except REFUSALS:
+        except DECODE_ERRORS:
             break
         at = _next_value(content, end)
         if isinstance(value, dict) and "ph" in value:

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from gpulab.trace.columns.categories import CATEGORIES
-from gpulab.trace.columns.side_tables import OF_MEMORY, Reading
-from gpulab.trace.reading.batches import CLOSEST, HEADER_KEYS, Batch, Header, How
+from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS, ArgumentReader
+from gpulab.trace.reading.batches import HEADER_KEYS, READ_EVERYTHING, Batch, Header, ReadOptions
 
 # Invalid UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
-REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
+DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
 
 _OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # other phases of the Chrome format (flows, counters, ...), not used here
 _MEMORY = "[memory]"  # name of an allocation or a free
@@ -29,7 +29,7 @@ class _Phase(NamedTuple):
     tag: str
     event: Any
     args: Any
-    readings: Mapping[str, Reading]  # of the arguments, by field
+    readings: Mapping[str, ArgumentReader]  # of the arguments, by field
 
 
 class _Types(NamedTuple):
@@ -42,21 +42,21 @@ class _Types(NamedTuple):
     ending: msgspec.json.Decoder[Any]
 
 
-def parse_events(array: bytes | memoryview, options: How) -> Batch | None:
+def parse_events(array: bytes | memoryview, options: ReadOptions) -> Batch | None:
     """Events in a JSON array; None if anything is not as expected."""
     types = _types_for(options)
     try:
         return _batch(types.events.decode(array), types)
-    except REFUSALS:
+    except DECODE_ERRORS:
         return None
 
 
-def parse_ending(text: bytes | memoryview, options: How, bare: bool) -> tuple[Batch, Header] | None:
+def parse_last_chunk(text: bytes | memoryview, options: ReadOptions, is_array: bool) -> tuple[Batch, Header] | None:
     """Events and metadata of the last chunk; None if anything is not as expected."""
     types = _types_for(options)
     try:
-        document = types.ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if bare else b"")))
-    except REFUSALS:
+        document = types.ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if is_array else b"")))
+    except DECODE_ERRORS:
         return None
     return _batch(document.traceEvents, types), _header(document)
 
@@ -65,13 +65,13 @@ def parse_header(text: bytes) -> Header | None:
     """Metadata in a JSON object; None if it is not JSON."""
     try:
         return _header(msgspec.json.decode(text, type=_Metadata))
-    except REFUSALS:
+    except DECODE_ERRORS:
         return None
 
 
-def batch_of(values: Iterable[Mapping[str, Any]]) -> Batch:
+def batch_from_values(values: Iterable[Mapping[str, Any]]) -> Batch:
     """Batch of events from another parser, whatever types their fields have."""
-    types = _types_for(CLOSEST)
+    types = _types_for(READ_EVERYTHING)
     phases = (types.work, types.instant, types.label)
     return _batch([_event(phase, value) for value in values for phase in phases if value["ph"] == phase.tag], types)
 
@@ -91,14 +91,14 @@ def _event(phase: _Phase, value: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def _types_for(options: How) -> _Types:
-    time: Any = (Decimal if options.exact else int | float, _NAN)
-    category: Any = (Literal[("", *CATEGORIES)] if options.known else Any, "")
+def _types_for(options: ReadOptions) -> _Types:
+    time: Any = (Decimal if options.exact_times else int | float, _NAN)
+    category: Any = (Literal[("", *CATEGORIES)] if options.known_categories_only else Any, "")
     texts: dict[str, Any] = dict.fromkeys(("name", "pid", "tid"), (Any, ""))
-    readings = {field: reading for side in options.sides for field, reading in side.readings.items()}
+    readings = {field: reading for side in options.side_tables for field, reading in side.readings.items()}
     work = _phase("X", {**texts, "ts": time, "dur": time, "cat": category}, readings)
-    instant = _phase("i", {**texts, "ts": time}, OF_MEMORY.readings)
-    label = _phase("M", texts, {"name": Reading("name")})
+    instant = _phase("i", {**texts, "ts": time}, MEMORY_ARGUMENTS.readings)
+    label = _phase("M", texts, {"name": ArgumentReader("name")})
     event: Any = work.event | instant.event | label.event
     for tag in _OTHER_PHASES:
         event |= msgspec.defstruct(f"Phase{ord(tag)}", [], tag_field="ph", tag=tag, gc=False)
@@ -106,7 +106,7 @@ def _types_for(options: How) -> _Types:
     return _Types(work, instant, label, msgspec.json.Decoder(list[event]), msgspec.json.Decoder(ending))
 
 
-def _phase(tag: str, fields: Mapping[str, tuple[Any, Any]], readings: Mapping[str, Reading]) -> _Phase:
+def _phase(tag: str, fields: Mapping[str, tuple[Any, Any]], readings: Mapping[str, ArgumentReader]) -> _Phase:
     columns = [(field, kind, default) for field, (kind, default) in fields.items()]
     args = _arguments(readings)
     if readings:
@@ -115,7 +115,7 @@ def _phase(tag: str, fields: Mapping[str, tuple[Any, Any]], readings: Mapping[st
     return _Phase(tag, event, args, readings)
 
 
-def _arguments(readings: Mapping[str, Reading]) -> Any:
+def _arguments(readings: Mapping[str, ArgumentReader]) -> Any:
     """Type of the arguments: one field each, with -1, None or an empty text as default."""
     # A list of integers converts to an array quickly; a list with None does not.
     fields: list[Any] = [

@@ -5,20 +5,20 @@ from __future__ import annotations
 from gpulab.trace.reading.batches import NO_HEADER, Header
 from gpulab.trace.reading.decoder import parse_header
 from gpulab.trace.reading.limits import CUT_OFF, METADATA, Losses
-from gpulab.trace.reading.repair import mended
+from gpulab.trace.reading.repair import repair_json
 
 
-def header_around(before: bytes, after: bytes) -> Header | None:
+def parse_header_around(before: bytes, after: bytes) -> Header | None:
     """Metadata around the events; None if it is not JSON even after a repair."""
     text = before + b'"traceEvents":[]' + after
     header = parse_header(text)
-    return parse_header(mended(text)[0]) if header is None else header
+    return parse_header(repair_json(text)[0]) if header is None else header
 
 
-def header_after(after: bytes, bare: bool, losses: Losses) -> Header:
+def parse_header_after(after: bytes, is_array: bool, losses: Losses) -> Header:
     """Metadata in the text after the events, starting at the bracket that ends them."""
     inside = after.strip().removeprefix(b"]").strip()
-    if bare or inside == b"}":
+    if is_array or inside == b"}":
         return NO_HEADER
     if inside.endswith(b"}"):
         inside = inside.removesuffix(b"}")
@@ -26,11 +26,11 @@ def header_after(after: bytes, bare: bool, losses: Losses) -> Header:
         losses.lost[CUT_OFF] = 1
         inside = inside.rpartition(b",")[0]
     inside = inside.strip(b" \t\r\n,")
-    header = header_around(b"{", (b"," + inside if inside else b"") + b"}")
+    header = parse_header_around(b"{", (b"," + inside if inside else b"") + b"}")
     losses.add(METADATA, 1 if header is None else 0)
     return header or NO_HEADER
 
 
-def joined(before: Header, after: Header) -> Header:
+def merge_headers(before: Header, after: Header) -> Header:
     """Merge both; where both have a value, the later one wins."""
     return {key: before[key] if value is None else value for key, value in after.items()}

@@ -16,10 +16,12 @@ NEGATIVE = "negative duration, taken as zero"
 TOO_LARGE = "event above the size limit"
 TEXT_LIMIT = "text above the limit, not read"
 EVENT_LIMIT = "events above the limit, not read"
-GIVEN_UP = "too much damage, the rest not read"
+TOO_MUCH_DAMAGE = "too much damage, the rest not read"
 METADATA = "metadata that is not JSON"
 
-ENDS_EARLY = frozenset((CUT_OFF, CORRUPT, TEXT_LIMIT, EVENT_LIMIT, GIVEN_UP))  # everything after some point is lost
+ENDS_EARLY = frozenset(
+    (CUT_OFF, CORRUPT, TEXT_LIMIT, EVENT_LIMIT, TOO_MUCH_DAMAGE)
+)  # everything after some point is lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class Losses:
     """Losses, counted by cause, and the repairs that were necessary."""
 
     lost: Counter[str] = field(default_factory=Counter)
-    mended: set[str] = field(default_factory=set)
+    repairs: set[str] = field(default_factory=set)
 
     def add(self, cause: str, count: int = 1) -> None:
         """Count losses of this cause."""

@@ -20,15 +20,15 @@ _BEFORE_KEY = re.compile(rb"\}\s*(,)\s*\{\s*\Z")
 _UNKEYED_AFTER = BLOCK // 2
 
 
-class Start(NamedTuple):
+class EventsStart(NamedTuple):
     """Text before the events, beginning of the text of the events, and whether the file is a bare array."""
 
     before: bytes
     events: bytes
-    bare: bool
+    is_array: bool
 
 
-class Place(Enum):
+class ChunkPosition(Enum):
     """Position of a chunk."""
 
     INNER = "whole events, more follow"
@@ -36,20 +36,20 @@ class Place(Enum):
     LAST = "all that is left"
 
 
-def find_events(text: Iterator[bytes], limits: Limits) -> Iterator[Start]:
+def find_events(text: Iterator[bytes], limits: Limits) -> Iterator[EventsStart]:
     """Yield positions where the events may begin; the caller takes the first whose metadata is valid."""
     buffer = b""
     for block in text:
         buffer = buffer + block if buffer else block.removeprefix(b"\xef\xbb\xbf").lstrip()
         if buffer.startswith(b"["):
-            yield Start(b"", buffer[1:], bare=True)
+            yield EventsStart(b"", buffer[1:], is_array=True)
             return
         if len(buffer) > limits.event_bytes or _EVENTS.search(buffer, max(0, len(buffer) - len(block) - 64)):
             break
     # The metadata before a nested object would not close; eight tries bound the cost of a malicious file.
     spans = [match.span() for match, _ in zip(_EVENTS.finditer(buffer), range(8), strict=False)]
     for start, end in spans:
-        yield Start(buffer[:start], buffer[end:], bare=False)
+        yield EventsStart(buffer[:start], buffer[end:], is_array=False)
 
 
 def first_key(events: bytearray, at: int) -> bytes:
@@ -58,15 +58,15 @@ def first_key(events: bytearray, at: int) -> bytes:
     return bytes(match.group(1)) if match else b'"ph"'
 
 
-class Piece(NamedTuple):
+class TextChunk(NamedTuple):
     """Part of the text of the events; valid until the next chunk is requested."""
 
-    place: Place
+    position: ChunkPosition
     text: memoryview
     array: memoryview  # the same in brackets: JSON, if the text is whole events
 
 
-class Pieces:
+class ChunkReader:
     """Text of the events in chunks of half a block or more, cut between events; can be iterated once.
 
     All chunks use one buffer: writing to the same memory again is several times faster than writing to new memory.
@@ -85,7 +85,7 @@ class Pieces:
         """Put the end of the latest chunk before the next one: it was cut within an event."""
         self._rest = b",".join((text, self._rest))
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[TextChunk]:
         skipping, no_seam_before = False, 1  # the buffer has no seam before `no_seam_before`
         for block in self._text:
             self._append(block)
@@ -93,7 +93,7 @@ class Pieces:
                 continue
             self.key = self.key or first_key(self._buffer, 1)
             if skipping:
-                match = seams(self.key).search(self._buffer, 1, self._end)
+                match = seam_pattern(self.key).search(self._buffer, 1, self._end)
                 self._replace(self._buffer[match.end() if match else max(1, self._end - 256) : self._end])
                 skipping = match is None
                 continue
@@ -101,15 +101,15 @@ class Pieces:
             no_seam_before = max(1, self._end - 512) if seam is None else 1
             if seam is not None:
                 self._rest = self._buffer[seam + 1 : self._end]
-                yield self._chunk(Place.INNER, seam)
+                yield self._chunk(ChunkPosition.INNER, seam)
                 self._replace(self._rest)
             elif self._end > self._limits.event_bytes:
                 self._rest = self._buffer[max(1, self._end - 256) : self._end]
-                yield self._chunk(Place.STUCK, self._end)
+                yield self._chunk(ChunkPosition.STUCK, self._end)
                 self._replace(self._rest)
                 skipping = True
         self.key = self.key or first_key(self._buffer[: self._end], 1)
-        yield self._chunk(Place.LAST, self._end)
+        yield self._chunk(ChunkPosition.LAST, self._end)
 
     def _append(self, text: bytes | bytearray) -> None:
         """Append text; allocates a new buffer if necessary, because earlier chunks may still be in use."""
@@ -125,10 +125,10 @@ class Pieces:
         self._end = 1
         self._append(text)
 
-    def _chunk(self, position: Place, end: int) -> Piece:
+    def _chunk(self, position: ChunkPosition, end: int) -> TextChunk:
         self._buffer[end : end + 1] = b"]"
         view = memoryview(self._buffer)
-        return Piece(position, view[1:end], view[: end + 1])
+        return TextChunk(position, view[1:end], view[: end + 1])
 
     def _seam(self, no_seam_before: int) -> int | None:
         seam = _last_seam(self._buffer, self.key, no_seam_before, self._end, 64)
@@ -139,7 +139,7 @@ class Pieces:
         return seam
 
 
-def seams(key: bytes) -> re.Pattern[bytes]:
+def seam_pattern(key: bytes) -> re.Pattern[bytes]:
     """Pattern of the text between two events with this first key."""
     return re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + re.escape(key) + rb"\s*:)")
 

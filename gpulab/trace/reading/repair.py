@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 NOT_UTF8 = "text that is not UTF-8"
 CONTROL = "control characters"
 ESCAPES = "broken escapes"
-BARE = "bare NaN, inf or N/A"
+BARE_VALUES = "bare NaN, inf or N/A"
 
 _SPACES = bytes(32 if code < 32 else code for code in range(256))
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(
 )
 
 
-def mended(text: bytes) -> tuple[bytes, tuple[str, ...]]:
+def repair_json(text: bytes) -> tuple[bytes, tuple[str, ...]]:
     """The text with known faults repaired, and the list of repairs.
 
     Bytes that are not UTF-8 become U+FFFD, control characters become spaces, bare NaN, inf and N/A become null;
@@ -47,7 +47,7 @@ def mended(text: bytes) -> tuple[bytes, tuple[str, ...]]:
     for begin, end in _bare_values(result, quotes):
         parts += [result[at:begin], b"null"]
         at = end
-    causes += [BARE] if parts else []
+    causes += [BARE_VALUES] if parts else []
     return b"".join((*parts, result[at:])), tuple(causes)
 
 

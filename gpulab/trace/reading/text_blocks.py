@@ -34,22 +34,22 @@ _OTHER_FORMATS = {
 }
 
 
-def blocks(
+def read_blocks(
     source: Path | bytes, limits: Limits, losses: Losses, progress: Progress | None = None
 ) -> Generator[bytes, None, None]:
     """Yield the text block by block; if it ends early, count that and stop.
 
     Raises TraceError if there is nothing to read.
     """
-    with opened(source) as file:
+    with open_source(source) as file:
         head = file.read(8)
         file.seek(0)
         if not head:
-            raise TraceError(f"{label(source)} is empty.", why="the file has 0 bytes", fix=FIX)
+            raise TraceError(f"{file_label(source)} is empty.", why="the file has 0 bytes", fix=FIX)
         for magic, (description, fix) in _OTHER_FORMATS.items():
             if head.startswith(magic):
-                raise TraceError(f"{label(source)} is not a readable trace.", why=f"it is {description}", fix=fix)
-        text = _inflated(file, label(source), limits, losses) if head.startswith(_GZIP) else _read_blocks(file)
+                raise TraceError(f"{file_label(source)} is not a readable trace.", why=f"it is {description}", fix=fix)
+        text = _inflated(file, file_label(source), limits, losses) if head.startswith(_GZIP) else _read_blocks(file)
         size = reported = 0
         for block in text:
             size += len(block)
@@ -62,7 +62,7 @@ def blocks(
             yield block
 
 
-def opened(source: Path | bytes) -> BinaryIO:
+def open_source(source: Path | bytes) -> BinaryIO:
     """Open the file or the bytes. Raises TraceError unless it is a regular, readable file."""
     if isinstance(source, bytes):
         return io.BytesIO(source)
@@ -82,7 +82,7 @@ def is_trace(source: str | os.PathLike[str] | bytes) -> bool:
     """Whether this begins like a trace: a JSON object or array, plain or gzip. The rest is not read."""
     limits, losses = Limits(text_bytes=2 * BLOCK), Losses()
     try:
-        for block in blocks(source if isinstance(source, bytes) else Path(source), limits, losses):
+        for block in read_blocks(source if isinstance(source, bytes) else Path(source), limits, losses):
             if text := block.removeprefix(b"\xef\xbb\xbf").lstrip():
                 return text[:1] in (b"{", b"[")
     except TraceError:
@@ -90,7 +90,7 @@ def is_trace(source: str | os.PathLike[str] | bytes) -> bool:
     return False
 
 
-def label(source: Path | bytes) -> str:
+def file_label(source: Path | bytes) -> str:
     """Name of the source in a message."""
     return f"A trace of {len(source):,} bytes in memory" if isinstance(source, bytes) else str(source)
 

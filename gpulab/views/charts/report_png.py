@@ -11,16 +11,24 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle, StepPatch
 
 from gpulab.rules.engine.finding import Diagnosis, Gain
-from gpulab.views.charts.drawing.chart import WIDTH_IN, Chart, sources
-from gpulab.views.charts.drawing.lettering import broken, width_in
-from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, by
-from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, TITLE_PT, Dress, dressed
+from gpulab.views.charts.drawing.chart import WIDTH_IN, Chart, combined_source
+from gpulab.views.charts.drawing.lettering import break_lines, text_width_in
+from gpulab.views.charts.drawing.steps_and_ledger import WHOLE_RUN, label_axis
+from gpulab.views.charts.drawing.style import (
+    BACKGROUND,
+    SMALL_PT,
+    SOFT_COLOUR,
+    TEXT_COLOUR,
+    TITLE_PT,
+    Style,
+    chart_style,
+)
 from gpulab.views.report.headline import headline
-from gpulab.views.report.ledger_table import DEVICE, accounts, bar
-from gpulab.views.sheet.lanes import Lane, Window, lanes, shading, window
+from gpulab.views.report.ledger_table import DEVICE_LABELS, ledger_bar, ledger_blocks
+from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes
 from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
-from gpulab.views.sheet.sheet import Answer, Segment, Table
-from gpulab.views.sheet.step_picture import filled, picture
+from gpulab.views.sheet.sheet import Answer, Segment, TableBlock
+from gpulab.views.sheet.step_picture import covered_fractions, step_timeline
 from gpulab.wording import clean, percent, scale, sentence, shorten
 
 BINS = 600  # of the picture of a few steps: about one per pixel
@@ -42,26 +50,26 @@ class _Block:
     right_in: float = LEFT_IN
 
 
-def png(diagnosis: Diagnosis) -> bytes:
+def report_png(diagnosis: Diagnosis) -> bytes:
     """Return the first part of the report of a diagnosis as PNG."""
-    return head(diagnosis).png()
+    return report_chart(diagnosis).png()
 
 
-def head(diagnosis: Diagnosis) -> Chart:
+def report_chart(diagnosis: Diagnosis) -> Chart:
     """Return the first part of the report as a chart, which can be saved in other formats."""
     answer = headline(diagnosis)
-    with dressed():
+    with chart_style():
         blocks = [
             block
             for make in (_evidence_and_fix, _gain, _ledger, _steps)
             if (block := make(diagnosis, answer)) is not None
         ]
-        title_in = 0.16 + 0.2 * (broken(WIDTH_IN, answer.claim, TITLE_PT, weight="bold").count("\n") + 1)
-        source_line = broken(WIDTH_IN, f"Source: {sources(diagnosis.run)}", SMALL_PT, weight="bold")
+        title_in = 0.16 + 0.2 * (break_lines(WIDTH_IN, answer.claim, TITLE_PT, weight="bold").count("\n") + 1)
+        source_line = break_lines(WIDTH_IN, f"Source: {combined_source(diagnosis.run)}", SMALL_PT, weight="bold")
         source_in = 0.06 + SOURCE_IN * (source_line.count("\n") + 1)
         height_in = title_in + sum(block.height_in + GAP_IN for block in blocks) + source_in
         alt, table = _alt(diagnosis, answer), _table(diagnosis)
-        figure = Chart(answer.claim, source=sources(diagnosis.run), alt=alt, table=table, height_in=height_in)
+        figure = Chart(answer.claim, source=combined_source(diagnosis.run), alt=alt, table=table, height_in=height_in)
         # All positions are computed here, so matplotlib must not rearrange anything.
         figure.set_layout_engine("none")
         figure.place_frame(top_in=0.1, bottom_in=0.07)
@@ -89,7 +97,7 @@ def _evidence_and_fix(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
     code = [line for line in answer.fix.splitlines() if line.strip()]
     fix = [shorten(clean(line, 400), MAX_COLUMNS) for line in code[:MAX_CODE]] + ["..."] * (len(code) > MAX_CODE)
     lines = [*answer.evidence[:MAX_EVIDENCE], *([answer.advice] if answer.advice and not fix else [])]
-    text = "\n".join(broken(WIDTH_IN, clean(line, 400), TEXT_PT) for line in lines)
+    text = "\n".join(break_lines(WIDTH_IN, clean(line, 400), TEXT_PT) for line in lines)
     rows = text.count("\n") + 1 if text else 0
     if not rows and not fix:
         return None
@@ -99,33 +107,33 @@ def _evidence_and_fix(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
         axes.set_axis_off()
         total_in = text_in + code_in
         axes.set(xlim=(0, WIDTH_IN - 2 * LEFT_IN), ylim=(0, total_in))
-        style: Dress = {"va": "top", "ha": "left", "color": INK}
+        style: Style = {"va": "top", "ha": "left", "color": TEXT_COLOUR}
         axes.text(0, total_in, text, fontsize=TEXT_PT, linespacing=1.35, **style)
         if fix:
             axes.add_patch(Rectangle((0, 0), WIDTH_IN - 2 * LEFT_IN, code_in - 0.05, facecolor="#EDEFF1", linewidth=0))
-            mono: Dress = {"family": "DejaVu Sans Mono", "fontsize": CODE_PT, "linespacing": 1.35}
+            mono: Style = {"family": "DejaVu Sans Mono", "fontsize": CODE_PT, "linespacing": 1.35}
             axes.text(0.08, code_in - 0.11, "\n".join(fix), **mono, **style)
 
     return _Block(text_in + code_in, draw)
 
 
 def _alt(diagnosis: Diagnosis, answer: Answer) -> str:
-    few_steps = picture(diagnosis)
+    few_steps = step_timeline(diagnosis)
     sentences = [*answer.evidence[:MAX_EVIDENCE]]
     if answer.expectation:
         sentences.append(answer.expectation.text)
     if diagnosis.ledger is not None:
-        sentences.append(bar(diagnosis.ledger, "Where the step time goes").title)
+        sentences.append(ledger_bar(diagnosis.ledger, "Where the step time goes").title)
     if few_steps is not None:
         sentences.append(few_steps.alt)
     return " ".join(map(sentence, sentences))
 
 
-def _table(diagnosis: Diagnosis) -> Table:
+def _table(diagnosis: Diagnosis) -> TableBlock:
     if diagnosis.ledger is None:
-        return Table(header=("", ""), rows=())
-    blocks = accounts(diagnosis.ledger, looped=diagnosis.steps.found_by != LOOPLESS)
-    return next(block for block in blocks if isinstance(block, Table))
+        return TableBlock(header=("", ""), rows=())
+    blocks = ledger_blocks(diagnosis.ledger, has_steps=diagnosis.steps.detected_by != WHOLE_RUN)
+    return next(block for block in blocks if isinstance(block, TableBlock))
 
 
 # Expected gain.
@@ -137,7 +145,7 @@ def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
     if first is None or first.gain is None or answer.expectation is None:
         return None
     gain: Gain = first.gain
-    text = broken(WIDTH_IN, answer.expectation.text.replace(" -> ", " \N{RIGHTWARDS ARROW} "), TEXT_PT)
+    text = break_lines(WIDTH_IN, answer.expectation.text.replace(" -> ", " \N{RIGHTWARDS ARROW} "), TEXT_PT)
     unit = scale(gain.step_ns)
 
     def draw(axes: Axes) -> None:
@@ -147,24 +155,26 @@ def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
                 "uncertain",
                 gain.best_ns,
                 gain.worst_ns,
-                {"facecolor": ACCENT_PALE, "edgecolor": PAPER, "hatch": UNCERTAIN_HATCH},
+                {"facecolor": ACCENT_PALE, "edgecolor": BACKGROUND, "hatch": UNCERTAIN_HATCH},
             ),
             ("saved", gain.worst_ns, gain.step_ns, {"facecolor": "none", "edgecolor": NEUTRAL, "linestyle": "--"}),
         )
         for name, start, end, style in parts:
             if end > start:
                 axes.barh(0, end - start, left=start, height=0.8, label=name, linewidth=0.8, **style)  # type: ignore[arg-type]
-        axes.plot([gain.floor_ns] * 2, [-0.6, 0.6], color=INK, linewidth=1.8, label=f"bound ({unit(gain.floor_ns)})")
+        axes.plot(
+            [gain.floor_ns] * 2, [-0.6, 0.6], color=TEXT_COLOUR, linewidth=1.8, label=f"bound ({unit(gain.floor_ns)})"
+        )
         axes.set(xlim=(0, gain.step_ns), ylim=(-0.62, 0.62))
         _hide_frame(axes)
-        axes.set_title(text, loc="left", fontsize=TEXT_PT, color=INK, pad=6, linespacing=1.35)
+        axes.set_title(text, loc="left", fontsize=TEXT_PT, color=TEXT_COLOUR, pad=6, linespacing=1.35)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=4, borderaxespad=0.1, **_KEYS)
 
     above_in = LINE_IN * (text.count("\n") + 1) + 0.06
     return _Block(above_in + 0.2 + KEYS_IN, draw, above_in, KEYS_IN)
 
 
-_KEYS: Dress = {
+_KEYS: Style = {
     "handlelength": 1.2,
     "handletextpad": 0.5,
     "columnspacing": 1.4,
@@ -189,19 +199,19 @@ def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
     ledger = diagnosis.ledger
     if ledger is None:
         return None
-    segments = bar(ledger, "").segments
-    heading = "Where the time goes" if diagnosis.steps.found_by == LOOPLESS else "Where the step time goes"
+    segments = ledger_bar(ledger, "").segments
+    heading = "Where the time goes" if diagnosis.steps.detected_by == WHOLE_RUN else "Where the step time goes"
     unit = scale(float(ledger.step_ns.mean()))
     names = ", ".join(
         f"{name} {percent(frac, 1)}"
-        for name, frac in zip(DEVICE[ledger.device], (ledger.busy_frac, ledger.idle_frac), strict=True)
+        for name, frac in zip(DEVICE_LABELS[ledger.device], (ledger.busy_frac, ledger.idle_frac), strict=True)
     )
     labelled = _labelled(segments)
 
     def draw(axes: Axes) -> None:
         x, keys = 0.0, []
         for segment in segments:
-            style: Dress = {"facecolor": colour(segment.key), "edgecolor": PAPER, "linewidth": 0}
+            style: Style = {"facecolor": colour(segment.key), "edgecolor": BACKGROUND, "linewidth": 0}
             idle = x >= ledger.busy_frac - 1e-9  # busy parts come first
             style |= {"hatch": IDLE_HATCH} if idle else {}
             axes.barh(0, segment.frac, left=x, height=0.8, **style)
@@ -212,7 +222,7 @@ def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
         axes.set(xlim=(0, max(x, 1e-9)), ylim=(-0.5, 0.5))
         _hide_frame(axes)
         title = f"{heading}: {unit(float(ledger.step_ns.mean()))}, {names} (hatched)"
-        axes.set_title(title, loc="left", fontsize=TEXT_PT, color=INK, pad=5, fontweight="bold")
+        axes.set_title(title, loc="left", fontsize=TEXT_PT, color=TEXT_COLOUR, pad=5, fontweight="bold")
         axes.legend(
             handles=keys, loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=3, borderaxespad=0.1, **_KEYS,
         )  # fmt: skip
@@ -231,20 +241,20 @@ def _labelled(segments: Sequence[Segment]) -> list[Segment]:
 
 def _steps(diagnosis: Diagnosis, _: Answer) -> _Block | None:
     """Draw the lanes of a few steps."""
-    time_window = window(diagnosis.steps)
+    time_window = middle_window(diagnosis.steps)
     if time_window is None or diagnosis.ledger is None:
         return None
-    few_lanes = lanes(diagnosis.run, diagnosis.ledger, time_window)
-    few_steps, first = picture(diagnosis), diagnosis.first
-    in_ledger_legend = {segment.key for segment in _labelled(bar(diagnosis.ledger, "").segments)}
+    few_lanes = timeline_lanes(diagnosis.run, diagnosis.ledger, time_window)
+    few_steps, first = step_timeline(diagnosis), diagnosis.first
+    in_ledger_legend = {segment.key for segment in _labelled(ledger_bar(diagnosis.ledger, "").segments)}
     others = [(key, label) for key, label in few_steps.legend if key not in in_ledger_legend] if few_steps else []
-    shade = shading(first.shown_by, time_window) if first else None
+    shade = clip_to_window(first.spans, time_window) if first else None
     unit = scale(float(time_window.end_ns - time_window.start_ns))
 
     def draw(axes: Axes) -> None:
         edges = np.linspace(time_window.start_ns, time_window.end_ns, BINS + 1).astype(np.int64)
         if shade is not None and len(shade.start_ns):
-            coverage = filled(shade, edges)
+            coverage = covered_fractions(shade, edges)
             shaded_bins = coverage >= 0.5 if (coverage >= 0.5).any() else coverage > 0
             axes.stairs(
                 shaded_bins * float(len(few_lanes)),
@@ -257,22 +267,22 @@ def _steps(diagnosis: Diagnosis, _: Answer) -> _Block | None:
         for row, lane in enumerate(few_lanes):
             _lane(axes, lane, edges, time_window, len(few_lanes) - 1 - row)
         for step in time_window.steps:
-            axes.axvline(int(diagnosis.steps.start_ns[step]) - time_window.start_ns, color=SOFT, linewidth=0.8)
+            axes.axvline(int(diagnosis.steps.start_ns[step]) - time_window.start_ns, color=SOFT_COLOUR, linewidth=0.8)
         axes.set(xlim=(0, time_window.end_ns - time_window.start_ns), ylim=(0, len(few_lanes)))
         axes.set_yticks(
             [len(few_lanes) - 0.5 - row for row in range(len(few_lanes))], [clean(lane.name, 24) for lane in few_lanes]
         )
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False)
-        by(axes.xaxis, unit.unit_ns)
+        label_axis(axes.xaxis, unit.unit_ns)
         axes.set_xlabel(unit.unit, labelpad=1, loc="left")
         _others(axes, others, 0.28 * len(few_lanes))
         shaded = "; shaded: evidence of the verdict" if shade is not None and len(shade.start_ns) else ""
-        axes.set_title(f"colours as in the ledger{shaded}", loc="right", fontsize=KEY_PT, color=SOFT, pad=5)
-        title = "The whole recording" if diagnosis.steps.found_by == LOOPLESS else _step_range(time_window)
-        axes.set_title(title, loc="left", fontsize=TEXT_PT, color=INK, pad=5, fontweight="bold")
+        axes.set_title(f"colours as in the ledger{shaded}", loc="right", fontsize=KEY_PT, color=SOFT_COLOUR, pad=5)
+        title = "The whole recording" if diagnosis.steps.detected_by == WHOLE_RUN else _step_range(time_window)
+        axes.set_title(title, loc="left", fontsize=TEXT_PT, color=TEXT_COLOUR, pad=5, fontweight="bold")
 
-    left_in = 0.12 + max(width_in(clean(lane.name, 24), 8.5) for lane in few_lanes)
+    left_in = 0.12 + max(text_width_in(clean(lane.name, 24), 8.5) for lane in few_lanes)
     return _Block(
         0.24 + 0.28 * len(few_lanes) + 0.42, draw, 0.24, 0.42, left_in, 0.25
     )  # half of a number may be to the right of the last tick
@@ -284,7 +294,7 @@ def _lane(axes: Axes, lane: Lane, edges: np.ndarray, time_window: Window, floor:
     x = edges - time_window.start_ns
     _columns(axes, low + 0.84, x, low, color=NEUTRAL, alpha=0.16)
     for key, spans in lane.parts:
-        high = np.minimum(low + 0.84 * filled(spans, edges), floor + 0.92)
+        high = np.minimum(low + 0.84 * covered_fractions(spans, edges), floor + 0.92)
         if (high > low).any():
             _columns(axes, high, x, low, color=colour(key))
         low = high
@@ -300,7 +310,7 @@ def _others(axes: Axes, others: Sequence[tuple[str, str]], height_in: float) -> 
     """Add a legend of colours that the ledger's legend lacks: work hidden behind other work is not in the ledger."""
     if others:
         keys = [Patch(facecolor=colour(key), label=label, linewidth=0) for key, label in others[:MAX_OTHERS]]
-        position: Dress = {"loc": "upper right", "bbox_to_anchor": (1.005, -0.24 / height_in), "borderaxespad": 0.0}
+        position: Style = {"loc": "upper right", "bbox_to_anchor": (1.005, -0.24 / height_in), "borderaxespad": 0.0}
         axes.legend(handles=keys, ncols=MAX_OTHERS, **position, **_KEYS)
 
 

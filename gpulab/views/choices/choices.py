@@ -9,7 +9,7 @@ from uuid import uuid4
 from gpulab.views.front_end import shows_widgets
 
 
-def choosable(
+def choice_buttons(
     html: str, question: str, choices: Sequence[tuple[str, str]], chosen: str, on_choice: Callable[[str], None]
 ) -> str:
     """Return HTML that becomes radio buttons; the HTML unchanged if the front end shows no widgets.

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpulab.analysis.kernels.flops import inputs
-from gpulab.analysis.kernels.interior import short
-from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, Matched
+from gpulab.analysis.kernels.flops import parse_inputs
+from gpulab.analysis.kernels.interior import short_kernel_name
+from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, WorkChanges
 from gpulab.comparison import Comparison
-from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
+from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
 from gpulab.wording import UNKNOWN, Scale, metric, number, percent, quantity, scale, shorten, size
 
 MAX_ROWS = 12
 NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
 
 
-def work(compared: Comparison) -> Section | None:
+def work_section(compared: Comparison) -> Section | None:
     """Return kernels or operators that were added, removed or changed; None if they cannot be compared."""
-    matched = compared.work
+    matched = compared.device_work_changes
     if matched is None or not matched.matches:
         return None
     differences = [each for each in matched.matches if each.status != SAME]
-    counts = ", ".join(f"{len(matched.of(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
-    title = f"{matched.on.capitalize()}: {counts}"
+    counts = ", ".join(f"{len(matched.of_status(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
+    title = f"{matched.unit.capitalize()}: {counts}"
     if not differences:
-        same = f"Both runs have the same {matched.on}, the same number of times and with the same durations."
+        same = f"Both runs have the same {matched.unit}, the same number of times and with the same durations."
         return Section(title, (Line(same),), folded=True)
     return Section(title, tuple(_work(matched, differences)), folded=True)
 
 
-def _work(matched: Matched, differences: list[Match]) -> Iterator[Block]:
+def _work(matched: WorkChanges, differences: list[Match]) -> Iterator[Block]:
     unit = scale(max(matched.before_ns, matched.after_ns), figures=4)
     largest, rest = differences[:MAX_ROWS], differences[MAX_ROWS:]
-    rows = [_row(_name(each, matched.on), each.status, [each], unit) for each in largest]
+    rows = [_row(_name(each, matched.unit), each.status, [each], unit) for each in largest]
     if rest:
         rows.append(_row(f"{len(rest)} more differences", "", rest, unit))
-    same = matched.of(SAME)
+    same = matched.of_status(SAME)
     if same:
         rows.append(_row(f"{len(same)} others", SAME, list(same), unit))
-    rows.append(_row(f"all {matched.on}", "", list(matched.matches), unit, kind="total"))
+    rows.append(_row(f"all {matched.unit}", "", list(matched.matches), unit, kind="total"))
     sizes = "input shapes" if any(each.sizes.startswith("[") for each in matched.matches) else "grid"
     criterion = "name" if not any(each.sizes for each in matched.matches) else f"name and {sizes}"
-    self_time = "; times are self time, without the operators called" if matched.on == "operators" else ""
-    yield Table(
+    self_time = "; times are self time, without the operators called" if matched.unit == "operators" else ""
+    yield TableBlock(
         header=("per step", "", "count before", "after", f"{unit.unit} before", "after", "difference"),
         rows=tuple(rows),
-        left=2,
+        text_columns=2,
         caption=f"Matched by {criterion}{self_time}. Largest differences first; columns sum to the last row.",
     )
 
@@ -54,22 +54,22 @@ def _row(name: str, status: str, matches: list[Match], unit: Scale, kind: str = 
     counts = [sum(each.before_count for each in matches), sum(each.after_count for each in matches)]
     before, after = sum(each.before_ns for each in matches), sum(each.after_ns for each in matches)
     cells = (name, status, *(number(times) for times in counts), unit.number(before), unit.number(after))
-    return Row((*cells, signed(unit, after - before)), kind=kind)
+    return Row((*cells, signed_number(unit, after - before)), kind=kind)
 
 
 def _name(match: Match, on: str) -> str:
     sizes = shorten(_sizes(match.sizes), SIZES_WIDTH)
-    name = short(match.name) if on == "kernels" else match.name
+    name = short_kernel_name(match.name) if on == "kernels" else match.name
     return f"{shorten(name, NAME_WIDTH - len(sizes))} {sizes}".rstrip()
 
 
 def _sizes(recorded: str) -> str:
     """Format tensor shapes as 32x512x7x7, without scalar inputs; a grid is left unchanged."""
-    shapes = inputs(recorded, None).shapes if recorded.startswith("[") else ()
+    shapes = parse_inputs(recorded, None).shapes if recorded.startswith("[") else ()
     return " ".join("x".join(map(str, shape)) for shape in shapes if shape) or recorded
 
 
-def taken(compared: Comparison) -> Section | None:
+def usage_section(compared: Comparison) -> Section | None:
     """Return a table of memory and energy; None if neither run measured them."""
     before, after = compared.usage
     rows = [
@@ -83,7 +83,7 @@ def taken(compared: Comparison) -> Section | None:
     if not measured:
         return None
     names = (side.name for side in compared.sides)
-    return Section("Memory and energy", (Table(header=("", *names, "difference"), rows=measured),))
+    return Section("Memory and energy", (TableBlock(header=("", *names, "difference"), rows=measured),))
 
 
 def _usage_row(label: str, before: float | None, after: float | None, show: Callable[[float], str]) -> Row | None:
@@ -109,6 +109,6 @@ def _watt(value: float) -> str:
     return quantity(value, "W")
 
 
-def signed(unit: Scale, ns: int) -> str:
+def signed_number(unit: Scale, ns: int) -> str:
     """Format a difference with its sign."""
     return f"+{unit.number(ns)}" if ns > 0 else unit.number(ns)

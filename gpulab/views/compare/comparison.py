@@ -9,14 +9,14 @@ import numpy as np
 
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.comparison import Comparison, Story
-from gpulab.comparison.interval import Centre
+from gpulab.comparison.interval import Statistic
 from gpulab.rules.engine.finding import Finding
-from gpulab.views.compare.changes import signed, taken, work
-from gpulab.views.compare.story import StoryView, waterfall
+from gpulab.views.compare.changes import signed_number, usage_section, work_section
+from gpulab.views.compare.story import StoryView, story_view
 from gpulab.views.report.headline import expectation
-from gpulab.views.report.ledger_table import bar
-from gpulab.views.report.provenance import origin, spread
-from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
+from gpulab.views.report.ledger_table import ledger_bar
+from gpulab.views.report.provenance import median_and_range, origin
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, duration, percent, ratio, ratio_range, scale, sentence
 
@@ -27,26 +27,26 @@ MAX_LISTED_RUNS = 6
 class ComparisonView(View):
     """A comparison as a view."""
 
-    compared: Comparison
+    comparison: Comparison
 
 
-def comparison(compared: Comparison | Story) -> ComparisonView | StoryView:
+def comparison_view(compared: Comparison | Story) -> ComparisonView | StoryView:
     """Return the view of a comparison, or of several runs in a row."""
     if isinstance(compared, Story):
-        return waterfall(compared)
+        return story_view(compared)
     names = " and ".join(side.name for side in compared.sides)
-    return ComparisonView(Sheet(f"gpulab: {names} compared", told(compared)), compared)
+    return ComparisonView(Sheet(f"gpulab: {names} compared", comparison_blocks(compared)), compared)
 
 
-def told(compared: Comparison, more: Sequence[Block] = ()) -> tuple[Block, ...]:
+def comparison_blocks(compared: Comparison, more_blocks: Sequence[Block] = ()) -> tuple[Block, ...]:
     """Return the blocks of a comparison; `more` follows the lines on the source of the numbers."""
     blocks: list[Block] = [_answer(compared), *_other_differences(compared)]
     blocks += [Line(sentence(text), soft=True) for text in _sources(compared)]
-    blocks += more
+    blocks += more_blocks
     if compared.parts:
         blocks.append(Section("Where the step time goes", (*_bars(compared), _parts(compared))))
     blocks.append(Section("Findings", (Facts(tuple(_findings(compared))),)))
-    blocks += [section for section in (work(compared), taken(compared)) if section is not None]
+    blocks += [section for section in (work_section(compared), usage_section(compared)) if section is not None]
     return tuple(blocks)
 
 
@@ -56,12 +56,12 @@ def _answer(compared: Comparison) -> Answer:
     kind = "recorded steps, including profiler overhead" if compared.profiled else "steps without the profiler"
     evidence = (
         *(f"Step time of {side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
-        f"Ratio of the {compared.centre.value}s: {ratio(compared.ratio)}, {interval}; {kind}.",
+        f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}; {kind}.",
     )
     predicted = expectation(compared.predicted, verb="Predicted", measured_ns=compared.measured_ns)
     step_times = f"{before} takes {duration(compared.before_ns)} per step, {after} {duration(compared.after_ns)}."
     return Answer(
-        claim=f"{verdict(compared)}: {step_times}",
+        claim=f"{comparison_verdict(compared)}: {step_times}",
         leading=True,
         evidence=evidence,
         expectation=predicted,
@@ -69,9 +69,9 @@ def _answer(compared: Comparison) -> Answer:
     )
 
 
-def verdict(compared: Comparison) -> str:
+def comparison_verdict(compared: Comparison) -> str:
     """Return the result in a few words: faster, slower, no difference, or not judged."""
-    if not compared.judged:
+    if not compared.conclusive:
         return "Not judged"
     if not compared.above_noise:
         return "No difference above the noise"
@@ -83,9 +83,9 @@ def verdict(compared: Comparison) -> str:
 def _spread(compared: Comparison, index: int) -> str:
     runs_ns, steps_ns = compared.runs_ns[index], (compared.before_steps_ns, compared.after_steps_ns)[index]
     if len(runs_ns) == 1:
-        return spread(steps_ns)
+        return median_and_range(steps_ns)
     typical_ns = (compared.before_ns, compared.after_ns)[index]
-    unit, statistic = scale(typical_ns), f"{compared.centre.value}s"
+    unit, statistic = scale(typical_ns), f"{compared.statistic.value}s"
     times = (
         ", ".join(map(unit.number, runs_ns))
         if len(runs_ns) <= MAX_LISTED_RUNS
@@ -101,7 +101,7 @@ def _outcome(compared: Comparison) -> str:
         source = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
         measured = f"{source} {span} ({ratio(compared.ratio)})"
         in_raw_range = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
-        position = _position(compared.inside, in_raw_range)
+        position = _position(compared.in_predicted_range, in_raw_range)
         if compared.above_noise and compared.why:
             return sentence(f"{measured}: {position}, because {compared.why}")
         return f"{measured}: {position}. {sentence(compared.why)}".strip()
@@ -118,24 +118,24 @@ def _position(inside: bool | None, in_raw_range: bool) -> str:
 def _other_differences(compared: Comparison) -> Iterator[Block]:
     """Yield differences other than the code, or possible reasons why the prediction was wrong."""
     reasons, title = compared.circumstances, "Other differences"
-    if compared.inside is False and compared.above_noise:
+    if compared.in_predicted_range is False and compared.above_noise:
         reasons, title = compared.reasons, "Possible reasons for the wrong prediction"
     unit = scale(compared.after_ns)
-    rows = [Row((sentence(each.text), signed(unit, each.effect_ns))) for each in reasons]
+    rows = [Row((sentence(each.text), signed_number(unit, each.effect_ns))) for each in reasons]
     if rows:
         header = ("", f"{unit.unit} per step, estimated")
         caption = "Each estimated separately; they do not sum to the difference."
-        yield Section(title, (Table(header=header, rows=tuple(rows), caption=caption if len(rows) > 1 else ""),))
+        yield Section(title, (TableBlock(header=header, rows=tuple(rows), caption=caption if len(rows) > 1 else ""),))
 
 
 def _sources(compared: Comparison) -> Iterator[str]:
-    if compared.centre is Centre.FASTEST:
+    if compared.statistic is Statistic.FASTEST:
         yield "The fastest 10 % of the steps are compared, because medians vary more between repeated runs"
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
-        allowed = percent(compared.between_frac, 1)
+        allowed = percent(compared.between_runs_frac, 1)
         yield f"Each was recorded once: the interval allows for {allowed} difference between two runs of one program"
-    for side, (excluded, total) in zip(compared.sides, compared.left_out, strict=True):
+    for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
     for side in compared.sides:
@@ -150,7 +150,7 @@ def _bars(compared: Comparison) -> Iterator[Block]:
     for name, ledger in ledgers:
         mean_ns = int(ledger.step_ns[0])
         label = f"{name}: mean {scale(longest_ns, figures=4)(mean_ns)}"
-        yield bar(ledger, name, name=label, length=mean_ns / longest_ns)
+        yield ledger_bar(ledger, name, name=label, length=mean_ns / longest_ns)
 
 
 def _mean(compared: Comparison, index: int) -> Ledger:
@@ -160,21 +160,28 @@ def _mean(compared: Comparison, index: int) -> Ledger:
     return Ledger(example.device, example.parts, np.array([sum(means.values())]).reshape(1), means, {})
 
 
-def _parts(compared: Comparison) -> Table:
+def _parts(compared: Comparison) -> TableBlock:
     """Return each part before and after; the differences sum to the difference of the step times."""
     totals = [sum(part.before_ns for part in compared.parts), sum(part.after_ns for part in compared.parts)]
     unit = scale(max(totals), figures=4)
     rows = [
         Row(
-            (part.label, unit.number(part.before_ns), unit.number(part.after_ns), signed(unit, part.difference_ns)),
+            (
+                part.label,
+                unit.number(part.before_ns),
+                unit.number(part.after_ns),
+                signed_number(unit, part.difference_ns),
+            ),
             part.key,
         )
         for part in compared.parts
         if part.before_ns or part.after_ns
     ]
-    rows.append(Row(("step", *map(unit.number, totals), signed(unit, totals[1] - totals[0])), kind="total"))
+    rows.append(Row(("step", *map(unit.number, totals), signed_number(unit, totals[1] - totals[0])), kind="total"))
     names = tuple(side.name for side in compared.sides)
-    return Table(header=(f"{unit.unit} per step", *names, "difference"), rows=tuple(rows), caption=_caption(compared))
+    return TableBlock(
+        header=(f"{unit.unit} per step", *names, "difference"), rows=tuple(rows), caption=_caption(compared)
+    )
 
 
 def _caption(compared: Comparison) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpulab.comparison import Comparison, Story
-from gpulab.comparison.interval import Centre
-from gpulab.views.compare.changes import signed
-from gpulab.views.report.ledger_table import bar
+from gpulab.comparison.interval import Statistic
+from gpulab.views.compare.changes import signed_number
+from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.report.provenance import origin
-from gpulab.views.sheet.sheet import Answer, Block, Line, Row, Section, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Block, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, duration, ratio, ratio_range, scale, sentence
 
@@ -25,7 +25,7 @@ class StoryView(View):
     story: Story
 
 
-def waterfall(story: Story) -> StoryView:
+def story_view(story: Story) -> StoryView:
     """Return the view of several runs: the total change first, then each change."""
     title = f"gpulab: {', '.join(side.name for side in story.sides)} compared"
     blocks: list[Block] = [_answer(story)]
@@ -39,9 +39,9 @@ def waterfall(story: Story) -> StoryView:
 
 
 def _answer(story: Story) -> Answer:
-    total, changes = story.whole, count(len(story.changes), "change")
+    total, changes = story.overall, count(len(story.changes), "change")
     first, last = story.sides[0].name, story.sides[-1].name
-    if not total.judged:
+    if not total.conclusive:
         claim = f"Not judged, because {total.why.partition(';')[0]}"
     elif not total.above_noise:
         claim = f"No difference above the noise after {changes}"
@@ -51,12 +51,12 @@ def _answer(story: Story) -> Answer:
         claim = f"Slower after {changes}, {ratio(1 / total.ratio)} the step time"
     step_times = f"{first} takes {duration(story.step_ns[0])} per step, {last} {duration(story.step_ns[-1])}."
     kind = "recorded steps, including profiler overhead" if total.profiled else "steps without the profiler"
-    evidence = (*_change_lines(story), f"Compared by {_statistic(total.centre)}; {kind}. Intervals are 95 %.")
+    evidence = (*_change_lines(story), f"Compared by {_statistic(total.statistic)}; {kind}. Intervals are 95 %.")
     return Answer(claim=f"{claim}: {step_times}", leading=True, evidence=evidence)
 
 
-def _statistic(centre: Centre) -> str:
-    return "the fastest 10 % of the steps" if centre is Centre.FASTEST else f"the {centre.value} step"
+def _statistic(centre: Statistic) -> str:
+    return "the fastest 10 % of the steps" if centre is Statistic.FASTEST else f"the {centre.value} step"
 
 
 def _change_lines(story: Story) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _change_lines(story: Story) -> Iterator[str]:
     for index, change in enumerate(story.changes):
         name, before = story.sides[index + 1].name, story.sides[index].name
         difference_ns = story.step_ns[index + 1] - story.step_ns[index]
-        if not change.judged:
+        if not change.conclusive:
             yield f"{name}: not judged against {before}, because {change.why.partition(';')[0]}."
             continue
         if not change.above_noise:
@@ -78,9 +78,9 @@ def _change_lines(story: Story) -> Iterator[str]:
 
 def _largest_reductions(story: Story, index: int) -> str:
     unit = scale(story.step_ns[0])
-    reduced = [part for part in story.shrunk(index) if -part.difference_ns >= MIN_PART_FRAC * story.step_ns[0]]
+    reduced = [part for part in story.shortened_parts(index) if -part.difference_ns >= MIN_PART_FRAC * story.step_ns[0]]
     differences = ", ".join(
-        f"{part.label} {signed(unit, part.difference_ns)} {unit.unit}" for part in reduced[:MAX_PARTS]
+        f"{part.label} {signed_number(unit, part.difference_ns)} {unit.unit}" for part in reduced[:MAX_PARTS]
     )
     return f"; {differences}" if differences else ""
 
@@ -91,29 +91,29 @@ def _bars(story: Story) -> Iterator[Block]:
     for index, (side, step_ns) in enumerate(zip(story.sides, story.step_ns, strict=True)):
         ledger = side.typical.ledger
         assert ledger is not None, "drawn only if every side has a ledger"
-        change = f", {signed(unit, step_ns - story.step_ns[index - 1])} {unit.unit}" if index else ""
-        yield bar(ledger, side.name, name=f"{side.name}: {unit(step_ns)}{change}", length=step_ns / longest_ns)
+        change = f", {signed_number(unit, step_ns - story.step_ns[index - 1])} {unit.unit}" if index else ""
+        yield ledger_bar(ledger, side.name, name=f"{side.name}: {unit(step_ns)}{change}", length=step_ns / longest_ns)
 
 
-def _table(story: Story) -> Table:
+def _table(story: Story) -> TableBlock:
     unit = scale(max(story.step_ns), figures=4)
     rows = [Row((story.sides[0].name, unit.number(story.step_ns[0]), "", "", ""))]
     for index, (change, total) in enumerate(zip(story.changes, story.totals, strict=True)):
-        difference = signed(unit, story.step_ns[index + 1] - story.step_ns[index])
+        difference = signed_number(unit, story.step_ns[index + 1] - story.step_ns[index])
         cells = (unit.number(story.step_ns[index + 1]), difference, _interval(change), _interval(total))
         rows.append(Row((story.sides[index + 1].name, *cells)))
-    total_difference = signed(unit, story.step_ns[-1] - story.step_ns[0])
-    rows.append(Row(("total", "", total_difference, "", _interval(story.whole)), kind="total"))
+    total_difference = signed_number(unit, story.step_ns[-1] - story.step_ns[0])
+    rows.append(Row(("total", "", total_difference, "", _interval(story.overall)), kind="total"))
     header = ("", f"{unit.unit} per step", "difference", "speed-up over previous", "over first")
     caption = "Speed-ups with 95 % interval; the differences sum to the last row."
-    return Table(header=header, rows=tuple(rows), caption=caption)
+    return TableBlock(header=header, rows=tuple(rows), caption=caption)
 
 
 def _interval(change: Comparison) -> str:
     return f"{ratio(change.ratio)}, {ratio_range(change.ratio_low, change.ratio_high)}"
 
 
-def _parts(story: Story) -> Table:
+def _parts(story: Story) -> TableBlock:
     """Return each part of the mean recorded step, with a column per run."""
     columns = [story.changes[0].parts, *(change.parts for change in story.changes)]
     values = [
@@ -131,4 +131,4 @@ def _parts(story: Story) -> Table:
     rows.append(Row(("step", *map(unit.number, totals)), kind="total"))
     caption = "Means of the recorded interior steps of each run; the parts sum to the step time."
     names = (side.name for side in story.sides)
-    return Table(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)
+    return TableBlock(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)

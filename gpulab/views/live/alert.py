@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.wording import duration, percent
 
 THRESHOLD_FRAC, PATIENCE_S = 0.5, 10.0
@@ -23,8 +23,8 @@ class Alert:
     announcement: str
 
 
-class Watcher:
-    """Detects idle GPUs in a series of `Live` snapshots.
+class IdleGpuDetector:
+    """Detects idle GPUs in a series of `LiveSnapshot` snapshots.
 
     An episode begins when a GPU has been below the threshold for `patience_s`. Only time in which steps are running
     counts: between cells the GPU is expected to be idle. With several GPUs, only those count that the loop has used
@@ -38,7 +38,7 @@ class Watcher:
         self._frames: deque[tuple[float, str]] = deque()
         self._announcement = ""
 
-    def look(self, live: Live) -> Alert | None:
+    def update(self, live: LiveSnapshot) -> Alert | None:
         """Add a snapshot and return the alert of the current episode, if there is one."""
         now_s = live.elapsed_s
         if not live.running or live.steps < 2:
@@ -81,9 +81,9 @@ class Watcher:
         else:
             self._below_since_s.pop(index, None)
 
-    def _reason(self, live: Live) -> str:
+    def _reason(self, live: LiveSnapshot) -> str:
         """Return the share of time spent waiting for data; if it is below half, also the most frequent source line."""
-        waiting_frac = live.waiting_lately_frac
+        waiting_frac = live.recent_waiting_frac
         text = f"; the loop waits for data {percent(waiting_frac)} of the time" if waiting_frac is not None else ""
         if waiting_frac is not None and waiting_frac >= 0.5:
             return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from gpulab.views.live.phases import phase_marks
-from gpulab.views.live.tiles import Bar, Glance, Tile
+from gpulab.views.live.tiles import PanelContent, Tile, TileBar
 
 # Every colour has a contrast of 3:1 or more on white and on the dark grey of notebooks.
 _HUES = {
@@ -22,7 +22,7 @@ _GAP = "\u00a0"
 _POINTS = 28  # characters of a sparkline that fit into a tile
 
 
-def markup(glance: Glance) -> str:
+def panel_html(glance: PanelContent) -> str:
     """Return the panel as HTML with style attributes only: it needs no script and works with every theme."""
     progress = escape(" · ".join((*glance.progress, glance.elapsed)))
     bars = "".join(map(_bar, glance.bars))
@@ -70,7 +70,7 @@ def _points_per_character(points: int) -> int:
     return -(-points // _POINTS) or 1
 
 
-def _alert(glance: Glance) -> str:
+def _alert(glance: PanelContent) -> str:
     # No role=status: the panel is replaced several times a second, and a screen reader would read it out each time.
     if not glance.alert:
         return ""
@@ -80,7 +80,7 @@ def _alert(glance: Glance) -> str:
     )
 
 
-def _bar(bar: Bar) -> str:
+def _bar(bar: TileBar) -> str:
     parts = "".join(
         f'<span style="display:inline-block;height:10px;width:{100 * share.frac:.1f}%;'
         f'background:{_HUES.get(share.hue, _HUES["rest"])}"></span>'
@@ -133,7 +133,7 @@ def _graph(tile: Tile, phases: str) -> str:
     )
 
 
-def _legend(glance: Glance) -> str:
+def _legend(glance: PanelContent) -> str:
     """Return the legend of the phase marks under the sparklines."""
     if not glance.phases:
         return ""

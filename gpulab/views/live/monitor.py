@@ -8,24 +8,24 @@ import threading
 from types import TracebackType
 from typing import Any, Protocol
 
-from gpulab.capture.live.monitoring import Monitoring
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.monitoring import MonitorSession
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.errors import CaptureError
 from gpulab.run import Run
-from gpulab.views.live.html_panel import markup
-from gpulab.views.live.panel_content import Glances
-from gpulab.views.live.tiles import Glance
+from gpulab.views.live.html_panel import panel_html
+from gpulab.views.live.panel_content import PanelContentBuilder
+from gpulab.views.live.tiles import PanelContent
 from gpulab.views.report.report import Report, report
-from gpulab.wording import clock, number
+from gpulab.wording import clock_time, number
 
 PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
-STOP = "to stop: %gpumonitor --stop"
+STOP_HINT = "to stop: %gpumonitor --stop"
 
 
 class Viewer(Protocol):
     """A display of the monitor."""
 
-    def draw(self, glance: Glance) -> None:
+    def draw(self, glance: PanelContent) -> None:
         """Show the current content; may be called from any thread."""
 
     def end(self, result: Report | str) -> None:
@@ -36,9 +36,9 @@ class Monitor:
     """Monitors GPU, CPU, memory, workers and steps in the background; see `monitor`."""
 
     def __init__(self, name: str | None, every_s: float, threshold_frac: float) -> None:
-        self._recording = Monitoring(name, every_s=every_s, on_tick=self._tick)
+        self._recording = MonitorSession(name, every_s=every_s, on_tick=self._tick)
         self.name = self._recording.name
-        self._glances = Glances(self.name, threshold_frac=threshold_frac, stop=STOP)
+        self._glances = PanelContentBuilder(self.name, threshold_frac=threshold_frac, stop=STOP_HINT)
         self._viewers: list[Viewer] = []
         self._report: Report | None = None
 
@@ -48,7 +48,7 @@ class Monitor:
         return self._recording.run
 
     @property
-    def glance(self) -> Glance:
+    def content(self) -> PanelContent:
         """The current content of the panel."""
         return self._glances.latest()
 
@@ -65,7 +65,7 @@ class Monitor:
         """
         already_stopped, run = self.run is not None, self._end()
         if not already_stopped:
-            message = f"gpulab: monitor {self.name!r} stopped after {clock(run.span_ns / 1e9)}"
+            message = f"gpulab: monitor {self.name!r} stopped after {clock_time(run.span_ns / 1e9)}"
             self._end_viewers(f"{message}. Report: %gpureport {self.name}" if quietly else self.report())
         return run
 
@@ -96,9 +96,9 @@ class Monitor:
 
     def __repr__(self) -> str:
         if self.run is not None:
-            elapsed = clock(self.run.span_ns / 1e9)
+            elapsed = clock_time(self.run.span_ns / 1e9)
             return f"gpulab monitor {self.name!r}, stopped after {elapsed}: gpulab.report(gpulab.runs[{self.name!r}])"
-        return self.glance.sentence().replace("gpulab, run", "gpulab monitor", 1)
+        return self.content.sentence().replace("gpulab, run", "gpulab monitor", 1)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self.run is not None:
@@ -109,7 +109,7 @@ class Monitor:
         try:
             widget = WidgetViewer(self)
         except ImportError:  # without anywidget: a static picture of the current state
-            return {**text, "text/html": markup(self.glance)}
+            return {**text, "text/html": panel_html(self.content)}
         self.show(widget)
         return {**widget.bundle(), **text}
 
@@ -123,8 +123,8 @@ class Monitor:
         for viewer in viewers:
             viewer.end(result)
 
-    def _tick(self, live: Live) -> None:
-        glance = self._glances.of(live)
+    def _tick(self, live: LiveSnapshot) -> None:
+        glance = self._glances.build(live)
         for viewer in tuple(self._viewers):
             viewer.draw(glance)
 
@@ -133,28 +133,28 @@ class WidgetViewer:
     """The panel as a widget of its own, used when the magics are not loaded: the report cannot replace it."""
 
     def __init__(self, monitor: Monitor) -> None:
-        from gpulab.views.front_end import reach_during_a_cell
+        from gpulab.views.front_end import allow_messages_while_busy
         from gpulab.views.live.widget import LivePanel
 
         self._monitor = monitor
         self._context = contextvars.copy_context()  # ipykernel finds the cell of an output by it
-        self._widget: Any = LivePanel(now=monitor.glance.data(), stops="the monitor", stop="button")
+        self._widget: Any = LivePanel(now=monitor.content.data(), stops="the monitor", stop="button")
         self._widget.on_msg(self._receive)
         self._lock = threading.Lock()
-        reach_during_a_cell(self._widget.comm)
+        allow_messages_while_busy(self._widget.comm)
 
     def bundle(self) -> dict[str, Any]:
         """Return the MIME bundle that displays the widget."""
         data = self._widget._repr_mimebundle_()
         return dict(data[0] if isinstance(data, tuple) else data)
 
-    def draw(self, glance: Glance) -> None:
+    def draw(self, glance: PanelContent) -> None:
         """Send the current content to the widget."""
         self._context.copy().run(setattr, self._widget, "now", glance.data())
 
     def end(self, result: Report | str) -> None:
         """Remove the Stop button and show that the monitor has stopped."""
-        glance = {**self._monitor.glance.data(), "phase": "stopped", "alert": "", "alert_announcement": ""}
+        glance = {**self._monitor.content.data(), "phase": "stopped", "alert": "", "alert_announcement": ""}
         glance["line"] = f"report: gpulab.report(gpulab.runs[{self._monitor.name!r}])"
         with self._lock, self._widget.hold_sync():
             self._widget.now, self._widget.stop = glance, "done"

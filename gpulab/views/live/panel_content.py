@@ -1,4 +1,4 @@
-"""Turns the snapshots of a session (`Live`) into the content of the live panel, with sparklines of the recent past."""
+"""Turns snapshots of a session (`LiveSnapshot`) into the content of the live panel, with sparklines."""
 
 from __future__ import annotations
 
@@ -6,67 +6,67 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpulab.capture.live.snapshot import Live, WorkerNow
+from gpulab.capture.live.snapshot import LiveSnapshot, WorkerState
 from gpulab.columns import Column, Display, ValueKind
 from gpulab.sensors import GpuReading
 from gpulab.tables import GPU_SAMPLES
-from gpulab.views.live.alert import THRESHOLD_FRAC, Watcher
-from gpulab.views.live.phases import legend, letter
-from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile
+from gpulab.views.live.alert import THRESHOLD_FRAC, IdleGpuDetector
+from gpulab.views.live.phases import phase_legend, phase_letter
+from gpulab.views.live.tiles import INTERRUPT_HINT, PanelContent, Share, Tile, TileBar
 from gpulab.views.sensor_columns import formatter
-from gpulab.wording import UNKNOWN, clock, count, duration, number, percent, quantity, size
+from gpulab.wording import UNKNOWN, clock_time, count, duration, number, percent, quantity, size
 
 TRAIL_POINTS = 100  # points of a sparkline: at five a second, the last 20 s
 MANY_GPUS = 3  # with this many GPUs or more, each GPU has one small tile
-UTILISATION, MEMORY = "util_frac", "memory_used_bytes"  # sensors with a tile of their own
+UTILISATION_COLUMN, MEMORY_COLUMN = "util_frac", "memory_used_bytes"  # sensors with a tile of their own
 MANY_WORKERS = 16  # more workers than this share one tile
 
 
-class Glances:
+class PanelContentBuilder:
     """Builds the panel content of one run, and stores recent values for the sparklines."""
 
-    def __init__(self, name: str, *, threshold_frac: float = THRESHOLD_FRAC, stop: str = INTERRUPT) -> None:
+    def __init__(self, name: str, *, threshold_frac: float = THRESHOLD_FRAC, stop: str = INTERRUPT_HINT) -> None:
         self._name = name
         self._stop = stop
         self._threshold_frac = threshold_frac
-        self._watcher = Watcher(threshold_frac)
+        self._watcher = IdleGpuDetector(threshold_frac)
         self._trails: dict[str, deque[float | None]] = {}
         self._extended: set[str] = set()  # keys of the trails that the current update has extended
         self._phases: deque[tuple[float, str]] = deque(maxlen=TRAIL_POINTS)  # elapsed seconds, letter of the phase
-        self._last = Glance(
+        self._last = PanelContent(
             name=name, phase="starting", elapsed_s=0.0, elapsed="0:00", progress=(), tiles=(), line="", stop=stop
         )
 
-    def starting(self) -> Glance:
+    def initial(self) -> PanelContent:
         """Return the content before the first measurement."""
         return self._last
 
-    def latest(self) -> Glance:
+    def latest(self) -> PanelContent:
         """Return the most recent content."""
         return self._last
 
-    def processing(self) -> Glance:
+    def processing(self) -> PanelContent:
         """Return the content between the end of the cell and the report: the last values, with a new phase."""
         return replace(self._last, phase="processing the recording", line="", alert="", alert_announcement="")
 
-    def of(self, live: Live) -> Glance:
+    def build(self, live: LiveSnapshot) -> PanelContent:
         """Build the content for a snapshot."""
-        self._phases.append((live.elapsed_s, letter(live.phase)))
+        self._phases.append((live.elapsed_s, phase_letter(live.phase)))
         letters = "".join(symbol for _, symbol in self._phases)
-        alert = self._watcher.look(live)
-        tiles = (*self._devices(live), self._waiting(live), *self._host(live), *self._workers(live.workers_now))
+        alert = self._watcher.update(live)
+        tiles = (*self._devices(live), self._waiting(live), *self._host(live), *self._workers(live.worker_states))
         self._extend_absent_trails()
-        self._last = Glance(
+        self._last = PanelContent(
             name=self._name,
             phase=live.phase,
             elapsed_s=live.elapsed_s,
-            elapsed=clock(live.elapsed_s),
+            elapsed=clock_time(live.elapsed_s),
             progress=_progress(live),
             tiles=tiles,
             line=f"at {live.frame}" if live.frame else "",
             bars=tuple(_bars(live)),
             phases=letters,
-            legend=legend(letters),
+            legend=phase_legend(letters),
             span=f"last {duration(1e9 * max(round(live.elapsed_s - self._phases[0][0]), 1))}",
             alert=alert.text if alert else "",
             alert_announcement=alert.announcement if alert else "",
@@ -74,7 +74,7 @@ class Glances:
         )
         return self._last
 
-    def _devices(self, live: Live) -> tuple[Tile, ...]:
+    def _devices(self, live: LiveSnapshot) -> tuple[Tile, ...]:
         if len(live.gpus) >= MANY_GPUS:
             return tuple(self._gpu(f"GPU {index}", gpu) for index, gpu in enumerate(live.gpus))
         tiles = []
@@ -118,7 +118,7 @@ class Glances:
             hue="busy" if column.is_share else "power",
         )
 
-    def _waiting(self, live: Live) -> Tile:
+    def _waiting(self, live: LiveSnapshot) -> Tile:
         label = "waiting for data"
         trail = self._trail(label, live.waiting_frac)
         if live.waiting_frac is None:
@@ -127,7 +127,7 @@ class Glances:
         value = percent(live.waiting_frac)
         return Tile(label=label, value=value, note=note, frac=live.waiting_frac, trail=trail, hue="waiting")
 
-    def _host(self, live: Live) -> tuple[Tile, ...]:
+    def _host(self, live: LiveSnapshot) -> tuple[Tile, ...]:
         cores = live.core_fracs
         busy = Tile(
             label="CPU",
@@ -154,7 +154,7 @@ class Glances:
             self._trails[key].append(None)
         self._extended.clear()
 
-    def _workers(self, workers: tuple[WorkerNow, ...]) -> tuple[Tile, ...]:
+    def _workers(self, workers: tuple[WorkerState, ...]) -> tuple[Tile, ...]:
         loads = [worker.load_frac for worker in workers]
         if len(workers) <= MANY_WORKERS:
             return tuple(self._worker(index, worker) for index, worker in enumerate(workers))
@@ -172,7 +172,7 @@ class Glances:
             ),
         )
 
-    def _worker(self, index: int, worker: WorkerNow) -> Tile:
+    def _worker(self, index: int, worker: WorkerState) -> Tile:
         label = f"worker {index}"
         return Tile(
             label=label,
@@ -200,21 +200,23 @@ class Glances:
 def _other_levels() -> tuple[Column, ...]:
     """Return the sensors on the live panel except utilisation and memory, which have tiles of their own."""
     columns = GPU_SAMPLES.displayed(Display.LIVE)
-    return tuple(c for c in columns if c.name not in (UTILISATION, MEMORY) and c.value_kind is ValueKind.LEVEL)
+    return tuple(
+        c for c in columns if c.name not in (UTILISATION_COLUMN, MEMORY_COLUMN) and c.value_kind is ValueKind.LEVEL
+    )
 
 
 def _memory(label: str, gpu: GpuReading) -> Tile:
-    used_bytes, total_bytes = gpu.value(MEMORY), gpu.gpu.memory_bytes
+    used_bytes, total_bytes = gpu.value(MEMORY_COLUMN), gpu.gpu.memory_bytes
     if used_bytes is None or not total_bytes:
         return Tile(label=label, value=size(used_bytes), hue="memory")
     note = f"of {size(total_bytes)}"
     return Tile(label=label, value=size(used_bytes), note=note, frac=used_bytes / total_bytes, hue="memory")
 
 
-def _bars(live: Live) -> Iterator[Bar]:
+def _bars(live: LiveSnapshot) -> Iterator[TileBar]:
     """Yield the time of the loop so far, and of the GPUs over the same time; less exact than a ledger."""
     if live.waiting_frac is not None:
-        yield Bar(
+        yield TileBar(
             title="loop",
             shares=(
                 Share(label="waiting for data", frac=live.waiting_frac, hue="waiting"),
@@ -225,7 +227,7 @@ def _bars(live: Live) -> Iterator[Bar]:
     if live.gpu_busy_frac is not None:
         used, total = len(live.used_gpus), len(live.gpus)
         gpus = "" if total == 1 else f" ({total} GPUs)" if used == total else f" ({used} of {total} GPUs)"
-        yield Bar(
+        yield TileBar(
             title=f"GPU{gpus}",
             shares=(
                 Share(label="busy", frac=live.gpu_busy_frac, hue="busy"),
@@ -235,7 +237,7 @@ def _bars(live: Live) -> Iterator[Bar]:
         )
 
 
-def _progress(live: Live) -> tuple[str, ...]:
+def _progress(live: LiveSnapshot) -> tuple[str, ...]:
     if not live.steps:
         return ("no step yet",)
     steps = f"step {live.steps:,}"

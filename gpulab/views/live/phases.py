@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.capture.plan import Phase
+from gpulab.capture.plan import ProfilerPhase
 
 # Letter: (text in the legend, mark in plain text).
 _PHASES = {
@@ -13,10 +13,15 @@ _PHASES = {
     "p": ("paused", "┈"),
     "v": ("virtual GPU", "═"),
 }
-_LETTERS = {Phase.OPENING: "o", Phase.WARMING: "w", Phase.RECORDING: "r", Phase.DONE: "s"}
+_LETTERS = {
+    ProfilerPhase.OPENING: "o",
+    ProfilerPhase.WARMING: "w",
+    ProfilerPhase.RECORDING: "r",
+    ProfilerPhase.DONE: "s",
+}
 
 
-def letter(phase: str) -> str:
+def phase_letter(phase: str) -> str:
     """Return the letter of a phase, given its name in `Live.phase`."""
     if phase.startswith("paused"):
         return "p"
@@ -25,7 +30,7 @@ def letter(phase: str) -> str:
     return next((symbol for name, symbol in _LETTERS.items() if name.value == phase), "s")
 
 
-def legend(letters: str) -> tuple[tuple[str, str], ...]:
+def phase_legend(letters: str) -> tuple[tuple[str, str], ...]:
     """Return the letters that occur, in order of appearance, each with its description."""
     return tuple((symbol, _PHASES[symbol][0]) for symbol in dict.fromkeys(letters))
 

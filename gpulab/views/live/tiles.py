@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab.wording import percent
 
-INTERRUPT = "to stop: press the interrupt button"
+INTERRUPT_HINT = "to stop: press the interrupt button"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class TileBar:
     """Time so far, split into shares that add up to 1; `note` defines the measurement."""
 
     title: str
@@ -50,7 +50,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
+class PanelContent:
     """The content of the panel at one time."""
 
     name: str
@@ -60,13 +60,13 @@ class Glance:
     progress: tuple[str, ...]
     tiles: tuple[Tile, ...]
     line: str
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[TileBar, ...] = ()
     phases: str = ""  # one letter for each point of the longest sparkline: see phases.py
     legend: tuple[tuple[str, str], ...] = ()  # the letters in `phases` with their descriptions
     span: str = ""  # how far back the sparklines go
     alert: str = ""  # the current text of the alert
     alert_announcement: str = ""  # for screen readers: constant from the start of an episode to its end
-    stop: str = INTERRUPT  # how to stop if the Stop button does not work
+    stop: str = INTERRUPT_HINT  # how to stop if the Stop button does not work
 
     def data(self) -> dict[str, Any]:
         """Return the content as plain lists and dicts, for a widget.

@@ -13,48 +13,48 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Coverage, Spans, intersect
 from gpulab.rules.engine.finding import Diagnosis, Finding
-from gpulab.views.sheet.lanes import Lane, Window, host_and_device, shading
+from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.sheet import Timeline
-from gpulab.views.sheet.step_picture import LEGEND, legend, svg, ticks
+from gpulab.views.sheet.step_picture import LANE_LABELS, axis_ticks, lane_legend, lanes_svg
 from gpulab.wording import duration, percent, scale, sentence
 
 LANE_PX = 20
-MOST_BYTES = 4_000  # of SVG; as data in an <img> a third more
+MAX_BYTES = 4_000  # of SVG; as data in an <img> a third more
 SPANS_WIDE = 10  # width of a window, in spans of typical length;
 STEP_FRAC = 0.6  # one step, if that width is at least this fraction of a step
 MARGIN_FRAC = 0.15  # on each side of a span that is longer than a step
 MAX_CANDIDATES = 200
 TYPICAL_RATIO = 1.25  # a span is of typical length if it is at most this many times longer or shorter
-WORTH_SAYING_FRAC = 0.05
-WORTH_A_KEY_FRAC = 0.02
+MIN_TEXT_FRAC = 0.05
+MIN_LEGEND_FRAC = 0.02
 MAX_PARTS = 3  # listed per lane
 
 
-def evidence(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
+def evidence_timeline(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
     """Return the picture; None if a finding has no spans, or if nothing was recorded around them."""
-    ledger, spans = diagnosis.ledger, finding.shown_by
+    ledger, spans = diagnosis.ledger, finding.spans
     if ledger is None or not len(spans.start_ns):
         return None
-    time_window = place(spans, diagnosis.steps, diagnosis.run.span_ns)
-    evidence_spans = shading(spans, time_window)
-    activity = host_and_device(diagnosis.run, ledger, time_window)
+    time_window = typical_window(spans, diagnosis.steps, diagnosis.run.span_ns)
+    evidence_spans = clip_to_window(spans, time_window)
+    activity = host_and_gpu_lanes(diagnosis.run, ledger, time_window)
     activity = tuple(Lane(lane.name, _parts_in_window(lane, time_window)) for lane in activity)
     if not any(lane.parts for lane in activity):
         return None
     lanes = (Lane("evidence", (("evidence", evidence_spans),)), *activity)
     starts = [int(diagnosis.steps.start_ns[index]) for index in time_window.steps]
     return Timeline(
-        svg=svg(lanes, time_window, starts, evidence_spans, most_bytes=MOST_BYTES, lane_px=LANE_PX),
+        svg=lanes_svg(lanes, time_window, starts, evidence_spans, max_bytes=MAX_BYTES, lane_px=LANE_PX),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
         steps=(),
-        ticks=ticks(time_window),
-        legend=legend(ledger, activity, time_window, WORTH_A_KEY_FRAC),
+        ticks=axis_ticks(time_window),
+        legend=lane_legend(ledger, activity, time_window, MIN_LEGEND_FRAC),
         alt=_description(activity, ledger, time_window, evidence_spans, _position(diagnosis.steps, time_window)),
     )
 
 
-def place(spans: Spans, steps: Steps, run_ns: int) -> Window:
+def typical_window(spans: Spans, steps: Steps, run_ns: int) -> Window:
     """Return the window with the most typical occurrence of a finding, and the steps in it."""
     spans = _in_interior(spans, steps)
     length = spans.end_ns - spans.start_ns
@@ -63,7 +63,7 @@ def place(spans: Spans, steps: Steps, run_ns: int) -> Window:
     typical = typical[np.linspace(0, len(typical) - 1, min(len(typical), MAX_CANDIDATES)).astype(np.int64)]
     centre = (spans.start_ns[typical] + spans.end_ns[typical]) // 2
     windows = _windows(centre, typical_ns, steps, run_ns)
-    covered = Coverage.of(spans).within(windows[0], windows[1])
+    covered = Coverage.of(spans).covered_ns(windows[0], windows[1])
     best = int(np.argsort(covered, kind="stable")[len(covered) // 2])
     start_ns, end_ns = int(windows[0][best]), int(windows[1][best])
     inside = np.flatnonzero((steps.start_ns < end_ns) & (steps.end_ns > start_ns))
@@ -105,12 +105,12 @@ def _windows(
 
 
 def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans], ...]:
-    parts = ((key, shading(spans, time_window)) for key, spans in lane.parts)
+    parts = ((key, clip_to_window(spans, time_window)) for key, spans in lane.parts)
     return tuple((key, spans) for key, spans in parts if len(spans.start_ns))
 
 
 def _position(steps: Steps, time_window: Window) -> str:
-    if not time_window.steps or steps.found_by == "whole run":
+    if not time_window.steps or steps.detected_by == "whole run":
         return f"starting at {duration(time_window.start_ns)}" if time_window.start_ns else "at the start of the run"
     first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     return f"in step {first}" if first == last else f"in steps {first} to {last}"
@@ -131,12 +131,12 @@ def _description(
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
     """Return the largest parts of a lane during the evidence, and its idle share."""
-    labels = {part.key: LEGEND.get(part.key, part.label) for part in ledger.parts}
+    labels = {part.key: LANE_LABELS.get(part.key, part.label) for part in ledger.parts}
     evidence_ns = max(1, evidence_spans.total_ns)
     shares = [
         (intersect(spans, evidence_spans).total_ns / evidence_ns, labels.get(key, key)) for key, spans in lane.parts
     ]
     idle = 1.0 - sum(frac for frac, _ in shares)
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
-    ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= WORTH_SAYING_FRAC]
+    ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= MIN_TEXT_FRAC]
     return f"{lane.name} {', '.join(f'{label} {percent(frac)}' for frac, label in ranked)}"

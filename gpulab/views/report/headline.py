@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.steps.detection import completed
+from gpulab.analysis.steps.detection import completed_steps
 from gpulab.rules.engine.finding import Diagnosis, Finding, Gain
-from gpulab.views.report.evidence_picture import evidence
+from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
 from gpulab.wording import count, duration, ratio, scale, sentence
 
@@ -16,19 +16,19 @@ def headline(diagnosis: Diagnosis) -> Answer:
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
     closing = f"{limit} {_together(diagnosis)}".strip()
-    return answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
+    return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
 
 
 def _together(diagnosis: Diagnosis) -> str:
-    if diagnosis.together is None or diagnosis.together > BOUNDLESS:
+    if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ""
-    return f"With the other causes of idle time fixed as well: at most {ratio(diagnosis.together)}."
+    return f"With the other causes of idle time fixed as well: at most {ratio(diagnosis.combined_bound)}."
 
 
-BOUNDLESS = 20.0  # above this a bound is no more informative than "nearly all of the step"
+MAX_USEFUL_BOUND = 20.0  # above this a bound is no more informative than "nearly all of the step"
 
 
-def answer(
+def finding_answer(
     finding: Finding, diagnosis: Diagnosis, *, claim: str = "", leading: bool = False, closing: str = ""
 ) -> Answer:
     """Return one finding of a diagnosis as a block, with a picture of its evidence."""
@@ -50,11 +50,11 @@ def answer(
         notes=tuple(notes) if finding.gain else (f"{_confidence(finding)}.", *notes),
         closing=closing,
         gist=_gist(finding.gain),
-        picture=evidence(finding, diagnosis),
+        picture=evidence_timeline(finding, diagnosis),
     )
 
 
-def answer_words(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
     """Return a finding as one paragraph: claim, evidence, expected gain, confidence."""
     gain = expectation(finding.gain)
     sentences = (finding.claim, *finding.evidence, gain.text if gain else "", _confidence(finding))
@@ -79,10 +79,12 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {ratio(gain.bound)}."
-    if gain.bound > BOUNDLESS:
+    bound = f"{gain.floor_assumes[:1].upper()}{gain.floor_assumes[1:]} gives at most {ratio(gain.bound)}."
+    if gain.bound > MAX_USEFUL_BOUND:
         bound = "This cause takes nearly all of the step, so no useful bound can be given."
-    same_work = f" for the same work, done in {ratio(1 / gain.work)} as many steps" if gain.work != 1 else ""
+    same_work = (
+        f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
+    )
     return Expectation(
         text=f"{verb} {span}{same_work} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / gain.step_ns,
@@ -93,16 +95,16 @@ def expectation(
 
 
 def _confidence(finding: Finding) -> str:
-    reason = f" ({finding.why_confidence})" if finding.why_confidence else ""
+    reason = f" ({finding.confidence_reason})" if finding.confidence_reason else ""
     return f"Confidence: {finding.confidence}{reason}"
 
 
-def ending(diagnosis: Diagnosis) -> tuple[Line, ...]:
+def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:
     """Say how a run was cut short; nothing for a run that completed."""
     run = diagnosis.run
     if run.outcome == "ok":
         return ()
     cause = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
-    step_count = completed(run, diagnosis.steps)
+    step_count = completed_steps(run, diagnosis.steps)
     progress = f"after {count(step_count, 'step')}" if step_count else "before the first complete step"
     return (Line(f"{cause} {progress}, at {duration(run.span_ns)}. The report covers the run up to that point."),)

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, Table
+from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, TableBlock
 from gpulab.wording import Scale, count, percent, scale
 
-SLIVER_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
-DEVICE = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("computing", "not computing")}
+MIN_SEGMENT_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
+DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("computing", "not computing")}
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
 
 
-def accounts(ledger: Ledger, *, looped: bool = True, how: str = RECORDED) -> tuple[Block, ...]:
+def ledger_blocks(ledger: Ledger, *, has_steps: bool = True, method: str = RECORDED) -> tuple[Block, ...]:
     """Return the bar, the table and a line with the parts that took no time.
 
-    Without a training loop (`looped=False`) they cover the whole recording. `how`: RECORDED or ESTIMATED.
+    Without a training loop (`looped=False`) they cover the whole recording. `method`: RECORDED or ESTIMATED.
     """
     unit = scale(float(ledger.step_ns.mean()), figures=4)
     present = [part for part in ledger.parts if ledger.part_ns[part.key].any()]
     absent = [part.label for part in ledger.parts if part not in present]
     rows = []
-    for busy, label in zip((True, False), DEVICE[ledger.device], strict=True):
+    for busy, label in zip((True, False), DEVICE_LABELS[ledger.device], strict=True):
         parts = [part for part in present if part.busy is busy]
         if ledger.device == "cpu" and busy:
             rows.append(_row(ledger, unit, label, "group", "compute", colour="compute"))
             continue
         rows.append(_row(ledger, unit, label, "group", *(part.key for part in parts)))
         rows += [_row(ledger, unit, part.label, "plain", part.key, colour=part.key) for part in parts]
-    rows.append(_row(ledger, unit, "step" if looped else "all recorded", "total", *(part.key for part in present)))
+    rows.append(_row(ledger, unit, "step" if has_steps else "all recorded", "total", *(part.key for part in present)))
     step_count = len(ledger.step_ns)
-    header = ("", f"{unit.unit} per step" if looped else unit.unit, "share", *(("range",) if step_count > 1 else ()))
-    table = Table(header=header, rows=tuple(rows), caption=_caption(step_count, looped, how))
+    header = ("", f"{unit.unit} per step" if has_steps else unit.unit, "share", *(("range",) if step_count > 1 else ()))
+    table = TableBlock(header=header, rows=tuple(rows), caption=_caption(step_count, has_steps, method))
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
-    return bar(ledger, "Where the step time goes" if looped else "Where the time goes"), table, *no_time
+    return ledger_bar(ledger, "Where the step time goes" if has_steps else "Where the time goes"), table, *no_time
 
 
-def bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> Bar:
+def ledger_bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> Bar:
     """Return the ledger as a bar, busy parts first; narrow parts are drawn as one."""
     segments = []
     for busy in (True, False):
-        shares = [(part, ledger.frac(part.key)) for part in ledger.parts if part.busy is busy]
-        segments += [Segment(part.key, part.label, frac) for part, frac in shares if frac >= SLIVER_FRAC]
-        rest = sum(frac for _, frac in shares if frac < SLIVER_FRAC)
+        shares = [(part, ledger.total_frac(part.key)) for part in ledger.parts if part.busy is busy]
+        segments += [Segment(part.key, part.label, frac) for part, frac in shares if frac >= MIN_SEGMENT_FRAC]
+        rest = sum(frac for _, frac in shares if frac < MIN_SEGMENT_FRAC)
         if rest > 0:
             segments.append(Segment("rest", "all else", rest))
-    busy_label, idle_label = DEVICE[ledger.device]
+    busy_label, idle_label = DEVICE_LABELS[ledger.device]
     return Bar(
         title=f"{title}: " + ", ".join(f"{each.label} {percent(each.frac, 1)}" for each in segments),
         segments=tuple(segments),
@@ -63,7 +63,7 @@ def _caption(steps: int, looped: bool, method: str) -> str:
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:
-    values = ledger.of(*keys)
+    values = ledger.sum_ns(*keys)
     spread = (unit.range(*ledger.range_ns(*keys)),) if len(values) > 1 else ()
-    cells = (label, unit.number(float(values.mean())), percent(ledger.frac(*keys), 1), *spread)
+    cells = (label, unit.number(float(values.mean())), percent(ledger.total_frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

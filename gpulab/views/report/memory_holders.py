@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpulab.analysis.memory.holders import Held, Holding, held
+from gpulab.analysis.memory.holders import MemoryHolder, MemoryHolders, memory_holders
 from gpulab.run import Failure, Run
-from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
+from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
 from gpulab.wording import count, percent, size
 
 MAX_ROWS = 12
-SLIVER_FRAC = 0.0005  # smaller rows would read "<0.1 %"; they are summed into one
-KINDS = {
+MIN_ROW_FRAC = 0.0005  # smaller rows would read "<0.1 %"; they are summed into one
+KIND_LABELS = {
     "parameter": "parameters",
     "gradient": "gradients",
     "optimizer": "optimizer state",
@@ -23,15 +23,15 @@ KINDS = {
 }
 
 
-def memory(run: Run) -> Section | None:
+def memory_section(run: Run) -> Section | None:
     """Return the table for a run that ended in an out-of-memory error; None for any other run."""
     failure = run.failure
     if failure is None:
         return None
-    memory_held = held(run)
+    memory_held = memory_holders(run)
     total_bytes = _total_bytes(failure, memory_held)
-    largest = [each for each in memory_held.holdings[:MAX_ROWS] if each.bytes >= SLIVER_FRAC * total_bytes]
-    rest = memory_held.holdings[len(largest) :]
+    largest = [each for each in memory_held.holders[:MAX_ROWS] if each.bytes >= MIN_ROW_FRAC * total_bytes]
+    rest = memory_held.holders[len(largest) :]
     rows = [
         *(_row(each, total_bytes) for each in largest),
         *_rest(rest, total_bytes),
@@ -40,7 +40,7 @@ def memory(run: Run) -> Section | None:
     if not rows:
         return None
     header = ("held by", "as", "largest tensor", "size", "share")
-    blocks: list[Block] = [Table(header=header, rows=tuple(rows), left=3, caption=_caption(failure))]
+    blocks: list[Block] = [TableBlock(header=header, rows=tuple(rows), text_columns=3, caption=_caption(failure))]
     if failure.device is None:
         blocks.append(Line("Of the host memory, only the part held by PyTorch tensors is visible here.", soft=True))
     return Section("What holds the memory", tuple(blocks))
@@ -54,16 +54,18 @@ def _caption(failure: Failure) -> str:
     return f"Every tensor in {device}, counted once, under the first reference that would have to be dropped."
 
 
-def _total_bytes(failure: Failure, memory_held: Held) -> float:
+def _total_bytes(failure: Failure, memory_held: MemoryHolders) -> float:
     """Return what shares are relative to: the device's memory or, if its size is unknown, all memory held."""
     return float(failure.capacity_bytes or memory_held.total_bytes or 1)
 
 
-def _row(holding: Holding, total_bytes: float) -> Row:
-    return _cells(holding.who, KINDS.get(holding.kind, holding.kind), holding.bytes, total_bytes, holding.largest or "")
+def _row(holding: MemoryHolder, total_bytes: float) -> Row:
+    return _cells(
+        holding.name, KIND_LABELS.get(holding.kind, holding.kind), holding.bytes, total_bytes, holding.largest or ""
+    )
 
 
-def _rest(rest: Sequence[Holding], total_bytes: float) -> Iterator[Row]:
+def _rest(rest: Sequence[MemoryHolder], total_bytes: float) -> Iterator[Row]:
     if rest:
         yield _cells(count(len(rest), "other"), "", sum(each.bytes for each in rest), total_bytes)
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.analysis.steps.detection import Steps
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
-from gpulab.views.report.sensor_table import lateness
+from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, number, ratio, scale, sentence
 
@@ -28,7 +28,7 @@ def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "step time", _step_time(steps)
     yield "profiler", _inflation(steps)
     yield "events", _events(run)
-    yield "sensors", lateness(run)
+    yield "sensors", sampling_summary(run)
     yield "software", _software(run)
 
 
@@ -49,49 +49,52 @@ def origin(run: Run) -> str:
     return f"Run {run.name}: {run.source}"
 
 
-def gap_words(gap: Gap) -> str:
+def gap_text(gap: Gap) -> str:
     """Say what was not recorded, why, and the fix."""
     return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
 
 
 def _steps(steps: Steps) -> str:
-    if steps.found_by == "whole run":
+    if steps.detected_by == "whole run":
         return "no steps were found; the whole run counts as one step"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
     burst = f"; steps come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
-    detection = f"found by {steps.found_by}{burst}{run_ahead}"
+    detection = f"found by {steps.detected_by}{burst}{run_ahead}"
     return f"{judged} interior of {recorded} recorded, {len(steps)} in total; {detection}"
 
 
 def _step_time(steps: Steps) -> str:
-    unprofiled_ns = steps.dur_ns[steps.plain]
-    if steps.plain_ns is None:
+    unprofiled_ns = steps.dur_ns[steps.unprofiled]
+    if steps.unprofiled_ns is None:
         return f"without the profiler: {UNKNOWN}, {_too_few(steps)}; recorded: {duration(steps.traced_ns)}"
-    unit = scale(steps.plain_ns)
+    unit = scale(steps.unprofiled_ns)
     limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
-    return f"{unit(steps.plain_ns)} without the profiler (median of {len(unprofiled_ns)}, {limits}{_excluded(steps)})"
+    return (
+        f"{unit(steps.unprofiled_ns)} without the profiler (median of {len(unprofiled_ns)}, {limits}{_excluded(steps)})"
+    )
 
 
 def _too_few(steps: Steps) -> str:
-    if not steps.queued:
+    if not steps.prefetch_biased:
         return "too few such steps"
     return (
-        f"because {count(steps.queued, 'such step')} used batches prefetched while the profiler stopped, "
+        f"because {count(steps.prefetch_biased, 'such step')} used batches prefetched while the profiler stopped, "
         "and too few steps follow; let the loop run for more steps"
     )
 
 
 def _excluded(steps: Steps) -> str:
-    if not steps.queued:
+    if not steps.prefetch_biased:
         return ""
-    return f"; excludes {count(steps.queued, 'step')} with batches prefetched while the profiler stopped"
+    return f"; excludes {count(steps.prefetch_biased, 'step')} with batches prefetched while the profiler stopped"
 
 
 def _inflation(steps: Steps) -> str:
-    if steps.inflation is None:
+    if steps.profiler_overhead is None:
         return f"overhead {UNKNOWN}"
-    return f"recorded steps took {duration(steps.traced_ns)}, {ratio(steps.inflation)} the time without the profiler"
+    overhead = ratio(steps.profiler_overhead)
+    return f"recorded steps took {duration(steps.traced_ns)}, {overhead} the time without the profiler"
 
 
 def _events(run: Run) -> str:
@@ -116,12 +119,12 @@ def _software(run: Run) -> str:
 
 
 def _missing(recording: Recording) -> Iterator[str]:
-    yield from map(gap_words, recording.left_out)
+    yield from map(gap_text, recording.left_out)
     for cause, events in sorted(recording.lost.items()):
         yield f"Lost from the trace: {count(events, 'event')} ({cause})"
 
 
-def spread(steps_ns: np.typing.NDArray[np.int64]) -> str:
+def median_and_range(steps_ns: np.typing.NDArray[np.int64]) -> str:
     """Return median, count and range of step times: "12 ms (median of 40, 11-14 ms)"."""
     unit = scale(float(np.median(steps_ns)))
     low, high = float(steps_ns.min()), float(steps_ns.max())

@@ -12,16 +12,16 @@ from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
-from gpulab.views.report.headline import answer, ending, headline
-from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, accounts
-from gpulab.views.report.memory_holders import memory
+from gpulab.views.report.headline import finding_answer, headline, outcome_lines
+from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, ledger_blocks
+from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.provenance import origin, provenance
-from gpulab.views.report.sensor_table import readings
-from gpulab.views.report.virtual_notice import assumptions, watermark
+from gpulab.views.report.sensor_table import sensor_blocks
+from gpulab.views.report.virtual_notice import assumptions, estimate_notice
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Line, Section, Sheet
-from gpulab.views.sheet.step_picture import picture
-from gpulab.views.sheet.view import View, in_lines, written
+from gpulab.views.sheet.step_picture import step_timeline
+from gpulab.views.sheet.view import View, text_bytes, write_file
 from gpulab.wording import count, sentence
 
 
@@ -30,7 +30,7 @@ class Report(View):
     """A diagnosis as a view: end a cell with it, print it, or `save` it."""
 
     diagnosis: Diagnosis
-    endings: ClassVar[tuple[str, ...]] = (*View.endings, ".png")
+    suffixes: ClassVar[tuple[str, ...]] = (*View.suffixes, ".png")
 
     def save(self, path: str | Path, *, timeline: bool = True) -> Path:
         """Write the report to `path` and return the path; the suffix is `.html`, `.png`, `.txt` or `.md`.
@@ -40,11 +40,11 @@ class Report(View):
         path = Path(path)
         form = path.suffix.lower()
         if form == ".png":
-            from gpulab.views.charts.report_png import png
+            from gpulab.views.charts.report_png import report_png
 
-            return written(path, (png(self.diagnosis),))
+            return write_file(path, (report_png(self.diagnosis),))
         if form in (".html", ".htm") and timeline and len(self.diagnosis.run.event_rows):
-            return written(path, in_lines(self._with_timeline()))
+            return write_file(path, text_bytes(self._with_timeline()))
         return super().save(path)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -53,15 +53,15 @@ class Report(View):
     @cached_property
     def _zoomable(self) -> str:
         """The same HTML with a zoom button on the picture, which works as long as the kernel lives."""
-        from gpulab.views.timeline.zoom_button import offered
+        from gpulab.views.timeline.zoom_button import with_timeline_button
 
-        return fragment(offered(self.sheet, self.diagnosis))
+        return fragment(with_timeline_button(self.sheet, self.diagnosis))
 
     def _with_timeline(self) -> str:
-        from gpulab.views.timeline.page import page
-        from gpulab.views.timeline.scene.scene import scene
+        from gpulab.views.timeline.page import timeline_page
+        from gpulab.views.timeline.scene.scene import build_scene
 
-        return page(scene(self.diagnosis), self._repr_html_(), MOST_PAGE_BYTES)
+        return timeline_page(build_scene(self.diagnosis), self._repr_html_(), MOST_PAGE_BYTES)
 
 
 MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for an e-mail
@@ -77,22 +77,22 @@ def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
 def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """Return the visible part: verdict, ledger, a picture of a few steps, one line for each other finding."""
     run, ledger = diagnosis.run, diagnosis.ledger
-    looped = diagnosis.steps.found_by != "whole run"
+    looped = diagnosis.steps.detected_by != "whole run"
     blocks: list[Block] = [
-        *watermark(run),
-        *ending(diagnosis),
+        *estimate_notice(run),
+        *outcome_lines(diagnosis),
         headline(diagnosis),
         Line(sentence(origin(run)), soft=True),
     ]
-    if (holders := memory(run)) is not None:
+    if (holders := memory_section(run)) is not None:
         blocks.append(holders)
     if ledger is not None:
         method = ESTIMATED if run.source.how == "virtual" else RECORDED
         title = "Where the step time goes" if looped else "Where the time goes"
-        blocks.append(Section(title, accounts(ledger, looped=looped, how=method)))
+        blocks.append(Section(title, ledger_blocks(ledger, has_steps=looped, method=method)))
     else:
-        blocks.append(Section("Sensor readings", readings(run)))
-    few_steps = picture(diagnosis)
+        blocks.append(Section("Sensor readings", sensor_blocks(run)))
+    few_steps = step_timeline(diagnosis)
     if few_steps is not None:
         blocks.append(Section("A few steps" if looped else "The whole recording", (few_steps,)))
     return (*blocks, *_findings(diagnosis))
@@ -100,11 +100,11 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """Return every finding except the first: its claim, with evidence, fix and picture folded below."""
-    others = [finding for finding in diagnosis.others if not finding.aside]
-    asides = [finding for finding in diagnosis.others if finding.aside]
+    others = [finding for finding in diagnosis.others if not finding.informs_only]
+    asides = [finding for finding in diagnosis.others if finding.informs_only]
     groups = ((count(len(others), "other finding"), others), ("Worth knowing", asides))
     return tuple(
-        Section(title, tuple(answer(finding, diagnosis) for finding in findings))
+        Section(title, tuple(finding_answer(finding, diagnosis) for finding in findings))
         for title, findings in groups
         if findings
     )
@@ -117,7 +117,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     if diagnosis.masked:
         sections.append(Section("Symptoms explained by another finding", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
-        sections.append(Section("Sensor readings", readings(diagnosis.run), folded=True))
+        sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)
     if unjudged:
         sections.append(Section("Rules that were not judged, and why", _unjudged(diagnosis), folded=True))
@@ -130,17 +130,18 @@ def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
     claims = {finding.rule: finding.claim for finding in diagnosis.findings}
     claims |= {masked.finding.rule: masked.finding.claim for masked in diagnosis.masked}
     return tuple(
-        Line(f"{sentence(masked.finding.claim)} Explained by: {claims[masked.by]}") for masked in diagnosis.masked
+        Line(f"{sentence(masked.finding.claim)} Explained by: {claims[masked.explained_by]}")
+        for masked in diagnosis.masked
     )
 
 
 def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
     """Return a line for each reason, with all questions that it leaves open."""
-    if len({(each.why, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
-        return (Line(f"No rule could be judged: {_reason(diagnosis.unjudged[0].why, diagnosis.unjudged[0].fix)}"),)
+    if len({(each.reason, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
+        return (Line(f"No rule could be judged: {_reason(diagnosis.unjudged[0].reason, diagnosis.unjudged[0].fix)}"),)
     shared: dict[tuple[str, str], list[str]] = {}
     for question in diagnosis.unjudged:
-        shared.setdefault((question.why, question.fix), []).append(question.about)
+        shared.setdefault((question.reason, question.fix), []).append(question.about)
     return tuple(
         Line(f"{sentence('; '.join(about)).rstrip('.')}: {_reason(why, fix)}") for (why, fix), about in shared.items()
     )

@@ -11,7 +11,7 @@ from gpulab.columns import Display
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.views import sensor_columns
-from gpulab.views.sheet.sheet import Block, Line, Row, Table
+from gpulab.views.sheet.sheet import Block, Line, Row, TableBlock
 from gpulab.wording import UNKNOWN, count, duration, percent
 
 Floats = NDArray[np.float64]
@@ -19,16 +19,16 @@ Floats = NDArray[np.float64]
 _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # counters, in seconds
 
 
-def readings(run: Run) -> tuple[Block, ...]:
+def sensor_blocks(run: Run) -> tuple[Block, ...]:
     """Return a table with a row for each sensor: mean, minimum, maximum."""
     rows = (*_gpu_rows(run), *_sensor_rows(run.host_rows))
     if not rows:
         return (Line("No sensors were read during this run."),)
-    table = Table(header=("", "mean", "min", "max"), rows=rows)
+    table = TableBlock(header=("", "mean", "min", "max"), rows=rows)
     return (table, *_throttling(run.gpu_rows))
 
 
-def lateness(run: Run) -> str:
+def sampling_summary(run: Run) -> str:
     """Return how often the sensors were read, and how late the sampler was."""
     samples = max((run.host_rows, run.gpu_rows), key=len)
     if not len(samples):
@@ -44,7 +44,7 @@ def lateness(run: Run) -> str:
 def _gpu_rows(run: Run) -> Iterator[Row]:
     for device in np.unique(run.gpu_rows["device"]).tolist():
         prefix = f"GPU {device} " if len(run.machine.gpus) > 1 else "GPU "
-        yield from _sensor_rows(run.gpu_rows.where(run.gpu_rows["device"] == device), prefix)
+        yield from _sensor_rows(run.gpu_rows.select(run.gpu_rows["device"] == device), prefix)
 
 
 def _sensor_rows(samples: Rows, prefix: str = "") -> Iterator[Row]:

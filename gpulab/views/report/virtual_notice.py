@@ -5,19 +5,19 @@ from __future__ import annotations
 from gpulab.replay.rewrite import GRADES
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section
-from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW
+from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT
 from gpulab.wording import scale, sentence
 
 GRADE = "D"
 
 
-def watermark(run: Run) -> tuple[Block, ...]:
+def estimate_notice(run: Run) -> tuple[Block, ...]:
     """Say that nothing in a virtual run was measured, and how large the error may be; nothing for any other run."""
     if run.source.how != "virtual":
         return ()
     grounds, _ = GRADES[GRADE]
     notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
-    low, high = run.facts.get(STEP_LOW), run.facts.get(STEP_HIGH)
+    low, high = run.facts.get(STEP_LOW_FACT), run.facts.get(STEP_HIGH_FACT)
     if low is not None and high is not None:
         unit = scale(float(high))
         notice += f": a step may take {unit.range(float(low), float(high))} {unit.unit}"
@@ -26,5 +26,9 @@ def watermark(run: Run) -> tuple[Block, ...]:
 
 def assumptions(run: Run) -> tuple[Section, ...]:
     """Return the values assumed for data-dependent control flow, which a GPU without data cannot compute."""
-    facts = [(name.removeprefix(ASSUMED), value) for name, value in run.facts.items() if name.startswith(ASSUMED)]
+    facts = [
+        (name.removeprefix(ASSUMED_PREFIX), value)
+        for name, value in run.facts.items()
+        if name.startswith(ASSUMED_PREFIX)
+    ]
     return (Section("Assumptions", (Facts(tuple(facts)),)),) if facts else ()

@@ -18,13 +18,13 @@ from gpulab.views.sheet.palette import (
     ACCENT_PALE,
     BAD,
     EVIDENCE,
+    EVIDENCE_SHADING,
     GOOD,
+    LINE_COLOUR,
     MEASURED,
     NEUTRAL,
-    OPEN,
-    RULE,
-    SHADE,
-    WASH,
+    QUIET_BACKGROUND,
+    UNDECIDED,
     colour,
 )
 from gpulab.views.sheet.sheet import (
@@ -40,7 +40,7 @@ from gpulab.views.sheet.sheet import (
     Section,
     Segment,
     Sheet,
-    Table,
+    TableBlock,
     Timeline,
     Verdict,
 )
@@ -51,8 +51,8 @@ SMALL = "font-size:.88em"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 GAP = "margin:0 0 10px"
 _POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
-LEAST_FRAC = 0.001  # parts narrower than a pixel are not drawn and have no legend entry
-LABEL_FRAC = 0.09  # narrower segments have no label below them
+MIN_PART_FRAC = 0.001  # parts narrower than a pixel are not drawn and have no legend entry
+MIN_LABELLED_FRAC = 0.09  # narrower segments have no label below them
 
 
 def fragment(sheet: Sheet) -> str:
@@ -95,7 +95,7 @@ def _block(block: Block) -> str:
         return _answer(block)
     if isinstance(block, Facts):
         return _facts(block)
-    if isinstance(block, Table):
+    if isinstance(block, TableBlock):
         return table_html(block)
     if isinstance(block, Bar):
         return _bar(block)
@@ -108,7 +108,7 @@ def _section(section: Section) -> str:
     title = _safe(section.title)
     if section.folded:
         return (
-            f'<details style="margin:0;padding:6px 0;border-top:1px solid {RULE}">'
+            f'<details style="margin:0;padding:6px 0;border-top:1px solid {LINE_COLOUR}">'
             f'<summary style="cursor:pointer;font-weight:600">{title}</summary>'
             f'<div style="padding:8px 0 4px 16px">{_blocks(section.blocks)}</div></details>'
         )
@@ -119,17 +119,18 @@ def _section(section: Section) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    before, after = verdict.around
-    shade = {True: GOOD, False: BAD, None: OPEN}[verdict.good]
+    before, after = verdict.text_around_result
+    shade = {True: GOOD, False: BAD, None: UNDECIDED}[verdict.good]
     style = f"padding:1px 7px;border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
-    badge = f'<span style="{style}">{_safe(verdict.word)}</span>'
+    badge = f'<span style="{style}">{_safe(verdict.result)}</span>'
     return f'<div style="margin:0 0 6px">{_safe(before)}{badge}{_safe(after)}</div>'
 
 
 def _code(code: str) -> str:
+    text = escape(clean_code(code))
     return (
-        f'<pre style="margin:4px 0 10px;padding:8px 12px;background:{WASH};border-radius:4px;white-space:pre-wrap;'
-        f'overflow-wrap:break-word;word-break:normal;line-height:1.5;font-size:.92em;{MONO}">{escape(clean_code(code))}</pre>'
+        f'<pre style="margin:4px 0 10px;padding:8px 12px;background:{QUIET_BACKGROUND};border-radius:4px;'
+        f'white-space:pre-wrap;overflow-wrap:break-word;word-break:normal;line-height:1.5;font-size:.92em;{MONO}">{text}</pre>'
     )
 
 
@@ -173,7 +174,10 @@ def _expectation(expected: Expectation) -> str:
         ("uncertain", ACCENT_PALE, uncertain),
         ("saved", "none", 1 - remaining - uncertain),
     ]
-    bars, keys = _thin_bar(fills), "".join(_key(_chip(fill), name) for name, fill, frac in fills if frac >= LEAST_FRAC)
+    bars, keys = (
+        _thin_bar(fills),
+        "".join(_key(_chip(fill), name) for name, fill, frac in fills if frac >= MIN_PART_FRAC),
+    )
     if expected.measured_frac is not None:
         # A step that became longer exceeds the bar of the original step: draw both to the same scale.
         longest = max(1.0, expected.measured_frac)
@@ -236,15 +240,15 @@ _NUMBER_CELL = (
 )
 
 
-def table_html(table: Table) -> str:
+def table_html(table: TableBlock) -> str:
     """Return a table as HTML."""
     head = "".join(
-        f'<th scope="col" style="{_cell(column, table.left)};white-space:normal;font-weight:400;{SOFT}">'
+        f'<th scope="col" style="{_cell(column, table.text_columns)};white-space:normal;font-weight:400;{SOFT}">'
         f"{_safe(name)}</th>"
         for column, name in enumerate(table.header)
     )
-    header = f'<thead><tr style="background:none;border-bottom:1px solid {RULE}">{head}</tr></thead>'
-    body = "".join(_row(row, table.left) for row in table.rows)
+    header = f'<thead><tr style="background:none;border-bottom:1px solid {LINE_COLOUR}">{head}</tr></thead>'
+    body = "".join(_row(row, table.text_columns) for row in table.rows)
     caption = f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(table.caption)}</div>' if table.caption else ""
     grid = f'<table style="{_TABLE}">{header if any(table.header) else ""}<tbody>{body}</tbody></table>'
     return f'{caption}<div style="overflow-x:auto">{grid}</div>'
@@ -259,7 +263,7 @@ def _row(row: Row, left: int) -> str:
     weight = "font-weight:600" if row.kind != "plain" else "font-weight:400"
     # A hanging indent as wide as the swatch, so that a second line aligns with the first.
     indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
-    line = f";border-top:1px solid {RULE}" if row.kind == "total" else ""
+    line = f";border-top:1px solid {LINE_COLOUR}" if row.kind == "total" else ""
     cells = "".join(f'<td style="{_cell(n + 1, left)};{weight}">{cell}</td>' for n, cell in enumerate(rest))
     return (
         f'<tr style="background:none{line}"><th scope="row" style="{_cell(0, left)}{indent};{weight}">'
@@ -307,7 +311,7 @@ def _fill(segment: Segment) -> str:
 
 
 def _label(segment: Segment, total: float) -> str:
-    if segment.frac / total < LABEL_FRAC:
+    if segment.frac / total < MIN_LABELLED_FRAC:
         return ""
     return (
         f'<div style="{SMALL};{SOFT};white-space:nowrap;overflow:hidden;text-overflow:ellipsis;padding:2px 4px 0 0">'
@@ -343,7 +347,7 @@ def _timeline(picture: Timeline) -> str:
             f'<div style="padding:6px 0 0 16px">{description}{table_html(picture.table)}</div></details>'
         )
     step_labels = _aligned("", _scale(picture.steps)) if picture.steps else ""
-    anchor = f' data-gpulab-timeline="{_safe(picture.place)}"' if picture.place else ""
+    anchor = f' data-gpulab-timeline="{_safe(picture.element_key)}"' if picture.element_key else ""
     return (
         f'<div{anchor}><div style="{SMALL}">{step_labels}'
         f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
@@ -354,7 +358,7 @@ def _timeline(picture: Timeline) -> str:
 
 _PATCH = (
     '<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;box-sizing:border-box;'
-    f'border:1px solid {EVIDENCE};background:{SHADE}"></span>'
+    f'border:1px solid {EVIDENCE};background:{EVIDENCE_SHADING}"></span>'
 )
 
 
@@ -373,14 +377,14 @@ def _scale(marks: tuple[Mark, ...]) -> str:
     """Return labels along the width of the picture, each from its position up to the next one."""
     cells, end = [], 0.0
     for mark in marks:
-        if mark.at > end:
-            cells.append(f'<div style="flex:{_share(mark.at - end)} 1 0;min-width:0"></div>')
+        if mark.start > end:
+            cells.append(f'<div style="flex:{_share(mark.start - end)} 1 0;min-width:0"></div>')
         cells.append(
-            f'<div style="flex:{_share(mark.until - mark.at)} 1 0;min-width:0;overflow:hidden;white-space:nowrap;'
+            f'<div style="flex:{_share(mark.end - mark.start)} 1 0;min-width:0;overflow:hidden;white-space:nowrap;'
             f"text-overflow:ellipsis;padding:2px 0 2px 4px;border-left:1px solid {NEUTRAL};box-sizing:border-box;"
             f'{SOFT}" title="{_safe(mark.text)}">{_safe(mark.text)}</div>'
         )
-        end = mark.until
+        end = mark.end
     if end < 1:
         cells.append(f'<div style="flex:{_share(1 - end)} 1 0;min-width:0"></div>')
     return f'<div style="display:flex">{"".join(cells)}</div>'

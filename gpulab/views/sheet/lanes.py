@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, device_layers, host_layers, host_threads, main_device
-from gpulab.intervals import Spans, intersect, merged, nothing, subtract
+from gpulab.analysis.steps.ledger import Ledger, device_layers, host_layers, launching_threads, main_device
+from gpulab.intervals import Spans, intersect, no_spans, subtract, union_of
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS
 
-MOST_STREAMS = 4  # lanes for the busiest streams; all others share one more lane
+MAX_STREAMS = 4  # lanes for the busiest streams; all others share one more lane
 FEW_STEPS = 3  # steps in a picture: enough to show that a pattern repeats, few enough for detail
 
 
@@ -35,7 +35,7 @@ class Window:
     steps: tuple[int, ...]
 
 
-def window(steps: Steps) -> Window | None:
+def middle_window(steps: Steps) -> Window | None:
     """Return a window of FEW_STEPS steps in the middle of the interior steps; None if there are no interior steps."""
     interior = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns))
     if not len(interior):
@@ -45,7 +45,7 @@ def window(steps: Steps) -> Window | None:
     return Window(int(steps.start_ns[indices[0]]), int(steps.end_ns[indices[-1]]), tuple(indices.tolist()))
 
 
-def lanes(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane, ...]:
+def timeline_lanes(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane, ...]:
     """Return the lanes of a run within a window: the main thread, then each GPU stream."""
     if ledger.device == "cpu":
         # One thread does both; two lanes show that it computes whenever it does not wait, and vice versa.
@@ -57,60 +57,64 @@ def lanes(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane, ...]:
     return (_host_lane(run, events, time_window), *_device_lanes(events, main_device(run)))
 
 
-def host_and_device(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane, ...]:
+def host_and_gpu_lanes(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane, ...]:
     """Return one lane for the host and one for all GPU streams; without a GPU, one lane for the CPU."""
     if ledger.device == "cpu":
-        return (Lane("CPU", tuple((part.key, shading(ledger.spans[part.key], time_window)) for part in ledger.parts)),)
+        return (
+            Lane(
+                "CPU", tuple((part.key, clip_to_window(ledger.spans[part.key], time_window)) for part in ledger.parts)
+            ),
+        )
     events = _events_in(run, time_window)
     work = events.of_kind(*DEVICE_KINDS)
-    work = work.where(work["device"] == main_device(run))
-    return Lane("host", _host_lane(run, events, time_window).parts), Lane("GPU", disjoint(device_layers(work)))
+    work = work.select(work["device"] == main_device(run))
+    return Lane("host", _host_lane(run, events, time_window).parts), Lane("GPU", disjoint_layers(device_layers(work)))
 
 
 def _events_in(run: Run, time_window: Window) -> Rows:
     events = run.event_rows
     end = events["start_ns"] + events["dur_ns"]
-    return events.where((events["start_ns"] < time_window.end_ns) & (end > time_window.start_ns))
+    return events.select((events["start_ns"] < time_window.end_ns) & (end > time_window.start_ns))
 
 
 def _host_lane(run: Run, events: Rows, time_window: Window) -> Lane:
-    threads = host_threads(run)
-    host = events.where(np.isin(events["thread"], threads))
+    threads = launching_threads(run)
+    host = events.select(np.isin(events["thread"], threads))
     whole_window = Spans(np.array([time_window.start_ns]), np.array([time_window.end_ns]))
     layers = [*host_layers(host, whole_window), ("python", whole_window)]
-    return Lane("host threads" if len(threads) > 1 else "main thread", disjoint(layers))
+    return Lane("host threads" if len(threads) > 1 else "main thread", disjoint_layers(layers))
 
 
 def _device_lanes(events: Rows, device: int) -> tuple[Lane, ...]:
     work = events.of_kind(*DEVICE_KINDS)
-    work = work.where(work["device"] == device)
+    work = work.select(work["device"] == device)
     streams, stream_index = np.unique(work["stream"], return_inverse=True)
     by_work = np.argsort(-np.bincount(stream_index, weights=work["dur_ns"], minlength=len(streams)), kind="stable")
     several = len(streams) > 1
-    busiest = sorted(by_work[:MOST_STREAMS].tolist())
+    busiest = sorted(by_work[:MAX_STREAMS].tolist())
     names = [f"stream {streams[n]}" if several and streams[n] >= 0 else "GPU" for n in busiest]
     stream_lanes = [
-        Lane(name, disjoint(device_layers(work.where(stream_index == n))))
+        Lane(name, disjoint_layers(device_layers(work.select(stream_index == n))))
         for name, n in zip(names, busiest, strict=True)
     ]
-    others = by_work[MOST_STREAMS:]
+    others = by_work[MAX_STREAMS:]
     if len(others):
-        rest = work.where(np.isin(stream_index, others))
-        stream_lanes.append(Lane(f"{len(others)} other streams", disjoint(device_layers(rest))))
+        rest = work.select(np.isin(stream_index, others))
+        stream_lanes.append(Lane(f"{len(others)} other streams", disjoint_layers(device_layers(rest))))
     return tuple(stream_lanes) or (Lane("GPU", ()),)
 
 
-def disjoint(layers: Iterable[tuple[str, Spans]]) -> tuple[tuple[str, Spans], ...]:
+def disjoint_layers(layers: Iterable[tuple[str, Spans]]) -> tuple[tuple[str, Spans], ...]:
     """Assign each instant to the first layer that covers it; layers left without time are dropped."""
-    assigned, parts = nothing(), []
+    assigned, parts = no_spans(), []
     for key, spans in layers:
         left = subtract(spans, assigned)
         if len(left.start_ns):
             parts.append((key, left))
-            assigned = merged(assigned, left)
+            assigned = union_of(assigned, left)
     return tuple(parts)
 
 
-def shading(spans: Spans, time_window: Window) -> Spans:
+def clip_to_window(spans: Spans, time_window: Window) -> Spans:
     """Clip spans to the window."""
     return intersect(spans, Spans(np.array([time_window.start_ns]), np.array([time_window.end_ns])))

@@ -16,16 +16,16 @@ from gpulab.views.sheet.sheet import (
     Row,
     Section,
     Sheet,
-    Table,
+    TableBlock,
     Timeline,
-    bar_words,
+    bar_text,
 )
 from gpulab.wording import clean, clean_code
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
 
 
-def markdown(sheet: Sheet) -> str:
+def sheet_markdown(sheet: Sheet) -> str:
     """Return the sheet as Markdown; pictures become their descriptions and tables."""
     return "\n".join((f"# {_safe(sheet.title)}", "", *_blocks(sheet.blocks, depth=2)))
 
@@ -45,12 +45,12 @@ def _block(block: Block, depth: int) -> Iterator[str]:
     elif isinstance(block, Facts):
         yield from (f"- {_safe(name)}: {_safe(value)}" for name, value in block.rows)
         yield ""
-    elif isinstance(block, Table):
+    elif isinstance(block, TableBlock):
         yield from _table(block)
     elif isinstance(block, Timeline):
         yield from _picture(block)
     elif isinstance(block, Bar):
-        for line in bar_words(block):
+        for line in bar_text(block):
             yield from (_safe(line), "")
     else:
         yield from _section(block, depth)
@@ -88,11 +88,11 @@ def _code(code: str) -> Iterator[str]:
     yield ""
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: TableBlock) -> Iterator[str]:
     if table.caption:
         yield from (_safe(table.caption), "")
     yield _cells(map(_safe, table.header))
-    yield _cells("---" if column < table.left else "---:" for column in range(len(table.header)))
+    yield _cells("---" if column < table.text_columns else "---:" for column in range(len(table.header)))
     yield from (_cells(_row(row)) for row in table.rows)
     yield ""
 

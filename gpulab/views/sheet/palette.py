@@ -33,12 +33,12 @@ _BY_KEY = {
     "evidence": "#D12C7A",
 }
 NEUTRAL = "#8A8A8A"  # everything without a colour: the rest, unrecorded time
-RULE = "rgba(128,128,128,.35)"  # lines, on any page
-WASH = "rgba(128,128,128,.12)"  # a quiet background, on any page
+LINE_COLOUR = "rgba(128,128,128,.35)"  # lines, on any page
+QUIET_BACKGROUND = "rgba(128,128,128,.12)"  # a quiet background, on any page
 ACCENT, ACCENT_PALE = "#0072B2", "#4698D5"  # predicted: certain and uncertain part
 MEASURED = "#BA4600"
-GOOD, BAD, OPEN = "#007A50", "#BA4600", "#6B6B6B"  # badges with white text: confirmed, refuted, not tried yet
-EVIDENCE, SHADE = "#D12C7A", "rgba(209,44,122,.22)"  # marks at evidence, and the shading behind it
+GOOD, BAD, UNDECIDED = "#007A50", "#BA4600", "#6B6B6B"  # badges with white text: confirmed, refuted, not tried yet
+EVIDENCE, EVIDENCE_SHADING = "#D12C7A", "rgba(209,44,122,.22)"  # marks at evidence, and the shading behind it
 
 
 def colour(key: str) -> str:

@@ -22,14 +22,14 @@ class Line:
 class Verdict(Line):
     """A sentence with a one-word result, at its beginning or after a colon."""
 
-    word: str = ""
+    result: str = ""
     good: bool | None = None  # None: not tried yet
 
     @property
-    def around(self) -> tuple[str, str]:
+    def text_around_result(self) -> tuple[str, str]:
         """The text before and after the result word."""
-        start = 0 if self.text.startswith(self.word) else self.text.index(f": {self.word}") + 2
-        return self.text[:start], self.text[start + len(self.word) :]
+        start = 0 if self.text.startswith(self.result) else self.text.index(f": {self.result}") + 2
+        return self.text[:start], self.text[start + len(self.result) :]
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableBlock:
     """Rows under a header; the first `left` columns are text, the others numbers."""
 
     header: tuple[str, ...]
     rows: tuple[Row, ...]
-    left: int = 1
+    text_columns: int = 1
     caption: str = ""
 
 
@@ -116,8 +116,8 @@ class Bar:
 class Mark:
     """A label along the width of a picture, from `at` to `until`, both 0-1."""
 
-    at: float
-    until: float
+    start: float
+    end: float
     text: str
 
 
@@ -133,8 +133,8 @@ class Timeline:
     legend: tuple[tuple[str, str], ...]  # key, label
     alt: str
     shaded: str = ""  # legend of the shading
-    table: Table | None = None  # the same as numbers; None for a small picture that `alt` describes completely
-    place: str = ""  # key of the element that a zoomable timeline may replace
+    table: TableBlock | None = None  # the same as numbers; None for a small picture that `alt` describes completely
+    element_key: str = ""  # key of the element that a zoomable timeline may replace
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class Sheet:
     blocks: tuple[Block, ...]
 
 
-Block = Line | Code | Answer | Facts | Table | Bar | Timeline | Section
+Block = Line | Code | Answer | Facts | TableBlock | Bar | Timeline | Section
 
 
-def bar_words(bar: Bar) -> tuple[str, ...]:
+def bar_text(bar: Bar) -> tuple[str, ...]:
     """Return a bar as text if it is one of several; nothing otherwise, because a table has the same numbers."""
     shares = ", ".join(f"{group.label} {percent(group.frac, 1)}" for group in bar.groups)
     return (f"{bar.name}; {shares}",) if bar.name else ()

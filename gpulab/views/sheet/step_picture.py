@@ -13,62 +13,62 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans, covered_ns, nothing
+from gpulab.intervals import Spans, covered_ns, no_spans
 from gpulab.rules.engine.finding import Diagnosis
-from gpulab.views.sheet.lanes import Lane, Window, lanes, shading, window
+from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes
 from gpulab.views.sheet.palette import EVIDENCE, NEUTRAL, colour
-from gpulab.views.sheet.sheet import Mark, Row, Table, Timeline
+from gpulab.views.sheet.sheet import Mark, Row, TableBlock, Timeline
 from gpulab.wording import Scale, duration, percent, scale, sentence
 
 WIDTH, LANE_PX, PAD_PX = 800, 30, 4
 LEVELS = 44  # heights a column can have; finer steps are below half a pixel
-MOST_BYTES = 78_000  # as data in an <img> a third more
-WORTH_SAYING_FRAC = 0.01
-WORTH_A_KEY_FRAC = 0.005  # smaller parts are single pixels; the ledger table labels their colours too
+MAX_BYTES = 78_000  # as data in an <img> a third more
+MIN_ROW_FRAC = 0.01
+MIN_LEGEND_FRAC = 0.005  # smaller parts are single pixels; the ledger table labels their colours too
 
 
-def picture(diagnosis: Diagnosis) -> Timeline | None:
+def step_timeline(diagnosis: Diagnosis) -> Timeline | None:
     """Return a picture of a few interior steps; None if no step was recorded with events."""
-    time_window = window(diagnosis.steps)
+    time_window = middle_window(diagnosis.steps)
     if time_window is None or diagnosis.ledger is None:
         return None
     ledger, steps = diagnosis.ledger, diagnosis.steps
-    drawn_lanes = lanes(diagnosis.run, ledger, time_window)
+    drawn_lanes = timeline_lanes(diagnosis.run, ledger, time_window)
     first = diagnosis.first
-    shade = shading(first.shown_by, time_window) if first else nothing()
+    shade = clip_to_window(first.spans, time_window) if first else no_spans()
     starts = [int(steps.start_ns[index]) for index in time_window.steps]
     table = _table(ledger, steps, time_window)
     return Timeline(
-        svg=svg(drawn_lanes, time_window, starts, shade),
+        svg=lanes_svg(drawn_lanes, time_window, starts, shade),
         lane_names=tuple(lane.name for lane in drawn_lanes),
         lane_px=LANE_PX,
         steps=_step_marks(steps, time_window),
-        ticks=ticks(time_window),
-        legend=legend(ledger, drawn_lanes, time_window),
+        ticks=axis_ticks(time_window),
+        legend=lane_legend(ledger, drawn_lanes, time_window),
         alt=_alt(ledger, steps, time_window),
         shaded="shaded: evidence of the first finding" if first and len(shade.start_ns) else "",
         table=table,
     )
 
 
-def svg(
+def lanes_svg(
     drawn_lanes: Iterable[Lane],
     time_window: Window,
     starts: Iterable[int],
     shade: Spans,
-    above: str = "",
+    overlay: str = "",
     *,
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
     lane_px: int = LANE_PX,
 ) -> str:
-    """Return the lanes as SVG without text, at most `most_bytes` long; it scales to the available width.
+    """Return the lanes as SVG without text, at most `max_bytes` long; it scales to the available width.
 
     `above` is SVG drawn_lanes on top, in a picture WIDTH wide and `lane_px` high for each lane.
     """
     drawn_lanes, starts = tuple(drawn_lanes), tuple(starts)
     for bins in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8, WIDTH // 16):
-        drawing = "".join((*_elements(drawn_lanes, time_window, starts, shade, bins, lane_px), above, "</svg>"))
-        if len(drawing) <= most_bytes:
+        drawing = "".join((*_elements(drawn_lanes, time_window, starts, shade, bins, lane_px), overlay, "</svg>"))
+        if len(drawing) <= max_bytes:
             break
     return drawing
 
@@ -82,9 +82,9 @@ def _elements(
         f'preserveAspectRatio="none" shape-rendering="crispEdges">'
     )
     edges = np.linspace(time_window.start_ns, time_window.end_ns, bins + 1).astype(np.int64)
-    coverage = filled(shade, edges)
+    coverage = covered_fractions(shade, edges)
     # Shade bins that are covered by at least half; if there are none, every bin that is covered at all.
-    shaded = bars(coverage >= 0.5 if (coverage >= 0.5).any() else coverage > 0, height)
+    shaded = bars_path(coverage >= 0.5 if (coverage >= 0.5).any() else coverage > 0, height)
     if shaded:
         yield f'<path fill="{EVIDENCE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
     for row, lane in enumerate(drawn_lanes):
@@ -106,7 +106,7 @@ def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
     heights = np.zeros(len(edges) - 1)
     layers = []
     for key, spans in lane.parts:
-        heights = heights + filled(spans, edges)
+        heights = heights + covered_fractions(spans, edges)
         layers.append((key, np.rint(np.minimum(heights, 1.0) * LEVELS).astype(np.int64)))
     unders = [np.zeros(len(heights), np.int64), *(levels for _, levels in layers[:-1])]
     for (key, levels), under in zip(reversed(layers), reversed(unders[: len(layers)]), strict=True):
@@ -116,7 +116,7 @@ def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
             yield f'<path fill="{colour(key)}" d="{outline}"/>'
 
 
-def filled(spans: Spans, edges: NDArray[np.int64]) -> NDArray[np.float64]:
+def covered_fractions(spans: Spans, edges: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the fraction of each bin that the spans cover."""
     widths = np.maximum(np.diff(edges), 1)
     shares: NDArray[np.float64] = covered_ns(spans, edges[:-1], edges[1:]) / widths
@@ -141,7 +141,7 @@ def _outline(levels: NDArray[np.int64]) -> str:
     return "".join(commands) + "V0z"
 
 
-def bars(marked: NDArray[np.bool_], height: int) -> str:
+def bars_path(marked: NDArray[np.bool_], height: int) -> str:
     """Return an SVG path of full-height bars at the marked columns."""
     edge = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False])).astype(np.int8)))
     pairs = zip(edge[::2].tolist(), edge[1::2].tolist(), strict=True)
@@ -162,10 +162,10 @@ def _step_marks(steps: Steps, time_window: Window) -> tuple[Mark, ...]:
 
 
 def _name(steps: Steps, index: int) -> str:
-    return "all" if steps.found_by == "whole run" else f"step {index + 1}"
+    return "all" if steps.detected_by == "whole run" else f"step {index + 1}"
 
 
-def ticks(time_window: Window) -> tuple[Mark, ...]:
+def axis_ticks(time_window: Window) -> tuple[Mark, ...]:
     """Return the ticks of the axis, about six at round numbers; the first shows the unit."""
     span = max(1, time_window.end_ns - time_window.start_ns)
     every_ns = _round_up(span / 6)
@@ -193,29 +193,30 @@ def _round_up(value: float) -> float:
     return float(next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9)))
 
 
-def legend(
-    ledger: Ledger, drawn_lanes: tuple[Lane, ...], time_window: Window, least_frac: float = WORTH_A_KEY_FRAC
+def lane_legend(
+    ledger: Ledger, drawn_lanes: tuple[Lane, ...], time_window: Window, min_frac: float = MIN_LEGEND_FRAC
 ) -> tuple[tuple[str, str], ...]:
-    """Return key and label of each colour in the picture, in ledger order, without those below `least_frac`."""
-    min_ns = least_frac * (time_window.end_ns - time_window.start_ns)
+    """Return key and label of each colour in the picture, in ledger order, without those below `min_frac`."""
+    min_ns = min_frac * (time_window.end_ns - time_window.start_ns)
     visible = {
-        key for lane in drawn_lanes for key, spans in lane.parts if shading(spans, time_window).total_ns >= min_ns
+        key
+        for lane in drawn_lanes
+        for key, spans in lane.parts
+        if clip_to_window(spans, time_window).total_ns >= min_ns
     }
-    return tuple((part.key, LEGEND.get(part.key, part.label)) for part in ledger.parts if part.key in visible)
+    return tuple((part.key, LANE_LABELS.get(part.key, part.label)) for part in ledger.parts if part.key in visible)
 
 
 # A lane shows all communication and copies, the ledger only the exposed part: these labels replace "exposed ...".
-LEGEND = {"communication": "communication", "copies": "copies", "sync": "synchronising call"}
+LANE_LABELS = {"communication": "communication", "copies": "copies", "sync": "synchronising call"}
 
 
-def _table(ledger: Ledger, steps: Steps, time_window: Window) -> Table:
+def _table(ledger: Ledger, steps: Steps, time_window: Window) -> TableBlock:
     """Return the same steps as a table: every part of at least WORTH_SAYING_FRAC of the time."""
     rows = _rows(steps, time_window)
     total = sum(int(ledger.step_ns[row]) for row in rows)
     parts = [
-        part
-        for part in ledger.parts
-        if sum(int(ledger.part_ns[part.key][row]) for row in rows) >= WORTH_SAYING_FRAC * total
+        part for part in ledger.parts if sum(int(ledger.part_ns[part.key][row]) for row in rows) >= MIN_ROW_FRAC * total
     ]
     unit = scale(max(int(ledger.step_ns[row]) for row in rows), figures=4)
     body = [
@@ -227,7 +228,7 @@ def _table(ledger: Ledger, steps: Steps, time_window: Window) -> Table:
         body.append(Row(("all else", *map(unit.number, rest)), key="rest"))
     body.append(Row(("total", *(unit.number(int(ledger.step_ns[row])) for row in rows)), kind="total"))
     header = (unit.unit, *(_name(steps, index) for index in time_window.steps))
-    return Table(header=header, rows=tuple(body))
+    return TableBlock(header=header, rows=tuple(body))
 
 
 def _rows(steps: Steps, time_window: Window) -> list[int]:

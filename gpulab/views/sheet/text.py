@@ -15,16 +15,16 @@ from gpulab.views.sheet.sheet import (
     Row,
     Section,
     Sheet,
-    Table,
+    TableBlock,
     Timeline,
-    bar_words,
+    bar_text,
 )
 from gpulab.wording import clean, clean_code
 
 WIDTH = 100
 
 
-def text(sheet: Sheet) -> str:
+def sheet_text(sheet: Sheet) -> str:
     """Return the whole sheet, including folded sections, as text."""
     return "\n".join(_blocks(sheet.blocks, WIDTH))
 
@@ -44,12 +44,12 @@ def _block(block: Block, width: int) -> Iterator[str]:
     elif isinstance(block, Facts):
         for name, value in block.rows:
             yield from _wrapped(f"{name}: {value}", width)
-    elif isinstance(block, Table):
+    elif isinstance(block, TableBlock):
         yield from _table(block, width)
     elif isinstance(block, Timeline):
         yield from _picture(block, width)
     elif isinstance(block, Bar):
-        yield from (line for share in bar_words(block) for line in _wrapped(share, width))
+        yield from (line for share in bar_text(block) for line in _wrapped(share, width))
     elif isinstance(block, Section):
         yield from ("", clean(block.title))
         yield from _indented(_blocks(block.blocks, width - 2))
@@ -98,7 +98,7 @@ def _wrapped(line: str, width: int, hang: int = 2) -> list[str]:
     return wrap.wrap(clean(line, 1200)) or [""]
 
 
-def _table(table: Table, width: int) -> Iterator[str]:
+def _table(table: TableBlock, width: int) -> Iterator[str]:
     if table.caption:
         yield from _wrapped(table.caption, width)
     rows = [_cells(row) for row in table.rows]
@@ -108,8 +108,8 @@ def _table(table: Table, width: int) -> Iterator[str]:
         yield from _stacked(header, rows, width)
         return
     if any(header):
-        yield _spaced(header, widths, table.left)
-    yield from (_spaced(row, widths, table.left) for row in rows)
+        yield _spaced(header, widths, table.text_columns)
+    yield from (_spaced(row, widths, table.text_columns) for row in rows)
 
 
 def _cells(row: Row) -> list[str]:

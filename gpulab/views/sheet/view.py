@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from gpulab.errors import GpulabError
 from gpulab.views.sheet.html import document, fragment
-from gpulab.views.sheet.markdown import markdown
+from gpulab.views.sheet.markdown import sheet_markdown
 from gpulab.views.sheet.sheet import Sheet
-from gpulab.views.sheet.text import text
+from gpulab.views.sheet.text import sheet_text
 
-_FORMS = {".html": document, ".htm": document, ".txt": text, ".md": markdown}
+_FORMS = {".html": document, ".htm": document, ".txt": sheet_text, ".md": sheet_markdown}
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +24,10 @@ class View:
     """A sheet in every form: text for terminals, HTML that needs neither a kernel nor a trusted notebook, files."""
 
     sheet: Sheet
-    endings: ClassVar[tuple[str, ...]] = tuple(_FORMS)
+    suffixes: ClassVar[tuple[str, ...]] = tuple(_FORMS)
 
     def __repr__(self) -> str:
-        return text(self.sheet)
+        return sheet_text(self.sheet)
 
     def _repr_html_(self) -> str:
         return self._html
@@ -40,7 +40,7 @@ class View:
     def _html(self) -> str:
         return fragment(self.sheet)
 
-    def page(self) -> str:
+    def html_page(self) -> str:
         """Return a self-contained HTML page that is readable offline."""
         return document(self.sheet)
 
@@ -52,17 +52,17 @@ class View:
             raise GpulabError(
                 f"A view cannot be saved as {path.name!r}.",
                 why=f"the file suffix is {path.suffix!r}",
-                fix=f"use one of {', '.join(self.endings)}; gpulab.save() writes the run itself, as .gpulab",
+                fix=f"use one of {', '.join(self.suffixes)}; gpulab.save() writes the run itself, as .gpulab",
             )
-        return written(path, in_lines(form(self.sheet)))
+        return write_file(path, text_bytes(form(self.sheet)))
 
 
-def in_lines(text: str) -> tuple[bytes, ...]:
+def text_bytes(text: str) -> tuple[bytes, ...]:
     """Return text as UTF-8 bytes that end with a newline."""
     return ((text if text.endswith("\n") else f"{text}\n").encode(),)
 
 
-def written(path: Path, content: Iterable[bytes]) -> Path:
+def write_file(path: Path, content: Iterable[bytes]) -> Path:
     """Write chunks to a file atomically and return the path; raises GpulabError if it cannot be written."""
     try:
         _write(path, content)

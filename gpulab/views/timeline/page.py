@@ -14,11 +14,11 @@ from html import escape
 from typing import Any
 
 from gpulab.views.timeline.scene.scene import Scene
-from gpulab.views.timeline.script import script, style
+from gpulab.views.timeline.script import bundle_script, stylesheet
 from gpulab.views.timeline.tiles.file_budget import select_pieces
 from gpulab.wording import clean
 
-MOST_BYTES = 2_000_000
+MAX_PAGE_BYTES = 2_000_000
 _MAX_NAMES = 4_000  # names in the search index
 _SEARCH_FRAC = 0.1  # of the file size, for the search index
 _MIN_TILES_BYTES = 150_000  # so that the timeline is useful even if the report is large
@@ -32,15 +32,17 @@ h2{font-size:1.05em;margin:28px 0 8px}
 """
 
 
-def page(scene: Scene, report_html: str = "", most_bytes: int = MOST_BYTES, *, timeline_first: bool = False) -> str:
-    """Return the page, of at most `most_bytes`, with the HTML of a report above or below the timeline."""
+def timeline_page(
+    scene: Scene, report_html: str = "", max_bytes: int = MAX_PAGE_BYTES, *, timeline_first: bool = False
+) -> str:
+    """Return the page, of at most `max_bytes`, with the HTML of a report above or below the timeline."""
     header = scene.header()
-    code = f"(() => {{\n'use strict';\n{script('page.js')}\n}})();"
-    names = _search_index(scene, int(_SEARCH_FRAC * most_bytes))
-    data = {"header": header, "until": scene.until_ns, "names": names, "pieces": (), "whole": False}
+    code = f"(() => {{\n'use strict';\n{bundle_script('page.js')}\n}})();"
+    names = _search_index(scene, int(_SEARCH_FRAC * max_bytes))
+    data = {"header": header, "until": scene.end_ns, "names": names, "pieces": (), "whole": False}
     texts = (report_html, timeline_first)
     without_tiles = _document(header, code, _json(data), *texts)
-    tiles = select_pieces(scene, max(_MIN_TILES_BYTES, most_bytes - len(without_tiles.encode())))
+    tiles = select_pieces(scene, max(_MIN_TILES_BYTES, max_bytes - len(without_tiles.encode())))
     return _document(header, code, _json({**data, "pieces": tiles.pieces, "whole": tiles.complete}), *texts)
 
 
@@ -61,7 +63,7 @@ def _document(header: dict[str, Any], code: str, data: str, report_html: str, ti
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f'<meta name="color-scheme" content="light dark"><title>{title}: timeline</title>'
-        f"<style>{style()}{_STYLE}</style></head><body><main>"
+        f"<style>{stylesheet()}{_STYLE}</style></head><body><main>"
         f"<h1>{title}</h1>"  # hidden: the timeline and the report both show the name of the run
         f'{timeline}</main><script type="application/json" id="gpulab-data">{data}</script>'
         f"<script>{code}</script></body></html>\n"
@@ -78,7 +80,7 @@ def _json(data: dict[str, Any]) -> str:
 
 def _search_index(scene: Scene, max_bytes: int) -> str:
     """Return the search index, compressed: names with count, total time and longest event; halved until it fits."""
-    names = scene.search("", most=_MAX_NAMES)["names"]
+    names = scene.search("", max_results=_MAX_NAMES)["names"]
     while True:
         index = {"names": names, "all": len(names) < _MAX_NAMES}
         packed = b64encode(gzip.compress(json.dumps(index, allow_nan=False).encode(), 6, mtime=0)).decode()

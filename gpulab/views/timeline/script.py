@@ -10,20 +10,20 @@ import posixpath
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent / "js"
+SCRIPT_FOLDER = Path(__file__).parent / "js"
 _IMPORT = re.compile(r'^import\s*\{[^}]*\}\s*from\s*"(\.[\w./]+)";\n', re.MULTILINE)
 _EXPORTS = re.compile(r"^export\s*\{[^}]*\};\n?", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async |function|class|const|let)\b)", re.MULTILINE)
 
 
-def script(name: str) -> str:
+def bundle_script(name: str) -> str:
     """Return a file with everything that it imports, in order; of its exports only `export default` is kept."""
     return "\n".join(_without_imports(file) for file in _dependencies(name, []))
 
 
-def style() -> str:
+def stylesheet() -> str:
     """Return the style sheet."""
-    return (HERE / "timeline.css").read_text(encoding="utf-8")
+    return (SCRIPT_FOLDER / "timeline.css").read_text(encoding="utf-8")
 
 
 def _dependencies(name: str, files: list[str]) -> list[str]:
@@ -45,4 +45,4 @@ def _without_imports(name: str) -> str:
 
 
 def _text(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return (SCRIPT_FOLDER / name).read_text(encoding="utf-8")

@@ -15,35 +15,35 @@ from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.report import report
 from gpulab.views.sheet.html import fragment
-from gpulab.views.sheet.view import View, in_lines, written
-from gpulab.views.timeline.page import page
-from gpulab.views.timeline.scene.scene import Scene, scene
-from gpulab.views.timeline.static_picture import still
+from gpulab.views.sheet.view import View, text_bytes, write_file
+from gpulab.views.timeline.page import timeline_page
+from gpulab.views.timeline.scene.scene import Scene, build_scene
+from gpulab.views.timeline.static_picture import window_sheet
 from gpulab.views.whatif.whatif import WhatIf
 
 if TYPE_CHECKING:
     from gpulab.views.timeline.widget import TimelineModel
 
-Beside = Run | Diagnosis | Prediction | WhatIf
+SecondRun = Run | Diagnosis | Prediction | WhatIf
 Bundle = dict[str, str]
-EVIDENCE_MARGIN = 0.35  # of the duration of the evidence, on either side
-LEAST_NS = 20_000  # the narrowest window that Python requests
+EVIDENCE_MARGIN_FRAC = 0.35  # of the duration of the evidence, on either side
+MIN_WINDOW_NS = 20_000  # the narrowest window that Python requests
 
 
-def timeline(what: Run | Diagnosis, beside: Beside | None = None, *, live: bool | None = None) -> TimelineView:
+def timeline(run: Run | Diagnosis, beside: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
     """Return the zoomable timeline of a run, with a second run or a prediction below it if one is given.
 
     `live`: whether it is interactive; detected if None. Raises RunError for objects that are not runs.
     """
-    for argument in (what,) if beside is None else (what, beside):
-        if not isinstance(argument, Run | Diagnosis if argument is what else Beside):
+    for argument in (run,) if beside is None else (run, beside):
+        if not isinstance(argument, Run | Diagnosis if argument is run else SecondRun):
             raise RunError(
                 f"A {type(argument).__name__} has no timeline.",
                 why="the first argument must be a run, the second a run or a prediction",
                 fix='pass runs: gpulab.timeline(gpulab.runs["before"], gpulab.runs["after"])',
             )
-    diagnosis = what if isinstance(what, Diagnosis) else diagnose(what)
-    return TimelineView(scene(diagnosis, beside), live=live)
+    diagnosis = run if isinstance(run, Diagnosis) else diagnose(run)
+    return TimelineView(build_scene(diagnosis, beside), live=live)
 
 
 class TimelineView:
@@ -68,9 +68,9 @@ class TimelineView:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
-        return self.place(fragment(self.static().sheet))
+        return self.embed(fragment(self.static().sheet))
 
-    def place(self, html: str) -> str:
+    def embed(self, html: str) -> str:
         """Wrap static HTML in the element that the interactive timeline replaces; unchanged if there is none."""
         live = shows_widgets() if self._live is None else self._live
         if not live or not self._has_widget():
@@ -95,7 +95,7 @@ class TimelineView:
     def static(self, start_ns: int | None = None, end_ns: int | None = None) -> View:
         """Return a window as picture and text; by default the visible window."""
         window = self.window if start_ns is None or end_ns is None else self._fitted(start_ns, end_ns)
-        return View(still(self.scene.sides, self.scene.brush(*window), tuple(self._header["notes"])))
+        return View(window_sheet(self.scene.sides, self.scene.brush(*window), tuple(self._header["notes"])))
 
     @property
     def window(self) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class TimelineView:
             return values
         placed = side.group_of(row)
         lane = {"lane": placed.group.name if placed else "", "side": side.name}
-        return {**values, **(self.scene.chosen(row, id) or {}), **lane}
+        return {**values, **(self.scene.selection(row, id) or {}), **lane}
 
     def go(self, start_ns: float, end_ns: float) -> None:
         """Show a window, in ns of the first run."""
@@ -135,7 +135,7 @@ class TimelineView:
                 fix=f"findings with time spans: {', '.join(evidence) or 'none'}",
             )
         start, end = evidence[finding][0]
-        margin = EVIDENCE_MARGIN * (end - start)
+        margin = EVIDENCE_MARGIN_FRAC * (end - start)
         self.go(start - margin, end + margin)
 
     def brush(self, start_ns: float, end_ns: float) -> dict[str, Any]:
@@ -151,8 +151,8 @@ class TimelineView:
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             return self.static().save(path)
-        return written(
-            path, in_lines(page(self.scene, report(self.scene.diagnosis)._repr_html_(), timeline_first=True))
+        return write_file(
+            path, text_bytes(timeline_page(self.scene, report(self.scene.diagnosis)._repr_html_(), timeline_first=True))
         )
 
     def _has_widget(self) -> bool:
@@ -168,7 +168,7 @@ class TimelineView:
                 self._model.window = [float(each) for each in self._requested]
                 self._model.go = [*self._requested, (self._model.go[2] if self._model.go else 0) + 1]
 
-    def _fitted(self, start_ns: float, end_ns: float, least_ns: int = LEAST_NS) -> tuple[int, int]:
+    def _fitted(self, start_ns: float, end_ns: float, least_ns: int = MIN_WINDOW_NS) -> tuple[int, int]:
         """Return the window sorted, inside the run, and at least `least_ns` wide."""
         first, last = sorted((round(start_ns), round(end_ns)))
         span_ns = max(1, self.scene.span_ns)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import anywidget
 import traitlets
 
-from gpulab.views.front_end import reach_during_a_cell
-from gpulab.views.timeline.queries.answers import Question, answer
-from gpulab.views.timeline.script import script, style
+from gpulab.views.front_end import allow_messages_while_busy
+from gpulab.views.timeline.queries.answers import Question, answer_question
+from gpulab.views.timeline.script import bundle_script, stylesheet
 
 if TYPE_CHECKING:
     from gpulab.views.timeline.scene.scene import Scene
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class TimelineModel(anywidget.AnyWidget):
     """Answers the queries of a front end about a scene; `widget.js` sends {"kind": "ask", ...}."""
 
-    _esm = script("widget.js")
-    _css = style()
+    _esm = bundle_script("widget.js")
+    _css = stylesheet()
     key = traitlets.Unicode(help="id of the HTML element in which the timeline is drawn").tag(sync=True)
     offered = traitlets.Bool(help="whether a button opens the timeline").tag(sync=True)
     go: traitlets.List[int] = traitlets.List(
@@ -39,7 +39,7 @@ class TimelineModel(anywidget.AnyWidget):
         super().__init__(key=key, offered=offered)
         self._scene = cache(scene)  # computed at the first query
         self.on_msg(self._receive)
-        reach_during_a_cell(self.comm)
+        allow_messages_while_busy(self.comm)
 
     def __repr__(self) -> str:
         return "gpulab timeline"
@@ -52,5 +52,5 @@ class TimelineModel(anywidget.AnyWidget):
     def _receive(self, _: object, content: Question, __: object) -> None:
         """Answer a message of the front end; called in any thread, also while a cell runs."""
         if content.get("kind") == "ask":
-            reply, buffers = answer(self._scene, content)
+            reply, buffers = answer_question(self._scene, content)
             self.send(reply, buffers)

@@ -9,12 +9,12 @@ from gpulab.rules import Diagnosis
 from gpulab.views.sheet.sheet import Block, Section, Sheet, Timeline
 
 
-def offered(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
+def with_timeline_button(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
     """Return the sheet with a timeline button at its first picture; unchanged if widgets are not available.
 
     The timeline is computed when the button is pressed: most reports are only read.
     """
-    from gpulab.views.timeline.scene.scene import scene
+    from gpulab.views.timeline.scene.scene import build_scene
 
     key = uuid4().hex
     blocks = _with_key(sheet.blocks, key)
@@ -24,7 +24,7 @@ def offered(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
         from gpulab.views.timeline.widget import TimelineModel
     except ImportError:
         return sheet
-    TimelineModel(lambda: scene(diagnosis), key, offered=True)  # ipywidgets keeps a reference to it
+    TimelineModel(lambda: build_scene(diagnosis), key, offered=True)  # ipywidgets keeps a reference to it
     return replace(sheet, blocks=blocks)
 
 
@@ -32,7 +32,7 @@ def _with_key(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
     """Give the first picture a key, searching sections recursively."""
     for index, block in enumerate(blocks):
         if isinstance(block, Timeline):
-            return (*blocks[:index], replace(block, place=key), *blocks[index + 1 :])
+            return (*blocks[:index], replace(block, element_key=key), *blocks[index + 1 :])
         if isinstance(block, Section) and (section_blocks := _with_key(block.blocks, key)) != block.blocks:
             return (*blocks[:index], replace(block, blocks=section_blocks), *blocks[index + 1 :])
     return blocks

@@ -6,37 +6,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gpulab.views.sheet.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, TableBlock
 from gpulab.views.sheet.view import View
-from gpulab.views.virtual_gpu.memory_fit import FitView, MaxBatchView, shown_batch, shown_fit
+from gpulab.views.virtual_gpu.memory_fit import FitView, MaxBatchView, fit_view, max_batch_view
 from gpulab.views.virtual_gpu.phrases import (
-    copied,
-    method,
-    origin_words,
-    rebuilt,
+    estimate_line,
+    estimate_source,
+    host_work_notes,
+    method_section,
+    rebuild_notes,
+    step_description,
     unit_of_work,
-    watermark,
-    what_runs,
 )
 from gpulab.virtual.memory_fit import fitting
-from gpulab.virtual.memory_fit.fitting import Candidate, GpuComparison
-from gpulab.virtual.memory_fit.measuring import TOO_LARGE, Measured, Runner, Step
+from gpulab.virtual.memory_fit.fitting import GpuCandidate, GpuComparison
+from gpulab.virtual.memory_fit.measuring import TOO_LARGE, GpuFactory, Step, StepEstimate
 from gpulab.virtual.session import VirtualGpu
 from gpulab.wording import UNKNOWN, article, number, percent, ratio, scale, size
 
 _CERTAIN, _UNCERTAIN = "matmul", "kernels"
-UNPRICED = "unknown"
+UNKNOWN_PRICE = "unknown"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpusView(View):
     """Several GPUs compared, as a view."""
 
-    compared: GpuComparison
+    comparison: GpuComparison
 
 
 def fits(
-    step: Step, gpu: str, batch: int | None = None, *, name: str | None = None, runner: Runner | None = None
+    step: Step, gpu: str, batch: int | None = None, *, name: str | None = None, runner: GpuFactory | None = None
 ) -> FitView:
     """Return whether a training step fits on a GPU that need not be installed, and what needs the memory.
 
@@ -45,12 +45,12 @@ def fits(
     a function, which is faster and excludes the building from the step time. `name`: the name of the run in
     `gpulab.runs`; without a name the run is not stored.
     """
-    return shown_fit(fitting.fits(step, gpu, batch, runner=runner or partial(_virtual_gpu, name=name)))
+    return fit_view(fitting.fits(step, gpu, batch, gpu_factory=runner or partial(_virtual_gpu, name=name)))
 
 
-def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner | None = None) -> MaxBatchView:
+def max_batch(step: Step, gpu: str, start: int = 8, *, runner: GpuFactory | None = None) -> MaxBatchView:
     """Return the largest batch that fits on a GPU, tried at that size and at a larger one; `step` as for `fits`."""
-    return shown_batch(fitting.max_batch(step, gpu, start, runner=runner or _virtual_gpu))
+    return max_batch_view(fitting.max_batch(step, gpu, start, gpu_factory=runner or _virtual_gpu))
 
 
 def compare_gpus(
@@ -59,45 +59,47 @@ def compare_gpus(
     batch: int | None = None,
     price: Mapping[str, float] | None = None,
     *,
-    runner: Runner | None = None,
+    runner: GpuFactory | None = None,
 ) -> GpusView:
     """Compare the same step on several GPUs: step time, samples/s, cost and energy. `price`: per hour, by GPU name."""
-    return shown_gpus(fitting.compare_gpus(step, gpus, batch, price, runner=runner or _virtual_gpu))
+    return gpus_view(fitting.compare_gpus(step, gpus, batch, price, gpu_factory=runner or _virtual_gpu))
 
 
 def _virtual_gpu(gpu: str, name: str | None = None) -> VirtualGpu:
-    return VirtualGpu(gpu, name or f"virtual {gpu}", shelved=name is not None)
+    return VirtualGpu(gpu, name or f"virtual {gpu}", add_to_runs=name is not None)
 
 
 # Which GPU?
 
 
-def shown_gpus(compared: GpuComparison) -> GpusView:
+def gpus_view(compared: GpuComparison) -> GpusView:
     """Return the view of a comparison: fastest and cheapest GPU, a bar for each, and the tables."""
-    estimates = [each.measured for each in compared.candidates]
-    running = [each for each in compared.candidates if each.measured.verdict != TOO_LARGE]
-    blocks: list[Block] = [_gpus_answer(compared, running), watermark(estimates)]
+    estimates = [each.estimate for each in compared.candidates]
+    running = [each for each in compared.candidates if each.estimate.verdict != TOO_LARGE]
+    blocks: list[Block] = [_gpus_answer(compared, running), estimate_line(estimates)]
     unit = unit_of_work(estimates[0])
     if running:
         blocks.append(Section(f"{unit.capitalize()}s per second", tuple(_range_bars(running))))
     blocks.append(Section("Step time and memory", (_time_table(compared.candidates),)))
     blocks.append(Section(f"Cost of 1000 {unit}s", tuple(_cost(running, unit))))
-    blocks.append(method(estimates, energy=True))
+    blocks.append(method_section(estimates, energy=True))
     names = ", ".join(each.spec.name for each in estimates)
     return GpusView(Sheet(f"gpulab: {names} compared as virtual GPUs", tuple(blocks)), compared)
 
 
-def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answer:
-    estimates = [each.measured for each in compared.candidates]
+def _gpus_answer(compared: GpuComparison, running: Sequence[GpuCandidate]) -> Answer:
+    estimates = [each.estimate for each in compared.candidates]
     if not running:
         smallest = min(estimates, key=lambda estimate: estimate.needed_bytes)
-        claim = f"It fits on none of these GPUs: {what_runs(smallest)} needs {size(smallest.needed_bytes)} or more."
+        claim = (
+            f"It fits on none of these GPUs: {step_description(smallest)} needs {size(smallest.needed_bytes)} or more."
+        )
         return Answer(claim=claim, leading=True)
-    first, unit = running[0].measured, unit_of_work(estimates[0])
+    first, unit = running[0].estimate, unit_of_work(estimates[0])
     claim = f"The {first.spec.name} is the fastest: {number(first.per_s)} {unit}s/s."
     evidence = []
     if len(running) > 1:
-        second = running[1].measured
+        second = running[1].estimate
         overlap = "" if _separate(first, second) else "; their ranges overlap"
         evidence.append(f"This is {ratio(first.per_s / second.per_s)} the rate of the {second.spec.name}{overlap}.")
     priced = [(each.cost, each) for each in running if each.cost is not None]
@@ -105,30 +107,30 @@ def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answe
         cost, cheapest = min(priced, key=lambda pair: pair[0])
         scope = "" if len(priced) == len(running) else " of the GPUs with a price"
         evidence.append(
-            f"The {cheapest.measured.spec.name} is the cheapest{scope}: {number(cost)} for 1000 {unit}s, "
+            f"The {cheapest.estimate.spec.name} is the cheapest{scope}: {number(cost)} for 1000 {unit}s, "
             f"at {cheapest.price:g} per hour."
         )
     for estimate in estimates:
         if estimate.verdict == TOO_LARGE:
             memory = f"it needs {size(estimate.needed_bytes)} of {size(estimate.usable_bytes)}"
             evidence.append(f"It does not fit on {article(estimate.spec.name)}: {memory}.")
-    notes, fix = rebuilt(first)
-    return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(first), *notes), fix=fix)
+    notes, fix = rebuild_notes(first)
+    return Answer(claim=claim, leading=True, evidence=(*evidence, *host_work_notes(first), *notes), fix=fix)
 
 
-def _separate(faster: Measured, slower: Measured) -> bool:
+def _separate(faster: StepEstimate, slower: StepEstimate) -> bool:
     """Whether the ranges of two rates do not overlap."""
     if faster.per_s_range is None or slower.per_s_range is None:
         return False
     return faster.per_s_range[0] > slower.per_s_range[1]
 
 
-def _range_bars(running: Sequence[Candidate]) -> Iterator[Block]:
+def _range_bars(running: Sequence[GpuCandidate]) -> Iterator[Block]:
     """Draw a bar for each GPU: solid up to the lowest rate, pale up to the highest."""
-    ranges = [each.measured.per_s_range or (each.measured.per_s,) * 2 for each in running]
+    ranges = [each.estimate.per_s_range or (each.estimate.per_s,) * 2 for each in running]
     longest = max(high for _, high in ranges)
     for candidate, (low, high) in zip(running, ranges, strict=True):
-        estimate = candidate.measured
+        estimate = candidate.estimate
         rate = f"{number(estimate.per_s)} {unit_of_work(estimate)}s/s ({number(low)}-{number(high)})"
         name = f"{estimate.spec.name}: {rate}"
         labels = ("at least", "uncertain") if candidate is running[0] else ("", "")  # only the first bar is labelled
@@ -137,8 +139,8 @@ def _range_bars(running: Sequence[Candidate]) -> Iterator[Block]:
         yield Bar(title=name, segments=parts, length=high / longest)
 
 
-def _time_table(candidates: Sequence[Candidate]) -> Table:
-    estimates = [each.measured for each in candidates]
+def _time_table(candidates: Sequence[GpuCandidate]) -> TableBlock:
+    estimates = [each.estimate for each in candidates]
     unit = scale(max(each.step_ns for each in estimates))
     rows = []
     for estimate in estimates:
@@ -146,33 +148,33 @@ def _time_table(candidates: Sequence[Candidate]) -> Table:
         if estimate.verdict == TOO_LARGE:
             rows.append(Row((name, memory, "", "", "", "", "")))
             continue
-        span = unit.range(*estimate.range_ns) if estimate.range_ns else ""
+        span = unit.range(*estimate.step_range_ns) if estimate.step_range_ns else ""
         times = (unit.number(estimate.step_ns), span, number(estimate.per_s))
-        rows.append(Row((name, memory, estimate.limit or UNKNOWN, percent(estimate.busy_frac), *times)))
+        rows.append(Row((name, memory, estimate.bottleneck or UNKNOWN, percent(estimate.busy_frac), *times)))
     work = unit_of_work(estimates[0])
     header = ("GPU", "memory", "limited by", "GPU busy", f"step, {unit.unit}", "range", f"{work}s/s")
-    return Table(header=header, rows=tuple(rows), left=3, caption=origin_words(estimates))
+    return TableBlock(header=header, rows=tuple(rows), text_columns=3, caption=estimate_source(estimates))
 
 
-def _cost(running: Sequence[Candidate], work: str) -> Iterator[Block]:
+def _cost(running: Sequence[GpuCandidate], work: str) -> Iterator[Block]:
     if not running:
         yield Line(f"The step fits on no GPU, so there is no cost of 1000 {work}s.")
         return
     priced = any(each.cost is not None for each in running)
     if priced:
         rows = [
-            Row((each.measured.spec.name, f"{each.price:g}" if each.price is not None else UNPRICED, _money(each),
+            Row((each.estimate.spec.name, f"{each.price:g}" if each.price is not None else UNKNOWN_PRICE, _money(each),
                  _span(each.cost_range), _energy(each)))
             for each in running
         ]  # fmt: skip
     else:
         yield Line('Prices are unknown. Pass the price per hour: price={"h100": 2.5, ...}', soft=True)
-        rows = [Row((each.measured.spec.name, _energy(each))) for each in running]
+        rows = [Row((each.estimate.spec.name, _energy(each))) for each in running]
     header = ("GPU", *(("price per hour", "cost", "range") if priced else ()), "energy, kJ")
-    yield Table(header=header, rows=tuple(rows), caption=origin_words([each.measured for each in running]))
+    yield TableBlock(header=header, rows=tuple(rows), caption=estimate_source([each.estimate for each in running]))
 
 
-def _money(candidate: Candidate) -> str:
+def _money(candidate: GpuCandidate) -> str:
     return "" if candidate.cost is None else number(candidate.cost)
 
 
@@ -180,6 +182,6 @@ def _span(pair: tuple[float, float] | None) -> str:
     return "" if pair is None else f"{number(pair[0])}-{number(pair[1])}"
 
 
-def _energy(candidate: Candidate) -> str:
+def _energy(candidate: GpuCandidate) -> str:
     joules = candidate.joules_range
     return UNKNOWN if joules is None else f"{number(joules[0] / 1000)}-{number(joules[1] / 1000)}"

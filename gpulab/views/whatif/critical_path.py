@@ -8,26 +8,42 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, Part, ledger
-from gpulab.intervals import Spans, nothing, union
-from gpulab.replay.critical_path import BETWEEN, CriticalPath, Lever, critical_path, extent, levers
-from gpulab.replay.predicted_run import emitted
+from gpulab.analysis.steps.ledger import Ledger, Part, build_ledger
+from gpulab.intervals import Spans, no_spans, union
+from gpulab.replay.critical_path import (
+    KIND_LABELS,
+    CriticalPath,
+    ShorteningGain,
+    critical_path,
+    shortening_gains,
+    step_extent,
+)
+from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction
-from gpulab.replay.sweep import Timed
+from gpulab.replay.sweep import Schedule
 from gpulab.run import Run
-from gpulab.views.sheet.lanes import Lane, Window, host_and_device, shading
+from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.palette import NEUTRAL
-from gpulab.views.sheet.sheet import Line, Mark, Row, Section, Table, Timeline
-from gpulab.views.sheet.step_picture import LANE_PX, LEGEND, WIDTH, WORTH_A_KEY_FRAC, bars, filled, svg, ticks
+from gpulab.views.sheet.sheet import Line, Mark, Row, Section, TableBlock, Timeline
+from gpulab.views.sheet.step_picture import (
+    LANE_LABELS,
+    LANE_PX,
+    MIN_LEGEND_FRAC,
+    WIDTH,
+    axis_ticks,
+    bars_path,
+    covered_fractions,
+    lanes_svg,
+)
 from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 
 STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
-WORTH_A_ROW_FRAC = 0.005
-WORTH_SAYING_FRAC = 0.05
+MIN_ROW_FRAC = 0.005
+MIN_TEXT_FRAC = 0.05
 LIMIT_PARTS = {"the copies to the GPU": "copies"}  # ledger part of the wait that a limit adds; others: loader
 
 
-def path_block(timed: Timed) -> Section:
+def critical_path_section(timed: Schedule) -> Section:
     """Return the critical path of the typical step as a picture and a table, and the changes that would shorten it."""
     path = critical_path(timed)
     subject = _subject(timed)
@@ -35,7 +51,7 @@ def path_block(timed: Timed) -> Section:
     if not path.segments:
         return Section(title, (Line("It takes no time, so it has no critical path."),))
     run, step_ledger = _one_step(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
-    path_levers = levers(timed, path)
+    path_levers = shortening_gains(timed, path)
     rows = _kinds(path, timed.graph.ledger)
     intro = (
         f"The longest chain of dependent work in {subject} of {duration(path.step_ns)}; "
@@ -45,20 +61,20 @@ def path_block(timed: Timed) -> Section:
     picture: tuple[Timeline, ...] = ()
     if step_ledger is not None:
         blocks.append(Line("A line above a lane marks where the critical path runs through it.", soft=True))
-        picture = (_picture(path, host_and_device(run, step_ledger, _window(path)), rows, subject),)
+        picture = (_picture(path, host_and_gpu_lanes(run, step_ledger, _window(path)), rows, subject),)
     return Section(title, (*blocks, *picture, _levers_table(path, path_levers, timed.graph.ledger)))
 
 
-def _one_step(timed: Timed, start_ns: int, end_ns: int) -> tuple[Run, Ledger | None]:
+def _one_step(timed: Schedule, start_ns: int, end_ns: int) -> tuple[Run, Ledger | None]:
     """Return the run around one step, and the ledger of that step; None if it takes no time."""
-    run = emitted(timed, (start_ns, end_ns))
+    run = predicted_run(timed, (start_ns, end_ns))
     true = np.ones(1, bool)
-    step = Steps(np.array([start_ns]), np.array([end_ns]), true, true, ~true, timed.graph.steps.found_by)
-    return run, ledger(run, step)
+    step = Steps(np.array([start_ns]), np.array([end_ns]), true, true, ~true, timed.graph.steps.detected_by)
+    return run, build_ledger(run, step)
 
 
-def _subject(timed: Timed) -> str:
-    return "a typical step" if timed.graph.steps.found_by != "whole run" else "the recording"
+def _subject(timed: Schedule) -> str:
+    return "a typical step" if timed.graph.steps.detected_by != "whole run" else "the recording"
 
 
 def _window(path: CriticalPath) -> Window:
@@ -77,31 +93,31 @@ def _picture(
     body = [
         Row((label, unit.number(ns), percent(ns / path.step_ns, 1)), key=kind)
         for kind, label, ns in rows
-        if ns >= WORTH_A_ROW_FRAC * path.step_ns
+        if ns >= MIN_ROW_FRAC * path.step_ns
     ]
-    rest = sum(ns for _, _, ns in rows if ns < WORTH_A_ROW_FRAC * path.step_ns)
+    rest = sum(ns for _, _, ns in rows if ns < MIN_ROW_FRAC * path.step_ns)
     if rest:
         body.append(Row(("all else", unit.number(rest), percent(rest / path.step_ns, 1)), key="rest"))
     body.append(Row(("total", unit.number(path.step_ns), "100.0 %"), kind="total"))
     return Timeline(
-        svg=svg(lanes, time_window, (time_window.start_ns,), nothing(), strips),
+        svg=lanes_svg(lanes, time_window, (time_window.start_ns,), no_spans(), strips),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
         steps=(Mark(0.0, 1.0, f"{subject}: {unit(path.step_ns)}"),),
-        ticks=ticks(time_window),
-        legend=_legend(lanes, time_window, path.timed.graph.ledger),
+        ticks=axis_ticks(time_window),
+        legend=_legend(lanes, time_window, path.schedule.graph.ledger),
         alt=sentence(
             f"The critical path of {subject}, {duration(path.step_ns)}. Largest parts: "
             f"{_largest((label, ns / max(1, path.step_ns)) for _, label, ns in rows)}"
         ),
-        table=Table(header=("", f"{unit.unit} on the path", "share"), rows=tuple(body)),
+        table=TableBlock(header=("", f"{unit.unit} on the path", "share"), rows=tuple(body)),
     )
 
 
 def _strip(spans: Spans, time_window: Window, row: int) -> str:
     """Draw a line above a lane wherever the spans are."""
     edges = np.linspace(time_window.start_ns, time_window.end_ns, WIDTH + 1).astype(np.int64)
-    outline = bars(filled(spans, edges) >= 0.5, STRIP_PX)
+    outline = bars_path(covered_fractions(spans, edges) >= 0.5, STRIP_PX)
     return f'<path fill="{NEUTRAL}" transform="translate(0 {row * LANE_PX})" d="{outline}"/>' if outline else ""
 
 
@@ -112,24 +128,24 @@ def _kinds(path: CriticalPath, accounts: Ledger) -> list[tuple[str, str, int]]:
 
 
 def _labels(accounts: Ledger) -> dict[str, str]:
-    return {part.key: _label(part) for part in accounts.parts} | dict(BETWEEN)
+    return {part.key: _label(part) for part in accounts.parts} | dict(KIND_LABELS)
 
 
 def _label(part: Part) -> str:
-    return LEGEND.get(part.key, part.label)
+    return LANE_LABELS.get(part.key, part.label)
 
 
 def _largest(shares: Iterable[tuple[str, float]]) -> str:
     ranked = sorted(shares, key=lambda pair: -pair[1])
-    return ", ".join(f"{label} {percent(frac)}" for label, frac in ranked[:4] if frac >= WORTH_SAYING_FRAC)
+    return ", ".join(f"{label} {percent(frac)}" for label, frac in ranked[:4] if frac >= MIN_TEXT_FRAC)
 
 
-def _best_lever(path_levers: tuple[Lever, ...], timed: Timed) -> Iterator[Line]:
+def _best_lever(path_levers: tuple[ShorteningGain, ...], timed: Schedule) -> Iterator[Line]:
     """Say which part of the path gives most when it gets 10 % shorter."""
-    labels, step_ns = _labels(timed.graph.ledger), max(1.0, timed.own_ns)
-    effective = [lever for lever in path_levers if lever.all_ns >= WORTH_SAYING_FRAC * step_ns]
+    labels, step_ns = _labels(timed.graph.ledger), max(1.0, timed.host_device_step_ns)
+    effective = [lever for lever in path_levers if lever.all_ns >= MIN_TEXT_FRAC * step_ns]
     if not effective:
-        limit = percent(WORTH_SAYING_FRAC)
+        limit = percent(MIN_TEXT_FRAC)
         yield Line(
             f"No single part would shorten the step by {limit}, even if removed: other paths are nearly as long."
         )
@@ -142,7 +158,7 @@ def _best_lever(path_levers: tuple[Lever, ...], timed: Timed) -> Iterator[Line]:
     )
 
 
-def _levers_table(path: CriticalPath, path_levers: tuple[Lever, ...], accounts: Ledger) -> Table:
+def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], accounts: Ledger) -> TableBlock:
     labels = _labels(accounts)
     unit = scale(path.step_ns, figures=4)
     rows = [
@@ -157,9 +173,9 @@ def _levers_table(path: CriticalPath, path_levers: tuple[Lever, ...], accounts: 
             key=lever.kind,
         )
         for lever in path_levers
-        if max(lever.path_ns, lever.all_ns) >= WORTH_A_ROW_FRAC * path.step_ns
+        if max(lever.path_ns, lever.all_ns) >= MIN_ROW_FRAC * path.step_ns
     ]
-    return Table(
+    return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
         caption="Each reduction is replayed. A part that saves less than its time on the path is limited by another "
@@ -177,10 +193,10 @@ class _StepLanes:
     accounts: Ledger
 
 
-def before_after(prediction: Prediction) -> Timeline:
+def before_and_after(prediction: Prediction) -> Timeline:
     """Return the recorded typical step, and the predicted step below it, on one time scale."""
-    now = _step_lanes(prediction.scene.timed)
-    predicted = _step_lanes(prediction.timed, tuple(lane.name for lane in now.lanes))
+    now = _step_lanes(prediction.model.schedule)
+    predicted = _step_lanes(prediction.schedule, tuple(lane.name for lane in now.lanes))
     longest = max(now.length_ns, predicted.length_ns, 1)
     time_window = Window(0, longest, (0, 1))
     lanes = tuple(
@@ -189,34 +205,34 @@ def before_after(prediction: Prediction) -> Timeline:
         for lane in step.lanes
     )
     unit = scale(longest, figures=4)
-    subject = _subject(prediction.timed)
-    work = f" for {ratio(prediction.work)} the samples" if prediction.work != 1 else ""
+    subject = _subject(prediction.schedule)
+    work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
     return Timeline(
-        svg=svg(lanes, time_window, (0,), nothing(), _end_marks((now, predicted), longest)),
+        svg=lanes_svg(lanes, time_window, (0,), no_spans(), _end_marks((now, predicted), longest)),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
         steps=(Mark(0.0, 1.0, f"now {unit(now.length_ns)}, predicted {unit(predicted.length_ns)}{work}"),),
-        ticks=ticks(time_window),
+        ticks=axis_ticks(time_window),
         legend=_legend(lanes, time_window, now.accounts),
         alt=_description(now, predicted, subject, work),
         table=_side_by_side(now, predicted, unit),
     )
 
 
-def _step_lanes(timed: Timed, names: tuple[str, ...] = ()) -> _StepLanes:
+def _step_lanes(timed: Schedule, names: tuple[str, ...] = ()) -> _StepLanes:
     """Return the most typical step of a replay, shifted to start at zero."""
-    typical = extent(timed)
-    start, end = round(typical.begin_ns), round(typical.end_ns)
+    typical = step_extent(timed)
+    start, end = round(typical.start_ns), round(typical.end_ns)
     run, accounts = _one_step(timed, start, end)
     if accounts is None:  # the step takes no time
         return _StepLanes(tuple(Lane(name, ()) for name in names), 0, {}, timed.graph.ledger)
     time_window = Window(start, end, (typical.step,))
     part_ns = {part.key: int(accounts.part_ns[part.key][0]) for part in accounts.parts}
     lanes = tuple(
-        Lane(lane.name, tuple((key, _shifted(shading(spans, time_window), start)) for key, spans in lane.parts))
-        for lane in host_and_device(run, accounts, time_window)
+        Lane(lane.name, tuple((key, _shifted(clip_to_window(spans, time_window), start)) for key, spans in lane.parts))
+        for lane in host_and_gpu_lanes(run, accounts, time_window)
     )
-    wait_ns = round(max(0.0, timed.step_ns - timed.own_ns))
+    wait_ns = round(max(0.0, timed.step_ns - timed.host_device_step_ns))
     if wait_ns:
         limits = timed.graph.limits_ns
         key = LIMIT_PARTS.get(max(limits, key=lambda name: limits[name]), "loader")
@@ -233,7 +249,7 @@ def _append(lane: Lane, key: str, at_ns: int, wait_ns: int) -> tuple[tuple[str, 
     """Return the parts of a lane with a wait of one kind appended."""
     wait = union([at_ns], [at_ns + wait_ns])
     parts = dict(lane.parts)
-    before = parts.get(key, nothing())
+    before = parts.get(key, no_spans())
     parts[key] = union(np.append(before.start_ns, wait.start_ns), np.append(before.end_ns, wait.end_ns))
     return tuple(parts.items())
 
@@ -252,8 +268,10 @@ def _end_marks(steps: tuple[_StepLanes, ...], longest_ns: int) -> str:
 
 
 def _legend(lanes: tuple[Lane, ...], time_window: Window, accounts: Ledger) -> tuple[tuple[str, str], ...]:
-    min_ns = WORTH_A_KEY_FRAC * (time_window.end_ns - time_window.start_ns)
-    visible = {key for lane in lanes for key, spans in lane.parts if shading(spans, time_window).total_ns >= min_ns}
+    min_ns = MIN_LEGEND_FRAC * (time_window.end_ns - time_window.start_ns)
+    visible = {
+        key for lane in lanes for key, spans in lane.parts if clip_to_window(spans, time_window).total_ns >= min_ns
+    }
     return tuple((key, label) for key, label in _labels(accounts).items() if key in visible)
 
 
@@ -272,9 +290,9 @@ def _shares(step: _StepLanes) -> str:
     return _largest((labels.get(key, key), ns / max(1, step.length_ns)) for key, ns in step.part_ns.items())
 
 
-def _side_by_side(now: _StepLanes, predicted: _StepLanes, unit: Scale) -> Table:
+def _side_by_side(now: _StepLanes, predicted: _StepLanes, unit: Scale) -> TableBlock:
     """Return a table of both steps: each part of at least WORTH_A_ROW_FRAC in one of them."""
-    min_ns = WORTH_A_ROW_FRAC * max(now.length_ns, predicted.length_ns)
+    min_ns = MIN_ROW_FRAC * max(now.length_ns, predicted.length_ns)
     labels = {part.key: part.label for step in (now, predicted) for part in step.accounts.parts}
     rows, rest = [], [now.length_ns, predicted.length_ns]
     for key, label in labels.items():
@@ -286,7 +304,7 @@ def _side_by_side(now: _StepLanes, predicted: _StepLanes, unit: Scale) -> Table:
         rows.append(Row(("all else", *map(unit.number, rest), _change(rest, unit)), key="rest"))
     totals = [now.length_ns, predicted.length_ns]
     rows.append(Row(("total", *map(unit.number, totals), _change(totals, unit)), kind="total"))
-    return Table(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
+    return TableBlock(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
 
 
 def _change(pair: list[int], unit: Scale) -> str:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import overload
 
 from gpulab.errors import RunError
-from gpulab.questions import learned, ready
-from gpulab.replay.parsing import chosen
-from gpulab.replay.predicted_run import emitted
-from gpulab.replay.prediction import SAMPLES, Prediction, Scene, predict, untold
-from gpulab.replay.rewrite import GRADES, Chosen
+from gpulab.questions import prediction_history, prepare_scene
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.predicted_run import predicted_run
+from gpulab.replay.prediction import SAMPLES, Prediction, ReplayModel, predict, refusal_reason
+from gpulab.replay.rewrite import GRADES, Change
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
-from gpulab.views.report.headline import BOUNDLESS
+from gpulab.views.report.headline import MAX_USEFUL_BOUND
 from gpulab.views.report.provenance import origin
-from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
-from gpulab.views.whatif.critical_path import before_after, path_block
+from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.wording import count, percent, ratio, scale, sentence
 
 ALONE_SAMPLES = 30  # for the predictions of single changes
@@ -34,7 +34,7 @@ class WhatIf(View):
     @property
     def run(self) -> Run:
         """Return the predicted run, to report, compare or save; its source says that it is a prediction."""
-        return emitted(self.prediction.timed)
+        return predicted_run(self.prediction.schedule)
 
 
 @overload
@@ -48,10 +48,10 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
     changes that can be predicted from this run, each alone, largest speed-up first. Raises RunError if a change is
     unknown, if it cannot be predicted from this run, or if the replay does not reproduce the recording.
     """
-    scene, changes = ready(run), chosen(rewrites)
+    scene, changes = prepare_scene(run), parse_changes(rewrites)
     if not changes:
         return _list_all(scene)
-    history = learned(run)
+    history = prediction_history(run)
     prediction = predict(scene, changes, samples=samples, history=history)
     single = []
     if len(changes) > 1:
@@ -59,8 +59,8 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
     blocks: list[Block] = [_answer(prediction), Line(sentence(origin(run)), soft=True)]
     if single:
         blocks.append(Section("Each change alone, and all together", (_table([*single, prediction]),)))
-    blocks.append(Section("One step, recorded and predicted", (before_after(prediction),)))
-    blocks.append(path_block(prediction.scene.timed))
+    blocks.append(Section("One step, recorded and predicted", (before_and_after(prediction),)))
+    blocks.append(critical_path_section(prediction.model.schedule))
     blocks.append(Section("How this was predicted", tuple(_method(prediction)), folded=True))
     return WhatIf(Sheet(f"gpulab: {run.name} with {_change_names(prediction)}", tuple(blocks)), prediction)
 
@@ -68,15 +68,15 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
 def _answer(prediction: Prediction) -> Answer:
     unit = scale(prediction.step_ns)
     step, likely = unit.number(prediction.step_ns), unit(prediction.likely_ns)
-    work = f" for {ratio(prediction.work)} the samples" if prediction.work != 1 else ""
+    work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
     claim = (
         f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
         f"{ratio(prediction.speedup)}."
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = f"{sentence(prediction.floor_means).rstrip('.')} gives at most {ratio(prediction.bound)}."
-    if prediction.bound > BOUNDLESS:
+    bound = f"{sentence(prediction.bound_label).rstrip('.')} gives at most {ratio(prediction.bound)}."
+    if prediction.bound > MAX_USEFUL_BOUND:
         bound = "Nearly all of the step would be removed, so no useful bound can be given."
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
@@ -97,34 +97,34 @@ def _answer(prediction: Prediction) -> Answer:
 
 
 def _costs(prediction: Prediction) -> Iterator[str]:
-    for change in prediction.chosen:
-        if change.rewrite.price:
-            yield sentence(f"cost of {change}: {change.rewrite.price}")
+    for change in prediction.changes:
+        if change.rewrite.cost:
+            yield sentence(f"cost of {change}: {change.rewrite.cost}")
 
 
 def _code(prediction: Prediction) -> Iterator[str]:
-    for change in prediction.chosen:
-        if change.rewrite.code is not None and (line := change.rewrite.code(prediction.scene.graph, change.value)):
+    for change in prediction.changes:
+        if change.rewrite.code is not None and (line := change.rewrite.code(prediction.model.graph, change.value)):
             yield line
 
 
 def _change_names(prediction: Prediction) -> str:
-    names = [str(each) for each in prediction.chosen]
+    names = [str(each) for each in prediction.changes]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _speedups(prediction: Prediction) -> tuple[str, str]:
-    return ratio(prediction.work * prediction.step_ns / prediction.best_ns), ratio(
-        prediction.work * prediction.step_ns / prediction.worst_ns
+    return ratio(prediction.work_factor * prediction.step_ns / prediction.best_ns), ratio(
+        prediction.work_factor * prediction.step_ns / prediction.worst_ns
     )
 
 
-def _table(predictions: list[Prediction]) -> Table:
+def _table(predictions: list[Prediction]) -> TableBlock:
     """Return a row for each prediction; the last has all changes together, and is not the product of the others."""
     unit = scale(max(prediction.step_ns for prediction in predictions))
     rows = []
     for row_index, prediction in enumerate(predictions):
-        together = row_index == len(predictions) - 1 and len(prediction.chosen) > 1
+        together = row_index == len(predictions) - 1 and len(prediction.changes) > 1
         cells = (
             unit.number(prediction.likely_ns),
             unit.range(prediction.best_ns, prediction.worst_ns),
@@ -135,17 +135,17 @@ def _table(predictions: list[Prediction]) -> Table:
             Row((name, *cells, ratio(prediction.bound), prediction.grade), kind="total" if together else "plain")
         )
     header = ("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade")
-    return Table(header=header, rows=tuple(rows), caption=_baseline(predictions[0]))
+    return TableBlock(header=header, rows=tuple(rows), caption=_baseline(predictions[0]))
 
 
-def _bounds(predictions: list[Prediction]) -> Table:
+def _bounds(predictions: list[Prediction]) -> TableBlock:
     """Return the bounds of kinds of changes; a bound has no range."""
     unit = scale(max(prediction.step_ns for prediction in predictions))
     rows = tuple(
-        Row((prediction.chosen[0].rewrite.about, unit.number(prediction.floor_ns), ratio(prediction.bound)))
+        Row((prediction.changes[0].rewrite.about, unit.number(prediction.floor_ns), ratio(prediction.bound)))
         for prediction in predictions
     )
-    return Table(header=("with", f"step, {unit.unit}", "speed-up"), rows=rows, caption=_baseline(predictions[0]))
+    return TableBlock(header=("with", f"step, {unit.unit}", "speed-up"), rows=rows, caption=_baseline(predictions[0]))
 
 
 def _baseline(prediction: Prediction) -> str:
@@ -153,7 +153,7 @@ def _baseline(prediction: Prediction) -> str:
 
 
 def _method(prediction: Prediction) -> Iterator[Block]:
-    quality = prediction.scene.quality
+    quality = prediction.model.quality
     rows = [
         ("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change"),
         (
@@ -170,18 +170,18 @@ def _method(prediction: Prediction) -> Iterator[Block]:
         ),
         ("Range", _range(prediction)),
     ]
-    if prediction.learned:
+    if prediction.past_count:
         rows.append(
             (
                 "History",
-                f"{count(prediction.learned, 'earlier prediction')} of this kind, measured on this machine",
+                f"{count(prediction.past_count, 'earlier prediction')} of this kind, measured on this machine",
             )
         )
-    if prediction.scene.base.known and prediction.scene.base.calling < 1:
-        share = percent(prediction.scene.base.calling)
+    if prediction.model.calibration.is_measured and prediction.model.calibration.call_cost_frac < 1:
+        share = percent(prediction.model.calibration.call_cost_frac)
         rows.append(("Host calls", f"{share} of the recorded time, as in unprofiled steps; the rest is overhead"))
     yield Facts(tuple(rows))
-    for change in prediction.chosen:
+    for change in prediction.changes:
         yield Line(f"How {change} is modelled: %gpuwhy {change.rewrite.name}", soft=True)
 
 
@@ -194,16 +194,18 @@ def _range(prediction: Prediction) -> str:
     )
 
 
-def _list_all(scene: Scene) -> View:
+def _list_all(scene: ReplayModel) -> View:
     """Predict every rewrite that can be predicted from this run, each alone and at its default value."""
     run = scene.graph.run
-    if scene.quality.refusal is not None:
-        raise RunError("Nothing can be predicted from this run.", why=scene.quality.refusal, fix=scene.quality.fix)
+    if scene.quality.refusal_reason is not None:
+        raise RunError(
+            "Nothing can be predicted from this run.", why=scene.quality.refusal_reason, fix=scene.quality.fix
+        )
     predictions, unpredictable = _single_changes(scene)
-    bounds = [each for each in predictions if each.chosen[0].rewrite.bound]
+    bounds = [each for each in predictions if each.changes[0].rewrite.bound_only]
     useful = [each for each in predictions if each not in bounds and each.speedup >= MIN_SPEEDUP]
     useless = tuple(
-        (str(each.chosen[0]), sentence(each.chosen[0].rewrite.about))
+        (str(each.changes[0]), sentence(each.changes[0].rewrite.about))
         for each in predictions
         if each not in bounds and each.speedup < MIN_SPEEDUP
     )
@@ -221,19 +223,19 @@ def _list_all(scene: Scene) -> View:
         blocks.append(Section("No gain in this run", (Facts(useless),), folded=True))
     if unpredictable:
         blocks.append(Section("Cannot be predicted from this run", (Facts(tuple(unpredictable)),), folded=True))
-    blocks.append(path_block(scene.timed))
+    blocks.append(critical_path_section(scene.schedule))
     return View(Sheet(f"gpulab: what would speed up {run.name}", tuple(blocks)))
 
 
-def _single_changes(scene: Scene) -> tuple[list[Prediction], list[tuple[str, str]]]:
+def _single_changes(scene: ReplayModel) -> tuple[list[Prediction], list[tuple[str, str]]]:
     """Return predictions, largest speed-up first, and name and reason of each change that cannot be predicted."""
     predictions, unpredictable = [], []
-    history = learned(scene.graph.run)
+    history = prediction_history(scene.graph.run)
     for rewrite in REWRITES:
-        if rewrite.usual is None:
+        if rewrite.default is None:
             continue
-        change = Chosen(rewrite, rewrite.usual)
-        reason = untold(scene, (change,))
+        change = Change(rewrite, rewrite.default)
+        reason = refusal_reason(scene, (change,))
         if reason is None:
             predictions.append(predict(scene, (change,), samples=ALONE_SAMPLES, history=history))
         else:

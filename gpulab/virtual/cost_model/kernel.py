@@ -21,7 +21,7 @@ class OpClass(Enum):
     SOFTMAX = "softmax and losses"
     REDUCTION = "reductions"
     POOL = "pooling and resampling"
-    SCATTERED = "indexing, gathering and sorting"
+    INDEXING = "indexing, gathering and sorting"
     OPTIMIZER = "optimizer"
     SPIN = "spinning (torch.cuda._sleep)"
     OTHER = "everything else"
@@ -37,4 +37,4 @@ class Kernel:
     block: int  # threads per block
     registers: int  # per thread
     shared_bytes: int  # shared memory per block
-    of: OpClass
+    op_class: OpClass

@@ -38,7 +38,7 @@ _CLASSES = (
     (r"\w*(?:pool|upsample|interpolate|grid_sampler)\w*", OpClass.POOL),
     (r"(?:_unsafe_)?index\w*|gather\w*|scatter\w*|embedding\w*|_embedding_bag\w*|take\w*|put|nonzero\w*|where_nonzero"
      r"|masked_select\w*|masked_scatter\w*|sort|argsort|topk|unique\w*|_unique2|searchsorted|bucketize|multinomial"
-     r"|randperm|kthvalue|_index_put_impl|isin|one_hot", OpClass.SCATTERED),
+     r"|randperm|kthvalue|_index_put_impl|isin|one_hot", OpClass.INDEXING),
     (r"linalg_\w+|_linalg_\w+|fft_\w+|_fft_\w+|cholesky\w*|triangular_solve|lu_\w+|svd|qr|_cdist\w*|_pdist\w*",
      OpClass.OTHER),
 )  # fmt: skip
@@ -46,20 +46,20 @@ _PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _CLASSES)
 
 
 @cache
-def bare(name: str) -> str:
+def base_name(name: str) -> str:
     """Return an operator's name without its namespace and without the in-place underscore."""
     short = name.rpartition("::")[2]
     return short[:-1] if short.endswith("_") and not short.endswith("__") else short
 
 
 @cache
-def launches_nothing(name: str) -> bool:
+def has_no_kernel(name: str) -> bool:
     """Whether an operator of this name only allocates memory, creates a view, or queries a tensor."""
-    return name.startswith("prim::") or bool(_NOTHING.fullmatch(bare(name)))
+    return name.startswith("prim::") or bool(_NOTHING.fullmatch(base_name(name)))
 
 
 @cache
 def op_class(name: str) -> OpClass:
     """Return the class of an operator; operators that are not listed count as elementwise."""
-    short = bare(name)
+    short = base_name(name)
     return next((kind for pattern, kind in _PATTERNS if pattern.fullmatch(short)), OpClass.ELEMENTWISE)

@@ -7,22 +7,22 @@ from functools import lru_cache
 
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.elementwise import copy_kernels, elementwise_kernels, pool_kernels, reduction_kernels
-from gpulab.virtual.cost_model.foreach import multi_kernels
-from gpulab.virtual.cost_model.indexing import scattered_kernels
+from gpulab.virtual.cost_model.foreach import foreach_kernels
+from gpulab.virtual.cost_model.indexing import indexing_kernels
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.matrix.attention import attention_kernels
 from gpulab.virtual.cost_model.matrix.convolutions import convolution_kernels
 from gpulab.virtual.cost_model.matrix.gemm import decomposition_kernels, kernels_by_flops, product_kernels
 from gpulab.virtual.cost_model.matrix.rnn import recurrent_kernels
 from gpulab.virtual.cost_model.norms import norm_kernels, softmax_kernels
-from gpulab.virtual.cost_model.op_classes import launches_nothing, op_class
-from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.cost_model.op_classes import has_no_kernel, op_class
+from gpulab.virtual.op_log.ops import Op, TensorInfo
 
-__all__ = ["SPREAD", "Kernel", "OpClass", "kernels", "op_class"]
+__all__ = ["COST_FACTORS", "Kernel", "OpClass", "kernels_of", "op_class"]
 
 # Uncertainty of each class: P10 and P90 of the true time divided by the estimate. Errors of different classes are
 # independent; within a class they are fully correlated.
-SPREAD: Mapping[OpClass, tuple[float, float]] = {
+COST_FACTORS: Mapping[OpClass, tuple[float, float]] = {
     # The 10th and 90th percentile of measured float32 kernels against their median: 0.92 to 1.25 on data-centre GPUs,
     # 1.4 on those that throttle. Sustained clocks move all products of a run together.
     OpClass.PRODUCT: (0.82, 1.22),
@@ -40,7 +40,7 @@ SPREAD: Mapping[OpClass, tuple[float, float]] = {
     OpClass.SOFTMAX: (0.80, 1.35),
     OpClass.REDUCTION: (0.75, 1.50),
     OpClass.POOL: (0.60, 1.70),
-    OpClass.SCATTERED: (0.60, 1.80),
+    OpClass.INDEXING: (0.60, 1.80),
     OpClass.OPTIMIZER: (0.88, 1.15),
     OpClass.SPIN: (0.95, 1.30),  # cycles are exact; assumes the maximum clock, and a throttled GPU is slower
     OpClass.OTHER: (0.40, 2.50),
@@ -58,26 +58,26 @@ _COST_MODELS: Mapping[OpClass, Callable[[Op, GpuSpec], tuple[Kernel, ...]]] = {
     OpClass.SOFTMAX: softmax_kernels,
     OpClass.REDUCTION: reduction_kernels,
     OpClass.POOL: pool_kernels,
-    OpClass.SCATTERED: scattered_kernels,
-    OpClass.OPTIMIZER: multi_kernels,
+    OpClass.INDEXING: indexing_kernels,
+    OpClass.OPTIMIZER: foreach_kernels,
     OpClass.OTHER: decomposition_kernels,
 }
 
 
-def kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
+def kernels_of(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Return the kernels that an operator launches on a GPU, in order, with their times; none for a view."""
-    if op.view or launches_nothing(op.name):
+    if op.is_view or has_no_kernel(op.name):
         return ()
-    return _kernels(op.name, op.inputs, op.outputs, op.flops, op.tf32, op.lists, op.details, spec)
+    return _kernels(op.name, op.inputs, op.outputs, op.flops, op.tf32, op.list_length, op.details, spec)
 
 
 @lru_cache(maxsize=20_000)
 def _kernels(
-    name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], flops: int, tf32: bool, lists: int,
+    name: str, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...], flops: int, tf32: bool, lists: int,
     details: tuple[tuple[str, str], ...], spec: GpuSpec,
 ) -> tuple[Kernel, ...]:  # fmt: skip
     """Return the kernels of an operator; cached, because a training loop repeats operators with the same sizes."""
-    op = Op(name=name, inputs=inputs, outputs=outputs, flops=flops, tf32=tf32, lists=lists, details=details)
+    op = Op(name=name, inputs=inputs, outputs=outputs, flops=flops, tf32=tf32, list_length=lists, details=details)
     # An operator with unexpected inputs costs its FLOPs, or one pass over its inputs and outputs.
     launched = _COST_MODELS[op_class(name)](op, spec)
     return launched or (kernels_by_flops(op, spec) if flops else ()) or elementwise_kernels(op, spec)

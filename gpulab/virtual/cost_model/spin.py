@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.rates import rates
+from gpulab.virtual.cost_model.rates import kernel_rates
 
 
 def spin_kernel(cycles: int, spec: GpuSpec) -> Kernel:
@@ -12,10 +12,10 @@ def spin_kernel(cycles: int, spec: GpuSpec) -> Kernel:
     spin_ns = max(0, cycles) * 1e3 / spec.sm_clock_mhz
     return Kernel(
         name="at::cuda::(anonymous namespace)::spin_kernel(long)",
-        ns=max(rates(spec).fixed_ns, spin_ns),
+        ns=max(kernel_rates(spec).fixed_ns, spin_ns),
         grid=1,
         block=1,
         registers=16,
         shared_bytes=0,
-        of=OpClass.SPIN,
+        op_class=OpClass.SPIN,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.op_log.ops import Op, TensorInfo
 
-HALVES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+HALF_DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _C_TYPES = {
     "float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "int64": "long",
     "int32": "int", "int16": "short", "int8": "signed char", "uint8": "unsigned char", "bool": "bool",
@@ -19,28 +19,28 @@ def c_type(dtype: str) -> str:
     return _C_TYPES.get(dtype, dtype)
 
 
-def elements(tensor: Tensor) -> int:
+def element_count(tensor: TensorInfo) -> int:
     """Return the number of elements."""
     return prod(tensor.sizes)
 
 
-def width(tensor: Tensor) -> int:
+def bytes_per_element(tensor: TensorInfo) -> int:
     """Return the bytes per element."""
-    count = elements(tensor)
+    count = element_count(tensor)
     return max(1, tensor.bytes // count) if count else 4
 
 
-def read(op: Op) -> int:
+def bytes_read(op: Op) -> int:
     """Return the bytes of all inputs."""
     return sum(each.bytes for each in op.inputs)
 
 
-def written(op: Op) -> int:
+def bytes_written(op: Op) -> int:
     """Return the bytes of all outputs."""
     return sum(each.bytes for each in op.outputs)
 
 
-def largest(op: Op) -> Tensor | None:
+def largest_tensor(op: Op) -> TensorInfo | None:
     """Return the largest input or output; None if there are none."""
     return max((*op.inputs, *op.outputs), key=lambda tensor: tensor.bytes, default=None)
 

@@ -15,20 +15,20 @@ from gpulab.errors import CaptureError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.operators import attention
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.device.stand_in import Standing
-from gpulab.virtual.device.tensors.meta_tensors import is_meta, meta, meta_mode
-from gpulab.virtual.device.tensors.pinned import Pinned
-from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.device.stand_in import SimulatedDevice
+from gpulab.virtual.device.tensors.meta_tensors import is_meta, meta_device, meta_mode
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
+from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import tensor_methods, threads
-from gpulab.virtual.device.torch_api.patches import swap
-from gpulab.virtual.device.torch_api.streams import Clock
-from gpulab.virtual.host.costs import Host
-from gpulab.virtual.memory_fit.memory import Memory
-from gpulab.virtual.op_log.ops import Sink
+from gpulab.virtual.device.torch_api.patches import patch_attributes
+from gpulab.virtual.device.torch_api.streams import VirtualTime
+from gpulab.virtual.host.costs import HostCosts
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.op_log.ops import RecordSink
 
-FACT = "counted"  # name of the run's fact that gives the reason
-LEFT_OUT = (
+COUNTED_FACT = "counted"  # name of the run's fact that gives the reason
+LIMITATIONS = (
     "operators are counted on PyTorch's meta device instead; host overhead of PyTorch calls is not included, "
     "autocast covers only the main operators, and device mismatches are not detected"
 )
@@ -41,29 +41,29 @@ _FLOAT32 = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "layer_norm",
             "group_norm", "rms_norm", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity")  # fmt: skip
 
 
-class _FreeHost(Host):
+class _FreeHost(HostCosts):
     """A host model without any cost."""
 
     def __str__(self) -> str:
         return "none: host time is not included"
 
 
-NO_HOST: Host = _FreeHost(calling=0.0, autograd=0.0)
+NO_HOST: HostCosts = _FreeHost(dispatch_factor=0.0, autograd_factor=0.0)
 
 
-def announcement(why: str) -> str:
+def fallback_warning(why: str) -> str:
     """Return the warning that operators are only counted; `why` is the reason from the self-test."""
     import torch
 
-    return f"The virtual GPU does not work with PyTorch {torch.__version__} ({why}): {LEFT_OUT}."
+    return f"The virtual GPU does not work with PyTorch {torch.__version__} ({why}): {LIMITATIONS}."
 
 
-class CountingDevice(Standing):
+class CountingDevice(SimulatedDevice):
     """A device that counts operators on meta tensors, for one `with` block; used like FakeDevice."""
 
-    def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
+    def __init__(self, spec: GpuSpec, sink: RecordSink, memory: SimulatedMemory, clock: VirtualTime) -> None:
         super().__init__(spec, memory, clock)
-        self.recorder: Recorder = _GpuOnlyRecorder(sink)
+        self.recorder: OpRecorder = _GpuOnlyRecorder(sink)
 
     def __enter__(self) -> CountingDevice:
         stack = ExitStack()
@@ -71,7 +71,7 @@ class CountingDevice(Standing):
             self._install(stack)
         except (AttributeError, TypeError, ImportError, RuntimeError) as error:
             stack.close()
-            raise not_even_counted(error) from error
+            raise fallback_error(error) from error
         except BaseException:
             stack.close()
             raise
@@ -83,13 +83,13 @@ class CountingDevice(Standing):
 
         for module in _LAZY_IMPORTS:
             import_module(module)
-        self.assume(f"what PyTorch {torch.__version__} does on a GPU", LEFT_OUT)
-        recorder, pinned = self.recorder, Pinned()
-        tensor_methods.at_home()
-        storages = self.storages = Storages(self.memory, recorder)
-        stack.callback(storages.forget)
+        self.assume(f"what PyTorch {torch.__version__} does on a GPU", LIMITATIONS)
+        recorder, pinned = self.recorder, PinnedStorages()
+        tensor_methods.claim_process()
+        storages = self.storages = StorageMemory(self.memory, recorder)
+        stack.callback(storages.clear)
         stack.callback(recorder.close)
-        stack.callback(pinned.forget)
+        stack.callback(pinned.clear)
         self._install_torch(stack, recorder, storages)
         mode = meta_mode()()
         _patch_tensors(stack, pinned, mode)
@@ -102,14 +102,14 @@ class CountingDevice(Standing):
         stack.enter_context(mode)
 
 
-class _GpuOnlyRecorder(Recorder):
+class _GpuOnlyRecorder(OpRecorder):
     """A recorder that ignores the Python time of the program: only GPU work is counted."""
 
-    def own_ns(self) -> int:
+    def take_python_ns(self) -> int:
         return 0
 
 
-def not_even_counted(error: BaseException) -> CaptureError:
+def fallback_error(error: BaseException) -> CaptureError:
     """Return the error for a PyTorch version that the fallback does not work with either."""
     import torch
 
@@ -124,11 +124,11 @@ def _on_meta(device: Any) -> Any:
     """Return the meta device for the GPU; anything else unchanged."""
     import torch
 
-    resolved = tensor_methods.full_device(device)
-    return meta() if isinstance(resolved, torch.device) and resolved.type == "cuda" else resolved
+    resolved = tensor_methods.device_with_index(device)
+    return meta_device() if isinstance(resolved, torch.device) and resolved.type == "cuda" else resolved
 
 
-def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
+def _patch_tensors(stack: ExitStack, pinned: PinnedStorages, mode: Any) -> None:
     """Patch the methods of tensors that name devices or read values."""
     import torch
 
@@ -151,7 +151,7 @@ def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
     def formatted(self: Any, spec: str) -> str:
         return format(self.item(), spec) if is_meta(self) and self.dim() == 0 else original_format(self, spec)
 
-    swap(
+    patch_attributes(
         stack,
         tensor_type,
         to=to,
@@ -170,10 +170,10 @@ def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
     fastpath_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it is one operator without a meta kernel
     stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath_enabled)
-    swap(stack, torch.__future__, _swap_module_params_on_conversion=True)
+    patch_attributes(stack, torch.__future__, _swap_module_params_on_conversion=True)
 
 
-def _pin_memory(pinned: Pinned) -> Callable[..., Any]:
+def _pin_memory(pinned: PinnedStorages) -> Callable[..., Any]:
     def pin_memory(self: Any, device: Any = None) -> Any:
         if is_meta(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
@@ -218,32 +218,36 @@ def _patch_functions(stack: ExitStack, spec: GpuSpec, assumptions: Assumptions) 
     import torch
     from torch.nn import functional
 
-    fused, original = attention.attention(spec.generation), functional.scaled_dot_product_attention
+    fused, original = attention.attention_for(spec.generation), functional.scaled_dot_product_attention
 
     def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
         if is_meta(query):
             try:
                 return fused(query, *args, **kwargs)
             except CaptureError:  # this PyTorch has no shape rule for it
-                assumptions.take("which kernel attention runs", "none: matrix products and a softmax")
+                assumptions.add("which kernel attention runs", "none: matrix products and a softmax")
         return original(query, *args, **kwargs)
 
-    swap(stack, functional, scaled_dot_product_attention=_with_autocast(scaled_dot_product_attention, down=True))
+    patch_attributes(
+        stack, functional, scaled_dot_product_attention=_with_autocast(scaled_dot_product_attention, down=True)
+    )
     for owner, names in ((functional, _HALF_PRECISION), (torch, _HALF_PRECISION), (torch.Tensor, _HALF_PRECISION)):
-        swap(
+        patch_attributes(
             stack,
             owner,
             **{name: _with_autocast(getattr(owner, name), down=True) for name in names if hasattr(owner, name)},
         )
     for owner in (functional, torch):
-        swap(stack, owner, **{name: _with_autocast(getattr(owner, name)) for name in _FLOAT32 if hasattr(owner, name)})
+        patch_attributes(
+            stack, owner, **{name: _with_autocast(getattr(owner, name)) for name in _FLOAT32 if hasattr(owner, name)}
+        )
     aten = torch.ops.aten
     namespaces: tuple[Any, ...] = (functional, torch, torch.Tensor)
     for namespace in namespaces:
-        swap(stack, namespace, softmax=_softmax(namespace.softmax, aten._softmax.default),
+        patch_attributes(stack, namespace, softmax=_softmax(namespace.softmax, aten._softmax.default),
              log_softmax=_softmax(namespace.log_softmax, aten._log_softmax.default))  # fmt: skip
-    swap(stack, functional, cross_entropy=_cross_entropy(functional.cross_entropy))
-    swap(stack, torch, tensor=_create_on_host(torch.tensor), as_tensor=_create_on_host(torch.as_tensor))
+    patch_attributes(stack, functional, cross_entropy=_cross_entropy(functional.cross_entropy))
+    patch_attributes(stack, torch, tensor=_create_on_host(torch.tensor), as_tensor=_create_on_host(torch.as_tensor))
 
 
 def _with_autocast(original: Callable[..., Any], *, down: bool = False) -> Callable[..., Any]:

@@ -13,14 +13,14 @@ from typing import Any
 from gpulab.errors import CaptureError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.device.operators import cudnn_rnn, missing_shape_rules, rnn_cells, single_kernel
-from gpulab.virtual.device.operators.autocast import Autocast
-from gpulab.virtual.device.operators.data_dependent import Unknown
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.device.stand_in import Standing
-from gpulab.virtual.device.tensors.copies import Moves
+from gpulab.virtual.device.operators.autocast import AutocastKernels
+from gpulab.virtual.device.operators.data_dependent import DataDependentOps
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.device.stand_in import SimulatedDevice
+from gpulab.virtual.device.tensors.copies import CopyOps
 from gpulab.virtual.device.tensors.fake_tensors import fake_mode
-from gpulab.virtual.device.tensors.pinned import Pinned
-from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
+from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import (
     internals,
     modules,
@@ -28,18 +28,18 @@ from gpulab.virtual.device.torch_api import (
     threads,
 )
 from gpulab.virtual.device.torch_api.function_mode import function_mode
-from gpulab.virtual.device.torch_api.patches import kernels
-from gpulab.virtual.device.torch_api.streams import Clock
-from gpulab.virtual.memory_fit.memory import Memory
-from gpulab.virtual.op_log.ops import Sink
+from gpulab.virtual.device.torch_api.patches import registered_kernels
+from gpulab.virtual.device.torch_api.streams import VirtualTime
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.op_log.ops import RecordSink
 
 _ACTIVE: list[FakeDevice] = []
 
 
-class FakeDevice(Standing):
+class FakeDevice(SimulatedDevice):
     """One virtual GPU, for one `with` block."""
 
-    def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
+    def __init__(self, spec: GpuSpec, sink: RecordSink, memory: SimulatedMemory, clock: VirtualTime) -> None:
         super().__init__(spec, memory, clock)
         self._sink = sink
         self._used = False
@@ -64,22 +64,22 @@ class FakeDevice(Standing):
         return self
 
     def _install(self, stack: ExitStack) -> None:
-        recorder = self.recorder = Recorder(self._sink)
+        recorder = self.recorder = OpRecorder(self._sink)
         stack.callback(recorder.close)
-        storages = self.storages = Storages(self.memory, recorder)
-        stack.callback(storages.forget)
-        pinned = Pinned()
-        stack.callback(pinned.forget)
+        storages = self.storages = StorageMemory(self.memory, recorder)
+        stack.callback(storages.clear)
+        pinned = PinnedStorages()
+        stack.callback(pinned.clear)
         mode = fake_mode()(allow_fallback_kernels=False)  # fallback kernels would run on CUDA
-        autocast = Autocast()
+        autocast = AutocastKernels()
         gpu_kernels = single_kernel.kernels(self.spec.generation)
         overrides = {
-            **Moves(self._assumptions, pinned).specials(),
-            **Unknown(self._assumptions).specials(),
-            **missing_shape_rules.specials(),
-            **cudnn_rnn.specials(),
-            **rnn_cells.specials(),
-            **internals.whole(gpu_kernels),
+            **CopyOps(self._assumptions, pinned).overrides(),
+            **DataDependentOps(self._assumptions).overrides(),
+            **missing_shape_rules.overrides(),
+            **cudnn_rnn.overrides(),
+            **rnn_cells.overrides(),
+            **internals.undecomposed_overrides(gpu_kernels),
         }
         mode.attach(recorder, storages, overrides)
         mode.pin = pinned.add
@@ -88,11 +88,11 @@ class FakeDevice(Standing):
         tensor_methods.install(stack, storages, pinned)
         modules.install(stack)
         self._install_torch(stack, recorder, storages)
-        stack.enter_context(kernels(gpu_kernels, "AutogradCUDA"))
-        stack.enter_context(kernels(autocast.kernels(), "AutocastCUDA"))
+        stack.enter_context(registered_kernels(gpu_kernels, "AutogradCUDA"))
+        stack.enter_context(registered_kernels(autocast.kernels(), "AutocastCUDA"))
         calls = function_mode()()
         calls.recorder = recorder
-        mode.is_meta_requested = lambda: calls.meta
+        mode.is_meta_requested = lambda: calls.meta_requested
         threads.install(stack, mode, calls)
         stack.enter_context(mode)
         stack.enter_context(calls)
@@ -101,8 +101,8 @@ class FakeDevice(Standing):
         recorder.muted = False
 
     @staticmethod
-    def _calibrate(recorder: Recorder) -> Any:
+    def _calibrate(recorder: OpRecorder) -> Any:
         import torch
 
         tensor = torch.empty(1)
-        recorder.measure(lambda: torch.numel(tensor))
+        recorder.calibrate(lambda: torch.numel(tensor))

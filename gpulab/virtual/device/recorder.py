@@ -10,32 +10,45 @@ import threading
 from time import perf_counter_ns
 from typing import Any
 
-from gpulab.virtual.device.tensors.op_cache import Outcome
-from gpulab.virtual.device.tensors.tensor_info import seen, tensors_in
+from gpulab.virtual.device.tensors.op_cache import OpOutcome
+from gpulab.virtual.device.tensors.tensor_info import describe_tensor, tensors_in
 from gpulab.virtual.host.core_waits import LONG_NS, CoreWaits
-from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Spin, Stepped, Wait, Way
+from gpulab.virtual.op_log.ops import (
+    Copy,
+    CopyDirection,
+    EventRecord,
+    HostOp,
+    HostWait,
+    Op,
+    Phase,
+    Range,
+    RecordSink,
+    Spin,
+    StepEnd,
+    StreamWait,
+)
 
 DEFAULT_STREAM = 7  # its number in traces
-EMPTY_CALLS = 60  # calls timed to measure the overhead of one call
-SPARED_NS = 2_500  # measured: cost of creating and freeing a fake tensor, beyond an empty call
+CALIBRATION_CALLS = 60  # calls timed to measure the overhead of one call
+FAKE_TENSOR_NS = 2_500  # measured: cost of creating and freeing a fake tensor, beyond an empty call
 
 
-class Recorder:
+class OpRecorder:
     """Tracks the state of the program and writes a record for each operation."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
         self.stream = DEFAULT_STREAM
         self.module_depth = 0  # nesting depth of module forwards
-        self.began = False  # the first step has begun
-        self.optimizing = False
+        self.training_started = False  # the first step has begun
+        self.in_optimizer_step = False
         self.muted = False
         self._python_ns = 0
         self._core_waits = CoreWaits()
         self._returned_ns = perf_counter_ns()  # when control last returned to the program
         self._call_depth = 0
         self._main_thread = threading.get_ident()
-        self.step_over_ns = 0  # measured overhead of one left/entered pair
+        self.call_overhead_ns = 0  # measured overhead of one left/entered pair
 
     # Python time of the program: all time outside entered() ... left().
 
@@ -45,9 +58,9 @@ class Recorder:
             return
         self._call_depth += 1
         if self._call_depth == 1:
-            python_ns = perf_counter_ns() - self._returned_ns - self.step_over_ns
+            python_ns = perf_counter_ns() - self._returned_ns - self.call_overhead_ns
             if python_ns > 0:
-                self._python_ns += python_ns if python_ns < LONG_NS else self._core_waits.without(python_ns)
+                self._python_ns += python_ns if python_ns < LONG_NS else self._core_waits.end(python_ns)
 
     def left(self) -> None:
         """Control returns to the program: count Python time again."""
@@ -57,35 +70,35 @@ class Recorder:
         if self._call_depth == 0:
             self._returned_ns = self._core_waits.begin()
 
-    def begin(self) -> int:
+    def start_cpu_timer(self) -> int:
         """Start to time real CPU work; pass the result to `since`."""
         return self._core_waits.begin() if threading.get_ident() == self._main_thread else perf_counter_ns()
 
-    def since(self, begun_ns: int) -> int:
-        """Return the ns since `begun_ns`, without waits for a core."""
-        elapsed_ns = perf_counter_ns() - begun_ns
-        return self._core_waits.without(elapsed_ns) if threading.get_ident() == self._main_thread else elapsed_ns
+    def elapsed_cpu_ns(self, start_ns: int) -> int:
+        """Return the ns since `start_ns`, without waits for a core."""
+        elapsed_ns = perf_counter_ns() - start_ns
+        return self._core_waits.end(elapsed_ns) if threading.get_ident() == self._main_thread else elapsed_ns
 
     def close(self) -> None:
         """Stop recording."""
         self._core_waits.close()
 
-    def worked(self, spent_ns: int) -> None:
+    def add_cpu_time(self, elapsed_ns: int) -> None:
         """Add the time of real CPU work to the Python time."""
         if threading.get_ident() == self._main_thread:
-            self._python_ns += spent_ns
+            self._python_ns += elapsed_ns
 
-    def measure(self, call: Any) -> None:
+    def calibrate(self, call: Any) -> None:
         """Measure the Python time that empty calls show, and subtract it from now on."""
-        self.step_over_ns, python_times_ns = 0, []
-        for _ in range(EMPTY_CALLS):
+        self.call_overhead_ns, python_times_ns = 0, []
+        for _ in range(CALIBRATION_CALLS):
             self._python_ns = 0
             call()
             python_times_ns.append(self._python_ns)
-        self.step_over_ns = sorted(python_times_ns)[EMPTY_CALLS * 9 // 10] + SPARED_NS
+        self.call_overhead_ns = sorted(python_times_ns)[CALIBRATION_CALLS * 9 // 10] + FAKE_TENSOR_NS
         self._python_ns = 0
 
-    def own_ns(self) -> int:
+    def take_python_ns(self) -> int:
         """Return the Python time since the last call of this method, and reset it."""
         python_ns, self._python_ns = self._python_ns, 0
         return python_ns
@@ -99,9 +112,9 @@ class Recorder:
 
         if torch._C._current_graph_task_id() != -1:
             return Phase.BACKWARD
-        if self.optimizing and not self.module_depth:
+        if self.in_optimizer_step and not self.module_depth:
             return Phase.OPTIMIZER
-        return Phase.FORWARD if self.began else Phase.SETUP
+        return Phase.FORWARD if self.training_started else Phase.SETUP
 
     # Records.
 
@@ -110,12 +123,12 @@ class Recorder:
         if self.muted:
             return
         values = [*args, *kwargs.values()] if kwargs else args
-        inputs = tuple([seen(each) for each in tensors_in(values) if each.device.type == "cuda"])
+        inputs = tuple([describe_tensor(each) for each in tensors_in(values) if each.device.type == "cuda"])
         results = out if isinstance(out, list | tuple) else (out,)
-        outputs = tuple([seen(each) for each in tensors_in(results)])
-        self.ran(Outcome((), "", -1, name, inputs, outputs, 0, False, 0, details), self.phase)
+        outputs = tuple([describe_tensor(each) for each in tensors_in(results)])
+        self.record_outcome(OpOutcome((), "", -1, name, inputs, outputs, 0, False, 0, details), self.phase)
 
-    def ran(self, outcome: Outcome, phase: Phase) -> None:
+    def record_outcome(self, outcome: OpOutcome, phase: Phase) -> None:
         """Record an operator on the GPU."""
         if self.muted:
             return
@@ -125,67 +138,71 @@ class Recorder:
                 inputs=outcome.inputs,
                 outputs=outcome.outputs,
                 flops=outcome.flops,
-                view=outcome.view,
+                is_view=outcome.is_view,
                 tf32=_allows_tf32(outcome.name),
-                lists=outcome.lists,
+                list_length=outcome.list_length,
                 details=outcome.details,
                 phase=phase,
                 stream=self.stream,
-                python_ns=self.own_ns(),
+                python_ns=self.take_python_ns(),
             )
         )
 
     def host_op(self, name: str, tensors: Any, ns: int) -> None:
         """Record an operator that ran for real on CPU tensors."""
         if not self.muted and threading.get_ident() == self._main_thread:
-            inputs = tuple([seen(each) for each in tensors])
-            self._sink(HostOp(name=name, inputs=inputs, ns=ns, phase=self.phase, python_ns=self.own_ns()))
+            inputs = tuple([describe_tensor(each) for each in tensors])
+            self._sink(
+                HostOp(name=name, inputs=inputs, elapsed_ns=ns, phase=self.phase, python_ns=self.take_python_ns())
+            )
 
     def spin(self, cycles: int) -> None:
         """Record a kernel that only waits."""
         if not self.muted:
-            python_ns = self.own_ns()
+            python_ns = self.take_python_ns()
             self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=python_ns))
 
-    def copy(self, name: str, way: Way, size: int, *, pinned: bool = False, non_blocking: bool = False) -> None:
+    def copy(
+        self, name: str, direction: CopyDirection, size: int, *, pinned: bool = False, non_blocking: bool = False
+    ) -> None:
         """Record a copy between host and GPU; the clock decides whether it blocks the host."""
         if self.muted:
             return
         self._sink(
             Copy(
                 name=name,
-                way=way,
+                direction=direction,
                 bytes=size,
                 pinned=pinned,
                 non_blocking=non_blocking,
                 phase=self.phase,
                 stream=self.stream,
-                python_ns=self.own_ns(),
+                python_ns=self.take_python_ns(),
             )
         )
 
     def wait(self, call: str, *, stream: int | None = None, event: int | None = None) -> None:
         """Record that the host waits for the GPU."""
         if not self.muted:
-            python_ns = self.own_ns()
-            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=python_ns))
+            python_ns = self.take_python_ns()
+            self._sink(HostWait(call=call, stream=stream, event=event, phase=self.phase, python_ns=python_ns))
 
-    def signal(self, event: int, stream: int) -> None:
+    def record_event(self, event: int, stream: int) -> None:
         """Record an event in a stream."""
-        self._sink(Signal(event=event, stream=stream, python_ns=self.own_ns()))
+        self._sink(EventRecord(event=event, stream=stream, python_ns=self.take_python_ns()))
 
-    def hold(self, event: int, stream: int) -> None:
+    def stream_wait(self, event: int, stream: int) -> None:
         """Record that a stream waits for an event."""
-        self._sink(Hold(event=event, stream=stream, python_ns=self.own_ns()))
+        self._sink(StreamWait(event=event, stream=stream, python_ns=self.take_python_ns()))
 
-    def range(self, name: str, *, opens: bool) -> None:
+    def range(self, name: str, *, is_start: bool) -> None:
         """Record the start or end of a named range."""
         if not self.muted:
-            self._sink(Range(name=name, open=opens, python_ns=self.own_ns()))
+            self._sink(Range(name=name, is_start=is_start, python_ns=self.take_python_ns()))
 
-    def stepped(self) -> None:
+    def step_end(self) -> None:
         """Record that an optimizer stepped."""
-        self._sink(Stepped(python_ns=self.own_ns()))
+        self._sink(StepEnd(python_ns=self.take_python_ns()))
 
 
 def _allows_tf32(name: str) -> bool:

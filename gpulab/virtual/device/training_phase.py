@@ -6,17 +6,17 @@ import weakref
 from contextlib import ExitStack
 from typing import Any
 
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.device.tensors.storages import Storages
-from gpulab.virtual.device.tensors.tensor_info import on_gpu
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.device.tensors.storages import StorageMemory
+from gpulab.virtual.device.tensors.tensor_info import is_gpu_tensor
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 from gpulab.virtual.op_log.ops import Role
 
 
-class Training:
+class PhaseTracker:
     """Follows modules and optimizers with PyTorch's global hooks."""
 
-    def __init__(self, recorder: Recorder, storages: Storages) -> None:
+    def __init__(self, recorder: OpRecorder, storages: StorageMemory) -> None:
         self._recorder, self._storages = recorder, storages
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that the program calls directly
         self._running: list[Any] = []
@@ -36,15 +36,15 @@ class Training:
         for handle in handles:
             stack.callback(handle.remove)
         enter_range, exit_range = self._recorded_ranges()
-        swap(stack, torch.autograd.profiler.record_function, __enter__=enter_range, __exit__=exit_range)
+        patch_attributes(stack, torch.autograd.profiler.record_function, __enter__=enter_range, __exit__=exit_range)
 
     # Modules.
 
     def _before_forward(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         recorder.entered()
-        if not recorder.began and any(on_gpu(each) for each in args):
-            recorder.began = True
+        if not recorder.training_started and any(is_gpu_tensor(each) for each in args):
+            recorder.training_started = True
         if not self._running:
             self._roots.add(module)
         self._running.append(module)
@@ -64,7 +64,7 @@ class Training:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
         recorder.entered()
-        recorder.began = recorder.optimizing = True
+        recorder.training_started = recorder.in_optimizer_step = True
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
                 self._set_role(parameter.grad, Role.GRADIENT)
@@ -81,13 +81,13 @@ class Training:
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 self._set_role(value, Role.OPTIMIZER)
-        recorder.optimizing = False
-        recorder.stepped()
+        recorder.in_optimizer_step = False
+        recorder.step_end()
         recorder.left()
 
     def _set_role(self, value: Any, role: Role) -> None:
-        if on_gpu(value):
-            self._storages.role(value, role)
+        if is_gpu_tensor(value):
+            self._storages.set_role(value, role)
 
     def _recorded_ranges(self) -> tuple[Any, Any]:
         import torch
@@ -98,7 +98,7 @@ class Training:
 
         def enter_range(self: Any) -> Any:
             recorder.entered()
-            recorder.range(self.name, opens=True)
+            recorder.range(self.name, is_start=True)
             result = original_enter(self)
             recorder.left()
             return result
@@ -107,8 +107,8 @@ class Training:
             recorder.entered()
             original_exit(self, *error)
             if self.name.startswith("Optimizer.step#"):
-                recorder.optimizing = False  # also if the step failed
-            recorder.range(self.name, opens=False)
+                recorder.in_optimizer_step = False  # also if the step failed
+            recorder.range(self.name, is_start=False)
             recorder.left()
 
         return enter_range, exit_range

@@ -13,13 +13,13 @@ from time import perf_counter_ns
 from typing import Any
 
 ROUNDS = 12  # every loop runs once per round, so that other load on the CPU affects all loops alike
-TURN_NS = 8_000_000
+LOOP_NS = 8_000_000
 CHUNK = 20  # calls per clock reading, which costs 50 ns
 NODES = 40  # nodes of the graph whose backward is timed
 
 # The same loops on the reference CPU: PyTorch 2.13, Python 3.11, AMD EPYC (Zen 4), otherwise idle core. With another
 # busy thread on the same core, all of them took 1.65 times as long.
-USUAL_NS: Mapping[str, int] = {
+REFERENCE_NS: Mapping[str, int] = {
     "add": 1_780,
     "add_": 730,
     "view": 1_170,
@@ -28,27 +28,27 @@ USUAL_NS: Mapping[str, int] = {
     "sum": 1_850,
     "backward": 4_560,
 }
-CALLING = ("add", "add_", "view", "linear", "layer_norm", "sum")
+DISPATCH_LOOPS = ("add", "add_", "view", "linear", "layer_norm", "sum")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
+class CpuSlowdown:
     """Slowdown of this CPU relative to the reference CPU: 2 is twice as slow."""
 
-    calling: float  # calls of PyTorch operators
+    dispatch: float  # calls of PyTorch operators
     autograd: float  # autograd nodes in backward
 
 
-def speed() -> Speed:
+def measure_slowdown() -> CpuSlowdown:
     """Measure this CPU. Draws no random numbers and changes no settings; must not run while something records."""
-    times = measured()
-    return Speed(
-        calling=statistics.median(times[name] / USUAL_NS[name] for name in CALLING),
-        autograd=times["backward"] / USUAL_NS["backward"],
+    times = measure_loops()
+    return CpuSlowdown(
+        dispatch=statistics.median(times[name] / REFERENCE_NS[name] for name in DISPATCH_LOOPS),
+        autograd=times["backward"] / REFERENCE_NS["backward"],
     )
 
 
-def measured(rounds: int = ROUNDS) -> dict[str, float]:
+def measure_loops(rounds: int = ROUNDS) -> dict[str, float]:
     """Time one call of each loop, in ns, after warm-up: the first quartile, which excludes most disturbances."""
     import torch
 
@@ -75,7 +75,7 @@ def measured(rounds: int = ROUNDS) -> dict[str, float]:
 
 def _run_chunks(chunk: Callable[[], float]) -> list[float]:
     """Run one loop for TURN_NS; the first chunk is warm-up."""
-    until_ns = perf_counter_ns() + TURN_NS
+    until_ns = perf_counter_ns() + LOOP_NS
     chunk()
     times = [chunk(), chunk()]
     while perf_counter_ns() < until_ns:

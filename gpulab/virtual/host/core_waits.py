@@ -48,7 +48,7 @@ class CoreWaits:
         self._read_ns = time.perf_counter_ns()
         return self._read_ns
 
-    def without(self, took_ns: int) -> int:
+    def end(self, took_ns: int) -> int:
         """Return the length of an interval that ends now, minus the waits in it."""
         if took_ns < LONG_NS:
             return took_ns

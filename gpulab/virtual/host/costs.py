@@ -9,8 +9,8 @@ from functools import cache
 
 from gpulab.sensors.host.environment import cpu_name
 from gpulab.virtual.cost_model.kernel import OpClass
-from gpulab.virtual.cost_model.op_classes import bare, launches_nothing, op_class
-from gpulab.virtual.host.calibration import Speed, speed
+from gpulab.virtual.cost_model.op_classes import base_name, has_no_kernel, op_class
+from gpulab.virtual.host.calibration import CpuSlowdown, measure_slowdown
 from gpulab.virtual.op_log.ops import Op, Phase
 from gpulab.wording import ratio
 
@@ -30,13 +30,13 @@ DISPATCH_NS: Mapping[OpClass, tuple[int, int]] = {
     OpClass.SOFTMAX: (9_000, 8_500),
     OpClass.REDUCTION: (17_000, 14_000),
     OpClass.POOL: (17_000, 17_000),
-    OpClass.SCATTERED: (14_000, 15_000),
+    OpClass.INDEXING: (14_000, 15_000),
     OpClass.OPTIMIZER: (8_000, 8_000),
     OpClass.OTHER: (20_000, 18_000),
 }
 BATCH_NORM_NS = (37_000, 26_000)  # every call allocates seven tensors
 COPY_INTO_NS = (5_000, 4_500)  # copy_, which allocates nothing
-LISTED_NS = 250  # per tensor of a _foreach or fused operator's longest list; 161 tensors took 90 us while profiled
+LIST_TENSOR_NS = 250  # per tensor of a _foreach or fused operator's longest list; 161 tensors took 90 us while profiled
 VIEW_NS = (1_300, 900)
 EMPTY_NS = 3_000
 NODE_NS = 4_000  # autograd engine, per backward operator or accumulated gradient: 2 to 7 us
@@ -53,80 +53,82 @@ ALLOC_NS = 200_000  # cudaMalloc: 200 to 284 us
 # Uncertainty of a host's costs as factors (P10, P90). The total costs of the V100, A100 and both H100 hosts are 0.8 to
 # 1.4 times these values, and three of four operator classes 0.5 to 2 times; the B200 host is at 3.6, mostly from a few
 # first calls of matrix products. Not checked on other CPUs: that GPU operators slow down like tiny CPU operators.
-SPREAD = (0.65, 1.6)
+HOST_COST_FACTORS = (0.65, 1.6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostCosts:
     """Cost model of the thread that calls PyTorch; its factors are slowdowns relative to the reference CPU."""
 
     cpu: str | None = None  # the CPU that was measured; None for the reference CPU
-    measured: str | None = None  # time of the measurement, ISO date and time
-    calling: float = 1.0
-    autograd: float = 1.0
+    measured_at: str | None = None  # time of the measurement, ISO date and time
+    dispatch_factor: float = 1.0
+    autograd_factor: float = 1.0
 
     @classmethod
-    def usual(cls) -> Host:
+    def reference(cls) -> HostCosts:
         """Return the reference host: a server CPU as in rented GPU machines of 2019 to 2024; measures nothing."""
         return cls()
 
     def __str__(self) -> str:
-        if self.measured is None:
+        if self.measured_at is None:
             return "a typical server CPU, not measured"
-        speed_ratio = ratio(1 / self.calling)
-        return f"{self.cpu or 'this CPU'}, measured {self.measured}: {speed_ratio} the speed of a typical server CPU"
+        speed_ratio = ratio(1 / self.dispatch_factor)
+        return f"{self.cpu or 'this CPU'}, measured {self.measured_at}: {speed_ratio} the speed of a typical server CPU"
 
-    def scaled(self, factor: float) -> Host:
+    def scaled(self, factor: float) -> HostCosts:
         """Return a host that is slower by a factor."""
-        return replace(self, calling=self.calling * factor, autograd=self.autograd * factor)
+        return replace(
+            self, dispatch_factor=self.dispatch_factor * factor, autograd_factor=self.autograd_factor * factor
+        )
 
     def dispatch_ns(self, op: Op) -> int:
         """Return the host time of an operator, without its kernel launches."""
         backward = op.phase is Phase.BACKWARD
-        call_ns = _call_ns(op.name, op.view, op.phase is Phase.FORWARD) + LISTED_NS * op.lists
-        node = backward and (not op.view or bare(op.name) == "detach")  # accumulating a gradient detaches it
-        return round(call_ns * self.calling + NODE_NS * self.autograd * node)
+        call_ns = _call_ns(op.name, op.is_view, op.phase is Phase.FORWARD) + LIST_TENSOR_NS * op.list_length
+        node = backward and (not op.is_view or base_name(op.name) == "detach")  # accumulating a gradient detaches it
+        return round(call_ns * self.dispatch_factor + NODE_NS * self.autograd_factor * node)
 
     @property
     def copy_dispatch_ns(self) -> int:
         """Host time of the operator around a copy between host and GPU."""
-        return round(COPY_NS * self.calling)
+        return round(COPY_NS * self.dispatch_factor)
 
     @property
     def launch_ns(self) -> int:
         """cudaLaunchKernel, if the launch queue is not full."""
-        return round(LAUNCH_NS * self.calling)
+        return round(LAUNCH_NS * self.dispatch_factor)
 
     @property
     def copy_call_ns(self) -> int:
         """cudaMemcpyAsync, without waiting."""
-        return round(COPY_CALL_NS * self.calling)
+        return round(COPY_CALL_NS * self.dispatch_factor)
 
     @property
     def sync_call_ns(self) -> int:
         """A synchronizing call, without the wait."""
-        return round(SYNC_CALL_NS * self.calling)
+        return round(SYNC_CALL_NS * self.dispatch_factor)
 
     @property
     def event_ns(self) -> int:
         """Call to cudaEventRecord or cudaStreamWaitEvent."""
-        return round(EVENT_NS * self.calling)
+        return round(EVENT_NS * self.dispatch_factor)
 
     @property
     def alloc_ns(self) -> int:
         """cudaMalloc, which PyTorch's allocator calls if no cached block fits."""
-        return round(ALLOC_NS * self.calling)
+        return round(ALLOC_NS * self.dispatch_factor)
 
 
 @cache
-def calibrated() -> Host:
+def calibrated_host() -> HostCosts:
     """Return the cost model of this CPU, measured once per process, in about a second."""
-    cpu_speed: Speed = speed()
-    return Host(
+    cpu_speed: CpuSlowdown = measure_slowdown()
+    return HostCosts(
         cpu=cpu_name(),
-        measured=datetime.now().astimezone().isoformat(timespec="seconds"),
-        calling=cpu_speed.calling,
-        autograd=cpu_speed.autograd,
+        measured_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        dispatch_factor=cpu_speed.dispatch,
+        autograd_factor=cpu_speed.autograd,
     )
 
 
@@ -136,10 +138,10 @@ def _call_ns(name: str, view: bool, forward: bool) -> int:
     column = 0 if forward else 1
     if view:
         return VIEW_NS[column]
-    if launches_nothing(name):
+    if has_no_kernel(name):
         return EMPTY_NS
     if "batch_norm" in name:
         return BATCH_NORM_NS[column]
-    if bare(name) == "copy":
+    if base_name(name) == "copy":
         return COPY_INTO_NS[column]
     return DISPATCH_NS[op_class(name)][column]

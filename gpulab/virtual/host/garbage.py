@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def collected_between_steps() -> Iterator[Callable[[], int]]:
+def gc_between_steps() -> Iterator[Callable[[], int]]:
     """Disable automatic garbage collection in the block; yields the function that collects."""
     enabled = gc.isenabled()
     gc.disable()
@@ -24,7 +24,7 @@ def collected_between_steps() -> Iterator[Callable[[], int]]:
 
 
 @contextlib.contextmanager
-def set_aside() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Exclude existing objects from garbage collection in the block.
 
     Enter it after all imports: the modules of the virtual GPU create many objects, which stay.

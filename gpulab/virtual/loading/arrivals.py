@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from gpulab.analysis.data.prefetch_bias import PREFETCHED
-from gpulab.replay.rewrites.data.loading import CROWD, HANDOVER_LEAST_NS, HANDOVER_NS_PER_BYTE
-from gpulab.virtual.op_log.ops import Fetch
+from gpulab.analysis.data.prefetch_bias import DEFAULT_PREFETCH_FACTOR
+from gpulab.replay.rewrites.data.loading import HANDOVER_NS_PER_BYTE, MIN_HANDOVER_NS, WORKER_SLOWDOWN
+from gpulab.virtual.op_log.ops import BatchFetch
 
 
-class Arrivals:
+class BatchArrivals:
     """Batch arrivals of one epoch, in order.
 
     The queue works as in PyTorch: worker k mod N builds batch k, one batch at a time. It receives the indices when
@@ -23,19 +23,19 @@ class Arrivals:
     def __init__(
         self,
         workers: int,
-        prefetch_factor: int | None = PREFETCHED,
+        prefetch_factor: int | None = DEFAULT_PREFETCH_FACTOR,
         cores: float | None = None,
         main_share: float = 1.0,
-        crowd: float = sum(CROWD) / 2,
+        crowd: float = sum(WORKER_SLOWDOWN) / 2,
     ) -> None:
         self.workers, self._cores = workers, cores
         self._main_share, self._crowd = main_share, crowd
-        ahead = workers * (prefetch_factor or PREFETCHED)
+        ahead = workers * (prefetch_factor or DEFAULT_PREFETCH_FACTOR)
         self._free_ns: deque[int] = deque(maxlen=max(1, workers))  # when each worker is done; the next worker first
         self._taken_ns: deque[int] = deque(maxlen=max(1, ahead))
         self._epoch_start_ns: int | None = None
 
-    def arrives_ns(self, now_ns: int, built_ns: int, built_cpu_ns: int, starting_ns: int = 0) -> int:
+    def arrival_ns(self, now_ns: int, built_ns: int, built_cpu_ns: int, starting_ns: int = 0) -> int:
         """Return the arrival time of the batch requested now.
 
         `starting_ns` is the part of `built_ns` that starting the epoch took; all workers wait for it.
@@ -46,20 +46,20 @@ class Arrivals:
             self._epoch_start_ns = now_ns + starting_ns
         free_ns = self._free_ns[0] if len(self._free_ns) == self._free_ns.maxlen else self._epoch_start_ns
         requested_ns = self._taken_ns[0] if len(self._taken_ns) == self._taken_ns.maxlen else self._epoch_start_ns
-        ready_ns = max(free_ns, requested_ns) + self.crowded_ns(built_ns - starting_ns, built_cpu_ns)
+        ready_ns = max(free_ns, requested_ns) + self.contended_build_ns(built_ns - starting_ns, built_cpu_ns)
         self._free_ns.append(ready_ns)
         arrival_ns = max(now_ns, ready_ns, self._taken_ns[-1] if self._taken_ns else 0)
         self._taken_ns.append(arrival_ns)
         return arrival_ns
 
-    def goes_on_ns(self, now_ns: int, fetch: Fetch) -> int:
+    def continues_ns(self, now_ns: int, fetch: BatchFetch) -> int:
         """Return when the program continues after it requests a batch now; also for the end of the epoch."""
         if not fetch.yielded:
-            return now_ns + fetch.built_ns
-        arrival_ns = self.arrives_ns(now_ns, fetch.built_ns, fetch.built_cpu_ns, fetch.starting_ns)
+            return now_ns + fetch.build_ns
+        arrival_ns = self.arrival_ns(now_ns, fetch.build_ns, fetch.build_cpu_ns, fetch.epoch_start_ns)
         return arrival_ns + (handover_ns(fetch.bytes) if self.workers else 0)
 
-    def crowded_ns(self, built_ns: int, built_cpu_ns: int) -> int:
+    def contended_build_ns(self, built_ns: int, built_cpu_ns: int) -> int:
         """Return the build time of a batch while all workers are busy; a single worker needs `built_ns`.
 
         All workers together cannot use more cores than the main thread leaves; it takes what it needs, but no more
@@ -77,4 +77,4 @@ class Arrivals:
 
 def handover_ns(size_bytes: int) -> int:
     """Return the main thread's time to take a finished batch from a worker; the minimum if its size is unknown."""
-    return round(HANDOVER_LEAST_NS + HANDOVER_NS_PER_BYTE * max(0, size_bytes))
+    return round(MIN_HANDOVER_NS + HANDOVER_NS_PER_BYTE * max(0, size_bytes))

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 20_000  # values to visit: a batch may contain a graph of objects, or a long list of numbers
+MAX_VALUES = 20_000  # values to visit: a batch may contain a graph of objects, or a long list of numbers
 
 
-def size_bytes(batch: Any) -> int:
+def batch_size_bytes(batch: Any) -> int:
     """Return the bytes of the tensors in a batch; -1 if it has none or has too many values to search."""
     tensors, complete = tensors_of(batch)
     return sum(int(each.numel()) * int(each.element_size()) for each in tensors) if tensors and complete else -1
@@ -25,7 +25,7 @@ def tensors_of(batch: Any) -> tuple[list[Any], bool]:
     tensors: list[Any] = []
     visited: set[int] = set()
     waiting: deque[Any] = deque([batch])
-    for _ in range(MOST):
+    for _ in range(MAX_VALUES):
         if not waiting:
             return tensors, True
         value = waiting.popleft()

@@ -27,7 +27,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltBatch:
     """A batch sent by a worker, with the time to build it there."""
 
     batch: Any
@@ -37,7 +37,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedWorkerInit:
     """Replacement of a loader's `worker_init_fn`: makes the worker measure its batches, then calls the user's function.
 
     It can be pickled, so that it reaches workers with every start method.
@@ -70,10 +70,10 @@ def measure_batches() -> None:
     kind.create_fetcher = staticmethod(create_fetcher)
 
 
-def _measure(fetch: Callable[[Any], Any], stopwatch: Stopwatch) -> Callable[[Any], Built]:
+def _measure(fetch: Callable[[Any], Any], stopwatch: Stopwatch) -> Callable[[Any], BuiltBatch]:
     ready_ns = time.monotonic_ns()
 
-    def measured(index: Any) -> Built:
+    def measured(index: Any) -> BuiltBatch:
         __tracebackhide__ = True
         nonlocal ready_ns
         start_ns, start_cpu_ns = stopwatch.now_ns(), time.process_time_ns()
@@ -81,13 +81,13 @@ def _measure(fetch: Callable[[Any], Any], stopwatch: Stopwatch) -> Callable[[Any
         cpu_ns = time.process_time_ns() - start_cpu_ns
         build_ns = max(0, stopwatch.now_ns() - start_ns)
         first_ready_ns, ready_ns = ready_ns, 0
-        return Built(batch, build_ns, cpu_ns, first_ready_ns)
+        return BuiltBatch(batch, build_ns, cpu_ns, first_ready_ns)
 
     return measured
 
 
 # PyTorch's error in a forked worker that uses the GPU, and its errors here, without a real GPU.
-FORKED = (
+FORK_ERROR = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
     "method"
 )
@@ -101,8 +101,8 @@ def _without_gpu(fetch: Callable[[Any], Any], index: Any) -> Any:
         batch = fetch(index)
     except (NotImplementedError, RuntimeError) as error:
         if any(text in str(error) for text in _NO_GPU_ERRORS):
-            raise RuntimeError(FORKED) from error
+            raise RuntimeError(FORK_ERROR) from error
         raise
     if any(tensor.device.type == "cuda" for tensor in tensors_of(batch)[0]):
-        raise RuntimeError(FORKED)
+        raise RuntimeError(FORK_ERROR)
     return batch

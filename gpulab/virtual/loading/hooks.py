@@ -10,21 +10,23 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
-from gpulab.capture.marks import facts_of
+from gpulab.capture.marks import loader_settings
 from gpulab.run import Loader
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.loading.batch_size import size_bytes, tensors_of
-from gpulab.virtual.loading.build_time import Stopwatch, Timed
-from gpulab.virtual.loading.iterators import Passing, Watching, passing
-from gpulab.virtual.loading.sample_batch import SAMPLED, UNTIMED, sampled
-from gpulab.virtual.op_log.ops import Assumption, Fetch, Sink
+from gpulab.virtual.loading.batch_size import batch_size_bytes, tensors_of
+from gpulab.virtual.loading.build_time import Stopwatch, TimedWorkerInit
+from gpulab.virtual.loading.iterators import HookState, IteratorState, attach_state
+from gpulab.virtual.loading.sample_batch import SAMPLE_BUILD_TIME, UNKNOWN_BUILD_TIME, time_one_batch
+from gpulab.virtual.op_log.ops import Assumption, BatchFetch, RecordSink
 
-Around = Callable[[], AbstractContextManager[Any]]
-Cost = tuple[int, int]  # wall time and CPU time, ns
+ContextFactory = Callable[[], AbstractContextManager[Any]]
+BuildTimes = tuple[int, int]  # wall time and CPU time, ns
 
 
 @contextmanager
-def watched(sink: Sink, modes_off: Around, modes_on: Around | None = None) -> Iterator[Watch]:
+def log_batches(
+    sink: RecordSink, modes_off: ContextFactory, modes_on: ContextFactory | None = None
+) -> Iterator[LoaderHooks]:
     """Log every batch that this thread takes from a DataLoader in the block to `sink`, as a Fetch.
 
     A loader runs inside `modes_off()`: forking workers, samplers and, without workers, datasets. The sink is called
@@ -34,7 +36,7 @@ def watched(sink: Sink, modes_off: Around, modes_on: Around | None = None) -> It
     Batches of loaders with pin_memory=True are pinned by `Tensor.pin_memory()`, which the virtual GPU replaces.
     Other hooks on `DataLoader.__iter__` or the iterator's `__next__` must be removed in reverse order.
     """
-    watch = Watch(sink, modes_off, modes_on or modes_off)
+    watch = LoaderHooks(sink, modes_off, modes_on or modes_off)
     watch.install()
     try:
         yield watch
@@ -42,17 +44,17 @@ def watched(sink: Sink, modes_off: Around, modes_on: Around | None = None) -> It
         watch.remove()
 
 
-class Watch:
+class LoaderHooks:
     """The installed hooks; they apply to the thread that installed them, and not to worker processes."""
 
-    def __init__(self, sink: Sink, modes_off: Around, modes_on: Around) -> None:
+    def __init__(self, sink: RecordSink, modes_off: ContextFactory, modes_on: ContextFactory) -> None:
         self._sink, self._modes_off, self._modes_on = sink, modes_off, modes_on
-        self._watching = Watching()
+        self._watching = HookState()
         self._stopwatch = Stopwatch()
         self._assumptions = Assumptions()
         self._indices: dict[tuple[int, Loader], int] = {}
         self._epochs: list[int] = []
-        self._sampled: dict[int, Cost | None] = {}  # by loader, if its workers do not measure
+        self._sampled: dict[int, BuildTimes | None] = {}  # by loader, if its workers do not measure
         self._cpu_only: set[int] = set()  # loaders whose batches are not on the GPU
         self._depth = 0
         self._pid, self._thread = os.getpid(), threading.get_ident()
@@ -61,7 +63,7 @@ class Watch:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Values that could not be measured, and what is assumed instead."""
-        return self._assumptions.told()
+        return self._assumptions.entries()
 
     def install(self) -> None:
         """Hook torch's DataLoader."""
@@ -97,7 +99,7 @@ class Watch:
         setattr(kind, name, hooked)
 
     @contextmanager
-    def _working(self, around: Around | None = None) -> Iterator[None]:
+    def _working(self, around: ContextFactory | None = None) -> Iterator[None]:
         """Run a loader; a loader inside another loader's dataset counts as part of the outer one."""
         self._depth += 1
         try:
@@ -114,21 +116,21 @@ class Watch:
         if threading.get_ident() != self._thread:  # loaders of other threads work, too, but are not logged
             with _prepared(loader) as pins:
                 iterator = original(loader)
-            passing(iterator, self._watching, pins=pins)
+            attach_state(iterator, self._watching, pin_memory=pins)
             return iterator
         with self._working():
             epoch_start_ns, start_ns = time.monotonic_ns(), self._stopwatch.now_ns()
             with _prepared(loader) as pins:
                 iterator = original(loader)
             duration_ns = max(0, self._stopwatch.now_ns() - start_ns)
-        state = passing(iterator, self._watching, pins=pins)
+        state = attach_state(iterator, self._watching, pin_memory=pins)
         if state is not None:
             state.begin(epoch_start_ns, duration_ns)
         return iterator
 
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
-        state = passing(iterator, self._watching)
+        state = attach_state(iterator, self._watching)
         if state is None or threading.get_ident() != self._thread:
             return original(iterator)
         self._identify(iterator, state)
@@ -156,37 +158,37 @@ class Watch:
             )
         return batch
 
-    def _write(self, state: Passing, build_times: Cost, *batches: Any) -> None:
+    def _write(self, state: IteratorState, build_times: BuildTimes, *batches: Any) -> None:
         """Log one Fetch: of a batch, or of the end of an epoch."""
-        starting_ns = state.started()
+        starting_ns = state.take_startup_ns()
         self._sink(
-            Fetch(
+            BatchFetch(
                 loader=state.loader,
                 epoch=state.epoch,
                 yielded=bool(batches),
-                built_ns=build_times[0] + starting_ns,
-                built_cpu_ns=build_times[1],
-                bytes=size_bytes(batches[0]) if batches else -1,
-                starting_ns=starting_ns,
+                build_ns=build_times[0] + starting_ns,
+                build_cpu_ns=build_times[1],
+                bytes=batch_size_bytes(batches[0]) if batches else -1,
+                epoch_start_ns=starting_ns,
             )
         )
 
-    def _worker_cost(self, iterator: Any, state: Passing, wait: Cost) -> Cost:
+    def _worker_cost(self, iterator: Any, state: IteratorState, wait: BuildTimes) -> BuildTimes:
         """Return the build time in the worker: measured there, else of a batch built here, else the wait for it."""
         if state.built is not None:
             return state.built.built_ns, state.built.built_cpu_ns
         loader = state.loader
         if loader not in self._sampled:
             with self._working():
-                self._sampled[loader] = sampled(iterator, self._stopwatch)
+                self._sampled[loader] = time_one_batch(iterator, self._stopwatch)
         cost = self._sampled[loader]
-        self._assumptions.take(UNTIMED, SAMPLED if cost is not None else "the wait for the batch")
+        self._assumptions.add(UNKNOWN_BUILD_TIME, SAMPLE_BUILD_TIME if cost is not None else "the wait for the batch")
         return wait if cost is None else cost
 
-    def _identify(self, iterator: Any, state: Passing) -> None:
+    def _identify(self, iterator: Any, state: IteratorState) -> None:
         """Set the loader and the epoch of an iterator, numbered as in capture.marks."""
         if state.loader < 0:
-            key = id(iterator._dataset), facts_of(iterator)
+            key = id(iterator._dataset), loader_settings(iterator)
             state.loader = self._indices.setdefault(key, len(self._indices))
             if state.loader == len(self._epochs):
                 self._epochs.append(-1)
@@ -205,7 +207,7 @@ def _prepared(loader: Any) -> Iterator[bool]:
     try:
         loader.pin_memory = False
         if loader.num_workers:
-            loader.worker_init_fn = Timed(init)
+            loader.worker_init_fn = TimedWorkerInit(init)
         yield bool(pins)
     finally:
         loader.pin_memory, loader.worker_init_fn = pins, init

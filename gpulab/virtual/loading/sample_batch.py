@@ -11,11 +11,11 @@ from typing import Any
 
 from gpulab.virtual.loading.build_time import Stopwatch
 
-UNTIMED = "time to build a batch (its workers started earlier or in a custom way, so they do not report it)"
-SAMPLED = "the time of one batch built in the main process"
+UNKNOWN_BUILD_TIME = "time to build a batch (its workers started earlier or in a custom way, so they do not report it)"
+SAMPLE_BUILD_TIME = "the time of one batch built in the main process"
 
 
-def sampled(iterator: Any, stopwatch: Stopwatch) -> tuple[int, int] | None:
+def time_one_batch(iterator: Any, stopwatch: Stopwatch) -> tuple[int, int] | None:
     """Return wall time and CPU time of one batch built here, in ns.
 
     None for an iterable dataset, which would lose the batch, and if building it fails.

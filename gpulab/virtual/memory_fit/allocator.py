@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 DEFAULT_STREAM = 7  # its number in traces and in the op log
-LEAST_BYTES = 512  # kMinBlockSize: every block size is a multiple of it
+MIN_BLOCK_BYTES = 512  # kMinBlockSize: every block size is a multiple of it
 SMALL_BYTES = 2**20  # kSmallSize: largest small request; a large block is split only if more than this remains
 SMALL_SEGMENT_BYTES = 2 * 2**20  # kSmallBuffer
 LARGE_SEGMENT_BYTES = 20 * 2**20  # kLargeBuffer
@@ -23,25 +23,25 @@ OWN_SEGMENT_BYTES = 10 * 2**20  # kMinLargeAlloc: from here on a request gets a 
 SEGMENT_STEP_BYTES = 2 * 2**20  # kRoundLarge
 
 
-class Full(Exception):  # noqa: N818 - internal; the virtual GPU raises torch.OutOfMemoryError instead
+class OutOfGpuMemory(Exception):  # noqa: N818 - internal; the virtual GPU raises torch.OutOfMemoryError instead
     """The GPU has no memory left for a request, even after the cache was released."""
 
     def __init__(
-        self, *, asked_bytes: int, needed_bytes: int, free_bytes: int, allocated_bytes: int, reserved_bytes: int,
+        self, *, requested_bytes: int, segment_bytes: int, free_bytes: int, allocated_bytes: int, reserved_bytes: int,
         capacity_bytes: int,
     ) -> None:  # fmt: skip
-        super().__init__(f"{needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free")
-        self.asked_bytes = asked_bytes  # requested by the program
-        self.needed_bytes = needed_bytes  # requested from the driver: a whole segment, as in PyTorch's own message
+        super().__init__(f"{segment_bytes} bytes needed, {free_bytes} of {capacity_bytes} free")
+        self.requested_bytes = requested_bytes  # requested by the program
+        self.segment_bytes = segment_bytes  # requested from the driver: a whole segment, as in PyTorch's own message
         self.free_bytes = free_bytes
         self.allocated_bytes = allocated_bytes
         self.reserved_bytes = reserved_bytes
         self.capacity_bytes = capacity_bytes
 
 
-def rounded_bytes(asked_bytes: int) -> int:
+def block_bytes(requested_bytes: int) -> int:
     """Return the block size of a request."""
-    return max(LEAST_BYTES, -(-asked_bytes // LEAST_BYTES) * LEAST_BYTES)
+    return max(MIN_BLOCK_BYTES, -(-requested_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
 
 
 def segment_bytes(rounded: int) -> int:
@@ -133,34 +133,34 @@ class Block:
     address: int
     bytes: int
     pool: _Pool
-    before: Block | None = None  # neighbours in the segment
-    after: Block | None = None
-    asked_bytes: int = -1  # -1: it is free
+    previous: Block | None = None  # neighbours in the segment
+    next: Block | None = None
+    requested_bytes: int = -1  # -1: it is free
 
     @property
-    def free(self) -> bool:
+    def is_free(self) -> bool:
         """Whether the block is free."""
-        return self.asked_bytes < 0
+        return self.requested_bytes < 0
 
     @property
-    def split(self) -> bool:
+    def is_split(self) -> bool:
         """Whether the block is only a part of its segment."""
-        return self.before is not None or self.after is not None
+        return self.previous is not None or self.next is not None
 
 
 class CachingAllocator:
     """Allocates blocks of simulated memory by the rules of PyTorch's allocator.
 
-    `outside_bytes` of the capacity is not available to it: CUDA context, other processes. If not `limited`, a request
+    `non_torch_bytes` of the capacity is not available to it: CUDA context, other processes. If not `limited`, a request
     that does not fit is counted as refused and served all the same.
     """
 
-    def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:
+    def __init__(self, capacity_bytes: int, non_torch_bytes: int = 0) -> None:
         self.capacity_bytes = capacity_bytes
-        self.outside_bytes = outside_bytes
-        self.limited = True
+        self.non_torch_bytes = non_torch_bytes
+        self.enforce_limit = True
         self.retries = 0  # times the whole cache was released to serve a request
-        self.refused = 0
+        self.oom_count = 0
         self._all, self._small, self._large = _Counts(), _Counts(), _Counts()
         self._pools: dict[tuple[int, bool], _Pool] = {}
         self._next_address = SEGMENT_STEP_BYTES
@@ -183,11 +183,11 @@ class CachingAllocator:
     @property
     def free_bytes(self) -> int:
         """Bytes that cudaMalloc could still serve; negative if the limit was lifted."""
-        return self.capacity_bytes - self.outside_bytes - self.reserved_bytes
+        return self.capacity_bytes - self.non_torch_bytes - self.reserved_bytes
 
-    def allocate(self, asked_bytes: int, stream: int = DEFAULT_STREAM) -> Block:
+    def allocate(self, requested_bytes: int, stream: int = DEFAULT_STREAM) -> Block:
         """Allocate a block of at least so many bytes. Raises Full if there is no memory; nothing is allocated then."""
-        rounded = rounded_bytes(asked_bytes)
+        rounded = block_bytes(requested_bytes)
         pool = self._pool(stream, rounded <= SMALL_BYTES)
         block = pool.best(rounded) or self._allocate_segment(pool, rounded)
         if block is None:
@@ -195,41 +195,41 @@ class CachingAllocator:
             self.retries += 1
             block = self._allocate_segment(pool, rounded)
         if block is None:
-            self.refused += 1
-            if self.limited:
-                raise self._full_error(asked_bytes, rounded)
+            self.oom_count += 1
+            if self.enforce_limit:
+                raise self._full_error(requested_bytes, rounded)
             block = self._add_segment(pool, rounded)
-        splits, split_bytes = (-1, -block.bytes) if block.split else (0, 0)
+        splits, split_bytes = (-1, -block.bytes) if block.is_split else (0, 0)
         pool.remove(block)
         rest = block.bytes - rounded
         # A large block is split only if the remainder is large, too.
-        if rest >= LEAST_BYTES if pool.small else rest > SMALL_BYTES:
+        if rest >= MIN_BLOCK_BYTES if pool.small else rest > SMALL_BYTES:
             pool.add(_split(block, rounded))
             splits, split_bytes = splits + 1, split_bytes + rest
         self._count_splits(pool, splits, split_bytes)
-        block.asked_bytes = asked_bytes
+        block.requested_bytes = requested_bytes
         self._count_block(block, 1)
         return block
 
     def free(self, block: Block) -> None:
         """Free a block; it stays cached for the next request."""
         self._count_block(block, -1)
-        block.asked_bytes = -1
+        block.requested_bytes = -1
         splits = split_bytes = 0
-        for other in (block.before, block.after):
-            if other is not None and other.free:
+        for other in (block.previous, block.next):
+            if other is not None and other.is_free:
                 block.pool.remove(other)
                 splits, split_bytes = splits - 1, split_bytes - other.bytes
                 _join(block, other)
         block.pool.add(block)
-        if block.split:
+        if block.is_split:
             splits, split_bytes = splits + 1, split_bytes + block.bytes
         self._count_splits(block.pool, splits, split_bytes)
 
     def empty_cache(self) -> None:
         """Release every segment that has no block in use (`cudaFree`)."""
         for pool in self._pools.values():
-            for block in [block for block in pool.blocks.values() if not block.split]:
+            for block in [block for block in pool.blocks.values() if not block.is_split]:
                 pool.remove(block)
                 for counts in (self._all, pool.counts):
                     counts.segments.add(-1)
@@ -254,7 +254,7 @@ class CachingAllocator:
                 values[f"{name}.{pool}.freed"] = count.total - count.current
         segments = self._all.segments
         values["num_alloc_retries"] = self.retries
-        values["num_ooms"] = self.refused
+        values["num_ooms"] = self.oom_count
         values["num_device_alloc"] = segments.total
         values["num_device_free"] = segments.total - segments.current
         values["max_split_size"] = -1  # no limit, so no block is oversize
@@ -295,12 +295,12 @@ class CachingAllocator:
         for counts in (self._all, block.pool.counts):
             counts.allocations.add(sign)
             counts.allocated.add(sign * block.bytes)
-            counts.requested.add(sign * block.asked_bytes)
+            counts.requested.add(sign * block.requested_bytes)
 
-    def _full_error(self, asked_bytes: int, rounded: int) -> Full:
-        return Full(
-            asked_bytes=asked_bytes,
-            needed_bytes=segment_bytes(rounded),
+    def _full_error(self, requested_bytes: int, rounded: int) -> OutOfGpuMemory:
+        return OutOfGpuMemory(
+            requested_bytes=requested_bytes,
+            segment_bytes=segment_bytes(rounded),
             free_bytes=max(0, self.free_bytes),
             allocated_bytes=self.allocated_bytes,
             reserved_bytes=self.reserved_bytes,
@@ -310,22 +310,22 @@ class CachingAllocator:
 
 def _split(block: Block, rounded: int) -> Block:
     """Cut a block to size and return the remainder as a block."""
-    rest = Block(block.address + rounded, block.bytes - rounded, block.pool, block, block.after)
-    if block.after is not None:
-        block.after.before = rest
-    block.after, block.bytes = rest, rounded
+    rest = Block(block.address + rounded, block.bytes - rounded, block.pool, block, block.next)
+    if block.next is not None:
+        block.next.previous = rest
+    block.next, block.bytes = rest, rounded
     return rest
 
 
 def _join(block: Block, other: Block) -> None:
     """Merge a free neighbour into a block."""
-    if other is block.before:
+    if other is block.previous:
         block.address = other.address
-        block.before = other.before
-        if block.before is not None:
-            block.before.after = block
+        block.previous = other.previous
+        if block.previous is not None:
+            block.previous.next = block
     else:
-        block.after = other.after
-        if block.after is not None:
-            block.after.before = block
+        block.next = other.next
+        if block.next is not None:
+            block.next.previous = block
     block.bytes += other.bytes

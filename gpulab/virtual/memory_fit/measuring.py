@@ -19,24 +19,24 @@ from typing import Protocol
 
 import numpy as np
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
-from gpulab.virtual.memory_fit.cpu_share import FromHost
-from gpulab.virtual.memory_fit.memory import Memory, Use, allowances
-from gpulab.virtual.memory_fit.request_script import Script
+from gpulab.virtual.memory_fit.cpu_share import HostWork
+from gpulab.virtual.memory_fit.memory import MemoryUse, SimulatedMemory, non_torch_memory
+from gpulab.virtual.memory_fit.request_script import AllocationTrace
 from gpulab.virtual.op_log.ops import Assumption, Role
 
 Step = Callable[..., object]
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
-ROOM_FRAC = 0.9  # of a GPU's memory; above it a step fits only if the estimate misses nothing, so it is "tight"
+FITS_BELOW_FRAC = 0.9  # of a GPU's memory; above it a step fits only if the estimate misses nothing, so it is "tight"
 POWER_FRACS = (0.5, 1.0)  # a working GPU draws 50 to 100 % of the range from idle power to its limit, by kind of work
 
 # Ledger parts by what limits the step.
-LIMITS: Mapping[str, tuple[str, ...]] = {
+BOTTLENECKS: Mapping[str, tuple[str, ...]] = {
     "arithmetic": ("matmul",),
     "memory bandwidth": ("kernels",),
     "copies": ("copies", "communication"),
@@ -44,14 +44,14 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "host": ("alloc", "sync", "copy_call", "launch", "runtime", "dispatch", "glue", "python"),
 }
 
-ON_THE_GPU = ("arithmetic", "memory bandwidth", "copies")
+GPU_BOTTLENECKS = ("arithmetic", "memory bandwidth", "copies")
 
 
-class Played(Protocol):
+class VirtualGpuLike(Protocol):
     """A virtual GPU that can run and time a step."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SimulatedMemory:
         """The simulated GPU memory."""
 
     def mark(self) -> None:
@@ -66,7 +66,7 @@ class Played(Protocol):
         """Uncertainty range of `step_ns`: low, high."""
 
     @property
-    def from_host(self) -> FromHost:
+    def host_work(self) -> HostWork:
         """Copies from this machine's memory and work on this machine's CPU."""
 
     @property
@@ -87,34 +87,36 @@ class Played(Protocol):
         """Restore torch without building a run, which is faster."""
 
 
-Runner = Callable[[str], Played]
+GpuFactory = Callable[[str], VirtualGpuLike]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StepEstimate:
     """Estimate of one step on one virtual GPU."""
 
     spec: GpuSpec
     batch: int | None  # batch size; None if unknown, and then rates count steps
     step_ns: float
-    range_ns: tuple[float, float] | None  # uncertainty range of step_ns; None if not computed
-    peak: Use  # memory in use at the peak
-    phases: tuple[Use, ...]  # memory in use at the peak of each phase
+    step_range_ns: tuple[float, float] | None  # uncertainty range of step_ns; None if not computed
+    peak: MemoryUse  # memory in use at the peak
+    phases: tuple[MemoryUse, ...]  # memory in use at the peak of each phase
     reserved_bytes: int  # peak reserved by PyTorch's allocator
-    outside_bytes: int  # allowances for memory that is not tensors
+    non_torch_bytes: int  # allowances for memory that is not tensors
     usable_bytes: int
-    rebuilt: bool = False  # the step builds its model every time; its time includes that
-    state_bytes: int = 0  # optimizer state added to the peak, because a rebuilt model does not have it at the peak
+    rebuilds_model: bool = False  # the step builds its model every time; its time includes that
+    added_state_bytes: int = (
+        0  # optimizer state added to the peak, because a rebuilt model does not have it at the peak
+    )
     retries: int = 0  # times the allocator had to release its whole cache to fit an allocation
-    refused: int = 0  # allocations that did not fit even then; they were served all the same
+    oom_count: int = 0  # allocations that did not fit even then; they were served all the same
     shares: Mapping[str, float] = field(default_factory=dict)  # of the step time, by LIMITS; empty if unknown
     assumptions: tuple[Assumption, ...] = ()
-    from_host: FromHost = field(default_factory=FromHost)
+    host_work: HostWork = field(default_factory=HostWork)
 
     @property
     def needed_bytes(self) -> int:
         """Reserved memory plus the allowances."""
-        return self.reserved_bytes + self.outside_bytes
+        return self.reserved_bytes + self.non_torch_bytes
 
     @property
     def used_frac(self) -> float:
@@ -122,41 +124,43 @@ class Measured:
         return self.needed_bytes / self.usable_bytes
 
     @property
-    def squeezed(self) -> bool:
+    def fits_only_with_retries(self) -> bool:
         """Whether the step fits only because the allocator releases its cache again and again."""
         return self.retries > 0 and self.verdict != TOO_LARGE
 
     @property
     def verdict(self) -> str:
         """FITS, TIGHT or TOO_LARGE; a word, because the estimate is not exact to the last percent."""
-        if self.refused or self.used_frac > 1:
+        if self.oom_count or self.used_frac > 1:
             return TOO_LARGE
-        return TIGHT if self.retries or self.used_frac > ROOM_FRAC else FITS
+        return TIGHT if self.retries or self.used_frac > FITS_BELOW_FRAC else FITS
 
     @property
     def per_s(self) -> float:
         """Samples per second; steps per second if the batch size is unknown."""
-        return self.work / self.step_ns * 1e9
+        return self.samples / self.step_ns * 1e9
 
     @property
     def per_s_range(self) -> tuple[float, float] | None:
         """Uncertainty range of `per_s`: slowest, fastest."""
         return (
-            None if self.range_ns is None else (self.work / self.range_ns[1] * 1e9, self.work / self.range_ns[0] * 1e9)
+            None
+            if self.step_range_ns is None
+            else (self.samples / self.step_range_ns[1] * 1e9, self.samples / self.step_range_ns[0] * 1e9)
         )
 
     @property
-    def work(self) -> int:
+    def samples(self) -> int:
         """Samples per step; 1 if the batch size is unknown."""
         return self.batch or 1
 
     @property
     def busy_frac(self) -> float | None:
         """Fraction of the step time in which the GPU works; None if unknown."""
-        return sum(self.shares[each] for each in ON_THE_GPU) if self.shares else None
+        return sum(self.shares[each] for each in GPU_BOTTLENECKS) if self.shares else None
 
     @property
-    def limit(self) -> str | None:
+    def bottleneck(self) -> str | None:
         """The bottleneck, one of LIMITS; None if unknown.
 
         The largest share of the GPU's work if the GPU is busy at least half of the time, else the largest cause of
@@ -165,7 +169,9 @@ class Measured:
         if self.busy_frac is None:
             return None
         busy = self.busy_frac >= 0.5
-        return max((each for each in LIMITS if (each in ON_THE_GPU) == busy), key=lambda each: self.shares[each])
+        return max(
+            (each for each in BOTTLENECKS if (each in GPU_BOTTLENECKS) == busy), key=lambda each: self.shares[each]
+        )
 
     @property
     def joules_range(self) -> tuple[float, float] | None:
@@ -173,76 +179,82 @@ class Measured:
 
         Assumes idle power while the GPU waits, and POWER_FRACS of the range up to its limit while it works.
         """
-        if self.busy_frac is None or self.range_ns is None:
+        if self.busy_frac is None or self.step_range_ns is None:
             return None
         above_w = (self.spec.power_limit_w - self.spec.idle_w) * self.busy_frac
         watts = [self.spec.idle_w + frac * above_w for frac in POWER_FRACS]
-        return watts[0] * self.range_ns[0] / 1e9, watts[1] * self.range_ns[1] / 1e9
+        return watts[0] * self.step_range_ns[0] / 1e9, watts[1] * self.step_range_ns[1] / 1e9
 
 
-def measure(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -> Measured:
+def estimate_step(step: Step, gpu: str, batch: int | None = None, *, gpu_factory: GpuFactory) -> StepEstimate:
     """Estimate a step once the optimizer has its state.
 
     Raises whatever the step raises, and RunError if the GPU is not known.
     """
     spec = resolve(gpu)
-    with playing(runner, spec, keep=True) as virtual_gpu:
-        estimate = whole(virtual_gpu, stretch(virtual_gpu, spec, begun(step, batch), batch))
-    return replace(estimate, shares=shares(virtual_gpu.run))
+    with unlimited_gpu(gpu_factory, spec, build_run=True) as virtual_gpu:
+        estimate = count_first_step_failures(
+            virtual_gpu, estimate_next_step(virtual_gpu, spec, run_first_step(step, batch), batch)
+        )
+    return replace(estimate, shares=bottleneck_shares(virtual_gpu.run))
 
 
-def tried(step: Step, spec: GpuSpec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
+def estimate_memory(
+    step: Step, spec: GpuSpec, batch: int, *, gpu_factory: GpuFactory
+) -> tuple[StepEstimate, AllocationTrace]:
     """Estimate a step without its range and its shares, which is faster; also return its allocations."""
-    with playing(runner, spec, keep=False) as virtual_gpu:
-        script = noted(virtual_gpu)
-        body = begun(step, batch)
+    with unlimited_gpu(gpu_factory, spec, build_run=False) as virtual_gpu:
+        script = trace_allocations(virtual_gpu)
+        body = run_first_step(step, batch)
         script.end_part()
-        estimate = whole(virtual_gpu, stretch(virtual_gpu, spec, body, batch, ranged=False))
+        estimate = count_first_step_failures(
+            virtual_gpu, estimate_next_step(virtual_gpu, spec, body, batch, with_range=False)
+        )
         script.end_part()
     return estimate, script
 
 
-def noted(virtual_gpu: Played) -> Script:
+def trace_allocations(virtual_gpu: VirtualGpuLike) -> AllocationTrace:
     """Record the allocations of a virtual GPU from now on."""
-    virtual_gpu.memory.script = Script()
-    return virtual_gpu.memory.script
+    virtual_gpu.memory.allocation_trace = AllocationTrace()
+    return virtual_gpu.memory.allocation_trace
 
 
-def whole(virtual_gpu: Played, estimate: Measured) -> Measured:
+def count_first_step_failures(virtual_gpu: VirtualGpuLike, estimate: StepEstimate) -> StepEstimate:
     """Count the retries and failed allocations of the first step too: if it does not fit, the step does not fit."""
-    return replace(estimate, retries=virtual_gpu.memory.retries, refused=virtual_gpu.memory.refused)
+    return replace(estimate, retries=virtual_gpu.memory.retries, oom_count=virtual_gpu.memory.oom_count)
 
 
 @contextmanager
-def playing(runner: Runner, spec: GpuSpec, *, keep: bool) -> Iterator[Played]:
-    """Run the block on a virtual GPU with unlimited memory. `keep`: build a run from it."""
-    virtual_gpu = runner(spec.name)
+def unlimited_gpu(gpu_factory: GpuFactory, spec: GpuSpec, *, build_run: bool) -> Iterator[VirtualGpuLike]:
+    """Run the block on a virtual GPU with unlimited memory. `build_run`: build a run from it."""
+    virtual_gpu = gpu_factory(spec.name)
     virtual_gpu.start()
     try:
-        virtual_gpu.memory.limited = False
+        virtual_gpu.memory.enforce_limit = False
         yield virtual_gpu
     except BaseException:
         virtual_gpu.abandon()
         raise
-    if keep:
+    if build_run:
         virtual_gpu.stop()
     else:
         virtual_gpu.abandon()
 
 
-def shares(run: Run | None) -> dict[str, float]:
+def bottleneck_shares(run: Run | None) -> dict[str, float]:
     """Return the shares of the last step's time, by LIMITS; empty if nothing was recorded on a GPU."""
     if run is None:
         return {}
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     is_last = np.arange(len(run_steps)) == len(run_steps) - 1
-    step_ledger = ledger(run, replace(run_steps, interior=is_last))
+    step_ledger = build_ledger(run, replace(run_steps, interior=is_last))
     if step_ledger is None or step_ledger.device != "gpu":
         return {}
-    return {limit: step_ledger.frac(*parts) for limit, parts in LIMITS.items()}
+    return {limit: step_ledger.total_frac(*parts) for limit, parts in BOTTLENECKS.items()}
 
 
-def begun(step: Step, batch: int | None) -> Step:
+def run_first_step(step: Step, batch: int | None) -> Step:
     """Run the first step. Return the function for the next ones: a step that only builds the model returns it."""
     result = _call(step, batch)
     if not (inspect.isroutine(result) or isinstance(result, functools.partial)):
@@ -252,7 +264,7 @@ def begun(step: Step, batch: int | None) -> Step:
 
 
 def _call(step: Step, batch: int | None) -> object:
-    parameter = takes_one(step)
+    parameter = batch_parameter(step)
     if parameter is None or (batch is None and parameter.default is not inspect.Parameter.empty):
         return step()
     if batch is None:
@@ -264,21 +276,27 @@ def _call(step: Step, batch: int | None) -> object:
     return step(batch)
 
 
-def takes_one(step: Step) -> inspect.Parameter | None:
+def batch_parameter(step: Step) -> inspect.Parameter | None:
     """Return the parameter of a step that is its batch size; None if it has none."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return next((each for each in inspect.signature(step).parameters.values() if each.kind in kinds), None)
 
 
-def stretch(
-    virtual_gpu: Played, spec: GpuSpec, body: Step, batch: int | None, *, collect: bool = True, ranged: bool = True
-) -> Measured:
-    """Run and time one step and measure its peak memory. `ranged`: also compute its range, which takes longer."""
-    if collect:  # a model that the previous step built and dropped may still be alive in a reference cycle
+def estimate_next_step(
+    virtual_gpu: VirtualGpuLike,
+    spec: GpuSpec,
+    body: Step,
+    batch: int | None,
+    *,
+    collect_first: bool = True,
+    with_range: bool = True,
+) -> StepEstimate:
+    """Run and time one step and measure its peak memory. `with_range`: also compute its range, which takes longer."""
+    if collect_first:  # a model that the previous step built and dropped may still be alive in a reference cycle
         collect_garbage()
     memory = virtual_gpu.memory
     memory.reset_peak()
-    before, retries, refused = memory.use(), memory.retries, memory.refused
+    before, retries, refused = memory.in_use(), memory.retries, memory.oom_count
     _settle()
     virtual_gpu.mark()
     _call(body, batch)
@@ -286,22 +304,22 @@ def stretch(
     phases = tuple(memory.peak(phase) for phase in memory.phases)
     rebuilt = Role.PARAMETER in peak.by_role and Role.PARAMETER not in before.by_role
     peak, state = _with_state(phases) if rebuilt else (peak, 0)
-    return Measured(
+    return StepEstimate(
         spec=spec,
         batch=batch,
         step_ns=virtual_gpu.step_ns,
-        range_ns=virtual_gpu.step_range_ns if ranged else None,
+        step_range_ns=virtual_gpu.step_range_ns if with_range else None,
         peak=peak,
         phases=phases,
         reserved_bytes=memory.max_reserved_bytes + state,
-        outside_bytes=sum(each.bytes for each in allowances(spec)),
+        non_torch_bytes=sum(each.bytes for each in non_torch_memory(spec)),
         usable_bytes=memory.capacity_bytes,
-        rebuilt=rebuilt,
-        state_bytes=state,
+        rebuilds_model=rebuilt,
+        added_state_bytes=state,
         retries=memory.retries - retries,
-        refused=memory.refused - refused,
+        oom_count=memory.oom_count - refused,
         assumptions=virtual_gpu.assumptions,
-        from_host=virtual_gpu.from_host,
+        host_work=virtual_gpu.host_work,
     )
 
 
@@ -312,11 +330,11 @@ def _settle() -> None:
         torch.empty(0, device="cuda")
 
 
-def _with_state(phases: Sequence[Use]) -> tuple[Use, int]:
+def _with_state(phases: Sequence[MemoryUse]) -> tuple[MemoryUse, int]:
     """Return the peak of a step as if the optimizer state existed from its start, and how much that adds to it."""
     state = max(use.by_role.get(Role.OPTIMIZER, 0) for use in phases)
     missing_state = {use.phase: state - use.by_role.get(Role.OPTIMIZER, 0) for use in phases}
     peak = max(phases, key=lambda use: use.bytes + missing_state[use.phase])
     by_role = {**peak.by_role, **({Role.OPTIMIZER: state} if state else {})}
     peak_bytes = peak.bytes + missing_state[peak.phase]
-    return Use(peak_bytes, peak.phase, by_role), peak_bytes - max(use.bytes for use in phases)
+    return MemoryUse(peak_bytes, peak.phase, by_role), peak_bytes - max(use.bytes for use in phases)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.memory_fit.allocator import DEFAULT_STREAM, Block, CachingAllocator, Full, rounded_bytes
-from gpulab.virtual.memory_fit.request_script import Script
+from gpulab.virtual.memory_fit.allocator import DEFAULT_STREAM, Block, CachingAllocator, OutOfGpuMemory, block_bytes
+from gpulab.virtual.memory_fit.request_script import AllocationTrace
 from gpulab.virtual.op_log.ops import Phase, Role
 
-__all__ = ["Allowance", "Full", "Memory", "Use", "allowances"]
+__all__ = ["FixedMemory", "MemoryUse", "OutOfGpuMemory", "SimulatedMemory", "non_torch_memory"]
 
 _WORKSPACE_BYTES = {True: 32 * 2**20, False: 8_519_680}  # per cuBLAS handle: Hopper and later, older GPUs
 _HANDLES = 2  # one per thread: forward and backward run in different threads
@@ -25,28 +25,28 @@ _CONTEXT_SOURCE = "an allowance, not measured: reports for CUDA 11.7 and later s
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class FixedMemory:
     """Memory needed in addition to tensors: a fixed value with a source, not simulated."""
 
-    what: str
+    name: str
     bytes: int
     source: str
 
 
-def allowances(spec: GpuSpec) -> tuple[Allowance, ...]:
+def non_torch_memory(spec: GpuSpec) -> tuple[FixedMemory, ...]:
     """Return the memory that a training process needs in addition to its tensors.
 
     cuDNN workspaces are not included: their size is unknown and can be some hundred MiB for convolutions.
     """
     workspaces = _HANDLES * _WORKSPACE_BYTES[spec.generation >= 90]
     return (
-        Allowance("CUDA context", spec.context_bytes, _CONTEXT_SOURCE),
-        Allowance("cuBLAS workspaces", workspaces, _WORKSPACE_SOURCE),
+        FixedMemory("CUDA context", spec.context_bytes, _CONTEXT_SOURCE),
+        FixedMemory("cuBLAS workspaces", workspaces, _WORKSPACE_SOURCE),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MemoryUse:
     """Memory in use at one time, with the phase; `by_role` sums to `bytes`."""
 
     bytes: int
@@ -76,21 +76,21 @@ class _Peak:
     freed: list[_Allocation]  # in use at the peak, freed since
 
 
-class Memory:
+class SimulatedMemory:
     """Allocates and frees memory by keys that the caller chooses.
 
-    `outside_bytes` of the capacity is not available to PyTorch: the CUDA context and all else that is not simulated.
+    `non_torch_bytes` of the capacity is not available to PyTorch: the CUDA context and all else that is not simulated.
     """
 
-    def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:
-        self._allocator = CachingAllocator(capacity_bytes, outside_bytes)
+    def __init__(self, capacity_bytes: int, non_torch_bytes: int = 0) -> None:
+        self._allocator = CachingAllocator(capacity_bytes, non_torch_bytes)
         self._allocations: dict[int, _Allocation] = {}
         self._peaks: dict[Phase, _Peak] = {}
         self._phase = Phase.SETUP
         self._phase_index = 0
         self._number = 0
         self._allocated_bytes = 0
-        self.script: Script | None = None  # records all allocations, if set
+        self.allocation_trace: AllocationTrace | None = None  # records all allocations, if set
 
     @property
     def capacity_bytes(self) -> int:
@@ -98,9 +98,9 @@ class Memory:
         return self._allocator.capacity_bytes
 
     @property
-    def outside_bytes(self) -> int:
+    def non_torch_bytes(self) -> int:
         """Part of the capacity that PyTorch cannot use."""
-        return self._allocator.outside_bytes
+        return self._allocator.non_torch_bytes
 
     @property
     def free_bytes(self) -> int:
@@ -136,7 +136,7 @@ class Memory:
         """Times the whole cache was released because the GPU was full, which is slow on a real GPU."""
         return self._allocator.retries
 
-    def phase(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase) -> None:
         """Begin a phase; has no effect if it is the current one."""
         if phase is not self._phase:
             self._phase = phase
@@ -150,13 +150,13 @@ class Memory:
         """
         if key in self._allocations:
             raise ValueError(f"key {key} already has memory")
-        self.phase(phase)
+        self.enter_phase(phase)
         block = self._allocator.allocate(bytes, stream) if bytes else None
-        size = rounded_bytes(bytes) if bytes else 0
+        size = block_bytes(bytes) if bytes else 0
         self._number += 1
         self._allocations[key] = _Allocation(size, self._number, phase, self._phase_index, block)
-        if self.script is not None:
-            self.script.asked(self._number, bytes, stream)
+        if self.allocation_trace is not None:
+            self.allocation_trace.record_allocation(self._number, bytes, stream)
         self._allocated_bytes += size
         self._update_peak()
 
@@ -170,10 +170,10 @@ class Memory:
                 peak.freed.append(allocation)
         if allocation.block is not None:
             self._allocator.free(allocation.block)
-            if self.script is not None:
-                self.script.given_back(allocation.number)
+            if self.allocation_trace is not None:
+                self.allocation_trace.record_free(allocation.number)
 
-    def role(self, key: int, role: Role) -> None:
+    def set_role(self, key: int, role: Role) -> None:
         """Set the role of an allocation; it applies to earlier peaks, too. Raises KeyError if the key has no memory."""
         self._allocations[key].role = role
 
@@ -182,11 +182,11 @@ class Memory:
         block = self._allocations[key].block
         return -1 if block is None else block.address
 
-    def use(self) -> Use:
+    def in_use(self) -> MemoryUse:
         """Return the memory in use now."""
         return _use(self._allocated_bytes, self._phase, self._allocations.values())
 
-    def peak(self, phase: Phase | None = None) -> Use:
+    def peak(self, phase: Phase | None = None) -> MemoryUse:
         """Return the memory in use at the peak, of one phase or of all, since the start or the last reset.
 
         A phase that the program did not enter has a peak of 0 bytes; `phases` lists the others.
@@ -194,7 +194,7 @@ class Memory:
         phases = (phase,) if phase is not None else self.phases
         peaks = [(each, self._peaks[each]) for each in phases if each in self._peaks]
         if not peaks:
-            return Use(0, phase or self._phase, {})
+            return MemoryUse(0, phase or self._phase, {})
         peak_phase, peak = max(peaks, key=lambda item: (item[1].bytes, -item[1].number))
         in_use = (allocation for allocation in self._allocations.values() if allocation.number <= peak.number)
         return _use(peak.bytes, peak_phase, [*in_use, *peak.freed])
@@ -213,23 +213,23 @@ class Memory:
     def empty_cache(self) -> None:
         """Release cached memory to the driver, as torch.cuda.empty_cache() does."""
         self._allocator.empty_cache()
-        if self.script is not None:
-            self.script.emptied()
+        if self.allocation_trace is not None:
+            self.allocation_trace.record_empty_cache()
 
     @property
-    def refused(self) -> int:
+    def oom_count(self) -> int:
         """Number of allocations that did not fit."""
-        return self._allocator.refused
+        return self._allocator.oom_count
 
     @property
-    def limited(self) -> bool:
+    def enforce_limit(self) -> bool:
         """Whether allocations that do not fit raise Full; if False, they are counted as refused and served."""
-        return self._allocator.limited
+        return self._allocator.enforce_limit
 
-    @limited.setter
-    def limited(self, limited: bool) -> None:
+    @enforce_limit.setter
+    def enforce_limit(self, enforce: bool) -> None:
         """Set the limit for later allocations."""
-        self._allocator.limited = limited
+        self._allocator.enforce_limit = enforce
 
     def stats(self) -> dict[str, int]:
         """Return the values of torch.cuda.memory_stats() that are simulated."""
@@ -246,11 +246,11 @@ class Memory:
             peak.freed = []
 
 
-def _use(total_bytes: int, phase: Phase, allocations: Iterable[_Allocation]) -> Use:
+def _use(total_bytes: int, phase: Phase, allocations: Iterable[_Allocation]) -> MemoryUse:
     by_role = dict.fromkeys(Role, 0)
     for allocation in allocations:
         by_role[_role(allocation)] += allocation.bytes
-    return Use(total_bytes, phase, {role: role_bytes for role, role_bytes in by_role.items() if role_bytes})
+    return MemoryUse(total_bytes, phase, {role: role_bytes for role, role_bytes in by_role.items() if role_bytes})
 
 
 def _role(allocation: _Allocation) -> Role:

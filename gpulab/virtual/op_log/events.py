@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.tables import EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind
+from gpulab.tables import EVENTS, GRIDS, MEMORY, SHAPES, WAITS, EventKind
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.op_log.ops import Tensor
+from gpulab.virtual.op_log.ops import TensorInfo
 
 MAIN, AUTOGRAD = 0, 1  # threads
 THREADS = ("thread 1 (python)", "thread 2 (pt_autograd_0)")
@@ -24,7 +24,7 @@ _TYPES = {
 }
 
 
-class Log:
+class EventLog:
     """Events and memory of a virtual run; times are ns of the virtual clock, rounded to integers in `tables`."""
 
     def __init__(self) -> None:
@@ -33,50 +33,64 @@ class Log:
         self._shapes: list[tuple[Any, ...]] = []
         self._waits: list[tuple[Any, ...]] = []
         self._memory: list[tuple[Any, ...]] = []
-        self.classes: set[OpClass] = set()  # classes of the kernels logged so far
+        self.kernel_classes: set[OpClass] = set()  # classes of the kernels logged so far
 
-    def host(self, kind: Kind, name: str, start_ns: float, end_ns: float, *, thread: int, correlation: int = -1) -> int:
+    def add_host_event(
+        self, kind: EventKind, name: str, start_ns: float, end_ns: float, *, thread: int, correlation: int = -1
+    ) -> int:
         """Log a call, an operator or a range on the host; return its row."""
         self._events.append((kind, name, start_ns, end_ns, thread, -1, -1, correlation, -1))
         return len(self._events) - 1
 
-    def open(self, kind: Kind, name: str, start_ns: float, *, thread: int) -> int:
+    def open_host_event(self, kind: EventKind, name: str, start_ns: float, *, thread: int) -> int:
         """Log the start of a host event, before the events inside it; `close` sets its end."""
-        return self.host(kind, name, start_ns, start_ns, thread=thread)
+        return self.add_host_event(kind, name, start_ns, start_ns, thread=thread)
 
-    def close(self, row: int, end_ns: float) -> None:
+    def close_host_event(self, row: int, end_ns: float) -> None:
         """Set the end of an event that `open` logged."""
         kind, name, start_ns, _, *rest = self._events[row]
         self._events[row] = (kind, name, start_ns, end_ns, *rest)
 
-    def device(
-        self, kind: Kind, name: str, start_ns: float, end_ns: float, *, stream: int, correlation: int, size: int = -1
+    def add_device_event(
+        self,
+        kind: EventKind,
+        name: str,
+        start_ns: float,
+        end_ns: float,
+        *,
+        stream: int,
+        correlation: int,
+        size: int = -1,
     ) -> int:
         """Log work on the GPU; return its row."""
         self._events.append((kind, name, start_ns, end_ns, -1, 0, stream, correlation, size))
         return len(self._events) - 1
 
-    def kernel(self, kernel: Kernel, start_ns: float, end_ns: float, *, stream: int, correlation: int) -> None:
+    def add_kernel(self, kernel: Kernel, start_ns: float, end_ns: float, *, stream: int, correlation: int) -> None:
         """Log a kernel, or a copy or fill within the GPU."""
-        kind = Kind.MEMCPY if kernel.name.startswith("Memcpy") else Kind.KERNEL
-        kind = Kind.MEMSET if kernel.name.startswith("Memset") else kind
-        row = self.device(kind, kernel.name, start_ns, end_ns, stream=stream, correlation=correlation)
-        self.classes.add(kernel.of)
-        if kind is Kind.KERNEL:
+        kind = EventKind.MEMCPY if kernel.name.startswith("Memcpy") else EventKind.KERNEL
+        kind = EventKind.MEMSET if kernel.name.startswith("Memset") else kind
+        row = self.add_device_event(kind, kernel.name, start_ns, end_ns, stream=stream, correlation=correlation)
+        self.kernel_classes.add(kernel.op_class)
+        if kind is EventKind.KERNEL:
             self._grids.append((row, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes, float("nan")))
 
-    def shapes(self, row: int, inputs: Sequence[Tensor]) -> None:
+    def add_shapes(self, row: int, inputs: Sequence[TensorInfo]) -> None:
         """Log the input shapes and dtypes of an operator."""
         sizes = [list(each.sizes) for each in inputs]
         types = [_TYPES.get(each.dtype, each.dtype) for each in inputs]
         self._shapes.append((row, json.dumps(sizes), json.dumps(types)))
 
-    def held(self, at_ns: float, *, stream: int, correlation: int, on_stream: int, on_correlation: int) -> None:
+    def add_stream_wait(
+        self, at_ns: float, *, stream: int, correlation: int, on_stream: int, on_correlation: int
+    ) -> None:
         """Log that a stream waits for an event of another stream."""
-        row = self.device(Kind.SYNC_RECORD, "Stream Wait Event", at_ns, at_ns, stream=stream, correlation=correlation)
+        row = self.add_device_event(
+            EventKind.SYNC_RECORD, "Stream Wait Event", at_ns, at_ns, stream=stream, correlation=correlation
+        )
         self._waits.append((row, on_stream, on_correlation))
 
-    def memory(self, at_ns: float, size: int, key: int, allocated: int, reserved: int) -> None:
+    def add_memory(self, at_ns: float, size: int, key: int, allocated: int, reserved: int) -> None:
         """Log an allocation (or a free, with a negative size) and the totals after it."""
         self._memory.append((at_ns, MAIN, 0, size, key, allocated, reserved))
 
@@ -89,7 +103,7 @@ class Log:
         new_rows = np.empty(len(order), np.int64)
         new_rows[order] = np.arange(len(order))
         rows = [(kind, name, 0, 0, *rest) for kind, name, _, _, *rest in self._events]
-        events = EVENTS.rows({**EVENTS.of(rows).columns, "start_ns": start, "dur_ns": dur}).where(order)
+        events = EVENTS.rows({**EVENTS.of(rows).columns, "start_ns": start, "dur_ns": dur}).select(order)
         row_logs = {
             "grid_rows": (GRIDS, self._grids),
             "shape_rows": (SHAPES, self._shapes),

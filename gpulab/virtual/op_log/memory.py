@@ -7,8 +7,8 @@ from typing import Any
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.rows import Rows
 from gpulab.tables import ALLOCATOR
-from gpulab.virtual.clock import Clock
-from gpulab.virtual.memory_fit.memory import Memory, allowances
+from gpulab.virtual.clock import VirtualClock
+from gpulab.virtual.memory_fit.memory import SimulatedMemory, non_torch_memory
 from gpulab.virtual.op_log.ops import Phase
 
 # Keys of torch.cuda.memory_stats(), in the order of the columns of tables.ALLOCATOR.
@@ -25,11 +25,11 @@ _STATS = (
 _DRIVER_CALLS = {"cudaFree": "num_device_free", "cudaMalloc": "num_device_alloc"}
 
 
-class LoggedMemory(Memory):
+class LoggedMemory(SimulatedMemory):
     """A simulated allocator that writes allocations, frees and driver calls to the clock's log."""
 
-    def __init__(self, spec: GpuSpec, clock: Clock) -> None:
-        super().__init__(spec.usable_bytes, sum(each.bytes for each in allowances(spec)))
+    def __init__(self, spec: GpuSpec, clock: VirtualClock) -> None:
+        super().__init__(spec.usable_bytes, sum(each.bytes for each in non_torch_memory(spec)))
         self._clock = clock
         self._sizes: dict[int, int] = {}
         self._driver_state = (0, 0)
@@ -72,8 +72,8 @@ class LoggedMemory(Memory):
         self._driver_state, stats = state, self.stats()
         for call, count in _DRIVER_CALLS.items():
             for _ in range(stats[count] - self._call_counts[call]):
-                self._clock.asked_for_memory(call)
+                self._clock.charge_driver_call(call)
             self._call_counts[call] = stats[count]
 
     def _log(self, size: int, key: int) -> None:
-        self._clock.log.memory(self._clock.now_ns, size, key, self.allocated_bytes, self.reserved_bytes)
+        self._clock.log.add_memory(self._clock.now_ns, size, key, self.allocated_bytes, self.reserved_bytes)

@@ -23,7 +23,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorInfo:
     """Sizes, dtype and layout of one argument or result on the GPU."""
 
     sizes: Sizes
@@ -38,12 +38,12 @@ class Op:
     """One operator on the GPU; an operator that only makes a view (`view`) launches no kernel."""
 
     name: str  # "aten::addmm", without the overload
-    inputs: tuple[Tensor, ...]  # tensors on the GPU in order, including those in lists
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInfo, ...]  # tensors on the GPU in order, including those in lists
+    outputs: tuple[TensorInfo, ...]
     flops: int = 0  # counted by torch.utils.flop_counter; 0 if it does not know the operator
-    view: bool = False
+    is_view: bool = False
     tf32: bool = False  # TF32 was allowed for this operator when it ran
-    lists: int = 0  # length of the longest tensor list of a _foreach or fused operator; else 0
+    list_length: int = 0  # length of the longest tensor list of a _foreach or fused operator; else 0
     details: tuple[tuple[str, str], ...] = ()  # other inputs of the cost model: ("causal", "True"), ("groups", "32")
     phase: Phase = Phase.FORWARD
     stream: int = 7  # the default stream is 7, as in traces
@@ -55,8 +55,8 @@ class HostOp:
     """An operator on CPU tensors: it ran for real, and its time was measured."""
 
     name: str
-    inputs: tuple[Tensor, ...]
-    ns: int
+    inputs: tuple[TensorInfo, ...]
+    elapsed_ns: int
     phase: Phase = Phase.FORWARD
     python_ns: int = 0
 
@@ -71,12 +71,12 @@ class Spin:
     python_ns: int = 0
 
 
-class Way(Enum):
+class CopyDirection(Enum):
     """Direction of a copy."""
 
-    TO_DEVICE = "HtoD"
-    TO_HOST = "DtoH"
-    WITHIN = "DtoD"
+    HOST_TO_DEVICE = "HtoD"
+    DEVICE_TO_HOST = "DtoH"
+    DEVICE_TO_DEVICE = "DtoD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Copy:
     """A copy between host and GPU (a copy within the GPU is an Op, "aten::copy_")."""
 
     name: str  # the operator that copies: "aten::copy_", "aten::_local_scalar_dense"
-    way: Way
+    direction: CopyDirection
     bytes: int
     pinned: bool
     non_blocking: bool  # the argument; a copy from pageable memory blocks the host all the same
@@ -94,7 +94,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class HostWait:
     """The host waits for the whole GPU, a stream or an event."""
 
     call: str  # name of the runtime call: "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"
@@ -105,7 +105,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class EventRecord:
     """An event is recorded in a stream; it completes when all earlier work in the stream is done."""
 
     event: int
@@ -114,7 +114,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class StreamWait:
     """Later work in a stream waits for an event."""
 
     event: int
@@ -127,39 +127,39 @@ class Range:
     """A named range begins (`open`) or ends: record_function, Optimizer.step, an autograd node."""
 
     name: str
-    open: bool
+    is_start: bool
     python_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class BatchFetch:
     """The program fetched a batch from a DataLoader. Times are measured on this machine."""
 
     loader: int  # index of the DataLoader, in order of first use
     epoch: int
     yielded: bool  # False: the epoch had ended
-    built_ns: int  # time to build the batch, in the main process or in the worker; 0 if none was built
-    built_cpu_ns: int  # CPU time of that
+    build_ns: int  # time to build the batch, in the main process or in the worker; 0 if none was built
+    build_cpu_ns: int  # CPU time of that
     bytes: int  # of the batch's tensors; -1 where unknown
-    starting_ns: int = 0  # part of built_ns that started the epoch: starting workers, opening the dataset
+    epoch_start_ns: int = 0  # part of built_ns that started the epoch: starting workers, opening the dataset
     python_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class StepEnd:
     """A step ended: an optimizer stepped, or the program called gpulab.step() (`said`)."""
 
-    said: bool = False
+    by_user: bool = False
     python_ns: int = 0
 
 
-Record = Op | HostOp | Spin | Copy | Wait | Signal | Hold | Range | Fetch | Stepped
-Sink = Callable[[Record], None]
+Record = Op | HostOp | Spin | Copy | HostWait | EventRecord | StreamWait | Range | BatchFetch | StepEnd
+RecordSink = Callable[[Record], None]
 
 
 # Names of facts of a virtual run: its assumptions, and P10 and P90 of the step time in ns.
-ASSUMED = "assumed: "  # followed by Assumption.what
-STEP_LOW, STEP_HIGH = "step_low_ns", "step_high_ns"
+ASSUMED_PREFIX = "assumed: "  # followed by Assumption.what
+STEP_LOW_FACT, STEP_HIGH_FACT = "step_low_ns", "step_high_ns"
 
 
 class Role(Enum):
@@ -176,6 +176,6 @@ class Role(Enum):
 class Assumption:
     """A value that the program needs and the virtual GPU cannot know, and the value assumed for it."""
 
-    what: str  # "values read with .item()"
-    taken: str  # "1.0"
-    times: int = 1
+    subject: str  # "values read with .item()"
+    value: str  # "1.0"
+    count: int = 1

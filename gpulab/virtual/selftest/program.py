@@ -10,22 +10,22 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.virtual.selftest.progress import BEGINS, DONE, FAILED, MARK, START
+from gpulab.virtual.selftest.progress import DONE, FAILURE_PREFIX, FIRST_PART, MARK, PART_PREFIX
 
 _GPU = "h100"  # supports all features: flash attention, bfloat16
 
 
-class WrongError(Exception):
+class SelftestError(Exception):
     """PyTorch behaves differently on the virtual GPU than on a GPU."""
 
 
 def main() -> None:
     """Run all parts; stop at the first that fails and write its error."""
-    _write(BEGINS + START)
+    _write(PART_PREFIX + FIRST_PART)
     try:
         _run()
     except Exception as error:  # any error is a result of the self-test
-        _write(FAILED + f"{type(error).__name__}: {' '.join(str(error).split())}")
+        _write(FAILURE_PREFIX + f"{type(error).__name__}: {' '.join(str(error).split())}")
     else:
         _write(DONE)
 
@@ -36,26 +36,26 @@ def _write(text: str) -> None:
 
 
 def _begin(name: str) -> None:
-    _write(BEGINS + name)
+    _write(PART_PREFIX + name)
 
 
 def _check(condition: bool, error: str) -> None:
     if not condition:
-        raise WrongError(error)
+        raise SelftestError(error)
 
 
 def _run() -> None:
     import torch
 
-    from gpulab.virtual.host.costs import Host
-    from gpulab.virtual.selftest.run import Selftest, presume
+    from gpulab.virtual.host.costs import HostCosts
+    from gpulab.virtual.selftest.run import SelftestResult, set_result
     from gpulab.virtual.session import VirtualGpu
 
-    presume(Selftest(True, "this is the self-test", str(torch.__version__), 0.0))
+    set_result(SelftestResult(True, "this is the self-test", str(torch.__version__), 0.0))
     _on_the_cpu()  # triggers PyTorch's lazy imports, and shows that the CPU works before and after
     before, available = _functions(), torch.cuda.is_available()
     _begin("starting the virtual GPU")
-    with VirtualGpu(_GPU, "self-test", host=Host.usual()) as gpu:
+    with VirtualGpu(_GPU, "self-test", host=HostCosts.reference()) as gpu:
         for name, part in _PARTS.items():
             _begin(name)
             part()

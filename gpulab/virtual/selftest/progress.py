@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MARK = "gpulab self-test "
-BEGINS, FAILED, DONE = "begins: ", "failed: ", "done"
-START = "importing PyTorch"
+PART_PREFIX, FAILURE_PREFIX, DONE = "begins: ", "failed: ", "done"
+FIRST_PART = "importing PyTorch"
 
 
 @dataclass(frozen=True)
-class Progress:
+class SelftestProgress:
     """Progress of the self-test, from its output."""
 
     part: str  # the last part that began
@@ -18,17 +18,17 @@ class Progress:
     done: bool
 
 
-def read_progress(output: str) -> Progress:
+def read_progress(output: str) -> SelftestProgress:
     """Parse the program's output, which may contain lines of other libraries."""
-    part, failure, done = START, None, False
+    part, failure, done = FIRST_PART, None, False
     for line in output.splitlines():
         _, mark, text = line.partition(MARK)
         if not mark:
             continue
-        if text.startswith(BEGINS):
-            part = text.removeprefix(BEGINS)
-        elif text.startswith(FAILED):
-            failure = text.removeprefix(FAILED)
+        if text.startswith(PART_PREFIX):
+            part = text.removeprefix(PART_PREFIX)
+        elif text.startswith(FAILURE_PREFIX):
+            failure = text.removeprefix(FAILURE_PREFIX)
         elif text == DONE:
             done = True
-    return Progress(part, failure, done)
+    return SelftestProgress(part, failure, done)

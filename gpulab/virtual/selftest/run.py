@@ -20,33 +20,35 @@ from gpulab.virtual.selftest.progress import read_progress
 from gpulab.wording import duration
 
 TESTED = frozenset({"2.13", "2.12", "2.10", "2.7"})  # PyTorch versions tested on Linux without a GPU
-LONGEST_S = 180.0  # importing PyTorch alone takes a minute from some network disks
-MOST_WORDS = 300  # characters of an error message that are shown
+TIMEOUT_S = 180.0  # importing PyTorch alone takes a minute from some network disks
+MAX_ERROR_CHARS = 300  # characters of an error message that are shown
 _PROGRAM = "from gpulab.virtual.selftest.program import main; main()"
 
 
 @dataclass(frozen=True)
-class Selftest:
+class SelftestResult:
     """Result of the self-test."""
 
     ok: bool
     why: str  # what was tested, or what failed
-    torch: str  # PyTorch version
+    torch_version: str  # PyTorch version
     seconds: float  # duration of the self-test; 0 if it was not run
 
     def __str__(self) -> str:
-        return f"The virtual GPU {'works' if self.ok else 'does not work'} with PyTorch {self.torch} ({self.why})"
+        return (
+            f"The virtual GPU {'works' if self.ok else 'does not work'} with PyTorch {self.torch_version} ({self.why})"
+        )
 
 
-def playable() -> Selftest:
+def selftest_result() -> SelftestResult:
     """Return whether the virtual GPU works with this PyTorch; run the self-test only if that is not known yet."""
     version = _torch_version()
     if _RESULT:
         return _RESULT[-1]
     if _tested(version):
-        return Selftest(True, "this version of gpulab is tested with it", version, 0.0)
-    if selftests.worked(_versions(version)):
-        return Selftest(True, "the self-test passed earlier on this machine", version, 0.0)
+        return SelftestResult(True, "this version of gpulab is tested with it", version, 0.0)
+    if selftests.has_succeeded(_versions(version)):
+        return SelftestResult(True, "the self-test passed earlier on this machine", version, 0.0)
     return selftest()
 
 
@@ -59,33 +61,33 @@ def _tested(version: str) -> bool:
     return is_tested and sys.platform == "linux" and torch.cuda.device_count() == 0
 
 
-def selftest(longest_s: float = LONGEST_S) -> Selftest:
+def selftest(longest_s: float = TIMEOUT_S) -> SelftestResult:
     """Run the self-test in a subprocess, in 3 to 8 seconds, and use its result in this process from now on."""
     version = _torch_version()
     start = time.perf_counter()
-    error = failure(_PROGRAM, longest_s)
+    error = failure_of_program(_PROGRAM, longest_s)
     seconds = round(time.perf_counter() - start, 1)
-    result = Selftest(error is None, error or "the self-test passed", version, seconds)
+    result = SelftestResult(error is None, error or "the self-test passed", version, seconds)
     if result.ok:
-        selftests.keep(_versions(version))
-    presume(result)
+        selftests.store_success(_versions(version))
+    set_result(result)
     return result
 
 
-def presume(result: Selftest) -> None:
+def set_result(result: SelftestResult) -> None:
     """Use this result in this process, until `selftest()` runs again."""
     _RESULT[:] = [result]
 
 
-def forget() -> None:
+def forget_result() -> None:
     """Forget the result of this process."""
     _RESULT.clear()
 
 
-_RESULT: list[Selftest] = []
+_RESULT: list[SelftestResult] = []
 
 
-def failure(program: str, longest_s: float) -> str | None:
+def failure_of_program(program: str, longest_s: float) -> str | None:
     """Run a program in a subprocess and return its error in one line; None if it succeeds."""
     if not sys.executable:
         return "the self-test cannot run, because sys.executable is not set"
@@ -114,7 +116,7 @@ def _text(output: bytes | None) -> str:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..."
+    return line if len(line) <= MAX_ERROR_CHARS else f"{line[:MAX_ERROR_CHARS]} ..."
 
 
 def _torch_version() -> str:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, noise, number_on, optimizer_steps, perceptron
+from gpulab.workloads.training import fast_dtype, loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BATCH, WIDTHS = 16384, (8192, 8192, 2048, 16)
 SMALL_BATCH, SMALL_WIDTHS = 512, (256, 256, 64, 16)
 # 64 MB of results per step, and about 10 ms of matrix products.
-RESULTS, SMALL_RESULTS = 2048, 64
+CLASSES, SMALL_RESULTS = 2048, 64
 
 
 def train_from_host(*, device: str = "cpu", steps: int = 60, pinned: bool = True, prefetch: bool = True) -> list[float]:
@@ -29,18 +29,18 @@ def train_from_host(*, device: str = "cpu", steps: int = 60, pinned: bool = True
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     samples_in_order = (samples[step % len(samples)] for step in range(steps))
     batches = _prefetch(samples_in_order, device) if prefetch else _copy_in_order(samples_in_order, device)
-    return listed(
-        optimizer_steps(optimizer, lambda inputs: nn.functional.mse_loss(model(inputs), inputs[:, :16]), batches)
+    return loss_values(
+        run_optimizer_steps(optimizer, lambda inputs: nn.functional.mse_loss(model(inputs), inputs[:, :16]), batches)
     )
 
 
-def train_and_keep(*, device: str = "cpu", steps: int = 30, fetch_each_step: bool = False) -> list[float]:
+def train_and_keep_predictions(*, device: str = "cpu", steps: int = 30, fetch_each_step: bool = False) -> list[float]:
     """Train a classifier and collect its predictions; `fetch_each_step`: copy them to the host in each step."""
     import torch
     from torch import nn
 
-    width, classes, count = (256, SMALL_RESULTS, 256) if device == "cpu" else (8192, RESULTS, 16384)
-    inputs = noise(count, width).to(device, number_on(device))
+    width, classes, count = (256, SMALL_RESULTS, 256) if device == "cpu" else (8192, CLASSES, 16384)
+    inputs = random_normal(count, width).to(device, fast_dtype(device))
     model = _model(device, width, width, classes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     labels = (torch.arange(count) % classes).to(device)
@@ -51,9 +51,9 @@ def train_and_keep(*, device: str = "cpu", steps: int = 30, fetch_each_step: boo
         predictions.append(outputs.detach().cpu() if fetch_each_step else outputs.detach())
         return nn.functional.cross_entropy(outputs, labels)
 
-    losses = list(optimizer_steps(optimizer, loss_of, range(steps)))
+    losses = list(run_optimizer_steps(optimizer, loss_of, range(steps)))
     torch.cat(predictions).cpu()
-    return listed(losses)
+    return loss_values(losses)
 
 
 def train_on_noise(*, device: str = "cpu", steps: int = 40, on_host: bool = False) -> list[float]:
@@ -64,7 +64,7 @@ def train_on_noise(*, device: str = "cpu", steps: int = 40, on_host: bool = Fals
     count, width = (256, 256) if device == "cpu" else (4096, 4096)
     source = "cpu" if on_host else device
     generator = torch.Generator(source).manual_seed(0)
-    samples = noise(count, width).to(device, number_on(device))
+    samples = random_normal(count, width).to(device, fast_dtype(device))
     model = _model(device, width, width, width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     noises = (torch.randn(count, width, generator=generator, device=source).to(device) for _ in range(steps))
@@ -72,17 +72,17 @@ def train_on_noise(*, device: str = "cpu", steps: int = 40, on_host: bool = Fals
     def loss_of(added: Tensor) -> Tensor:
         return nn.functional.mse_loss(model(samples + 0.1 * added.to(samples.dtype)), samples)
 
-    return listed(optimizer_steps(optimizer, loss_of, noises))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, noises))
 
 
-def train_where_it_lies(*, device: str = "cpu", steps: int = 12, move_model: bool = True) -> list[float]:
+def train_on_device_or_cpu(*, device: str = "cpu", steps: int = 12, move_model: bool = True) -> list[float]:
     """Train on the device; with `move_model=False` on the CPU, because the model was never moved."""
     import torch
     from torch import nn
 
     model_device = device if move_model else "cpu"
     count, width = (256, 512) if device == "cpu" else (4096, 4096)
-    inputs = noise(count, width).to(model_device)
+    inputs = random_normal(count, width).to(model_device)
     model = perceptron(width, width, width).to(model_device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -90,7 +90,7 @@ def train_where_it_lies(*, device: str = "cpu", steps: int = 12, move_model: boo
         with torch.autocast(torch.device(model_device).type, torch.bfloat16, enabled=device != "cpu"):
             return nn.functional.mse_loss(model(inputs), inputs)
 
-    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 def _copy_in_order(batches: Iterable[Tensor], device: str) -> Iterator[Tensor]:
@@ -124,13 +124,13 @@ def _prefetch(batches: Iterable[Tensor], device: str) -> Iterator[Tensor]:
 def _batches(device: str, pinned: bool) -> list[Tensor]:
     """Return two batches in host memory, each a few samples repeated."""
     count, width = (SMALL_BATCH, SMALL_WIDTHS[0]) if device == "cpu" else (BATCH, WIDTHS[0])
-    samples = noise(count // 16, width).to(number_on(device))
+    samples = random_normal(count // 16, width).to(fast_dtype(device))
     batches = [samples.repeat(16, 1), samples.flip(0).repeat(16, 1)]
     return [batch.pin_memory() for batch in batches] if pinned else batches
 
 
 def _model(device: str, *widths: int) -> nn.Module:
-    return perceptron(*widths).to(device, number_on(device))
+    return perceptron(*widths).to(device, fast_dtype(device))
 
 
 TRANSFERS = (
@@ -160,7 +160,7 @@ TRANSFERS = (
     Workload(
         name="results_fetched",
         about="Predictions copied to the host in every step, although they are used only after the last.",
-        run=functools.partial(train_and_keep, fetch_each_step=True),
+        run=functools.partial(train_and_keep_predictions, fetch_each_step=True),
         rule="host_syncs",
         twin="results_kept",
         needs_gpu=True,
@@ -168,7 +168,7 @@ TRANSFERS = (
     Workload(
         name="results_kept",
         about="The same predictions kept on the GPU and copied once.",
-        run=train_and_keep,
+        run=train_and_keep_predictions,
         rule=None,
         needs_gpu=True,
     ),
@@ -190,7 +190,7 @@ TRANSFERS = (
     Workload(
         name="left_on_cpu",
         about="A model that was never moved to the GPU.",
-        run=functools.partial(train_where_it_lies, move_model=False),
+        run=functools.partial(train_on_device_or_cpu, move_model=False),
         rule="model_on_cpu",
         twin="moved_to_gpu",
         needs_gpu=True,
@@ -198,7 +198,7 @@ TRANSFERS = (
     Workload(
         name="moved_to_gpu",
         about="The same model on the GPU.",
-        run=train_where_it_lies,
+        run=train_on_device_or_cpu,
         rule=None,
         needs_gpu=True,
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.workloads.training import batch_loader, computing_on, listed, listening, optimizer_steps
+from gpulab.workloads.training import audio_classifier, batch_loader, loss_values, run_optimizer_steps, torch_threads
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def preprocess(codes: NDArray[np.uint8]) -> Tensor:
     """Decode a batch of mu-law bytes one by one in Python."""
     import torch
 
-    return torch.tensor([[decoded(code) for code in clip] for clip in codes.tolist()]).unsqueeze(1)
+    return torch.tensor([[decode_mu_law(code) for code in clip] for clip in codes.tolist()]).unsqueeze(1)
 
 
 def preprocess_by_table(codes: NDArray[np.uint8]) -> Tensor:
@@ -32,7 +32,7 @@ def preprocess_by_table(codes: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(_table()[codes]).unsqueeze(1)
 
 
-def decoded(code: int) -> float:
+def decode_mu_law(code: int) -> float:
     """Decode one sample of G.711 mu-law to -1..1."""
     flipped = ~code & 255
     magnitude = (((flipped & 15) * 8 + 132) << (flipped >> 4 & 7)) - 132
@@ -41,7 +41,7 @@ def decoded(code: int) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _table() -> NDArray[np.float32]:
-    return np.array([decoded(code) for code in range(256)], np.float32)
+    return np.array([decode_mu_law(code) for code in range(256)], np.float32)
 
 
 def clips(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -50,14 +50,14 @@ def clips(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     labels = np.arange(count) % 10
     time = np.arange(SAMPLES) / 8000
     audio = np.sin(2 * np.pi * 100 * (labels[:, None] + 1) * time) * 0.5 + random_state.normal(0, 0.1, (count, SAMPLES))
-    levels = np.array([decoded(code) for code in range(256)])
+    levels = np.array([decode_mu_law(code) for code in range(256)])
     order = np.argsort(levels, kind="stable")
     return order[np.searchsorted(levels[order][1:-1], audio)].astype(np.uint8), labels
 
 
 def train_on_audio(*, device: str = "cpu", steps: int = 60, by_table: bool = False) -> list[float]:
     """Train a small classifier on audio that the loop itself decodes."""
-    with computing_on(1 if device == "cpu" else None):  # more threads do not speed up a model this small
+    with torch_threads(1 if device == "cpu" else None):  # more threads do not speed up a model this small
         return _train(device, steps, by_table)
 
 
@@ -67,7 +67,7 @@ def _train(device: str, steps: int, by_table: bool) -> list[float]:
     from torch.utils.data import TensorDataset
 
     loader = batch_loader(TensorDataset(*(torch.from_numpy(array) for array in clips(steps * BATCH))), BATCH, device)
-    model = listening(16 if device == "cpu" else 512).to(device)
+    model = audio_classifier(16 if device == "cpu" else 512).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     prepare = preprocess_by_table if by_table else preprocess
     batches = ((prepare(codes.numpy()), classes) for codes, classes in loader)
@@ -76,7 +76,7 @@ def _train(device: str, steps: int, by_table: bool) -> list[float]:
         audio, classes = batch
         return nn.functional.cross_entropy(model(audio.to(device)), classes.to(device))
 
-    return listed(optimizer_steps(optimizer, loss_of, batches))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, batches))
 
 
 AUDIO = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpulab.errors import GpulabError
-from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, image_classifier, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def train_on_images(*, device: str = "cpu", steps: int = 50, workers: int = 0, t
     with two.
     """
     loader = batch_loader(JpegImages(steps * BATCH), BATCH, device, workers=workers)
-    with computing_on(threads):
-        return classify(convolutional(CHANNELS if device == "cpu" else 512), loader, device)
+    with torch_threads(threads):
+        return train_classifier(image_classifier(CHANNELS if device == "cpu" else 512), loader, device)
 
 
 IMAGES = (

@@ -6,26 +6,26 @@ import functools
 import itertools
 
 from gpulab.workloads.data.slow_items import RemoteImages
-from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, image_classifier, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 BATCH = 8
-STEPS_IN_AN_EPOCH = 8
+STEPS_PER_EPOCH = 8
 
 
 def train_in_short_epochs(
     *, device: str = "cpu", steps: int = 64, workers: int = 8, keep_workers: bool = False
 ) -> list[float]:
     """Train a small classifier on few images, so that epochs are short."""
-    epoch_steps = min(steps, STEPS_IN_AN_EPOCH)
+    epoch_steps = min(steps, STEPS_PER_EPOCH)
     images = RemoteImages(epoch_steps * BATCH, wait_s=0.0)
     loader = batch_loader(images, BATCH, device, workers=workers, persistent=keep_workers)
     epochs = itertools.chain.from_iterable(loader for _ in range(-(-steps // epoch_steps)))
-    with computing_on(1):
-        return classify(convolutional(24), itertools.islice(epochs, steps), device)
+    with torch_threads(1):
+        return train_classifier(image_classifier(24), itertools.islice(epochs, steps), device)
 
 
-STARTING = (
+SHORT_EPOCHS = (
     Workload(
         name="starting",
         about="Short epochs, each of which starts eight workers.",

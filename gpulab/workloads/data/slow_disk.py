@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, image_classifier, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class Scans:
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         scan_index = index % SCANS
-        return seen(scan_from_disk(self.path, scan_index)), scan_index % 10
+        return model_input(scan_from_disk(self.path, scan_index)), scan_index % 10
 
 
-class KeptScans(Scans):
+class CachedScans(Scans):
     """The same scans with the model's inputs cached in memory."""
 
     def __init__(self, path: str, length: int) -> None:
         super().__init__(path, length)
-        self.inputs = [seen(scan_from_disk(path, scan_index)) for scan_index in range(SCANS)]
+        self.inputs = [model_input(scan_from_disk(path, scan_index)) for scan_index in range(SCANS)]
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         scan_index = index % SCANS
@@ -62,7 +62,7 @@ def scan_from_disk(path: str, scan_index: int) -> bytes:
         return file.read(SCAN_BYTES)
 
 
-def seen(scan: bytes) -> Tensor:
+def model_input(scan: bytes) -> Tensor:
     """Return the model's input from a scan: a few of its pixels."""
     import torch
 
@@ -89,13 +89,13 @@ def scans_on_disk() -> Iterator[str]:
 
 def train_on_scans(*, device: str = "cpu", steps: int = 40, workers: int = 0, keep: bool = False) -> list[float]:
     """Train a small classifier on scans that are read for every batch, or once in advance."""
-    with scans_on_disk() as path, computing_on(1):
-        scans = (KeptScans if keep else Scans)(path, steps * BATCH)
+    with scans_on_disk() as path, torch_threads(1):
+        scans = (CachedScans if keep else Scans)(path, steps * BATCH)
         loader = batch_loader(scans, BATCH, device, workers=workers)
-        return classify(convolutional(12), loader, device)
+        return train_classifier(image_classifier(12), loader, device)
 
 
-READING = (
+SLOW_DISK = (
     Workload(
         name="reading",
         about="Large scans, read from disk by the main process for every batch.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, image_classifier, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def train_from_storage(
     The model computes on one thread: on any machine it is then faster than a single worker.
     """
     loader = batch_loader(RemoteImages(steps * BATCH, wait_s=wait_s), BATCH, device, workers=workers)
-    with computing_on(1):
-        return classify(convolutional(14 if device == "cpu" else 512), loader, device)
+    with torch_threads(1):
+        return train_classifier(image_classifier(14 if device == "cpu" else 512), loader, device)
 
 
-WAITING = (
+SLOW_ITEMS = (
     Workload(
         name="waiting",
         about="Items from slow storage, read one after another by the main process.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import batch_loader, classify, computing_on, perceptron
+from gpulab.workloads.training import batch_loader, perceptron, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Documents:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.texts = texts(DISTINCT)
+        self.texts = make_word_pairs(DISTINCT)
 
     def __len__(self) -> int:
         return self.length
@@ -36,7 +36,7 @@ class Documents:
         return word_pairs(self.texts[text_index]), text_index % 10
 
 
-class CountedDocuments(Documents):
+class PrecountedDocuments(Documents):
     """The same texts, each counted once, before training."""
 
     def __init__(self, length: int) -> None:
@@ -60,7 +60,7 @@ def word_pairs(text: bytes) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1)
-def texts(count: int) -> tuple[bytes, ...]:
+def make_word_pairs(count: int) -> tuple[bytes, ...]:
     """Return texts of random words, the same every time; those of one class share a vocabulary."""
     random_state = np.random.default_rng(0)
     vocabulary = [bytes(random_state.integers(97, 123, random_state.integers(2, 10)).tolist()) for _ in range(5000)]
@@ -75,20 +75,20 @@ def train_on_documents(
     *, device: str = "cpu", steps: int = 50, workers: int = 0, count_once: bool = False
 ) -> list[float]:
     """Train a small classifier on word-pair counts, computed for every batch or once in advance."""
-    documents = CountedDocuments(steps * BATCH) if count_once else Documents(steps * BATCH)
+    documents = PrecountedDocuments(steps * BATCH) if count_once else Documents(steps * BATCH)
     loader = batch_loader(documents, BATCH, device, workers=workers)
-    with computing_on(1):
-        return classify(perceptron(FEATURES, 1024, 256, 10), loader, device)
+    with torch_threads(1):
+        return train_classifier(perceptron(FEATURES, 1024, 256, 10), loader, device)
 
 
-COUNTING = (
+WORD_PAIRS = (
     Workload(
         name="counting",
         about="Documents counted in pure Python by the main process; workers would need more cores.",
         run=train_on_documents,
         rule="no_workers",
         twin="counting_once",
-        mends=False,
+        twin_applies_fix=False,
     ),
     Workload(
         name="counting_workers",

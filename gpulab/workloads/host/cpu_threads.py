@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, image_classifier, torch_threads, train_classifier
 from gpulab.workloads.workload import Workload
 
 SIDE = 64  # pixels
@@ -32,8 +32,8 @@ def train_on_threads(*, device: str = "cpu", steps: int = 60, times: float = TIM
     images = random_state.normal(0, 1, (16, 3, SIDE, SIDE)).astype(np.float32)[np.arange(len(labels)) % 16]
     images += labels[:, None, None, None].astype(np.float32) / 10
     loader = batch_loader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), BATCH, device)
-    with computing_on(max(1, round(times * cores()))):
-        return classify(convolutional(16), loader, device)
+    with torch_threads(max(1, round(times * cores()))):
+        return train_classifier(image_classifier(16), loader, device)
 
 
 THREADS = (

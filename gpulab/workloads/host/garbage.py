@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
+from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps, torch_threads
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ EVERY = 1000  # steps between explicit collections
 BUFFER_SIZE, NEW_PER_STEP = 60_000, 2_500  # transitions in the buffer, and new ones in a step
 
 
-def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
+def train_with_gc_collect(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
     """Train a perceptron; call gc.collect() every few steps, "to save memory"."""
     losses = []
     for step, loss in enumerate(_steps(device, steps), 1):
         losses.append(loss)
         if step % every == 0:
             gc.collect()
-    return listed(losses)
+    return loss_values(losses)
 
 
-def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
+def train_with_replay_buffer(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
     """Train while filling a replay buffer of Python objects, as in reinforcement learning."""
     training = _steps(device, steps)
     buffer: deque[list[object]] = deque(_transitions(0, BUFFER_SIZE), maxlen=BUFFER_SIZE)
@@ -39,7 +39,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
         gc.disable()
     losses = []
     try:
-        with computing_on(1):
+        with torch_threads(1):
             for step in range(1, steps + 1):
                 buffer.extend(_transitions(step, NEW_PER_STEP))
                 losses.append(next(training))
@@ -49,7 +49,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
         if frozen:
             gc.enable()
             gc.unfreeze()
-    return listed(losses)
+    return loss_values(losses)
 
 
 def _transitions(step: int, count: int) -> list[list[object]]:
@@ -61,37 +61,37 @@ def _steps(device: str, count: int) -> Iterator[Tensor]:
     import torch
     from torch import nn
 
-    samples = noise(BATCH, WIDTH).to(device)
+    samples = random_normal(BATCH, WIDTH).to(device)
     model = perceptron(WIDTH, 4 * WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    yield from optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(count))
+    yield from run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(count))
 
 
 GARBAGE = (
     Workload(
         name="collecting",
         about="A loop that calls gc.collect() in every step.",
-        run=train_collecting,
+        run=train_with_gc_collect,
         rule="garbage_collection",
         twin="collecting_seldom",
     ),
     Workload(
         name="collecting_seldom",
         about="The same loop with gc.collect() once in a thousand steps.",
-        run=functools.partial(train_collecting, steps=300, every=EVERY),
+        run=functools.partial(train_with_gc_collect, steps=300, every=EVERY),
         rule=None,
     ),
     Workload(
         name="replay",
         about="A replay buffer of many small Python objects, which the collector traverses again and again.",
-        run=train_on_replay,
+        run=train_with_replay_buffer,
         rule="garbage_collection",
         twin="replay_frozen",
     ),
     Workload(
         name="replay_frozen",
         about="The same buffer, frozen; the collector is disabled except for one call in a thousand steps.",
-        run=functools.partial(train_on_replay, steps=300, frozen=True),
+        run=functools.partial(train_with_replay_buffer, steps=300, frozen=True),
         rule=None,
     ),
 )

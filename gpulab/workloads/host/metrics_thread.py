@@ -8,14 +8,14 @@ import threading
 from collections import Counter
 from typing import Any
 
-from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
+from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps, torch_threads
 from gpulab.workloads.workload import Workload
 
 WIDTH, LAYERS, BATCH = 256, 6, 256
 TEXT = "the loop asks for the next batch while the statistics of the last one are counted word by word"
 
 
-def keep_statistics(ended: Any) -> None:
+def count_words_until(ended: Any) -> None:
     """Count words in pure Python without a pause, until the event is set."""
     while not ended.is_set():
         counts: Counter[str] = Counter()
@@ -25,15 +25,15 @@ def keep_statistics(ended: Any) -> None:
                     counts[letter] += 1
 
 
-def train_beside_statistics(*, device: str = "cpu", steps: int = 40, in_process: bool = False) -> list[float]:
+def train_with_statistics(*, device: str = "cpu", steps: int = 40, in_process: bool = False) -> list[float]:
     """Train a small perceptron while another thread or process counts statistics."""
     ended: Any = multiprocessing.Event() if in_process else threading.Event()
     worker_class: Any = multiprocessing.Process if in_process else threading.Thread
-    counter = worker_class(target=keep_statistics, args=(ended,), daemon=True)
+    counter = worker_class(target=count_words_until, args=(ended,), daemon=True)
     counter.start()
     try:
         # One thread, so that the statistics have the other core.
-        with computing_on(1):
+        with torch_threads(1):
             return _train(device, steps)
     finally:
         ended.set()
@@ -44,24 +44,26 @@ def _train(device: str, steps: int) -> list[float]:
     import torch
     from torch import nn
 
-    samples = noise(BATCH, WIDTH).to(device)
+    samples = random_normal(BATCH, WIDTH).to(device)
     model = perceptron(*[WIDTH] * LAYERS).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return listed(optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)))
+    return loss_values(
+        run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps))
+    )
 
 
 METRICS = (
     Workload(
         name="metrics_thread",
         about="Statistics counted in a Python thread during training: the loop waits for the GIL.",
-        run=train_beside_statistics,
+        run=train_with_statistics,
         rule="gil_contention",
         twin="metrics_process",
     ),
     Workload(
         name="metrics_process",
         about="The same statistics, counted in a separate process.",
-        run=functools.partial(train_beside_statistics, steps=400, in_process=True),
+        run=functools.partial(train_with_statistics, steps=400, in_process=True),
         rule=None,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gpulab.workloads.training import computing_on, listed, optimizer_steps, perceptron
+from gpulab.workloads.training import loss_values, perceptron, run_optimizer_steps, torch_threads
 from gpulab.workloads.workload import Workload
 
 WIDTH, BATCH, SHORTEST = 64, 16, 40
@@ -20,10 +20,12 @@ def train_on_lengths(*, device: str = "cpu", steps: int = 40, dynamic: bool = Fa
     generator = torch.Generator().manual_seed(0)
     batches = (torch.randn(BATCH, SHORTEST + step, WIDTH, generator=generator).to(device) for step in range(steps))
     # Raise the limit of eight recompilations, as is often advised: it hides the warning, not the cost.
-    with torch._dynamo.config.patch(recompile_limit=1000), computing_on(1):
+    with torch._dynamo.config.patch(recompile_limit=1000), torch_threads(1):
         # backend="eager" needs no C++ compiler, and recompiles just as often.
         compiled = torch.compile(model, backend="eager", dynamic=dynamic)
-        return listed(optimizer_steps(optimizer, lambda batch: nn.functional.mse_loss(compiled(batch), batch), batches))
+        return loss_values(
+            run_optimizer_steps(optimizer, lambda batch: nn.functional.mse_loss(compiled(batch), batch), batches)
+        )
 
 
 LENGTHS = (

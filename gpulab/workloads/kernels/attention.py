@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, noise, number_on, optimizer_steps, perceptron
+from gpulab.workloads.training import fast_dtype, loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def attention_by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.softmax(scores, -1) @ value
 
 
-def attention_in_one(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def fused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The same with PyTorch's fused operator, which never writes the scores."""
     from torch.nn import functional
 
@@ -36,11 +36,11 @@ def train_attention(*, device: str = "cpu", steps: int = 30, fused: bool = False
     import torch
     from torch import nn
 
-    attention = attention_in_one if fused else attention_by_hand
+    attention = fused_attention if fused else attention_by_hand
     count, tokens = (SMALL_SEQUENCES, SMALL_TOKENS) if device == "cpu" else (SEQUENCES, TOKENS)
     width = HEADS * WIDTH
-    samples = noise(count, tokens, width).to(device, number_on(device))
-    model = nn.ModuleList(perceptron(width, 3 * width) for _ in range(LAYERS)).to(device, number_on(device))
+    samples = random_normal(count, tokens, width).to(device, fast_dtype(device))
+    model = nn.ModuleList(perceptron(width, 3 * width) for _ in range(LAYERS)).to(device, fast_dtype(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss_of(_: int) -> Tensor:
@@ -50,7 +50,7 @@ def train_attention(*, device: str = "cpu", steps: int = 30, fused: bool = False
             state = state + attention(query, key, value).transpose(1, 2).reshape(count, tokens, width)
         return nn.functional.mse_loss(state, samples.flip(1))
 
-    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 ATTENTION = (

@@ -5,7 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, noise, number_on, optimizer_steps, perceptron
+from gpulab.workloads.training import (
+    fast_dtype,
+    loss_values,
+    perceptron,
+    random_normal,
+    run_optimizer_steps,
+    torch_threads,
+)
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -21,20 +28,20 @@ def gelu_by_hand(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
-def normalised_by_hand(x: Tensor) -> Tensor:
+def layer_norm_by_hand(x: Tensor) -> Tensor:
     """Each row minus its mean, over its standard deviation."""
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
 
 
-def gelu_in_one(x: Tensor) -> Tensor:
+def fused_gelu(x: Tensor) -> Tensor:
     """The same with PyTorch's fused operator."""
     from torch.nn import functional
 
     return functional.gelu(x, approximate="tanh")
 
 
-def normalised_in_one(x: Tensor) -> Tensor:
+def fused_layer_norm(x: Tensor) -> Tensor:
     """The same with PyTorch's fused operator."""
     from torch.nn import functional
 
@@ -46,10 +53,10 @@ def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = F
     import torch
     from torch import nn
 
-    gelu, normalised = (gelu_in_one, normalised_in_one) if in_one else (gelu_by_hand, normalised_by_hand)
+    gelu, normalised = (fused_gelu, fused_layer_norm) if in_one else (gelu_by_hand, layer_norm_by_hand)
     tokens, width = (TOKENS, WIDTH) if device == "cpu" else (16 * TOKENS, 16 * WIDTH)
-    samples = noise(tokens, width).to(device, number_on(device))
-    model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device, number_on(device))
+    samples = random_normal(tokens, width).to(device, fast_dtype(device))
+    model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device, fast_dtype(device))
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -59,8 +66,8 @@ def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = F
             state = state + narrow(gelu(wide(normalised(state))))
         return nn.functional.mse_loss(state, samples.flip(0))
 
-    with computing_on(1):
-        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+    with torch_threads(1):
+        return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 BY_HAND = (

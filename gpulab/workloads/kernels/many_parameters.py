@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, narrow_and_deep, noise, optimizer_steps
+from gpulab.workloads.training import deep_narrow_model, loss_values, random_normal, run_optimizer_steps, torch_threads
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool =
     import torch
     from torch import nn
 
-    samples = noise(BATCH, WIDTH).to(device)
-    with computing_on(1):
-        model = narrow_and_deep(WIDTH, DEPTH).to(device)
+    samples = random_normal(BATCH, WIDTH).to(device)
+    with torch_threads(1):
+        model = deep_narrow_model(WIDTH, DEPTH).to(device)
         *layers, last = model.children()
         # foreach=False: on a GPU, PyTorch uses foreach by default; on a CPU it does not.
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
@@ -33,7 +33,7 @@ def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool =
                 state = state + SHARE * activation(norm(linear(state)))
             return nn.functional.mse_loss(last(state), samples.mean(1, keepdim=True))
 
-        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+        return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 PARAMETERS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.workloads.training import listed, noise, optimizer_steps, perceptron
+from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 
@@ -12,10 +12,12 @@ def train_large_layers(*, device: str = "cpu", steps: int = 60, batch_size: int 
     from torch import nn
 
     width, default_batch = (1024, 512) if device == "cpu" else (8192, 4096)
-    samples = noise(batch_size or default_batch, width).to(device)
+    samples = random_normal(batch_size or default_batch, width).to(device)
     model = perceptron(width, width, width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return listed(optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)))
+    return loss_values(
+        run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps))
+    )
 
 
 MATMUL = (

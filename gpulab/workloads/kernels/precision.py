@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, noise, optimizer_steps, perceptron
+from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def train_products(
     from torch import nn
 
     width, hidden, batch = (128, 256, 128) if device == "cpu" else (4096, 8192, 8192)
-    samples = noise(batch, width).to(device)
+    samples = random_normal(batch, width).to(device)
     model = perceptron(width, hidden - missing, width)
     if padded:
         model = _pad(model, missing)
@@ -48,7 +48,7 @@ def train_products(
             return nn.functional.mse_loss(model(samples).float(), samples)
 
     with _tf32_setting(tf32 and on_gpu):
-        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+        return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 def _pad(model: nn.Module, missing: int) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, noise, number_on, optimizer_steps
+from gpulab.workloads.training import fast_dtype, loss_values, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int 
     from torch import nn
 
     width, length = (16, 20) if device == "cpu" else (1024, 400)
-    samples = noise(batch_size, length, width).to(device, number_on(device))
+    samples = random_normal(batch_size, length, width).to(device, fast_dtype(device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model = nn.LSTM(width, width, batch_first=True).to(device, number_on(device))
+        model = nn.LSTM(width, width, batch_first=True).to(device, fast_dtype(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     def loss_of(_: int) -> Tensor:
         return nn.functional.mse_loss(model(samples)[0][:, 1:], samples[:, :-1])
 
-    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
+    return loss_values(run_optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 RECURRENT = (

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import functools
 
-from gpulab.workloads.memory.simulated_card import memory_card
-from gpulab.workloads.training import computing_on, listed, noise, number_on, optimizer_steps, perceptron
+from gpulab.workloads.memory.simulated_card import limited_memory
+from gpulab.workloads.training import (
+    fast_dtype,
+    loss_values,
+    perceptron,
+    random_normal,
+    run_optimizer_steps,
+    torch_threads,
+)
 from gpulab.workloads.workload import Workload
 
 WIDTH = 512
@@ -16,7 +23,7 @@ BATCH, GROWS_BY = 2048, 256
 
 def train_with_history(*, device: str = "cpu", steps: int = 240, keep_graphs: bool = True) -> list[float]:
     """Train, and record the loss on held-out samples in each step: as a number, or as a tensor with its graph."""
-    with computing_on(1):
+    with torch_threads(1):
         return _with_history(device, steps, keep_graphs)
 
 
@@ -24,20 +31,20 @@ def _with_history(device: str, steps: int, keep_graphs: bool) -> list[float]:
     import torch
     from torch import nn
 
-    samples, held_out = noise(BATCH // 16, WIDTH).to(device), noise(PROBES, WIDTH, seed=1).to(device)
+    samples, held_out = random_normal(BATCH // 16, WIDTH).to(device), random_normal(PROBES, WIDTH, seed=1).to(device)
     model = perceptron(WIDTH, WIDTH, WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses, history = [], []
-    for loss in optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
+    for loss in run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
         losses.append(loss)
         progress = nn.functional.mse_loss(model(held_out), held_out)
         history.append(progress if keep_graphs else progress.item())
-    return listed(losses)
+    return loss_values(losses)
 
 
-def train_on_a_card(*, device: str = "cpu", steps: int = 12, parts: int = 1) -> list[float]:
+def train_with_limited_memory(*, device: str = "cpu", steps: int = 12, parts: int = 1) -> list[float]:
     """Train on a GPU of 48 MiB with growing batches, each in `parts` micro-batches with accumulated gradients."""
-    with computing_on(1), memory_card(CARD_BYTES):
+    with torch_threads(1), limited_memory(CARD_BYTES):
         return _accumulated(device, steps, parts)
 
 
@@ -45,7 +52,7 @@ def _accumulated(device: str, steps: int, parts: int) -> list[float]:
     import torch
     from torch import nn
 
-    samples = noise(BATCH, WIDTH).to(device)
+    samples = random_normal(BATCH, WIDTH).to(device)
     model = perceptron(WIDTH, *[WIDTH] * 6).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     losses = []
@@ -58,27 +65,27 @@ def _accumulated(device: str, steps: int, parts: int) -> list[float]:
             total += loss.detach()
         optimizer.step()
         losses.append(total)
-    return listed(losses)
+    return loss_values(losses)
 
 
-def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: bool = True) -> list[float]:
+def train_with_empty_cache(*, device: str = "cpu", steps: int = 60, empty: bool = True) -> list[float]:
     """Train with torch.cuda.empty_cache() after each step."""
     import torch
     from torch import nn
 
     width = WIDTH if device == "cpu" else 4096
-    samples = noise(width, width).to(device, number_on(device))
-    model = perceptron(width, *[width] * 4).to(device, number_on(device))
+    samples = random_normal(width, width).to(device, fast_dtype(device))
+    model = perceptron(width, *[width] * 4).to(device, fast_dtype(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
-    for loss in optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
+    for loss in run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
         losses.append(loss)
         if empty:
             torch.cuda.empty_cache()
-    return listed(losses)
+    return loss_values(losses)
 
 
-def train_on_kept_features(*, device: str = "cpu", steps: int = 60, preallocate: bool = False) -> list[float]:
+def train_on_cached_features(*, device: str = "cpu", steps: int = 60, preallocate: bool = False) -> list[float]:
     """Compute features of every batch once, keep them on the GPU, and train on them.
 
     Computing them needs twice their size. If features are kept one by one, each is allocated inside the block that its
@@ -107,7 +114,7 @@ def train_on_kept_features(*, device: str = "cpu", steps: int = 60, preallocate:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    return listed(losses)
+    return loss_values(losses)
 
 
 MEMORY = (
@@ -127,20 +134,20 @@ MEMORY = (
     Workload(
         name="large_batch",
         about="Batches that grow until their activations do not fit into a simulated GPU of 48 MiB.",
-        run=train_on_a_card,
+        run=train_with_limited_memory,
         rule="out_of_memory",
         twin="accumulated_batch",
     ),
     Workload(
         name="accumulated_batch",
         about="The same batches as eight micro-batches with accumulated gradients: the same training in less memory.",
-        run=functools.partial(train_on_a_card, parts=8),
+        run=functools.partial(train_with_limited_memory, parts=8),
         rule=None,
     ),
     Workload(
         name="kept_features",
         about="Features kept on the GPU one by one, each inside the block that its computation needed.",
-        run=train_on_kept_features,
+        run=train_on_cached_features,
         rule="fragmentation",
         twin="placed_features",
         needs_gpu=True,
@@ -148,14 +155,14 @@ MEMORY = (
     Workload(
         name="placed_features",
         about="The same features, written to memory allocated in advance.",
-        run=functools.partial(train_on_kept_features, preallocate=True),
+        run=functools.partial(train_on_cached_features, preallocate=True),
         rule=None,
         needs_gpu=True,
     ),
     Workload(
         name="emptied_cache",
         about="torch.cuda.empty_cache() in every step: cudaFree and cudaMalloc each time.",
-        run=train_emptying_the_cache,
+        run=train_with_empty_cache,
         rule="allocator_thrash",
         twin="kept_cache",
         needs_gpu=True,
@@ -163,7 +170,7 @@ MEMORY = (
     Workload(
         name="kept_cache",
         about="The same training without it: PyTorch reuses its cached memory.",
-        run=functools.partial(train_emptying_the_cache, empty=False),
+        run=functools.partial(train_with_empty_cache, empty=False),
         rule=None,
         needs_gpu=True,
     ),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def memory_card(capacity_bytes: int) -> TorchDispatchMode:
+def limited_memory(capacity_bytes: int) -> TorchDispatchMode:
     """A context in which all new tensors together must fit into this many bytes."""
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef

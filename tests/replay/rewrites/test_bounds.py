@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import gpulab
 from gpulab.errors import RunError
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, untold
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import predict, refusal_reason
 from gpulab.replay.rewrite import Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.sweep import swept
-from gpulab.tables import Kind
+from gpulab.replay.sweep import sweep
+from gpulab.tables import EventKind
 from tests.support.runs.made_networks import (
     ADD,
     BATCH_NORM,
@@ -28,7 +28,7 @@ from tests.support.runs.made_networks import (
     TRANSPOSE,
     Kernel,
     network,
-    ready,
+    replay_scene,
 )
 from tests.support.tiers import examples
 
@@ -55,7 +55,7 @@ kernels = st.builds(
     op=st.sampled_from([None, "aten::mm", "aten::conv2d"]),
     grid=st.sampled_from([-1, 10, 5000]),
 )
-copies = st.just(Kernel("Memcpy HtoD (Pageable -> Device)", 30, kind=Kind.MEMCPY))
+copies = st.just(Kernel("Memcpy HtoD (Pageable -> Device)", 30, kind=EventKind.MEMCPY))
 waits = st.just(Kernel("", 0, waits=True))
 updates = st.builds(Kernel, name=st.just(ADD), us=st.floats(0.5, 90), host_us=st.floats(0.5, 60), updates=st.just(True))
 loops = st.tuples(
@@ -66,11 +66,11 @@ loops = st.tuples(
 
 
 def base(loop):
-    return ready(network(loop[0], gpu=loop[1], count=5))
+    return replay_scene(network(loop[0], gpu=loop[1], count=5))
 
 
 def tellable(ready_, text):
-    return [each for each in chosen(text) if each.rewrite.lacking(ready_.graph, each.value) is None]
+    return [each for each in parse_changes(text) if each.rewrite.refusal_reason(ready_.graph, each.value) is None]
 
 
 def after(ready_, some, draw):
@@ -94,14 +94,14 @@ def costs(graph):
 @given(loops, st.sampled_from(CHANGES), st.integers(0, 1000))
 def test_no_cost_is_negative_or_not_a_number(loop, text, seed):
     original = base(loop)
-    for draw in (Draw(), Draw(otherwise=0.0), Draw(otherwise=1.0), Draw(seed=seed)):
+    for draw in (Draw(), Draw(default_position=0.0), Draw(default_position=1.0), Draw(seed=seed)):
         for change in tellable(original, text):
             for graph in (
                 change.rewrite.edit(original.graph, change.value, draw),
-                change.rewrite.ceiling(original.graph, change.value),
+                change.rewrite.best_case(original.graph, change.value),
             ):
                 assert all(np.isfinite(cost).all() and (cost >= 0).all() for cost in costs(graph))
-                assert swept(graph).step_ns >= 0
+                assert sweep(graph).step_ns >= 0
 
 
 @examples(25)
@@ -109,9 +109,9 @@ def test_no_cost_is_negative_or_not_a_number(loop, text, seed):
 def test_no_draw_beats_the_ceiling(loop, text, seed):
     original = base(loop)
     for change in tellable(original, text):
-        floor_ns = swept(change.rewrite.ceiling(original.graph, change.value)).step_ns
-        for draw in (Draw(otherwise=0.0), Draw(), Draw(otherwise=1.0), Draw(seed=seed)):
-            assert swept(change.rewrite.edit(original.graph, change.value, draw)).step_ns >= floor_ns - MEASURED_NS
+        floor_ns = sweep(change.rewrite.best_case(original.graph, change.value)).step_ns
+        for draw in (Draw(default_position=0.0), Draw(), Draw(default_position=1.0), Draw(seed=seed)):
+            assert sweep(change.rewrite.edit(original.graph, change.value, draw)).step_ns >= floor_ns - MEASURED_NS
 
 
 @examples(25)
@@ -121,7 +121,8 @@ def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, text, unknown, 
     some = tellable(original, text)
     rest = Draw(seed=seed)
     steps_ns = [
-        swept(after(original, some, Draw(places={unknown: place}, seed=rest.seed))).step_ns for place in (0.0, 0.5, 1.0)
+        sweep(after(original, some, Draw(positions={unknown: place}, seed=rest.seed))).step_ns
+        for place in (0.0, 0.5, 1.0)
     ]
     assert all(one <= other + MEASURED_NS for one, other in pairwise(steps_ns))
 
@@ -132,8 +133,8 @@ def test_the_order_in_which_changes_are_typed_does_not_matter(loop, names):
     original = base(loop)
     names = [word for word in names if tellable(original, word)]
     # What the GPU asked for has no units for cannot be told with it, in whichever order it is typed.
-    assume(all(untold(original, chosen(" ".join(some))) is None for some in (names, names[::-1])))
-    one, other = (predict(original, chosen(" ".join(some)), samples=3) for some in (names, names[::-1]))
+    assume(all(refusal_reason(original, parse_changes(" ".join(some))) is None for some in (names, names[::-1])))
+    one, other = (predict(original, parse_changes(" ".join(some)), samples=3) for some in (names, names[::-1]))
     assert (one.likely_ns, one.best_ns, one.worst_ns, one.floor_ns) == (
         other.likely_ns,
         other.best_ns,
@@ -148,38 +149,38 @@ def test_the_order_in_which_changes_are_typed_does_not_matter(loop, names):
 def test_what_only_takes_away_makes_a_step_hardly_longer(loop, text, seed):
     # Compiled code costs up to 80 us a graph, a CUDA graph up to 30 us, a fused kernel up to 10 % more.
     original = base(loop)
-    now_ns = swept(original.graph).step_ns
-    changed = swept(after(original, tellable(original, text), Draw(seed=seed))).step_ns
+    now_ns = sweep(original.graph).step_ns
+    changed = sweep(after(original, tellable(original, text), Draw(seed=seed))).step_ns
     graphs = 1 + sum(kernel.waits for kernel in loop[0])
     assert changed <= 1.1 * now_ns + 80_000 * graphs + MEASURED_NS
 
 
 @pytest.fixture(scope="module", params=["v100_ns_resolution", "v100_resnet50_workers0", "h100_bert_small_inference"])
 def trace(request, recorded):
-    return ready(gpulab.load(recorded(f"{request.param}.json.gz")))
+    return replay_scene(gpulab.load(recorded(f"{request.param}.json.gz")))
 
 
 @pytest.mark.parametrize("text", [*CHANGES, "amp=fp16 compile optimizer cuda_graphs", "gpu=h100 batch=x2 compile"])
 def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, text):
-    if len(tellable(trace, text)) < len(chosen(text)):
+    if len(tellable(trace, text)) < len(parse_changes(text)):
         with pytest.raises(RunError):
-            predict(trace, chosen(text), samples=3)
+            predict(trace, parse_changes(text), samples=3)
         return
-    some = chosen(text)
+    some = parse_changes(text)
     floor = trace.graph
     for change in some:
-        floor = change.rewrite.ceiling(floor, change.value)
-    steps_ns = [swept(after(trace, some, Draw(otherwise=place))).step_ns for place in (0.0, 0.5, 1.0)]
+        floor = change.rewrite.best_case(floor, change.value)
+    steps_ns = [sweep(after(trace, some, Draw(default_position=place))).step_ns for place in (0.0, 0.5, 1.0)]
     # All that ends, ends later; a step is a difference, and work left over from the one before may move between them.
     allowed = MEASURED_NS + 0.001 * steps_ns[2]
-    assert swept(floor).step_ns <= steps_ns[0] + allowed
+    assert sweep(floor).step_ns <= steps_ns[0] + allowed
     assert all(one <= other + allowed for one, other in pairwise(steps_ns))
 
 
 @pytest.mark.parametrize("text", [*CHANGES, "amp"])
 def test_what_is_to_be_typed_is_python(text):
-    graph = ready(network([Kernel(CONV, 50), Kernel(ADD, 9, updates=True), Kernel("", 0, waits=True)])).graph
-    for change in chosen(text):
+    graph = replay_scene(network([Kernel(CONV, 50), Kernel(ADD, 9, updates=True), Kernel("", 0, waits=True)])).graph
+    for change in parse_changes(text):
         if change.rewrite.code is not None:
             compile(change.rewrite.code(graph, change.value), text, "exec")
 

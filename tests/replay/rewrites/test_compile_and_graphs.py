@@ -7,13 +7,13 @@ import pytest
 
 import gpulab
 from gpulab.errors import RunError
-from gpulab.replay.parsing import chosen
+from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.host.cuda_graphs import cuda_graphs, regions
-from gpulab.replay.rewrites.kernels.compile import chains, compile_
-from gpulab.replay.sweep import swept
-from gpulab.tables import Kind
+from gpulab.replay.rewrites.host.cuda_graphs import capturable_regions, cuda_graphs
+from gpulab.replay.rewrites.kernels.compile import compile_, fusable_chains
+from gpulab.replay.sweep import sweep
+from gpulab.tables import EventKind
 from tests.support.runs.made_networks import (
     ADD,
     HALF,
@@ -22,10 +22,10 @@ from tests.support.runs.made_networks import (
     SGEMM,
     SOFTMAX,
     Kernel,
-    holds,
+    in_predicted_range,
     network,
-    ready,
-    told,
+    predict_rewrites,
+    replay_scene,
 )
 from tests.support.runs.made_runs import event, run_of, stepped
 
@@ -36,9 +36,9 @@ TINY = [*[Kernel(ADD, 3, host_us=40)] * 60, END]
 
 
 def chain_lengths(kernels):
-    graph = ready(network(kernels, count=4, gpu="A100")).graph
-    fusable = chains(graph)
-    lengths = np.diff(np.append(fusable.first, len(fusable.member)))
+    graph = replay_scene(network(kernels, count=4, gpu="A100")).graph
+    fusable = fusable_chains(graph)
+    lengths = np.diff(np.append(fusable.first, len(fusable.ops)))
     return lengths[: len(lengths) // 4].tolist()
 
 
@@ -55,18 +55,18 @@ def test_the_optimizer_is_in_no_chain():
 
 
 def test_a_chain_takes_at_least_its_longest_pass_and_at_most_all_of_them():
-    graph = ready(network([Kernel(ADD, 50), Kernel(RELU, 100), Kernel(ADD, 50), END], gpu="A100")).graph
+    graph = replay_scene(network([Kernel(ADD, 50), Kernel(RELU, 100), Kernel(ADD, 50), END], gpu="A100")).graph
     for place in (0.0, 0.5, 1.0):
-        after = compile_(graph, True, Draw(otherwise=place)).device.dur_ns
+        after = compile_(graph, True, Draw(default_position=place)).device.dur_ns
         assert 0.85 * 100_000 <= after[:3].sum() <= 1.1 * 200_000
         assert (after[1:3] == 0).all()
 
 
 def test_code_that_waits_for_its_host_gains_most():
-    prediction = told(network(TINY, gpu="A100"), "compile")
+    prediction = predict_rewrites(network(TINY, gpu="A100"), "compile")
     assert prediction.speedup > 4
     products = [*[Kernel(SGEMM, 500)] * 20, END]
-    assert told(network(products, gpu="A100"), "compile").speedup == pytest.approx(1.0, abs=0.02)
+    assert predict_rewrites(network(products, gpu="A100"), "compile").speedup == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_code_that_waits_for_its_host_gains_most():
 )
 def test_compiling_is_refused_where_it_cannot_be_told(kernels, why):
     with pytest.raises(RunError, match=why):
-        told(network(kernels, gpu="A100"), "compile")
+        predict_rewrites(network(kernels, gpu="A100"), "compile")
 
 
 def nano_gpt():
@@ -112,13 +112,13 @@ def nano_gpt():
 
 def test_nano_gpt_by_its_sizes_is_compiled_to_within_the_range_that_was_measured():
     # Its README: 250 ms a step, 135 ms compiled.
-    prediction = told(network(nano_gpt(), gpu="A100", count=5), "compile")
+    prediction = predict_rewrites(network(nano_gpt(), gpu="A100", count=5), "compile")
     assert prediction.step_ns == pytest.approx(250e6, rel=0.1)
-    assert holds(prediction, prediction.step_ns * 135 / 250)
+    assert in_predicted_range(prediction, prediction.step_ns * 135 / 250)
 
 
 def operator(name, start_ms, dur_ms):
-    return event(Kind.OP, name, start_ms, dur_ms)
+    return event(EventKind.OP, name, start_ms, dur_ms)
 
 
 def test_on_a_cpu_calls_become_few_and_products_stay():
@@ -128,28 +128,28 @@ def test_on_a_cpu_calls_become_few_and_products_stay():
     def computing(at):
         return [operator("aten::mm", at + place, 0.99) for place in range(100)]
 
-    few, many = (told(run_of(stepped(step, count=4)), "compile") for step in (computing, calling))
+    few, many = (predict_rewrites(run_of(stepped(step, count=4)), "compile") for step in (computing, calling))
     assert many.speedup > 1.5
     assert few.speedup == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_graph_of_a_step_that_waits_for_its_host_takes_what_the_gpu_takes():
-    prediction = told(network(TINY, gpu="A100"), "cuda_graphs")
+    prediction = predict_rewrites(network(TINY, gpu="A100"), "cuda_graphs")
     gpu_us = 60 * (3 + 1) + 7
     assert gpu_us - 10 < prediction.likely_ns / 1e3 < gpu_us + 100
     assert prediction.speedup > 5
 
 
 def test_on_a_gpu_that_is_always_busy_a_graph_gains_nothing():
-    prediction = told(network([*[Kernel(SGEMM, 200)] * 30, END], gpu="A100"), "cuda_graphs")
+    prediction = predict_rewrites(network([*[Kernel(SGEMM, 200)] * 30, END], gpu="A100"), "cuda_graphs")
     assert prediction.speedup == pytest.approx(1.0, abs=0.03)
 
 
 def test_a_wait_at_the_end_of_a_step_is_outside_its_graph():
-    graph = ready(network(TINY, gpu="A100")).graph
-    region = regions(graph)
+    graph = replay_scene(network(TINY, gpu="A100")).graph
+    region = capturable_regions(graph)
     assert (region.captured == 60).all()
-    assert len(region.opens) == 6
+    assert len(region.first_nodes) == 6
     after = cuda_graphs(graph, True, Draw())
     assert (after.host.awaited_op == graph.host.awaited_op).all()
 
@@ -158,14 +158,14 @@ def test_a_wait_at_the_end_of_a_step_is_outside_its_graph():
     ("between", "why"),
     [
         (Kernel("", 0, waits=True), "cudaStreamSynchronize"),
-        (Kernel("Memcpy HtoD (Pageable -> Device)", 5, kind=Kind.MEMCPY), "cudaMemcpyAsync"),
+        (Kernel("Memcpy HtoD (Pageable -> Device)", 5, kind=EventKind.MEMCPY), "cudaMemcpyAsync"),
         (Kernel(ADD, 3, host_us=6000, python=True), "cudaLaunchKernel"),  # 6 ms of Python before a call
     ],
 )
 def test_a_graph_is_refused_where_something_stands_in_the_middle_of_the_step(between, why):
     half = [Kernel(ADD, 3, host_us=40)] * 30
     with pytest.raises(RunError, match=why):
-        told(network([*half, between, *half, END], gpu="A100"), "cuda_graphs")
+        predict_rewrites(network([*half, between, *half, END], gpu="A100"), "cuda_graphs")
 
 
 def without(run, mask):
@@ -174,23 +174,23 @@ def without(run, mask):
     place = np.cumsum(~mask) - 1
     grids = run.grid_rows
     remaining_grids = type(grids)(grids.table, {**grids.columns, "event": place[grids["event"]].astype(np.int32)})
-    return replace(run, event_rows=run.event_rows.where(keep), grid_rows=remaining_grids)
+    return replace(run, event_rows=run.event_rows.select(keep), grid_rows=remaining_grids)
 
 
 def test_a_graph_is_refused_where_the_work_differs_from_step_to_step():
     run = network([*[Kernel(ADD, 3)] * 30, END], gpu="A100", count=5)
-    kernels = np.flatnonzero(run.event_rows["kind"] == Kind.KERNEL)
-    calls = np.flatnonzero(run.event_rows["kind"] == Kind.LAUNCH)
+    kernels = np.flatnonzero(run.event_rows["kind"] == EventKind.KERNEL)
+    calls = np.flatnonzero(run.event_rows["kind"] == EventKind.LAUNCH)
     removed = np.zeros(len(run.event_rows), bool)
     removed[[kernels[70], calls[70]]] = True
     with pytest.raises(RunError, match="differs from step to step"):
-        told(without(run, removed), "cuda_graphs")
+        predict_rewrites(without(run, removed), "cuda_graphs")
 
 
 def test_compiled_and_in_a_graph_a_step_is_no_longer_than_either():
-    base = ready(network([*[Kernel(ADD, 10, host_us=30)] * 30, END], gpu="A100"))
+    base = replay_scene(network([*[Kernel(ADD, 10, host_us=30)] * 30, END], gpu="A100"))
     both, fused, graphed = (
-        predict(base, chosen(changes), samples=20).likely_ns
+        predict(base, parse_changes(changes), samples=20).likely_ns
         for changes in ("cuda_graphs compile", "compile", "cuda_graphs")
     )
     assert both <= min(fused, graphed) * 1.01
@@ -199,23 +199,23 @@ def test_compiled_and_in_a_graph_a_step_is_no_longer_than_either():
 @pytest.mark.parametrize("changes", ["compile", "cuda_graphs"])
 @pytest.mark.parametrize(("name", "least"), [("h100_bert_small_inference", 2.5), ("b200_eager", 3.5)])
 def test_launch_bound_inference_gains_several_times(recorded, changes, name, least):
-    prediction = predict(ready(gpulab.load(recorded(f"{name}.json.gz"))), chosen(changes), samples=20)
+    prediction = predict(replay_scene(gpulab.load(recorded(f"{name}.json.gz"))), parse_changes(changes), samples=20)
     assert least < prediction.speedup <= prediction.bound
 
 
 def test_a_gpu_bound_v100_gains_nothing_by_graphs_and_something_by_fusion(recorded):
-    base = ready(gpulab.load(recorded("v100_ns_resolution.json.gz")))
-    assert predict(base, chosen("cuda_graphs"), samples=20).speedup == pytest.approx(1.0, abs=0.02)
-    assert 1.05 < predict(base, chosen("compile"), samples=20).speedup < 1.3
+    base = replay_scene(gpulab.load(recorded("v100_ns_resolution.json.gz")))
+    assert predict(base, parse_changes("cuda_graphs"), samples=20).speedup == pytest.approx(1.0, abs=0.02)
+    assert 1.05 < predict(base, parse_changes("compile"), samples=20).speedup < 1.3
 
 
 def test_what_is_compiled_is_refused(recorded):
     with pytest.raises(RunError, match="compiled already"):
-        predict(ready(gpulab.load(recorded("mi300_compiled_triton.json.gz"))), chosen("compile"))
+        predict(replay_scene(gpulab.load(recorded("mi300_compiled_triton.json.gz"))), parse_changes("compile"))
 
 
 def test_python_between_steps_is_not_compiled_away():
     run = network(TINY, gpu="A100")
-    graph = ready(run).graph
-    python = swept(compile_(graph, True, Draw())).graph.host.before_ns["python"]
+    graph = replay_scene(run).graph
+    python = sweep(compile_(graph, True, Draw())).graph.host.before_ns["python"]
     assert (python == graph.host.before_ns["python"]).all()

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.replay.graph.graph import NONE, Stop
+from gpulab.replay.graph.graph import NONE, NodeKind
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPIES, link_bytes_per_s, waiting, writes
-from gpulab.replay.sweep import swept
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPY_LIMIT, copy_waits, h2d_copies, link_bytes_per_s
+from gpulab.replay.sweep import sweep
 from gpulab.run import Loader, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import GPUS, NO_WORKERS, event, loader_call, on_gpu, stepped
 from tests.support.runs.simulated_machine import graph
 from tests.support.tiers import examples
@@ -28,7 +28,7 @@ CALL_MS, LATENCY_MS, RETURN_MS = 0.01, 0.008, 0.005
 def simulated(copy_ms, kernel_ms, loads_ms, *, blocking, overlapped=False, count=8):
     """A loop that loads, copies and computes: when each call and each work begins and ends, and the pace in the end.
 
-    `beside`: the copy has a stream of its own, and the kernel waits for it.
+    `other`: the copy has a stream of its own, and the kernel waits for it.
     """
     host, gpu, copier, step_ends = 0.0, 0.0, 0.0, []
     for _ in range(count):
@@ -54,16 +54,16 @@ def copying(copy_ms=8.0, kernel_ms=20.0, *, name=PAGEABLE, size=BATCH_BYTES, blo
         simulated(copy_ms, kernel_ms, loads_ms, blocking=blocking)[0]
     ):
         one, other = 2 * number + 1, 2 * number + 2
-        events.append(event(Kind.STEP, f"ProfilerStep#{number}", begin, end - begin))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{number}", begin, end - begin))
         events += [loader_call(begin, loads_ms)] if loads_ms else []
         events += [
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", call, CALL_MS, correlation=one),
-            event(Kind.MEMCPY, name, copied - copy_ms, copy_ms, correlation=one, size=size),
-            event(Kind.LAUNCH, "cudaLaunchKernel", launch, CALL_MS, correlation=other),
-            event(Kind.KERNEL, "ampere_sgemm", kernel, kernel_ms, correlation=other),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", call, CALL_MS, correlation=one),
+            event(EventKind.MEMCPY, name, copied - copy_ms, copy_ms, correlation=one, size=size),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", launch, CALL_MS, correlation=other),
+            event(EventKind.KERNEL, "ampere_sgemm", kernel, kernel_ms, correlation=other),
         ]
         if blocking:
-            events.append(event(Kind.SYNC, "cudaStreamSynchronize", call + CALL_MS, over - call - CALL_MS))
+            events.append(event(EventKind.SYNC, "cudaStreamSynchronize", call + CALL_MS, over - call - CALL_MS))
     more.setdefault("machine", GEN3)
     return on_gpu(events, **more)
 
@@ -78,23 +78,23 @@ def test_a_pinned_copy_takes_its_bytes_over_the_link():
     rate, is_recorded = link_bytes_per_s(original)
     assert is_recorded
     assert rate == 12e9
-    copy_ns = pinned.device.dur_ns[writes(original).work]
+    copy_ns = pinned.device.dur_ns[h2d_copies(original).ops]
     assert copy_ns == pytest.approx(BATCH_BYTES / rate * 1e9, rel=0.05)
-    best = edited("pin_memory", original, Draw(otherwise=0.0)).device.dur_ns[writes(original).work]
-    worst = edited("pin_memory", original, Draw(otherwise=1.0)).device.dur_ns[writes(original).work]
+    best = edited("pin_memory", original, Draw(default_position=0.0)).device.dur_ns[h2d_copies(original).ops]
+    worst = edited("pin_memory", original, Draw(default_position=1.0)).device.dur_ns[h2d_copies(original).ops]
     assert (best < copy_ns).all()
     assert (copy_ns < worst).all()
 
 
 def test_a_copy_that_is_as_fast_as_the_link_already_is_not_made_slower():
     original = graph(copying(copy_ms=1.0, loaders=(WORKERS,)))
-    assert (edited("pin_memory", original, Draw(otherwise=1.0)).device.dur_ns <= original.device.dur_ns).all()
+    assert (edited("pin_memory", original, Draw(default_position=1.0)).device.dur_ns <= original.device.dur_ns).all()
 
 
 def test_nobody_waits_for_a_pinned_copy_and_the_synchronisation_is_not_called():
     original = graph(copying(loaders=(WORKERS,)))
-    freed = waiting(original)
-    assert (original.host.kind[freed] == Stop.SYNC).all()
+    freed = copy_waits(original)
+    assert (original.host.kind[freed] == NodeKind.SYNC).all()
     assert len(freed) == 8
     pinned = edited("pin_memory", original)
     assert (pinned.host.awaited_op[freed] == NONE).all()
@@ -108,11 +108,11 @@ LOOPS = [(8.0, 30.0, 10.0), (8.0, 5.0, 20.0), (20.0, 10.0, 1.0), (3.0, 50.0, 40.
 def test_a_loop_with_pinned_batches_is_as_fast_as_one_simulated_with_them(copy_ms, kernel_ms, loads_ms):
     original = graph(copying(copy_ms, kernel_ms, loads_ms=loads_ms, loaders=(WORKERS,)))
     pinned = edited("pin_memory", original)
-    taken_ms = float(pinned.device.dur_ns[writes(original).work[0]] / 1e6)
+    taken_ms = float(pinned.device.dur_ns[h2d_copies(original).ops[0]] / 1e6)
     _, before = simulated(copy_ms, kernel_ms, loads_ms, blocking=True)
     _, after = simulated(taken_ms, kernel_ms, loads_ms, blocking=False)
-    assert swept(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
-    assert swept(pinned).step_ns / 1e6 == pytest.approx(after, rel=0.01)
+    assert sweep(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
+    assert sweep(pinned).step_ns / 1e6 == pytest.approx(after, rel=0.01)
     assert after < before
 
 
@@ -121,16 +121,16 @@ def test_a_loop_that_prefetches_is_as_fast_as_one_simulated_with_a_second_stream
     original = graph(copying(copy_ms, kernel_ms, name=PINNED, blocking=False, loads_ms=loads_ms))
     _, before = simulated(copy_ms, kernel_ms, loads_ms, blocking=False)
     _, after = simulated(copy_ms, kernel_ms, loads_ms, blocking=False, overlapped=True, count=40)
-    assert swept(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
-    assert swept(edited("prefetch", original)).step_ns / 1e6 == pytest.approx(after, rel=0.01)
+    assert sweep(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
+    assert sweep(edited("prefetch", original)).step_ns / 1e6 == pytest.approx(after, rel=0.01)
 
 
 def test_what_is_remembered_of_a_run_does_not_depend_on_what_was_asked_first():
     original = graph(copying(loaders=(WORKERS,)))
     pinned = edited("pin_memory", original)
     again = BY_NAME["no_syncs"].edit(pinned, True, MIDDLE)  # asked of the edited graph first
-    assert swept(again).step_ns == swept(pinned).step_ns
-    assert len(waiting(original)) == 8
+    assert sweep(again).step_ns == sweep(pinned).step_ns
+    assert len(copy_waits(original)) == 8
     assert (BY_NAME["no_syncs"].edit(original, True, MIDDLE).host.awaited_op == original.host.awaited_op).all()
 
 
@@ -138,10 +138,10 @@ def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():
     def step(at):
         number = round(at * 10)
         return [
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 1, 0.02, correlation=number + 1),
-            event(Kind.MEMCPY, PAGEABLE, at + 1.01, 8, correlation=number + 1, size=BATCH_BYTES),
-            *[event(Kind.SYNC, "cudaEventQuery", at + 1.1 + each / 10, 0.01) for each in range(5)],
-            event(Kind.SYNC, "cudaDeviceSynchronize", at + 3, 6.02),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 1, 0.02, correlation=number + 1),
+            event(EventKind.MEMCPY, PAGEABLE, at + 1.01, 8, correlation=number + 1, size=BATCH_BYTES),
+            *[event(EventKind.SYNC, "cudaEventQuery", at + 1.1 + each / 10, 0.01) for each in range(5)],
+            event(EventKind.SYNC, "cudaDeviceSynchronize", at + 3, 6.02),
         ]
 
     original = graph(on_gpu(stepped(step, count=6, step_ms=20.0), machine=GEN3))
@@ -169,15 +169,15 @@ def test_without_a_loader_data_are_pinned_once_and_no_step_pays_unless_a_loader_
         return (edited("pin_memory", original, draw).host.before_ns["loader"] - original.host.before_ns["loader"]).sum()
 
     assert (added(MIDDLE) > 0) == pays
-    assert 0 <= added(Draw(otherwise=0.0)) <= added(MIDDLE) < added(Draw(otherwise=1.0))
-    assert added(Draw(otherwise=1.0)) == pytest.approx(8 * BATCH_BYTES / 4, rel=0.01), "made anew in each step"
+    assert 0 <= added(Draw(default_position=0.0)) <= added(MIDDLE) < added(Draw(default_position=1.0))
+    assert added(Draw(default_position=1.0)) == pytest.approx(8 * BATCH_BYTES / 4, rel=0.01), "made anew in each step"
 
 
 def test_a_larger_batch_is_pinned_and_copied_for_longer():
     original = graph(copying(loaders=(NO_WORKERS,)))
     larger = BY_NAME["batch"].edit(original, "x3", MIDDLE)
     once, thrice = (edited("pin_memory", some) for some in (original, larger))
-    copies = writes(original).work
+    copies = h2d_copies(original).ops
     assert thrice.device.dur_ns[copies] == pytest.approx(3 * once.device.dur_ns[copies], rel=0.01)
 
     def pinning(before, after):
@@ -189,8 +189,8 @@ def test_a_larger_batch_is_pinned_and_copied_for_longer():
 def test_a_step_is_never_shorter_than_its_copies():
     original = graph(copying(copy_ms=30.0, kernel_ms=5.0, name=PINNED, blocking=False, loads_ms=0.0))
     hidden = edited("prefetch", original)
-    assert hidden.limits_ns[COPIES] == pytest.approx(30e6)
-    assert swept(hidden).step_ns == pytest.approx(30e6)
+    assert hidden.limits_ns[COPY_LIMIT] == pytest.approx(30e6)
+    assert sweep(hidden).step_ns == pytest.approx(30e6)
 
 
 def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range_is_wider():
@@ -199,7 +199,7 @@ def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range
     assert link_bytes_per_s(untold) == (3.1e9 * 16, False)
 
     def spread(original):
-        ends = [edited("pin_memory", original, Draw(otherwise=at)).device.dur_ns.min() for at in (0.0, 1.0)]
+        ends = [edited("pin_memory", original, Draw(default_position=at)).device.dur_ns.min() for at in (0.0, 1.0)]
         return ends[1] / ends[0]
 
     assert spread(untold) > spread(told) > 1
@@ -214,7 +214,7 @@ def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range
     ],
 )
 def test_unpredictable_copies_are_refused_with_a_reason(name, run, why):
-    assert why in BY_NAME[name].lacking(graph(copying(**run)), True)
+    assert why in BY_NAME[name].refusal_reason(graph(copying(**run)), True)
 
 
 @examples(40)
@@ -228,11 +228,11 @@ def test_unpredictable_copies_are_refused_with_a_reason(name, run, why):
     at=st.floats(0, 1),
 )
 def test_hiding_copies_is_never_worse_than_pinning_them_nor_better_than_free_ones(**some):
-    draw = Draw(otherwise=some.pop("at"))
+    draw = Draw(default_position=some.pop("at"))
     original = graph(copying(loaders=(WORKERS,), **some))
-    pinned, hidden = (swept(edited(name, original, draw)).step_ns for name in ("pin_memory", "prefetch"))
-    free = swept(BY_NAME["prefetch"].ceiling(original, True)).step_ns
-    now = swept(original).step_ns
+    pinned, hidden = (sweep(edited(name, original, draw)).step_ns for name in ("pin_memory", "prefetch"))
+    free = sweep(BY_NAME["prefetch"].best_case(original, True)).step_ns
+    now = sweep(original).step_ns
     assert free <= hidden + 1
     assert hidden <= pinned * 1.001 + 1
     assert pinned <= now * 1.001 + 1
@@ -242,9 +242,9 @@ def test_the_first_pair_of_resnet_runs_tells_why_pinning_alone_gives_nothing(rec
     import gpulab
 
     original = graph(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    copies = writes(original)
+    copies = h2d_copies(original)
     assert copies.pageable.all()
-    copy_ns = edited("pin_memory", original).device.dur_ns[copies.work] / np.maximum(copies.recorded_ns, 1)
+    copy_ns = edited("pin_memory", original).device.dur_ns[copies.ops] / np.maximum(copies.recorded_ns, 1)
     assert (copy_ns <= 1).all()
     # The host builds the batches: it gains the copies and loses the pinning.
-    assert 0.98 < swept(edited("pin_memory", original)).step_ns / swept(original).step_ns < 1.02
+    assert 0.98 < sweep(edited("pin_memory", original)).step_ns / sweep(original).step_ns < 1.02

@@ -5,13 +5,13 @@ import pytest
 
 import gpulab
 from gpulab.errors import RunError
-from gpulab.replay.parsing import chosen
+from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.kernels.fused_optimizer import optimizer, updating
+from gpulab.replay.rewrites.kernels.fused_optimizer import fuse_optimizer, optimizer_work
 from gpulab.run import Optimizer
-from gpulab.tables import Kind
-from tests.support.runs.made_networks import ADD, SGEMM, Kernel, network, ready, told
+from gpulab.tables import EventKind
+from tests.support.runs.made_networks import ADD, SGEMM, Kernel, network, predict_rewrites, replay_scene
 from tests.support.runs.made_runs import event, run_of, stepped
 
 END = Kernel("", 0, waits=True)
@@ -24,15 +24,15 @@ ADAM = Optimizer(kind="AdamW", tensors=20, elements=50_000_000)
 
 def test_many_small_kernels_become_few():
     run = network(LOOP, gpu="A100")
-    prediction = told(run, "optimizer")
+    prediction = predict_rewrites(run, "optimizer")
     assert prediction.speedup > 2
     assert 10 * 300e3 < prediction.likely_ns < 10 * 300e3 + 1_000_000
-    assert updating(ready(run).graph).tensors == 20
+    assert optimizer_work(replay_scene(run).graph).tensors == 20
 
 
 def test_only_the_optimizer_changes():
-    graph = ready(network(LOOP, gpu="A100")).graph
-    after = optimizer(graph, "fused", Draw())
+    graph = replay_scene(network(LOOP, gpu="A100")).graph
+    after = fuse_optimizer(graph, "fused", Draw())
     products = graph.device.dur_ns > 100_000
     assert (after.device.dur_ns[products] == graph.device.dur_ns[products]).all()
     assert after.device.dur_ns[~products].sum() < graph.device.dur_ns[~products].sum() / 5
@@ -40,17 +40,19 @@ def test_only_the_optimizer_changes():
 
 def test_where_the_parameters_are_counted_their_bytes_are_the_time():
     slow = [*MODEL, *[Kernel(ADD, 300, updates=True)] * 60, END]
-    graph = ready(network(slow, gpu="A100", optimizers=(ADAM,))).graph
-    after = optimizer(graph, "fused", Draw())
-    updated_ns = after.device.dur_ns[updating(graph).mine].sum() / 6
+    graph = replay_scene(network(slow, gpu="A100", optimizers=(ADAM,))).graph
+    after = fuse_optimizer(graph, "fused", Draw())
+    updated_ns = after.device.dur_ns[optimizer_work(graph).ops].sum() / 6
     moved_ns = 28 * ADAM.elements / 2039e9 * 1e9
     assert moved_ns < updated_ns < 1.8 * moved_ns
 
 
 def test_foreach_takes_longer_than_fused():
     run = network([*MODEL, *[Kernel(ADD, 100, updates=True)] * 240, END], gpu="A100")
-    fused, foreach = (told(run, f"optimizer={implementation}").likely_ns for implementation in ("fused", "foreach"))
-    assert fused < foreach < told(run, "").likely_ns
+    fused, foreach = (
+        predict_rewrites(run, f"optimizer={implementation}").likely_ns for implementation in ("fused", "foreach")
+    )
+    assert fused < foreach < predict_rewrites(run, "").likely_ns
 
 
 @pytest.mark.parametrize(("way", "least_us"), [("foreach", 6.0), ("fused", 1.6)])
@@ -59,15 +61,15 @@ def test_each_tensor_costs_the_host_what_its_python_costs(way, least_us):
     # one, and a quarter of a microsecond for each of the 12 lists, or the one, that a tensor is in.
     many = [Kernel(SGEMM, 20), *[Kernel(ADD, 2, host_us=15, updates=True)] * (12 * 100), END]
     run = network(many, gpu="A100", optimizers=(Optimizer(kind="AdamW", tensors=100, elements=6_400),), count=4)
-    graph = ready(run).graph
-    dearer = [optimizer(graph, way, Draw(otherwise=place)).host for place in (0.0, 0.5, 1.0)]
+    graph = replay_scene(run).graph
+    dearer = [fuse_optimizer(graph, way, Draw(default_position=place)).host for place in (0.0, 0.5, 1.0)]
     cost_us = [(sum(host.before_ns.values()) + host.call_ns).sum() / 4 / 1e3 for host in dearer]
     assert least_us * 100 < cost_us[0] < cost_us[1] < cost_us[2] < 5 * least_us * 100 + 700
 
 
 def test_never_is_it_slower_than_now():
     fast = [*MODEL, *[Kernel(ADD, 2, host_us=1, updates=True)] * 3, END]
-    prediction = told(network(fast, gpu="A100"), "optimizer")
+    prediction = predict_rewrites(network(fast, gpu="A100"), "optimizer")
     assert prediction.likely_ns <= prediction.step_ns * 1.01
 
 
@@ -81,45 +83,45 @@ def test_never_is_it_slower_than_now():
 )
 def test_it_is_refused_where_there_is_nothing_to_gain(kernels, change, why):
     with pytest.raises(RunError, match=why):
-        told(network(kernels, gpu="A100"), change)
+        predict_rewrites(network(kernels, gpu="A100"), change)
 
 
 def test_an_optimizer_without_a_fused_form_is_sent_to_foreach():
     run = network(LOOP, gpu="A100", optimizers=(Optimizer(kind="RMSprop", tensors=20),))
     with pytest.raises(RunError, match="optimizer=foreach"):
-        told(run, "optimizer=fused")
-    assert told(run, "optimizer=foreach").speedup > 1
+        predict_rewrites(run, "optimizer=fused")
+    assert predict_rewrites(run, "optimizer=foreach").speedup > 1
 
 
 def test_from_foreach_to_fused_less_is_gained_than_from_a_loop():
     loop = network([*MODEL, *[Kernel(ADD, 20, host_us=2, updates=True)] * 240, END], gpu="A100")
     many = network([*MODEL, *[Kernel(MULTI, 400, host_us=2, updates=True)] * 12, END], gpu="A100")
-    assert 1 < told(many, "optimizer").speedup < told(loop, "optimizer").speedup + 0.2
+    assert 1 < predict_rewrites(many, "optimizer").speedup < predict_rewrites(loop, "optimizer").speedup + 0.2
 
 
 def updating_on_a_cpu(at):
-    ops = [event(Kind.OP, "aten::add_", at + 10 + 0.2 * place, 0.19) for place in range(200)]
+    ops = [event(EventKind.OP, "aten::add_", at + 10 + 0.2 * place, 0.19) for place in range(200)]
     return [
-        event(Kind.OP, "aten::mm", at, 9.9),
-        event(Kind.ANNOTATION, "Optimizer.step#AdamW.step", at + 9.95, 40.1),
+        event(EventKind.OP, "aten::mm", at, 9.9),
+        event(EventKind.ANNOTATION, "Optimizer.step#AdamW.step", at + 9.95, 40.1),
         *ops,
     ]
 
 
 def test_on_a_cpu_foreach_is_refused_and_fused_is_told():
     run = run_of(stepped(updating_on_a_cpu, count=4, step_ms=51.0))
-    prediction = told(run, "optimizer=fused")
+    prediction = predict_rewrites(run, "optimizer=fused")
     assert 1.1 < prediction.speedup < prediction.bound
     with pytest.raises(RunError, match="one by one"):
-        told(run, "optimizer=foreach")
+        predict_rewrites(run, "optimizer=foreach")
 
 
 def test_a_v100_that_waits_for_its_host_gains_a_tenth(recorded):
-    base = ready(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    prediction = predict(base, chosen("optimizer"), samples=20)
+    base = replay_scene(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
+    prediction = predict(base, parse_changes("optimizer"), samples=20)
     assert 1.05 < prediction.speedup < 1.2
-    update = updating(base.graph)
+    update = optimizer_work(base.graph)
     assert update.kind == "SGD"
-    assert update.way == "loop"
+    assert update.implementation == "loop"
     assert 100 < update.tensors < 300  # a ResNet-50 has 161
     assert np.isfinite(update.tensors)

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, scene
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import build_replay_model, predict
 from gpulab.replay.rewrite import MIDDLE, Draw
-from gpulab.replay.rewrites.data.batch_source import queue_ns, source
+from gpulab.replay.rewrites.data.batch_source import batch_loading, simulate_queue_ns
 from gpulab.replay.rewrites.data.loading import item_cost, workers
-from gpulab.replay.sweep import swept
+from gpulab.replay.sweep import sweep
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_loading_runs import kernel
 from tests.support.runs.made_runs import MS, event, host_sample, loader_call, mark, run_of, stepped
 from tests.support.tiers import examples
@@ -26,16 +26,16 @@ law = examples(30)  # a replay or two each
 
 
 def ready(run):
-    run_steps = steps(run)
-    return scene(run, run_steps, ledger(run, run_steps))
+    run_steps = find_steps(run)
+    return build_replay_model(run, run_steps, build_ledger(run, run_steps))
 
 
 def predicted(run, spec, samples=12):
-    return predict(ready(run), chosen(spec), samples=samples)
+    return predict(ready(run), parse_changes(spec), samples=samples)
 
 
 def step_ns(run, edit, value, draw=MIDDLE):
-    return swept(edit(ready(run).graph, value, draw)).step_ns
+    return sweep(edit(ready(run).graph, value, draw)).step_ns
 
 
 def fed_run(*, fetch_ms=40.0, cpu_frac=1.0, cores=8.0, on_gpu=True, count=0, worker_cpu_ms=None, load=None, size=-1):
@@ -45,13 +45,15 @@ def fed_run(*, fetch_ms=40.0, cpu_frac=1.0, cores=8.0, on_gpu=True, count=0, wor
     def one(at):
         fetched, left = at + fetch_ms, 100 - fetch_ms
         if not on_gpu:
-            return [loader_call(at, fetch_ms, workers=count), event(Kind.OP, "aten::mm", fetched, left)]
+            return [loader_call(at, fetch_ms, workers=count), event(EventKind.OP, "aten::mm", fetched, left)]
         number = 2 * round(at)
-        copy = event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", fetched + 0.2, 1, size=size, correlation=number)
-        copied = event(Kind.COPY_CALL, "cudaMemcpyAsync", fetched + 0.1, 1.2, correlation=number)
-        call = event(Kind.LAUNCH, "cudaLaunchKernel", fetched + 1.4, 0.01, correlation=number + 1)
+        copy = event(
+            EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", fetched + 0.2, 1, size=size, correlation=number
+        )
+        copied = event(EventKind.COPY_CALL, "cudaMemcpyAsync", fetched + 0.1, 1.2, correlation=number)
+        call = event(EventKind.LAUNCH, "cudaLaunchKernel", fetched + 1.4, 0.01, correlation=number + 1)
         work = {**kernel(fetched + 1.42, left - 1.5), "correlation": number + 1}
-        waits = event(Kind.SYNC, "cudaDeviceSynchronize", fetched + 1.43, left - 1.48)
+        waits = event(EventKind.SYNC, "cudaDeviceSynchronize", fetched + 1.43, left - 1.48)
         return [loader_call(at, fetch_ms, workers=count), copied, copy, call, waits, work]
 
     cpu_ms = fetch_ms * cpu_frac if not count else 0.2
@@ -88,7 +90,7 @@ late_workers = st.builds(
     on_gpu=st.booleans(),
 )
 fed = fed_by_main | late_workers
-places = st.floats(0, 1).map(lambda place: Draw(otherwise=place))
+places = st.floats(0, 1).map(lambda place: Draw(default_position=place))
 
 
 @law
@@ -170,8 +172,8 @@ def test_cores_that_others_use_are_no_cores_for_workers():
         return fed_run(fetch_ms=50, cores=2, on_gpu=False, load=load)
 
     alone, crowded = (predicted(run(load), "workers=2") for load in (0.5, 1.0))
-    assert source(ready(run(0.5)).graph).others == 0
-    assert source(ready(run(1.0)).graph).others == pytest.approx(1.0)
+    assert batch_loading(ready(run(0.5)).graph).cores_of_others == 0
+    assert batch_loading(ready(run(1.0)).graph).cores_of_others == pytest.approx(1.0)
     assert crowded.likely_ns > alone.likely_ns
 
 
@@ -190,7 +192,7 @@ def test_workers_that_keep_up_do_not_tell_what_a_batch_costs_them():
 
 
 def test_a_run_without_a_loader_has_nothing_to_feed():
-    run = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]))
+    run = run_of(stepped(lambda at: [event(EventKind.OP, "aten::mm", at, 90)]))
     for spec in ("free_input", "workers=2", "item_cost=0.5"):
         with pytest.raises(RunError, match="no DataLoader"):
             predicted(run, spec)
@@ -201,7 +203,7 @@ def test_a_run_without_a_loader_has_nothing_to_feed():
 )
 def test_values_that_cannot_be_are_refused(spec):
     with pytest.raises(RunError):
-        chosen(spec)
+        parse_changes(spec)
 
 
 # The queue, told by itself.
@@ -210,14 +212,14 @@ def test_values_that_cannot_be_are_refused(spec):
 def test_even_batches_come_as_often_as_there_are_workers():
     took = np.full(400, 12.0)
     for count in (1, 2, 3, 4):
-        assert queue_ns(took, count, 2) == pytest.approx(12.0 / count, rel=0.02)
+        assert simulate_queue_ns(took, count, 2) == pytest.approx(12.0 / count, rel=0.02)
 
 
 @law
 @given(st.lists(st.floats(1, 100), min_size=50, max_size=80), st.integers(1, 8), st.integers(1, 4))
 def test_batches_come_no_faster_than_workers_build_and_no_slower_than_one_would(took, count, prefetch):
     took = np.array(took)
-    interval_ns = queue_ns(took, count, prefetch)
+    interval_ns = simulate_queue_ns(took, count, prefetch)
     assert took.mean() / count - 1e-9 <= interval_ns <= took.mean() + 1e-9
 
 
@@ -225,12 +227,12 @@ def test_batches_come_no_faster_than_workers_build_and_no_slower_than_one_would(
 @given(st.lists(st.floats(1, 100), min_size=50, max_size=80), st.integers(1, 8), st.integers(1, 4))
 def test_a_longer_queue_never_slows(took, count, prefetch):
     took = np.array(took)
-    assert queue_ns(took, count, prefetch + 1) <= queue_ns(took, count, prefetch) + 1e-9
+    assert simulate_queue_ns(took, count, prefetch + 1) <= simulate_queue_ns(took, count, prefetch) + 1e-9
 
 
 def test_a_slow_batch_now_and_then_costs_workers_that_take_turns_more_than_its_share():
     took = np.where(np.arange(400) % 9 == 0, 50.0, 10.0)
-    assert queue_ns(took, 4, 1) > took.mean() / 4 * 1.1
+    assert simulate_queue_ns(took, 4, 1) > took.mean() / 4 * 1.1
 
 
 # What was measured elsewhere.
@@ -240,7 +242,7 @@ def test_the_v100_with_four_workers_is_told_from_the_one_without(recorded):
     from gpulab import load
 
     before, after = (load(recorded(f"v100_resnet50_workers{count}.json.gz")) for count in (0, 4))
-    measured_ns = steps(after).step_ns
+    measured_ns = find_steps(after).step_ns
     prediction = predicted(before, "workers=4", samples=100)
     assert prediction.best_ns <= measured_ns <= prediction.worst_ns
     assert abs(prediction.likely_ns / measured_ns - 1) < 0.10

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, scene
-from gpulab.tables import STALLS, Kind
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import build_replay_model, predict
+from gpulab.tables import STALLS, EventKind
 from tests.support.runs.made_loading_runs import kernel
 from tests.support.runs.made_runs import MS, event, rows, run_of, stall, stepped
 from tests.support.tiers import examples
@@ -20,8 +20,10 @@ law = examples(30)  # a replay or two each
 
 
 def predicted(run, spec, samples=12):
-    run_steps = steps(run)
-    return predict(scene(run, run_steps, ledger(run, run_steps)), chosen(spec), samples=samples)
+    run_steps = find_steps(run)
+    return predict(
+        build_replay_model(run, run_steps, build_ledger(run, run_steps)), parse_changes(spec), samples=samples
+    )
 
 
 def preparing(python_ms, *, on_gpu=False, **more):
@@ -30,12 +32,12 @@ def preparing(python_ms, *, on_gpu=False, **more):
     def one(at):
         left = 100 - python_ms
         if not on_gpu:
-            return [event(Kind.OP, "aten::mm", at + python_ms, left)]
+            return [event(EventKind.OP, "aten::mm", at + python_ms, left)]
         number = int(at) + 1
-        call = event(Kind.LAUNCH, "cudaLaunchKernel", at + python_ms, 0.01, correlation=number)
-        wait = event(Kind.SYNC, "cudaDeviceSynchronize", at + python_ms + 0.02, left - 0.03)
+        call = event(EventKind.LAUNCH, "cudaLaunchKernel", at + python_ms, 0.01, correlation=number)
+        wait = event(EventKind.SYNC, "cudaDeviceSynchronize", at + python_ms + 0.02, left - 0.03)
         work = {**kernel(at + python_ms + 0.02, left - 0.06), "correlation": number}
-        return [event(Kind.OP, "aten::mm", at + python_ms - 0.01, left), call, wait, work]
+        return [event(EventKind.OP, "aten::mm", at + python_ms - 0.01, left), call, wait, work]
 
     return run_of(stepped(one, count=10), **more)
 

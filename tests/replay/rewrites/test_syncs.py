@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gpulab.replay.rewrite import MIDDLE
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.host.syncs import steps_count, waits
-from gpulab.replay.sweep import swept
-from gpulab.tables import Kind
+from gpulab.replay.rewrites.host.syncs import avoidable_waits, parse_step_count
+from gpulab.replay.sweep import sweep
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, on_gpu, stepped
 from tests.support.runs.simulated_machine import Call, graph, run_like, step_ms
 from tests.support.tiers import examples
@@ -39,7 +39,7 @@ def silent(loop):
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_a_loop_without_waits_is_as_fast_as_one_simulated_without_them(loop):
     original = graph(run_like(loop, steps=20))
-    assert swept(edited("no_syncs", original)).step_ns / 1e6 == pytest.approx(step_ms(silent(loop)), rel=0.02)
+    assert sweep(edited("no_syncs", original)).step_ns / 1e6 == pytest.approx(step_ms(silent(loop)), rel=0.02)
 
 
 @pytest.mark.parametrize("count", [2, 4, 10])
@@ -48,22 +48,22 @@ def test_a_wait_in_every_nth_step_costs_the_nth_part_on_average(loop, count):
     original = graph(run_like(loop, steps=20))
     mixed = [*loop, *silent(loop) * (count - 1)]
     average_ms = step_ms(mixed, steps=20) / count
-    assert swept(edited("sync_every", original, count)).step_ns / 1e6 == pytest.approx(average_ms, rel=0.05)
+    assert sweep(edited("sync_every", original, count)).step_ns / 1e6 == pytest.approx(average_ms, rel=0.05)
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_rarer_waits_cost_less_than_all_and_more_than_none(loop):
     original = graph(run_like(loop, steps=20))
-    lengths = [swept(edited("sync_every", original, count)).step_ns for count in (1, 2, 5, 50, 100_000)]
-    assert lengths[0] == swept(original).step_ns
+    lengths = [sweep(edited("sync_every", original, count)).step_ns for count in (1, 2, 5, 50, 100_000)]
+    assert lengths[0] == sweep(original).step_ns
     assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-1] == pytest.approx(swept(edited("no_syncs", original)).step_ns, rel=1e-3)
+    assert lengths[-1] == pytest.approx(sweep(edited("no_syncs", original)).step_ns, rel=1e-3)
 
 
 def test_both_ways_of_doing_without_waits_have_one_bound():
     original = graph(run_like(LOGGING, steps=20))
-    one, other = (swept(BY_NAME[name].ceiling(original, 50)).step_ns for name in ("no_syncs", "sync_every"))
-    assert one == other <= swept(edited("no_syncs", original)).step_ns
+    one, other = (sweep(BY_NAME[name].best_case(original, 50)).step_ns for name in ("no_syncs", "sync_every"))
+    assert one == other <= sweep(edited("no_syncs", original)).step_ns
 
 
 # Which waits are meant.
@@ -75,12 +75,12 @@ def reading(op, *, size=4, way="Memcpy DtoH (Device -> Pageable)"):
     def step(at):
         number = round(at * 10)
         return [
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.5, 0.01, correlation=number + 1),
-            event(Kind.KERNEL, "ampere_sgemm", at + 0.52, 7.0, correlation=number + 1),
-            event(Kind.OP, op, at + 1.0, 6.6),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 1.1, 0.01, correlation=number + 2),
-            event(Kind.MEMCPY, way, at + 7.53, 0.01, correlation=number + 2, size=size),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 1.12, 6.43),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 0.5, 0.01, correlation=number + 1),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 0.52, 7.0, correlation=number + 1),
+            event(EventKind.OP, op, at + 1.0, 6.6),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 1.1, 0.01, correlation=number + 2),
+            event(EventKind.MEMCPY, way, at + 7.53, 0.01, correlation=number + 2, size=size),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 1.12, 6.43),
         ]
 
     return graph(on_gpu(stepped(step, count=6, step_ms=10.0)))
@@ -89,36 +89,36 @@ def reading(op, *, size=4, way="Memcpy DtoH (Device -> Pageable)"):
 def test_a_value_that_is_read_takes_its_copy_along_when_it_goes():
     original = reading("aten::item")
     left = edited("no_syncs", original)
-    reads = waits(original).reads
+    reads = avoidable_waits(original).d2h_copies
     assert len(reads) == 6
     assert (left.device.dur_ns[reads] == 0).all()
-    assert (left.host.awaited_op[waits(original).stops] == -1).all()
-    assert BY_NAME["no_syncs"].lacking(original, True) is None
+    assert (left.host.awaited_op[avoidable_waits(original).nodes] == -1).all()
+    assert BY_NAME["no_syncs"].refusal_reason(original, True) is None
 
 
 @pytest.mark.parametrize("op", ["aten::nonzero", "aten::masked_select", "aten::unique_dim"])
 def test_a_wait_for_a_data_dependent_size_stays(op):
     original = reading(op)
     assert (edited("no_syncs", original).host.awaited_op == original.host.awaited_op).all()
-    assert "result sizes" in BY_NAME["no_syncs"].lacking(original, True)
+    assert "result sizes" in BY_NAME["no_syncs"].refusal_reason(original, True)
 
 
 def test_a_wait_for_an_h2d_copy_is_left_to_pin_memory():
     original = reading("aten::copy_", way="Memcpy HtoD (Pageable -> Device)")
     assert (edited("no_syncs", original).host.awaited_op == original.host.awaited_op).all()
-    assert "read a value" in BY_NAME["no_syncs"].lacking(original, True)
+    assert "read a value" in BY_NAME["no_syncs"].refusal_reason(original, True)
 
 
 def test_a_loop_that_never_waits_is_refused():
-    assert "read a value" in BY_NAME["no_syncs"].lacking(graph(run_like(QUIET)), True)
-    assert BY_NAME["sync_every"].lacking(graph(run_like(QUIET)), 50)
+    assert "read a value" in BY_NAME["no_syncs"].refusal_reason(graph(run_like(QUIET)), True)
+    assert BY_NAME["sync_every"].refusal_reason(graph(run_like(QUIET)), 50)
 
 
 @pytest.mark.parametrize("typed", ["often", "0", "2.5"])
 def test_a_number_of_steps_is_a_positive_integer(typed):
     with pytest.raises(ValueError, match=typed):
-        steps_count(typed)
-    assert steps_count("7") == 7
+        parse_step_count(typed)
+    assert parse_step_count("7") == 7
 
 
 # Memory.
@@ -130,10 +130,10 @@ def asking_for_memory(free_ms=3.0):
     def step(at):
         number = round(at * 10)
         return [
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.5, 0.01, correlation=number + 1),
-            event(Kind.KERNEL, "ampere_sgemm", at + 0.52, 5.0, correlation=number + 1),
-            event(Kind.ALLOC, "cudaFree", at + 1.0, 4.53),
-            event(Kind.ALLOC, "cudaMalloc", at + 5.6, free_ms),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 0.5, 0.01, correlation=number + 1),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 0.52, 5.0, correlation=number + 1),
+            event(EventKind.ALLOC, "cudaFree", at + 1.0, 4.53),
+            event(EventKind.ALLOC, "cudaMalloc", at + 5.6, free_ms),
         ]
 
     return graph(on_gpu(stepped(step, count=8, step_ms=10.0)))
@@ -143,14 +143,14 @@ def test_without_allocation_calls_their_time_and_the_waits_in_them_go():
     original = asking_for_memory()
     left = edited("no_alloc", original)
     # 10 ms less 4.53 in cudaFree, whose wait goes, and 3.0 in cudaMalloc; the kernel of 5 ms then sets the pace.
-    assert swept(original).step_ns / 1e6 == pytest.approx(10.0)
-    assert swept(left).step_ns / 1e6 == pytest.approx(5.0, abs=0.01)
-    assert np.median(swept(left).host_steps_ns) / 1e6 == pytest.approx(10.0 - 4.53 - 3.0, abs=0.01)
-    assert BY_NAME["no_alloc"].lacking(original, True) is None
+    assert sweep(original).step_ns / 1e6 == pytest.approx(10.0)
+    assert sweep(left).step_ns / 1e6 == pytest.approx(5.0, abs=0.01)
+    assert np.median(sweep(left).host_steps_ns) / 1e6 == pytest.approx(10.0 - 4.53 - 3.0, abs=0.01)
+    assert BY_NAME["no_alloc"].refusal_reason(original, True) is None
 
 
 def test_a_loop_without_cuda_malloc_is_refused():
-    assert "cudaMalloc" in BY_NAME["no_alloc"].lacking(graph(run_like(QUIET)), True)
+    assert "cudaMalloc" in BY_NAME["no_alloc"].refusal_reason(graph(run_like(QUIET)), True)
 
 
 calls = st.lists(
@@ -164,9 +164,9 @@ calls = st.lists(
 @given(calls, st.integers(1, 30))
 def test_waits_taken_away_never_make_a_step_longer_and_never_beat_the_bound(loop, count):
     original = graph(run_like(loop, steps=8))
-    now = swept(original).step_ns
-    none, some = swept(edited("no_syncs", original)).step_ns, swept(edited("sync_every", original, count)).step_ns
-    bound = swept(BY_NAME["no_syncs"].ceiling(original, True)).step_ns
+    now = sweep(original).step_ns
+    none, some = sweep(edited("no_syncs", original)).step_ns, sweep(edited("sync_every", original, count)).step_ns
+    bound = sweep(BY_NAME["no_syncs"].best_case(original, True)).step_ns
     assert bound <= none + 1
     assert none <= some * 1.001 + 1
     assert some <= now * 1.001 + 1

@@ -8,9 +8,9 @@ from unittest import mock
 
 import numpy as np
 
-from gpulab.rows import Words
+from gpulab.rows import TextColumn
 from gpulab.run import Loader, Machine, Recording, Run, Source
-from gpulab.tables import EVENTS, Kind
+from gpulab.tables import EVENTS, EventKind
 from tests.support.runs.made_runs import GPUS
 
 LEAST_PT, LEAST_CONTRAST = 7.5, 4.5
@@ -57,8 +57,8 @@ def check(chart) -> None:
 
 def check_words(chart) -> None:
     """The title, the text alternative and the table are there, name the source, and hold nothing unfinished."""
-    assert chart.answer
-    assert chart.answer in chart.alt
+    assert chart.headline
+    assert chart.headline in chart.alt
     assert chart.source
     assert chart.source in chart.alt
     assert "\n" not in chart.alt
@@ -163,10 +163,14 @@ def crowded(events: int = 1_000_000, *, steps: int = 20, names: tuple[str, ...] 
     spread = (place * 7 + step) % (len(event_names) - 3)
     copies = place % 50 == 0
     work = np.where(copies, len(event_names) - 1, spread)
-    kinds = [np.full(count, int(Kind.OP)), np.full(count, int(Kind.LAUNCH)), np.where(copies, Kind.MEMCPY, Kind.KERNEL)]
+    kinds = [
+        np.full(count, int(EventKind.OP)),
+        np.full(count, int(EventKind.LAUNCH)),
+        np.where(copies, EventKind.MEMCPY, EventKind.KERNEL),
+    ]
     kernel_ns = launch_ns + 9_000 + place % 997 * 40
     columns = {
-        "kind": np.concatenate([*kinds, np.full(steps, int(Kind.STEP))]),
+        "kind": np.concatenate([*kinds, np.full(steps, int(EventKind.STEP))]),
         "name": np.concatenate([spread, spread * 0 + len(event_names) - 3, work, np.full(steps, len(event_names) - 2)]),
         "start_ns": np.concatenate([launch_ns, launch_ns + 3_000, kernel_ns, opens]),
         "dur_ns": np.concatenate(
@@ -181,7 +185,7 @@ def crowded(events: int = 1_000_000, *, steps: int = 20, names: tuple[str, ...] 
         ),
     }
     order = np.lexsort((-columns["dur_ns"], columns["start_ns"]))
-    names_of = Words(columns.pop("name")[order].astype(np.int32), event_names)
+    names_of = TextColumn(columns.pop("name")[order].astype(np.int32), event_names)
     span_ns = int((columns["start_ns"] + columns["dur_ns"]).max())
     return Run(
         name="a million events",

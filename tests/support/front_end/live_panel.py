@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.run import Gpu
 from gpulab.sensors import GpuReading
 from tests.support.front_end.kernel import Kernel
 
 
-def live_state(**changed: Any) -> Live:
+def live_state(**changed: Any) -> LiveSnapshot:
     """A session that has run for a while on a machine without a GPU."""
     fields: dict[str, Any] = {
         "phase": "recording",
@@ -28,7 +28,7 @@ def live_state(**changed: Any) -> Live:
         "workers": 2,
         "frame": "train (cell line 7)",
     }
-    return Live(**{**fields, **changed})
+    return LiveSnapshot(**{**fields, **changed})
 
 
 def gpu(**changed: Any) -> GpuReading:

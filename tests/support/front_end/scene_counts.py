@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.rows import Words
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.rows import TextColumn
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Machine
-from gpulab.tables import EVENTS, Kind
+from gpulab.tables import EVENTS, EventKind
 from gpulab.views.timeline import Scene
 from tests.support.runs.made_runs import GPUS, event, run_of
 
@@ -22,9 +22,15 @@ MOST = 49_152
 
 def undiagnosed(run):
     """A diagnosis without rules: what a scene needs, quickly."""
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     return Diagnosis(
-        run=run, steps=run_steps, ledger=ledger(run, run_steps), findings=(), unjudged=(), verdict="", next_limit=None
+        run=run,
+        steps=run_steps,
+        ledger=build_ledger(run, run_steps),
+        findings=(),
+        unjudged=(),
+        verdict="",
+        next_limit=None,
     )
 
 
@@ -55,13 +61,13 @@ def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False
     unit = np.arange(units)
     start = np.stack([unit * 2_000, unit * 2_000 + 700], 1).ravel()
     dur = np.stack([np.full(units, 1_500), 300 + unit % 1_000], 1).ravel()
-    kind = np.tile(np.array([Kind.LAUNCH, Kind.KERNEL], np.int8), units)
-    on_gpu = kind == Kind.KERNEL
+    kind = np.tile(np.array([EventKind.LAUNCH, EventKind.KERNEL], np.int8), units)
+    on_gpu = kind == EventKind.KERNEL
     word = "\u202e<script>'\"\\\x00" * 1000 if hostile else "kernel_"
     edges = np.repeat(unit, 2)
     columns = {
         "kind": kind,
-        "name": Words((edges % names).astype(np.int32), tuple(f"{word}{n}" for n in range(names))),
+        "name": TextColumn((edges % names).astype(np.int32), tuple(f"{word}{n}" for n in range(names))),
         "start_ns": start,
         "dur_ns": dur,
         "thread": np.where(on_gpu, -1, edges % threads),
@@ -71,13 +77,13 @@ def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False
         "bytes": np.full(2 * units, -1),
     }
     rows = EVENTS.rows(columns)
-    run = run_of([event(Kind.OP, "aten::add", 0, units * 0.002)], machine=Machine(gpus=(GPUS["H100"],)))
+    run = run_of([event(EventKind.OP, "aten::add", 0, units * 0.002)], machine=Machine(gpus=(GPUS["H100"],)))
     return replace(run, event_rows=rows, threads=tuple(f"thread {n}" for n in range(threads)))
 
 
 def looked_at(scene: Scene):
     """Tiles of every level: the first, one in the middle, the last."""
-    for level in range(scene.deepest + 1):
+    for level in range(scene.max_level + 1):
         for index in sorted({0, (1 << level) // 3, (1 << level) - 1}):
             yield level, index, scene.tile(level, index)
 
@@ -86,11 +92,11 @@ def small_run(**more):
     events = []
     for step in range(6):
         at = step * 0.1
-        events.append(event(Kind.STEP, f"ProfilerStep#{step}", at, 0.1))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{step}", at, 0.1))
         for n in range(5):
             begin = at + n * 0.018
-            events.append(event(Kind.OP, f"aten::op{n}", begin, 0.015))
-            events.append(event(Kind.OP, "aten::inner", begin + 0.001, 0.012))
-            events.append(event(Kind.LAUNCH, "cudaLaunchKernel", begin + 0.002, 0.005, correlation=step * 10 + n))
-            events.append(event(Kind.KERNEL, f"gemm_{n}", begin + 0.009, 0.011, correlation=step * 10 + n))
+            events.append(event(EventKind.OP, f"aten::op{n}", begin, 0.015))
+            events.append(event(EventKind.OP, "aten::inner", begin + 0.001, 0.012))
+            events.append(event(EventKind.LAUNCH, "cudaLaunchKernel", begin + 0.002, 0.005, correlation=step * 10 + n))
+            events.append(event(EventKind.KERNEL, f"gemm_{n}", begin + 0.009, 0.011, correlation=step * 10 + n))
     return run_of(events, machine=Machine(gpus=(GPUS["H100"],)), **more)

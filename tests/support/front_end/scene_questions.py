@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, run_of, stepped
 
 HOSTILE = "<script>alert('\u202e')</script>" + "x" * 10_000
@@ -15,11 +15,11 @@ def trained(**more):
         number = int(at)
         return [
             loader_call(at, 20),
-            event(Kind.OP, "aten::linear", at + 25, 30),
-            event(Kind.OP, "aten::addmm", at + 27, 20),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 30, 5, correlation=number),
-            event(Kind.KERNEL, "sgemm_128", at + 40, 35, correlation=number),
-            event(Kind.KERNEL, "elementwise", at + 78, 7, correlation=-1),
+            event(EventKind.OP, "aten::linear", at + 25, 30),
+            event(EventKind.OP, "aten::addmm", at + 27, 20),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 30, 5, correlation=number),
+            event(EventKind.KERNEL, "sgemm_128", at + 40, 35, correlation=number),
+            event(EventKind.KERNEL, "elementwise", at + 78, 7, correlation=-1),
         ]
 
     return run_of(stepped(step), loaders=[NO_WORKERS], **more)
@@ -31,8 +31,8 @@ def computed(**more):
     def step(at):
         return [
             loader_call(at, 20),
-            event(Kind.OP, "aten::linear", at + 25, 40),
-            event(Kind.OP, "aten::addmm", at + 30, 30),
+            event(EventKind.OP, "aten::linear", at + 25, 40),
+            event(EventKind.OP, "aten::addmm", at + 30, 30),
         ]
 
     return run_of(stepped(step), loaders=[NO_WORKERS], **more)

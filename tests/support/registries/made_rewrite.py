@@ -14,9 +14,9 @@ def half(graph: Graph, value: Value, draw: Draw) -> Graph:
 HALF = Rewrite(
     name="made_rewrite",
     edit=half,
-    ceiling=lambda graph, value: half(graph, value, MIDDLE),
+    best_case=lambda graph, value: half(graph, value, MIDDLE),
     grade="A",
     about="kernels in half the time",
-    ceiling_means="even that",
-    lacking=lambda graph, value: None,
+    bound_label="even that",
+    refusal_reason=lambda graph, value: None,
 )

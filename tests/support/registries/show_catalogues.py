@@ -7,7 +7,7 @@ import sys
 
 import gpulab
 from gpulab import charts
-from gpulab.magics.completion import following
+from gpulab.magics.completion import next_words
 from gpulab.views.rule_page import page
 from tests.support.runs.simulated_machine import Call, run_like
 
@@ -16,14 +16,14 @@ def main() -> None:
     run = run_like([Call(loads_us=900.0), *[Call(host_us=20.0, kernel_us=40.0)] * 30, Call(waits=True)], steps=10)
     chart = charts.made_chart(run)
     catalogues = {
-        "chart": [chart.answer, "made_chart" in dir(charts)],
+        "chart": [chart.headline, "made_chart" in dir(charts)],
         "rule": [finding.claim for finding in gpulab.diagnose(run).findings if finding.rule == "made_rule"],
         "rule page": str(page("made_rule")),
         "rewrite": str(gpulab.whatif(run, "made_rewrite")),
         "rewrite page": str(page("made_rewrite")),
         "ranking": str(gpulab.whatif(run)),
         "contents": str(page()),
-        "completions": [following("gpuwhy", []), following("gpuwhatif", ["last"])],
+        "completions": [next_words("gpuwhy", []), next_words("gpuwhatif", ["last"])],
     }
     json.dump(catalogues, sys.stdout)
 

@@ -16,13 +16,13 @@ import pytest
 
 import gpulab
 from gpulab import charts
-from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.run import Machine, Run, Source
 from gpulab.sensors import Reading, Sensors
 from gpulab.sensors.nvml import Nvml
 from gpulab.views.info import info
-from gpulab.views.live.panel_content import Glances
-from gpulab.views.timeline.scene.scene import scene
+from gpulab.views.live.panel_content import PanelContentBuilder
+from gpulab.views.timeline.scene.scene import build_scene
 from tests.support import nvml_standin
 
 MS = 1_000_000
@@ -44,7 +44,7 @@ def sample() -> tuple[Run, Reading]:
     began_ns, enough, samples = time.time_ns(), threading.Event(), []
 
     def on_tick() -> None:
-        samples.append(sensors.now())
+        samples.append(sensors.latest())
         if len(samples) >= 5:
             enough.set()
 
@@ -65,7 +65,7 @@ def sample() -> tuple[Run, Reading]:
 
 def shown(run: Run, reading: Reading, folder: Path) -> dict[str, Any]:
     """The run in each view of sensors."""
-    live = Live(
+    live = LiveSnapshot(
         phase="recording", elapsed_s=1.0, steps=0, steps_per_s=None, waiting_frac=None, gpus=reading.gpus,
         core_fracs=(), rss_bytes=None, workers=0, frame=None,
     )  # fmt: skip
@@ -78,14 +78,14 @@ def shown(run: Run, reading: Reading, folder: Path) -> dict[str, Any]:
             for rows in (run.gpu_rows, run.host_rows)
         },
         "report": str(gpulab.report(run)),
-        "timeline": scene(gpulab.diagnose(run)).header()["groups"],
+        "timeline": build_scene(gpulab.diagnose(run)).header()["groups"],
         "charts": [
             [cell for row in chart.table.rows for cell in row.cells]
             for chart in (charts.sensors(run), charts.sensors(host_only))
         ],
         "axes": [axes.get_title(loc="left") for one in (run, host_only) for axes in charts.sensors(one).axes],
         "perfetto": sorted({event["name"] for event in events if event["ph"] == "C"}),
-        "live": {tile.label: tile.value for tile in Glances("r").of(live).tiles},
+        "live": {tile.label: tile.value for tile in PanelContentBuilder("r").build(live).tiles},
         "info": str(info(run.machine)),
     }
 

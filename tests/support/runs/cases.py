@@ -39,11 +39,11 @@ def cases():
 ALL = list(cases())
 
 
-def diagnosed(runs):
+def diagnose_case(runs):
     return diagnose(runs) if isinstance(runs, Run) else diagnose(runs[0], runs)
 
 
 @functools.cache
 def diagnosis_of(make):
     """The diagnosis of a case, made once for all tests that ask for it."""
-    return diagnosed(make())
+    return diagnose_case(make())

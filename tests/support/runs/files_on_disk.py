@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from gpulab.rows import Rows, Words
+from gpulab.rows import Rows, TextColumn
 from gpulab.run import Run
 
 LONG = 30_000  # events of a trace of several megabytes, which is read in several blocks
@@ -30,7 +30,7 @@ def write(path, rank=None, **more):
     return path
 
 
-def equal(one, other):
+def runs_are_equal(one, other):
     """Whether two runs agree in every field, every dtype and every bit of every column."""
     for field in dataclasses.fields(Run):
         one_value, other_value = getattr(one, field.name), getattr(other, field.name)
@@ -40,7 +40,7 @@ def equal(one, other):
         assert list(one_value.columns) == list(other_value.columns)
         for name, values in one_value.columns.items():
             back = other_value.columns[name]
-            if isinstance(values, Words):
+            if isinstance(values, TextColumn):
                 assert values.to_list() == back.to_list(), name
             else:
                 assert (values.dtype, values.tobytes()) == (back.dtype, back.tobytes()), name

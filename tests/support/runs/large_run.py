@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.run import Gpu, Loader, Machine, Recording, Run, Source
-from gpulab.tables import EVENTS, GPU_SAMPLES, GRIDS, MARKS, MEMORY, SHAPES, Kind, MarkKind
+from gpulab.tables import EVENTS, GPU_SAMPLES, GRIDS, MARKS, MEMORY, SHAPES, EventKind, MarkKind
 
 US = 1_000
 KERNELS = ("ampere_sgemm_128x64_tn", "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>")
@@ -25,7 +25,7 @@ def large_run(events=1_000_000, *, name="large", rare=True):
     columns = {key: values[order] for key, values in columns.items()}
     rows = EVENTS.rows({**columns, "name": _text_column(columns["name"])})
     span_ns = int((rows["start_ns"] + rows["dur_ns"]).max()) + 1
-    kernels = np.flatnonzero(rows["kind"] == Kind.KERNEL)
+    kernels = np.flatnonzero(rows["kind"] == EventKind.KERNEL)
     return Run(
         name=name,
         source=Source(how="recorded", device="Made GPU", date="2026-01-01"),
@@ -36,23 +36,25 @@ def large_run(events=1_000_000, *, name="large", rare=True):
         threads=("main", "autograd"),
         event_rows=rows,
         grid_rows=_grids(kernels),
-        shape_rows=_shapes(np.flatnonzero(rows["kind"] == Kind.OP)),
+        shape_rows=_shapes(np.flatnonzero(rows["kind"] == EventKind.OP)),
         mark_rows=_marks(steps),
         gpu_rows=_samples(span_ns),
         memory_rows=_memory(span_ns),
     )
 
 
-def judged(run):
+def diagnosis_of(run):
     """What a diagnosis says of it, without asking every rule: that takes longer than a test can wait."""
-    from gpulab.analysis.steps.detection import steps
-    from gpulab.analysis.steps.ledger import ledger
+    from gpulab.analysis.steps.detection import find_steps
+    from gpulab.analysis.steps.ledger import build_ledger
     from gpulab.rules import Diagnosis, Finding
 
-    run_steps = steps(run)
-    run_ledger = ledger(run, run_steps)
+    run_steps = find_steps(run)
+    run_ledger = build_ledger(run, run_steps)
     claim = "GPU idle 7 % of each step: the main process builds the batches."
-    waits = Finding(rule="no_workers", claim=claim, evidence=(), parts=("loader",), shown_by=run_ledger.spans["loader"])
+    waits = Finding(
+        rule="no_workers", claim=claim, evidence=(), ledger_parts=("loader",), spans=run_ledger.spans["loader"]
+    )
     return Diagnosis(
         run=run, steps=run_steps, ledger=run_ledger, findings=(waits,), unjudged=(), verdict=claim, next_limit=None
     )
@@ -64,9 +66,9 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def _text_column(codes):
-    from gpulab.rows import Words
+    from gpulab.rows import TextColumn
 
-    return Words(codes.astype(np.int32), (*NAMES, LOADER, "Memcpy HtoD (Pageable -> Device)"))
+    return TextColumn(codes.astype(np.int32), (*NAMES, LOADER, "Memcpy HtoD (Pageable -> Device)"))
 
 
 def _step(number, *, rare):
@@ -82,21 +84,21 @@ def _step(number, *, rare):
     inner = np.full(LAUNCHES, NAMES.index("aten::_inner"))
     launch = np.full(LAUNCHES, NAMES.index("cudaLaunchKernel"))
     parts = [
-        _rows(Kind.OP, at % len(OPS) + len(KERNELS), begin, 30 * US, 0, none),
-        _rows(Kind.OP, inner, begin + 3 * US, 20 * US, 0, none),
-        _rows(Kind.LAUNCH, launch, begin + 6 * US, 5 * US, 0, correlation),
-        _rows(Kind.KERNEL, kernel, begin + AFTER_US * US, 6 * US * long, -1, correlation),
+        _rows(EventKind.OP, at % len(OPS) + len(KERNELS), begin, 30 * US, 0, none),
+        _rows(EventKind.OP, inner, begin + 3 * US, 20 * US, 0, none),
+        _rows(EventKind.LAUNCH, launch, begin + 6 * US, 5 * US, 0, correlation),
+        _rows(EventKind.KERNEL, kernel, begin + AFTER_US * US, 6 * US * long, -1, correlation),
     ]
     wait = np.array([number * STEP_US * US])
-    parts.append(_rows(Kind.LOADER, np.array([len(NAMES)]), wait, WAIT_US * US - 1, 0, np.array([-1])))
-    copy = _rows(Kind.MEMCPY, np.array([len(NAMES) + 1]), wait + 2_900 * US, 90 * US, -1, np.array([-1]))
+    parts.append(_rows(EventKind.LOADER, np.array([len(NAMES)]), wait, WAIT_US * US - 1, 0, np.array([-1])))
+    copy = _rows(EventKind.MEMCPY, np.array([len(NAMES) + 1]), wait + 2_900 * US, 90 * US, -1, np.array([-1]))
     parts.append({**copy, "bytes": np.array([2**20]), "stream": np.array([9])})
     return _joined(parts)
 
 
 def _rows(kind, name, start, dur, thread, correlation):
     count = len(start)
-    on_device = kind in (Kind.KERNEL, Kind.MEMCPY)
+    on_device = kind in (EventKind.KERNEL, EventKind.MEMCPY)
     return {
         "kind": np.full(count, int(kind)),
         "name": np.asarray(name),
@@ -121,10 +123,10 @@ def _grids(kernels):
 
 
 def _shapes(ops):
-    from gpulab.rows import Words
+    from gpulab.rows import TextColumn
 
-    same = Words(np.zeros(len(ops), np.int32), ("[[64, 3, 224, 224], [64]]",))
-    types = Words(np.zeros(len(ops), np.int32), ('["float", "float"]',))
+    same = TextColumn(np.zeros(len(ops), np.int32), ("[[64, 3, 224, 224], [64]]",))
+    types = TextColumn(np.zeros(len(ops), np.int32), ('["float", "float"]',))
     return SHAPES.rows({"event": ops, "shapes": same, "dtypes": types})
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.run import Loader
-from gpulab.tables import WORKER_SAMPLES, Kind
+from gpulab.tables import WORKER_SAMPLES, EventKind
 from tests.support.runs.made_runs import event, host_sample, loader_call, mark, rows, run_of, stepped
 
 WORKERS = Loader(workers=2, batch_size=32, pin_memory=False, batches=80, dataset="Photos", name="loader")
-HERE = Loader(workers=0, batch_size=32, pin_memory=False, batches=80, dataset="Photos", name="train_loader")
+MAIN_PROCESS_LOADER = Loader(
+    workers=0, batch_size=32, pin_memory=False, batches=80, dataset="Photos", name="train_loader"
+)
 
 
 def kernel(at, dur):
-    return event(Kind.KERNEL, "ampere_sgemm_128x64_nn", at, dur)
+    return event(EventKind.KERNEL, "ampere_sgemm_128x64_nn", at, dur)
 
 
 def from_workers(
@@ -57,7 +59,7 @@ def from_workers(
     return run_of(events, loaders=[loader], cores=cores, worker_rows=rows(WORKER_SAMPLES, looks), **more)
 
 
-def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=True, **readings):
+def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=MAIN_PROCESS_LOADER, cores=8.0, on_gpu=True, **readings):
     """Ten steps of 100 ms whose fetches use the CPU for `cpu_frac` of their time; `readings` go to the host samples."""
     cpu_ms = fetch_ms * cpu_frac
     marks = [
@@ -68,17 +70,17 @@ def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=Tru
         host_sample(at, **{name: value(at) if callable(value) else value for name, value in readings.items()})
         for at in range(0, 1000, 50)
     ]
-    work = kernel if on_gpu else lambda at, dur: event(Kind.OP, "aten::mm", at, dur)
+    work = kernel if on_gpu else lambda at, dur: event(EventKind.OP, "aten::mm", at, dur)
     events = stepped(lambda at: [loader_call(at, fetch_ms), work(at + fetch_ms, 100 - fetch_ms)], count=10)
     return run_of(events, marks=marks, samples=samples, loaders=[loader], cores=cores)
 
 
-def epochs(first_ms, other_ms, *, each=5, count=10):
+def epochs(first_ms, other_ms, *, epoch_length=5, count=10):
     """Marks of short epochs whose first batch takes `first_ms`; each epoch ends with a call that returns no batch."""
     marks = []
     for step in range(count):
-        mark_args = {"process_ms": 60 * step, "epoch": step // each}
-        marks.append(mark(100 * step, first_ms if step % each == 0 else other_ms, **mark_args))
-        if step % each == each - 1:
+        mark_args = {"process_ms": 60 * step, "epoch": step // epoch_length}
+        marks.append(mark(100 * step, first_ms if step % epoch_length == 0 else other_ms, **mark_args))
+        if step % epoch_length == epoch_length - 1:
             marks.append(mark(100 * step + 95, 0.1, yielded=False, **mark_args))
     return marks

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.replay.parsing import chosen
-from gpulab.replay.prediction import predict, scene
-from gpulab.tables import Kind
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.parsing import parse_changes
+from gpulab.replay.prediction import build_replay_model, predict
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, on_gpu
 
 SGEMM = "volta_sgemm_128x64_nn"
@@ -41,7 +41,7 @@ class Kernel:
     grid: int = -1
     updates: bool = False  # inside the optimizer step
     waits: bool = False  # the host waits for all work instead of launching a kernel
-    kind: Kind = Kind.KERNEL
+    kind: EventKind = EventKind.KERNEL
 
 
 def network(kernels, *, count=6, gpu="V100", queue=1000, **more):
@@ -57,9 +57,14 @@ def network(kernels, *, count=6, gpu="V100", queue=1000, **more):
             now, number = _run_kernel(kernel, now, number, events, ends, queue)
         if optimizer_start is not None:
             events.append(
-                event(Kind.ANNOTATION, "Optimizer.step#Adam.step", optimizer_start / 1e3, (now - optimizer_start) / 1e3)
+                event(
+                    EventKind.ANNOTATION,
+                    "Optimizer.step#Adam.step",
+                    optimizer_start / 1e3,
+                    (now - optimizer_start) / 1e3,
+                )
             )
-        events.append(event(Kind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
     return on_gpu(events, gpu, **more)
 
 
@@ -67,7 +72,7 @@ def _run_kernel(kernel, now, number, events, ends, queue):
     at, last = now + kernel.host_us, ends[-1] if ends else 0.0
     if kernel.waits:
         call_end = max(at + 3.0, last + 3.0)
-        events.append(event(Kind.SYNC, "cudaStreamSynchronize", at / 1e3, (call_end - at) / 1e3))
+        events.append(event(EventKind.SYNC, "cudaStreamSynchronize", at / 1e3, (call_end - at) / 1e3))
         return call_end, number
     number += 1
     call_end = at + 5.0
@@ -75,33 +80,33 @@ def _run_kernel(kernel, now, number, events, ends, queue):
         call_end = max(call_end, ends[-queue] + 2.0)
     start = max(at + 7.0, last + 1.0)
     ends.append(start + kernel.us)
-    if kernel.kind is not Kind.KERNEL:
-        call = event(Kind.COPY_CALL, "cudaMemcpyAsync", at / 1e3, 0.004, correlation=number)
+    if kernel.kind is not EventKind.KERNEL:
+        call = event(EventKind.COPY_CALL, "cudaMemcpyAsync", at / 1e3, 0.004, correlation=number)
         events.extend([call, event(kernel.kind, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)])
         return call_end, number
     dtypes = ["float"] * len(kernel.shapes or [])
     sizes = {"shapes": json.dumps(kernel.shapes), "dtypes": json.dumps(dtypes)} if kernel.shapes else None
-    op = event(Kind.OP, kernel.op or "aten::op", (at - 0.1) / 1e3, (call_end - at + 0.2) / 1e3)
-    call = event(Kind.LAUNCH, "cudaLaunchKernel", at / 1e3, (call_end - at) / 1e3, correlation=number)
-    work = event(Kind.KERNEL, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)
+    op = event(EventKind.OP, kernel.op or "aten::op", (at - 0.1) / 1e3, (call_end - at + 0.2) / 1e3)
+    call = event(EventKind.LAUNCH, "cudaLaunchKernel", at / 1e3, (call_end - at) / 1e3, correlation=number)
+    work = event(EventKind.KERNEL, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)
     op_events = [{**op, "sizes": sizes}, call, {**work, "grid": kernel.grid}]
     if not kernel.python:  # the host was in an operator
-        events.append(event(Kind.OP, "aten::dispatched", (now + 0.1) / 1e3, max(0.0, kernel.host_us - 0.3) / 1e3))
+        events.append(event(EventKind.OP, "aten::dispatched", (now + 0.1) / 1e3, max(0.0, kernel.host_us - 0.3) / 1e3))
     events.extend(op_events)
     return call_end, number
 
 
-def ready(run):
+def replay_scene(run):
     """Return the replay scene of a run."""
-    run_steps = steps(run)
-    return scene(run, run_steps, ledger(run, run_steps))
+    run_steps = find_steps(run)
+    return build_replay_model(run, run_steps, build_ledger(run, run_steps))
 
 
-def told(run, rewrites, samples=40):
+def predict_rewrites(run, rewrites, samples=40):
     """Predict these rewrites, given as a user types them."""
-    return predict(ready(run), chosen(rewrites), samples=samples)
+    return predict(replay_scene(run), parse_changes(rewrites), samples=samples)
 
 
-def holds(prediction, step_ns):
+def in_predicted_range(prediction, step_ns):
     """Whether a measured step time is in the predicted range."""
     return prediction.best_ns <= step_ns <= prediction.worst_ns

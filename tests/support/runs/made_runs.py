@@ -16,7 +16,7 @@ from gpulab.tables import (
     HOST_SAMPLES,
     MARKS,
     SHAPES,
-    Kind,
+    EventKind,
     MarkKind,
     StallKind,
 )
@@ -100,7 +100,7 @@ def stepped(make_step, *, count=6, step_ms=100.0):
     events = []
     for number in range(count):
         start_ms = number * step_ms
-        events.append(event(Kind.STEP, f"ProfilerStep#{number}", start_ms, step_ms))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{number}", start_ms, step_ms))
         events.extend(make_step(start_ms))
     return events
 
@@ -108,16 +108,16 @@ def stepped(make_step, *, count=6, step_ms=100.0):
 def awaited(name, start_ms, dur_ms, *, number):
     """A kernel, the call that launched it, and the host's wait for its end."""
     return [
-        event(Kind.LAUNCH, "cudaLaunchKernel", start_ms, 0.0, correlation=number),
-        event(Kind.KERNEL, name, start_ms, dur_ms, correlation=number),
-        event(Kind.SYNC, "cudaStreamSynchronize", start_ms, dur_ms),
+        event(EventKind.LAUNCH, "cudaLaunchKernel", start_ms, 0.0, correlation=number),
+        event(EventKind.KERNEL, name, start_ms, dur_ms, correlation=number),
+        event(EventKind.SYNC, "cudaStreamSynchronize", start_ms, dur_ms),
     ]
 
 
 def loader_call(start_ms, dur_ms, workers=0):
     side = "Single" if workers == 0 else "Multi"
     name = f"enumerate(DataLoader)#_{side}ProcessingDataLoaderIter.__next__"
-    return event(Kind.LOADER, name.replace("SingleProcessing", "SingleProcess"), start_ms, dur_ms)
+    return event(EventKind.LOADER, name.replace("SingleProcessing", "SingleProcess"), start_ms, dur_ms)
 
 
 NO_WORKERS = Loader(workers=0, batch_size=32)
@@ -125,10 +125,10 @@ NO_WORKERS = Loader(workers=0, batch_size=32)
 
 def collective(name, start_ms, dur_ms, *, moves=None, stream=21, **more):
     """A collective on the GPU; `moves` holds its columns of the collectives table."""
-    return {**event(Kind.COLLECTIVE, name, start_ms, dur_ms, stream=stream, **more), "moves": moves}
+    return {**event(EventKind.COLLECTIVE, name, start_ms, dur_ms, stream=stream, **more), "moves": moves}
 
 
-def moving(elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1):
+def collective_columns(elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1):
     columns = {"collective": collective, "dtype": dtype, "group": group, "group_size": size, "sequence": sequence}
     return {**columns, "elements_in": elements, "elements_out": elements}
 
@@ -153,9 +153,9 @@ def gpu_samples(*gpus, count=20):
     )
 
 
-def stall(start_ms, dur_ms, what="generation 2", kind=StallKind.GC):
+def stall(start_ms, dur_ms, details="generation 2", kind=StallKind.GC):
     """A garbage collection or a compilation."""
-    return {"kind": int(kind), "start_ns": round(start_ms * MS), "dur_ns": round(dur_ms * MS), "what": what}
+    return {"kind": int(kind), "start_ns": round(start_ms * MS), "dur_ns": round(dur_ms * MS), "what": details}
 
 
 def host_samples(until_ms, *, main=1.0, others=0.0, every_ms=50, **readings):
@@ -182,13 +182,15 @@ GPUS = {
 }
 
 
-def launched(name, start_ms, dur_ms, *, number, op=None, grid=-1, called_ms=None, shapes=None, dtypes=None, stream=7):
+def launched_kernel(
+    name, start_ms, dur_ms, *, number, op=None, grid=-1, called_ms=None, shapes=None, dtypes=None, stream=7
+):
     """A kernel, its launch call and the enclosing operator, with their values for side tables."""
     at = start_ms if called_ms is None else called_ms
-    call = event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.001, 0.002, correlation=number)
-    kernel = event(Kind.KERNEL, name, start_ms, dur_ms, correlation=number, stream=stream)
+    call = event(EventKind.LAUNCH, "cudaLaunchKernel", at + 0.001, 0.002, correlation=number)
+    kernel = event(EventKind.KERNEL, name, start_ms, dur_ms, correlation=number, stream=stream)
     sizes = {"shapes": json.dumps(shapes), "dtypes": json.dumps(dtypes)} if shapes else None
-    around = [{**event(Kind.OP, op, at, 0.004), "sizes": sizes}] if op else []
+    around = [{**event(EventKind.OP, op, at, 0.004), "sizes": sizes}] if op else []
     return [*around, call, {**kernel, "grid": grid}]
 
 

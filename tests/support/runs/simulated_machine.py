@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
-from gpulab.replay.graph.build import graph_of
-from gpulab.tables import Kind
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.graph.build import build_graph
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, on_gpu
 
 
@@ -50,7 +50,7 @@ def simulate(calls, steps=6, setup=Setup()):
         begin = now
         for call in calls:
             now, number = _done(call, setup, now, number, events, ends, last)
-        events.append(event(Kind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
         marks.append((begin, now, max(ends, default=now)))
     return events, marks
 
@@ -59,15 +59,15 @@ def _done(call, setup, now, number, events, ends, last):
     if call.loads_us:
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         length = call.loads_us * setup.host
-        events.append(event(Kind.LOADER, name, now / 1e3, length / 1e3))
+        events.append(event(EventKind.LOADER, name, now / 1e3, length / 1e3))
         return now + length, number
     begin = now + call.host_us * setup.host
-    events.append(event(Kind.OP, "aten::op", (now + 0.1) / 1e3, max(0.0, begin - now - 0.2) / 1e3))
+    events.append(event(EventKind.OP, "aten::op", (now + 0.1) / 1e3, max(0.0, begin - now - 0.2) / 1e3))
     if call.waits:
         if not setup.blocking:
             return begin, number
         over = max(begin + setup.call_us, max(ends, default=0.0) + 3.0)
-        events.append(event(Kind.SYNC, "cudaStreamSynchronize", begin / 1e3, (over - begin) / 1e3))
+        events.append(event(EventKind.SYNC, "cudaStreamSynchronize", begin / 1e3, (over - begin) / 1e3))
         return over, number
     number += 1
     over = begin + setup.call_us * setup.host
@@ -77,9 +77,9 @@ def _done(call, setup, now, number, events, ends, last):
     end = start + call.kernel_us * setup.gpu
     last[call.stream] = end
     ends.append(end)
-    events.append(event(Kind.LAUNCH, "cudaLaunchKernel", begin / 1e3, (over - begin) / 1e3, correlation=number))
+    events.append(event(EventKind.LAUNCH, "cudaLaunchKernel", begin / 1e3, (over - begin) / 1e3, correlation=number))
     kernel = event(
-        Kind.KERNEL, "ampere_sgemm", start / 1e3, (end - start) / 1e3, correlation=number, stream=call.stream
+        EventKind.KERNEL, "ampere_sgemm", start / 1e3, (end - start) / 1e3, correlation=number, stream=call.stream
     )
     events.append(kernel)
     return over, number
@@ -116,8 +116,8 @@ def loops(streams=(7,)):
 
 def graph(run):
     """A run as what can be timed again."""
-    run_steps = steps(run)
-    return graph_of(run, run_steps, ledger(run, run_steps))
+    run_steps = find_steps(run)
+    return build_graph(run, run_steps, build_ledger(run, run_steps))
 
 
 __all__ = ["Call", "Setup", "graph", "loops", "run_like", "simulate", "step_ms"]

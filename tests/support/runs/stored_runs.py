@@ -11,7 +11,7 @@ import zipfile
 import numpy as np
 from pyarrow import parquet
 
-from gpulab.rows import Words
+from gpulab.rows import TextColumn
 from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Recording, Run, Source
 from gpulab.tables import SIDE_TABLES, TABLES
 
@@ -28,7 +28,7 @@ def filled(table, count, seed=0):
     for column in table.columns:
         if column.dtype == "words":
             vocabulary = ("never used", "größe", "a", "", "核\x00", "last")
-            columns[column.name] = Words(rng.integers(-1, 6, count).astype(np.int32), vocabulary)
+            columns[column.name] = TextColumn(rng.integers(-1, 6, count).astype(np.int32), vocabulary)
         elif column.kinds is not None:
             kinds = column.kinds
             columns[column.name] = rng.choice([int(kind) for kind in kinds], count)
@@ -54,7 +54,7 @@ def full_run(count=50):
     for seed, (field, table) in enumerate(ROWS.items()):
         rows[field] = filled(table, count, seed)
         if table in SIDE_TABLES:
-            rows[field] = rows[field].where(rows[field]["event"] % 2 == seed % 2)
+            rows[field] = rows[field].select(rows[field]["event"] % 2 == seed % 2)
     return Run(
         name='before "fix" λ',
         source=Source(how="measured", device="NVIDIA H100", date="2026-01-02"),
@@ -94,7 +94,7 @@ def full_run(count=50):
     )
 
 
-def same(one, other):
+def assert_same_run(one, other):
     """Equal in every field, every dtype and every bit of every column."""
     for field in dataclasses.fields(Run):
         if field.name not in ROWS:
@@ -105,7 +105,7 @@ def same(one, other):
         assert list(one_rows.columns) == list(other_rows.columns)
         for name, values in one_rows.columns.items():
             other_values = other_rows.columns[name]
-            if isinstance(values, Words):
+            if isinstance(values, TextColumn):
                 # A table without rows is not written, and its words are not either.
                 assert values.vocabulary == other_values.vocabulary or not len(values), name
                 values, other_values = values.codes, other_values.codes

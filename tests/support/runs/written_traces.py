@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gpulab import trace
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 
 def x(cat, name, ts, dur, pid=1, tid=1, **args):
@@ -18,5 +18,5 @@ def read(*events, **header):
 
 
 def kinds(run):
-    names = run.event_rows.words("name").to_list()
-    return dict(zip(names, (Kind(kind) for kind in run.event_rows["kind"]), strict=True))
+    names = run.event_rows.text("name").to_list()
+    return dict(zip(names, (EventKind(kind) for kind in run.event_rows["kind"]), strict=True))

@@ -19,7 +19,7 @@ from torch import nn
 from gpulab.errors import GpulabError
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.device.device import FakeDevice
-from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
 
 WORKS, REFUSES = {}, {}
 
@@ -29,13 +29,13 @@ class StillClock:
 
     now_ns = 0
 
-    def done_ns(self, event):
+    def event_done_ns(self, event):
         return 0
 
 
 def device(gpu="h100", records=None, memory=None):
     spec = resolve(gpu)
-    gpu_memory = memory or Memory(spec.usable_bytes, spec.context_bytes)
+    gpu_memory = memory or SimulatedMemory(spec.usable_bytes, spec.context_bytes)
     return FakeDevice(spec, (records if records is not None else []).append, gpu_memory, StillClock())
 
 
@@ -49,7 +49,7 @@ def refuses(snippet):
     return snippet
 
 
-def said(call, kind=RuntimeError):
+def error_message(call, kind=RuntimeError):
     """Return the message of the error that a call must raise."""
     try:
         call()
@@ -184,7 +184,7 @@ def attention_of_every_kind():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.1).sum().backward()
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-        assert "No available kernel" in said(lambda: F.scaled_dot_product_attention(q, k, v))
+        assert "No available kernel" in error_message(lambda: F.scaled_dot_product_attention(q, k, v))
 
 
 @works
@@ -386,7 +386,7 @@ def autocast_lists():
         assert F.relu(a @ a).dtype is torch.bfloat16
         with torch.autocast("cuda", enabled=False):
             assert (a @ a).dtype is torch.float32
-        assert "unsafe to autocast" in said(lambda: F.binary_cross_entropy(a.sigmoid(), a.sigmoid()))
+        assert "unsafe to autocast" in error_message(lambda: F.binary_cross_entropy(a.sigmoid(), a.sigmoid()))
 
 
 @works
@@ -515,7 +515,7 @@ def reading_values():
 def numpy_needs_cpu():
     x = torch.randn(3, device="cuda")
     for read in (x.numpy, lambda: __import__("numpy").asarray(x)):
-        assert "can't convert cuda:0 device type tensor to numpy" in said(read, TypeError)
+        assert "can't convert cuda:0 device type tensor to numpy" in error_message(read, TypeError)
 
 
 @works
@@ -692,7 +692,7 @@ def memory_questions():
 
 @works
 def out_of_memory():
-    message = said(lambda: torch.empty(2**24, 2**20, device="cuda"), torch.cuda.OutOfMemoryError)
+    message = error_message(lambda: torch.empty(2**24, 2**20, device="cuda"), torch.cuda.OutOfMemoryError)
     assert "CUDA out of memory. Tried to allocate" in message
     assert "GPU 0 has a total capacity of 79.1" in message
     batch, tensors = 2**24, None
@@ -709,7 +709,7 @@ def out_of_memory():
 def second_gpu():
     for create in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1"),
                 lambda: torch.zeros(1).cuda(1)):  # fmt: skip
-        assert "invalid device ordinal" in said(create)
+        assert "invalid device ordinal" in error_message(create)
 
 
 @works
@@ -733,11 +733,11 @@ def default_devices():
 @works
 def mixed_devices():
     gpu, cpu = torch.ones(3, device="cuda"), torch.ones(3)
-    message = said(lambda: gpu + cpu)
+    message = error_message(lambda: gpu + cpu)
     assert "Expected all tensors to be on the same device" in message
     assert "cuda:0 and cpu" in message
-    assert "Expected all tensors to be on the same device" in said(lambda: nn.Linear(3, 3).cuda()(cpu))
-    message = said(lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 3, 3)))
+    assert "Expected all tensors to be on the same device" in error_message(lambda: nn.Linear(3, 3).cuda()(cpu))
+    message = error_message(lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 3, 3)))
     assert message == "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
     assert (gpu + torch.tensor(1.0)).is_cuda
     assert (torch.tensor(2.0) * gpu).is_cuda
@@ -847,7 +847,7 @@ class OnTheGpu(torch.utils.data.Dataset):
 @works
 def workers_have_no_gpu():
     loader = torch.utils.data.DataLoader(OnTheGpu(), num_workers=1)
-    assert "Cannot re-initialize CUDA in forked subprocess" in said(lambda: list(loader))
+    assert "Cannot re-initialize CUDA in forked subprocess" in error_message(lambda: list(loader))
     assert next(iter(torch.utils.data.DataLoader(OnTheGpu()))).is_cuda
 
 

@@ -15,27 +15,27 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from gpulab.hardware.lookup import resolve  # noqa: E402
-from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
-from gpulab.virtual.op_log.ops import Op, Stepped  # noqa: E402
+from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.op_log.ops import Op, StepEnd  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 from tests.support.virtual.reference_models import Gpt2, ResNet50  # noqa: E402
 
 
-def played(program, gpu="h100"):
+def run_on_virtual_gpu(program, gpu="h100"):
     """The records, the memory and the assumptions of a program."""
     spec, records = resolve(gpu), []
-    memory = Memory(spec.usable_bytes, spec.context_bytes)
+    memory = SimulatedMemory(spec.usable_bytes, spec.context_bytes)
     with device(gpu, records, memory) as virtual:
         program()
     return records, memory, virtual.assumptions
 
 
-def work(records):
-    return [each for each in records if isinstance(each, Op) and not each.view]
+def gpu_ops(records):
+    return [each for each in records if isinstance(each, Op) and not each.is_view]
 
 
-def names(records):
-    return [each.name for each in work(records)]
+def op_names(records):
+    return [each.name for each in gpu_ops(records)]
 
 
 def resnet(amp=None, steps=1, channels_last=False):
@@ -66,25 +66,25 @@ def gpt2(dtype=None):
 
 
 @functools.cache
-def resnet_played(amp=None, channels_last=False):
+def resnet_result(amp=None, channels_last=False):
     """ResNet-50, run once and cached: the operators of its second step, peak memory, and the peak by role."""
-    records, memory, _ = played(lambda: resnet(amp, 2, channels_last))
+    records, memory, _ = run_on_virtual_gpu(lambda: resnet(amp, 2, channels_last))
     return last_step(records), memory.max_allocated_bytes, memory.peak().by_role
 
 
 @functools.cache
-def gpt2_played(dtype=None):
+def gpt2_result(dtype=None):
     """The same for the only step of GPT-2 small."""
-    records, memory, _ = played(lambda: gpt2(dtype))
+    records, memory, _ = run_on_virtual_gpu(lambda: gpt2(dtype))
     return last_step(records), memory.max_allocated_bytes, memory.peak().by_role
 
 
 def last_step(records):
-    ends = [index for index, each in enumerate(records) if isinstance(each, Stepped)]
-    return work(records[ends[-2] + 1 : ends[-1]] if len(ends) > 1 else records)
+    ends = [index for index, each in enumerate(records) if isinstance(each, StepEnd)]
+    return gpu_ops(records[ends[-2] + 1 : ends[-1]] if len(ends) > 1 else records)
 
 
-def owners():
+def patched_owners():
     """Modules and classes of torch and Python that are patched while a device is active."""
     return (
         torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda._utils, torch.Tensor,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.op_log.ops import Op, TensorInfo
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1, "float64": 8}
 
 
 def tensor(*sizes, dtype="float32", contiguous=True, channels_last=False):
-    return Tensor(sizes, dtype, prod(sizes) * WIDTHS[dtype], contiguous and not channels_last, channels_last)
+    return TensorInfo(sizes, dtype, prod(sizes) * WIDTHS[dtype], contiguous and not channels_last, channels_last)
 
 
 def product(rows, inner, columns, dtype="float32", times=0, tf32=False, turned=True):
@@ -28,9 +28,9 @@ def product(rows, inner, columns, dtype="float32", times=0, tf32=False, turned=T
     )
 
 
-def elementwise(name, *sizes, dtype="float32", given=1):
+def elementwise(name, *sizes, dtype="float32", input_count=1):
     x = tensor(*sizes, dtype=dtype)
-    return Op(name=f"aten::{name}", inputs=(x,) * given, outputs=(x,))
+    return Op(name=f"aten::{name}", inputs=(x,) * input_count, outputs=(x,))
 
 
 def convolution(batch, inward, side, outward, filter_side, stride=1, *, dtype="float32", last=False, tf32=False):
@@ -68,10 +68,10 @@ def attention(batch, heads, length, width, dtype="bfloat16", kind="flash", causa
     return Op(name=name, inputs=inputs, outputs=outputs, flops=flops, details=(("causal", str(causal)),))
 
 
-def listed(name, sizes, lists):
+def foreach_op(name, sizes, lists):
     """A _foreach or fused operator on so many lists of tensors of these sizes."""
     tensors = tuple(tensor(size) for size in sizes)
-    return Op(name=f"aten::{name}", inputs=tensors * lists, outputs=(), lists=len(sizes))
+    return Op(name=f"aten::{name}", inputs=tensors * lists, outputs=(), list_length=len(sizes))
 
 
 def resnet_layers(batch, *, dtype="float32", last=False, tf32=False):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from gpulab.hardware.lookup import resolve
-from gpulab.tables import Kind, MarkKind
-from gpulab.virtual.memory_fit.cpu_share import FromHost
-from gpulab.virtual.memory_fit.memory import Memory, allowances
+from gpulab.tables import EventKind, MarkKind
+from gpulab.virtual.memory_fit.cpu_share import HostWork
+from gpulab.virtual.memory_fit.memory import SimulatedMemory, non_torch_memory
 from gpulab.virtual.op_log.ops import Assumption, Phase, Role
 from tests.support.runs.made_runs import event, mark, run_of
 
@@ -24,7 +24,7 @@ class StandIn:
 
     def __init__(self, name: str) -> None:
         self.spec = resolve(name)
-        self.memory = Memory(self.spec.usable_bytes, sum(each.bytes for each in allowances(self.spec)))
+        self.memory = SimulatedMemory(self.spec.usable_bytes, sum(each.bytes for each in non_torch_memory(self.spec)))
         self.keys = itertools.count()
         self.now_ns = self.marked_ns = 0.0
         self.marks = 0
@@ -33,7 +33,7 @@ class StandIn:
         key = next(self.keys)
         self.memory.allocate(key, int(mib * MIB), phase)
         if role:
-            self.memory.role(key, role)
+            self.memory.set_role(key, role)
         return key
 
     def start(self) -> None:
@@ -57,13 +57,13 @@ class StandIn:
         return 0.8 * self.step_ns, 1.3 * self.step_ns
 
     assumptions = (Assumption("values read with .item()", "1.0"),)
-    from_host = FromHost()
+    host_work = HostWork()
 
     @property
     def run(self):
-        kernel = event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 2.0, 6.0)
+        kernel = event(EventKind.KERNEL, "ampere_sgemm_128x64_nn", 2.0, 6.0)
         ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0)]
-        return run_of([event(Kind.OP, "aten::mm", 0.0, 2.0), kernel], marks=ends)
+        return run_of([event(EventKind.OP, "aten::mm", 0.0, 2.0), kernel], marks=ends)
 
 
 def stand_in_runner():
@@ -92,7 +92,7 @@ def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_m
         def step(batch):
             gpu.sizes.setdefault(here, []).append(batch)
             times = (1 if tensors else first) * (2 if more and batch >= more else 1)
-            here.memory.phase(Phase.FORWARD)
+            here.memory.enter_phase(Phase.FORWARD)
             if "gradient" in tensors:
                 here.memory.free(tensors.pop("gradient"))
             activations = []
@@ -104,7 +104,7 @@ def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_m
                     here.memory.free(key)
             if state and "state" not in tensors:
                 tensors["state"] = here.hold(state * model, Phase.OPTIMIZER, Role.OPTIMIZER)
-            here.memory.phase(Phase.OPTIMIZER)
+            here.memory.enter_phase(Phase.OPTIMIZER)
             here.now_ns += (fixed_ms + sample_ms * batch) * MS
 
         return step

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from gpulab.lessons.course import lesson as lesson_by_id
-from gpulab.lessons.handout import copy
+from gpulab.lessons.handout import copy_course
 from tests.support.front_end.browser import Notebook
 from tests.support.front_end.services import JupyterLab
 
@@ -25,7 +25,7 @@ ROLES = ("predict", "reveal", "check")
 @pytest.fixture(scope="module")
 def folder(jupyterlab: JupyterLab) -> Path:
     path = jupyterlab.subfolder("course")
-    copy(path)
+    copy_course(path)
     return path
 
 
@@ -51,7 +51,7 @@ def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_
     buttons = cell.get_by_role("radio")
     buttons.first.wait_for()
     assert buttons.count() == 3
-    assert cell.get_by_role("group").filter(has_text=f"{QUESTION.key}: {QUESTION.ask[:20]}").count() >= 1
+    assert cell.get_by_role("group").filter(has_text=f"{QUESTION.key}: {QUESTION.prompt[:20]}").count() >= 1
     buttons.first.focus()
     lesson.page.keyboard.press("ArrowDown")
     assert buttons.nth(1).is_checked()

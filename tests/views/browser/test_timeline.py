@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.views.timeline.scene.scene import scene
+from gpulab.views.timeline.scene.scene import build_scene
 from gpulab.views.timeline.view import TimelineView
 from tests.support.front_end.browser import Notebook
 from tests.support.front_end.services import JupyterLab
@@ -28,11 +28,11 @@ SETUP = f"""
 import json, time
 from pathlib import Path
 import matplotlib.pyplot as plt
-from tests.support.runs.large_run import judged, large_run
+from tests.support.runs.large_run import diagnosis_of, large_run
 from gpulab.intervals import covered_ns
-from {scene.__module__} import {scene.__name__} as build
+from {build_scene.__module__} import {build_scene.__name__} as build
 from {TimelineView.__module__} import {TimelineView.__name__}
-diagnosis = judged(large_run())
+diagnosis = diagnosis_of(large_run())
 view = {TimelineView.__name__}(build(diagnosis))
 """
 BUSY = """

@@ -14,22 +14,22 @@ import pytest
 from matplotlib.text import Text
 
 import gpulab
-from gpulab.analysis.kernels.roofline import sized, utilisation
+from gpulab.analysis.kernels.roofline import flops_utilisation, operator_work_of_run
 from gpulab.analysis.kernels.table import kernel_table
-from gpulab.analysis.memory.lifetimes import BEFORE, KEPT, LEFT, PASSING, at_peak
+from gpulab.analysis.memory.lifetimes import BEFORE_STEP, FOR_BACKWARD, FOR_OPTIMIZER, TEMPORARY, memory_at_peak
 from gpulab.analysis.memory.step_phases import phase_peaks
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger as ledger_of
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger as ledger_of
 from gpulab.rules import diagnose
 from gpulab.run import Failure, Gpu, Machine, Model, Source
-from gpulab.tables import HOLDERS, MEMORY, STALLS, Kind
+from gpulab.tables import HOLDERS, MEMORY, STALLS, EventKind
 from gpulab.views import charts
 from gpulab.views.charts.catalogue import CHARTS
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.lettering import broken, width_in
-from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
-from gpulab.views.charts.report_png import head, png
-from gpulab.views.sheet.sheet import Table
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.lettering import break_lines, text_width_in
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT
+from gpulab.views.charts.report_png import report_chart, report_png
+from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import percent, scale, size
 from tests.support.runs.large_run import large_run
 from tests.support.runs.made_runs import (
@@ -39,7 +39,7 @@ from tests.support.runs.made_runs import (
     event,
     gpu_series,
     host_samples,
-    launched,
+    launched_kernel,
     mark,
     on_gpu,
     rows,
@@ -51,7 +51,7 @@ from tests.support.tiers import tiered_product
 
 MIB = 1024**2
 HOSTILE = "<script>alert(1)</script>\"'&$x^2$\u202e\u200b 名前 " + "k" * 10_000
-NONE = Table(header=("", ""), rows=())
+NONE = TableBlock(header=("", ""), rows=())
 
 
 # The runs every chart is given.
@@ -62,19 +62,19 @@ def training(name="made", source=None, kernel="ampere_sgemm_128x64_tn"):
     events, number = [], itertools.count(1)
     for step in range(6):
         at = step * 100.0
-        events.append(event(Kind.STEP, f"ProfilerStep#{step}", at, 100.0))
-        events.append(event(Kind.LOADER, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 40.0))
-        events.append(event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 41, 1, correlation=900 + step))
+        events.append(event(EventKind.STEP, f"ProfilerStep#{step}", at, 100.0))
+        events.append(event(EventKind.LOADER, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 40.0))
+        events.append(event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 41, 1, correlation=900 + step))
         events.append(
-            event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 41, 2, correlation=900 + step, size=2**24)
+            event(EventKind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 41, 2, correlation=900 + step, size=2**24)
         )
         told = {"op": "aten::mm", "shapes": [[4096, 4096], [4096, 4096]], "dtypes": ["float", "float"]}
-        events += launched(kernel, at + 45, 20, number=next(number), grid=256, **told)
-        events += launched("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>",
+        events += launched_kernel(kernel, at + 45, 20, number=next(number), grid=256, **told)
+        events += launched_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>",
                            at + 66, 10, number=next(number), op="aten::add")  # fmt: skip
-        backward = event(Kind.OP, "autograd::engine::evaluate_function: MmBackward0", at + 76, 10, thread=1)
-        events += [backward, event(Kind.ANNOTATION, "Optimizer.step#Adam.step", at + 90, 8)]
-        events.append(event(Kind.OP, "aten::add_", at + 90.5, 7))
+        backward = event(EventKind.OP, "autograd::engine::evaluate_function: MmBackward0", at + 76, 10, thread=1)
+        events += [backward, event(EventKind.ANNOTATION, "Optimizer.step#Adam.step", at + 90, 8)]
+        events.append(event(EventKind.OP, "aten::add_", at + 90.5, 7))
     card = dataclasses.replace(GPUS["V100"], memory_bytes=2**30, power_limit_w=300.0, sm_clock_max_mhz=1530.0)
     told = {"util_frac": 0.6, "sm_clock_mhz": 1400.0, "throttle_bits": 4.0, "memory_used_bytes": 2.0**29}
     samples = gpu_series(lambda n: {**told, "power_w": 200.0 + n})
@@ -110,7 +110,7 @@ def cpu_only(name="cpu"):
     lengths = [50.0] * 20
     lengths[9], lengths[14] = 150.0, 180.0
     begins = np.concatenate([[0.0], np.cumsum(lengths)])
-    events = [event(Kind.OP, "aten::mm", at + 5, 40) for at in begins[:-1]]
+    events = [event(EventKind.OP, "aten::mm", at + 5, 40) for at in begins[:-1]]
     marks = [mark(at, 2.0) for at in begins]
     stalls = rows(STALLS, [stall(begins[9] + 45, 100.0)])
     made = run_of(events, marks=marks, samples=host_samples(1200, rss_bytes=5e8, cpu_frac=0.5), stall_rows=stalls,
@@ -203,7 +203,7 @@ def ground_of(drawn, text, box):
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
     bars = [patch for axes in drawn.axes for patch in axes.patches if isinstance(patch, mpl.patches.Rectangle)]
     under = [bar for bar in bars if bar.get_window_extent().contains(*middle) and bar.get_facecolor()[3] > 0.5]
-    return under[-1].get_facecolor() if under else mpl.colors.to_rgba(PAPER)
+    return under[-1].get_facecolor() if under else mpl.colors.to_rgba(BACKGROUND)
 
 
 def contrast(one, other):
@@ -237,8 +237,8 @@ def test_every_chart_of_every_run_is_a_readable_picture_that_says_itself_in_word
     run = made(kind)
     drawn = make(run)
     assert isinstance(drawn, Chart)
-    assert drawn.answer
-    assert drawn.answer in drawn.alt
+    assert drawn.headline
+    assert drawn.headline in drawn.alt
     assert drawn.source in drawn.alt
     assert drawn.source.split(";")[0] in str(run.source) + drawn.source
     assert faults(drawn) == []
@@ -261,10 +261,10 @@ def test_every_chart_of_a_recorded_trace_is_a_readable_picture(make, trace, reco
 @by_chart
 def test_a_chart_without_its_data_says_what_is_missing_and_never_draws_an_empty_frame(make):
     drawn = make(made("empty"))
-    assert drawn.answer.endswith("not measured")
+    assert drawn.headline.endswith("not measured")
     assert all(not axes.axison for axes in drawn.axes)
     words = " ".join(text.get_text() for text, _ in texts(drawn))
-    assert len(words) > len(drawn.answer) + len(drawn.source) + 30
+    assert len(words) > len(drawn.headline) + len(drawn.source) + 30
     assert drawn.table.rows == ()
     assert "0" not in drawn.answer
 
@@ -274,8 +274,8 @@ def test_a_number_of_the_title_is_among_those_in_words_and_figures(make):
     for kind in ("gpu", "cpu"):
         drawn = make(made(kind))
         cells = " ".join(cell for row in drawn.table.rows for cell in (*row.cells, *drawn.table.header))
-        told = drawn.alt.removeprefix(drawn.answer) + cells + drawn.table.caption
-        named = numbers(drawn.answer)
+        told = drawn.alt.removeprefix(drawn.headline) + cells + drawn.table.caption
+        named = numbers(drawn.headline)
         assert not named or any(number in told for number in named), (drawn.answer, told)
 
 
@@ -337,8 +337,8 @@ def test_the_file_of_a_chart_says_in_words_what_it_shows(tmp_path):
     with io.BytesIO() as file:
         drawn.savefig(file, format="pdf")
         assert file.getvalue().startswith(b"%PDF")
-    assert drawn.answer.encode() in (tmp_path / "ledger.png").read_bytes()
-    assert drawn.answer in (tmp_path / "ledger.svg").read_text(encoding="utf-8")
+    assert drawn.headline.encode() in (tmp_path / "ledger.png").read_bytes()
+    assert drawn.headline in (tmp_path / "ledger.svg").read_text(encoding="utf-8")
 
 
 def test_charts_are_called_by_their_names_and_an_unknown_name_gets_a_hint():
@@ -365,7 +365,7 @@ def test_a_figure_shows_itself_as_a_picture_with_its_words():
 
 
 def test_a_long_title_takes_lines_and_stays_inside():
-    drawn = chart("word " * 30 + "w" * 40, lambda axes: axes.plot([1, 2]), source="x", alt="y", table=NONE)
+    drawn = single_plot("word " * 30 + "w" * 40, lambda axes: axes.plot([1, 2]), source="x", alt="y", table=NONE)
     assert faults(drawn) == []
 
 
@@ -376,13 +376,13 @@ def test_the_checker_of_pictures_sees_what_is_wrong():
         axes.text(0.95, 0.9, "far too long to end inside of the picture", clip_on=False).set_in_layout(False)
         axes.text(0.1, 0.1, "tiny", fontsize=5)
 
-    found = " ".join(faults(chart("title", crowded, source="x", alt="y", table=NONE)))
+    found = " ".join(faults(single_plot("title", crowded, source="x", alt="y", table=NONE)))
     assert all(word in found for word in ("over one another", "outside", "pale", "5.0 pt"))
 
 
 @pytest.mark.parametrize("why", ["no sensor was read", "no sensor was read."])
 def test_words_end_in_one_full_stop(why):
-    drawn = nothing_to_draw(made("cpu"), "Sensors", why, "read them.")
+    drawn = missing_data_chart(made("cpu"), "Sensors", why, "read them.")
     assert (
         drawn.alt == "Sensors: not measured. No sensor was read. Read them. Source: measured here on Made CPU; run cpu."
     )
@@ -390,8 +390,8 @@ def test_words_end_in_one_full_stop(why):
 
 def test_lines_are_no_wider_than_asked_for_and_a_unit_stays_with_its_number():
     words = "GPU idle 44 % of each step, most of it waiting for data: 59.5 ms of 177.2 ms " * 3
-    lines = broken(3.0, words + "x" * 200, 9.0, 1.0).split("\n")
-    assert all(width_in(line, 9.0) <= 3.0 for line in lines)
+    lines = break_lines(3.0, words + "x" * 200, 9.0, 1.0).split("\n")
+    assert all(text_width_in(line, 9.0) <= 3.0 for line in lines)
     assert all(not line.strip().startswith(("%", "ms")) for line in lines)
     assert "".join(lines).replace("\N{NO-BREAK SPACE}", "").replace(" ", "") == (words + "x" * 200).replace(" ", "")
 
@@ -405,33 +405,35 @@ def cells(drawn):
 
 def test_the_ledger_has_each_part_as_the_analysis_has_it_and_they_sum_to_the_step():
     run = made("gpu")
-    accounts = ledger_of(run, steps(run))
+    accounts = ledger_of(run, find_steps(run))
     unit = scale(float(accounts.step_ns.mean()), figures=4)
     told = cells(charts.ledger(run))
     for part in accounts.parts:
-        if accounts.of(part.key).any():
+        if accounts.sum_ns(part.key).any():
             assert told[part.label][:2] == (
-                unit.number(float(accounts.of(part.key).mean())),
-                percent(accounts.frac(part.key), 1),
+                unit.number(float(accounts.sum_ns(part.key).mean())),
+                percent(accounts.total_frac(part.key), 1),
             )
     assert told["total"][0] == unit.number(float(accounts.step_ns.mean()))
-    assert f"GPU idle {percent(accounts.idle_frac)} of each step, mostly waiting for data" in charts.ledger(run).answer
+    assert (
+        f"GPU idle {percent(accounts.idle_frac)} of each step, mostly waiting for data" in charts.ledger(run).headline
+    )
 
 
 def test_the_bars_of_the_ledger_follow_one_another_to_the_length_of_the_step():
     run = made("gpu")
     bars = [patch for patch in charts.ledger(run).axes[0].patches if patch.get_width() > 0]
-    length = float(ledger_of(run, steps(run)).step_ns.mean())
+    length = float(ledger_of(run, find_steps(run)).step_ns.mean())
     assert max(bar.get_x() + bar.get_width() for bar in bars) == pytest.approx(length)
     assert sum(bar.get_width() for bar in bars) == pytest.approx(2 * length)  # the cascade, and the step as one bar
 
 
 def test_the_ledger_of_several_runs_is_a_waterfall_whose_changes_sum_to_the_difference():
     slow = training(name="slow")
-    short = stepped(lambda at: [event(Kind.KERNEL, "gemm", at + 5, 50.0)], step_ms=60.0)
+    short = stepped(lambda at: [event(EventKind.KERNEL, "gemm", at + 5, 50.0)], step_ms=60.0)
     fast = run_of(short, name="fast")
     drawn = charts.ledger(slow, fast)
-    assert re.match(r"fast against slow: 1\.67x .*100\.0 ms to 60\.0 ms", drawn.answer)
+    assert re.match(r"fast against slow: 1\.67x .*100\.0 ms to 60\.0 ms", drawn.headline)
     assert cells(drawn)["step"] == ("100.0", "60.0")
     assert cells(drawn)["waiting for data"] == ("40.0", "0")
     bars = drawn.axes[0].patches
@@ -445,19 +447,19 @@ def test_the_ledger_of_several_runs_is_a_waterfall_whose_changes_sum_to_the_diff
 def test_a_waterfall_of_many_runs_shows_first_and_last():
     runs = [training(name=f"run {number}") for number in range(12)]
     drawn = charts.ledger(*runs)
-    assert "run 11 against run 0" in drawn.answer
+    assert "run 11 against run 0" in drawn.headline
     assert "4 runs before the last" in drawn.alt
     assert faults(drawn) == []
 
 
 def test_a_waterfall_with_a_run_without_events_names_that_run():
-    assert "(empty)" in charts.ledger(made("gpu"), made("empty")).answer
+    assert "(empty)" in charts.ledger(made("gpu"), made("empty")).headline
 
 
 def test_step_times_counts_outliers_and_says_what_explains_them():
     run = made("cpu")
     drawn = charts.step_times(run)
-    assert drawn.answer.startswith("2 of 20 steps take more than twice the median (50.0 ms)")
+    assert drawn.headline.startswith("2 of 20 steps take more than twice the median (50.0 ms)")
     told = cells(drawn)
     assert told["step 10"][:2] == ("garbage collection", "150.0")
     assert told["step 15"][:2] == ("unexplained", "180.0")
@@ -466,7 +468,7 @@ def test_step_times_counts_outliers_and_says_what_explains_them():
 
 def test_step_times_without_outliers_says_so():
     drawn = charts.step_times(made("gpu"))
-    assert re.match(r"None of 5 steps .*\(100 ms\)", drawn.answer)
+    assert re.match(r"None of 5 steps .*\(100 ms\)", drawn.headline)
 
 
 def test_very_many_steps_are_drawn_as_a_band_and_their_outliers_one_by_one():
@@ -475,7 +477,7 @@ def test_very_many_steps_are_drawn_as_a_band_and_their_outliers_one_by_one():
     begins = np.concatenate([[0.0], np.cumsum(dur)])
     marks = [mark(at, 0.1) for at in begins]
     drawn = charts.step_times(run_of(marks=marks, windows=[]))
-    assert drawn.answer.startswith("50 of 50,000 steps take more than twice the median (10.0 ms)")
+    assert drawn.headline.startswith("50 of 50,000 steps take more than twice the median (10.0 ms)")
     assert sum(len(line.get_xdata()) for line in drawn.axes[0].lines) < 2_000
     assert "11 more" in drawn.table.caption
     assert faults(drawn) == []
@@ -488,23 +490,25 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
     unit = scale(float(table["total_ns"][0]))
     assert told["ampere_sgemm_128x64_tn"][:4] == ("matrix", "6", unit.number(int(table["total_ns"][0])), "66.7 %")
     assert told["total"][2] == unit.number(total)
-    many = on_gpu([each for n in range(60) for each in launched(f"kernel_{n}", n * 10.0, 1 + n / 100, number=n + 1)])
+    many = on_gpu(
+        [each for n in range(60) for each in launched_kernel(f"kernel_{n}", n * 10.0, 1 + n / 100, number=n + 1)]
+    )
     drawn = charts.kernels(many)
-    assert "the 12 largest of 60 kernels take" in drawn.answer
+    assert "the 12 largest of 60 kernels take" in drawn.headline
     assert "48 others" in [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert "22 others" in cells(drawn)
 
 
 def test_the_roofline_says_what_the_analysis_says():
     run = made("gpu")
-    found = steps(run)
-    from gpulab.analysis.kernels.interior import interior
+    found = find_steps(run)
+    from gpulab.analysis.kernels.interior import interior_kernels
 
-    kernels = interior(run, found, ledger_of(run, found))
-    used = utilisation(kernels, found.traced_ns, sized(run, found, ledger_of(run, found)))
+    kernels = interior_kernels(run, found, ledger_of(run, found))
+    used = flops_utilisation(kernels, found.traced_ns, operator_work_of_run(run, found, ledger_of(run, found)))
     drawn = charts.roofline(run)
-    assert f"reaches {percent(used.kernel_frac)} of the {used.spec.name}'s 15.7 TFLOP/s in float32" in drawn.answer
-    assert percent(used.step_frac) in drawn.answer
+    assert f"reaches {percent(used.kernel_frac)} of the {used.spec.name}'s 15.7 TFLOP/s in float32" in drawn.headline
+    assert percent(used.step_frac) in drawn.headline
     work = next(iter(cells(drawn).values()))
     rate = 2 * 4096**3 / 20e-3
     assert work[4] == f"{rate / 1e12:.3g}"
@@ -515,13 +519,13 @@ def test_the_roofline_of_a_gpu_that_is_not_listed_says_so():
     run = made("gpu")
     other = dataclasses.replace(run, machine=Machine(gpus=(Gpu(index=0, name="Some GPU"),)))
     drawn = charts.roofline(other)
-    assert drawn.answer == "Roofline: not measured"
+    assert drawn.headline == "Roofline: not measured"
     assert "Some GPU" in drawn.alt
 
 
 def test_memory_by_phase_is_that_of_the_analysis():
     run = made("gpu")
-    peaks = phase_peaks(run, steps(run), 0)
+    peaks = phase_peaks(run, find_steps(run), 0)
     told = cells(charts.memory_phases(run))
     assert {name: told[name][0] for name in peaks} == {name: size(count) for name, count in peaks.items()}
     assert told["GPU capacity"][0] == "1 GiB"
@@ -530,11 +534,11 @@ def test_memory_by_phase_is_that_of_the_analysis():
 
 def test_memory_by_category_follows_each_piece_from_its_asking_to_its_return():
     run = made("gpu")
-    peak = at_peak(run, steps(run), 0)
-    assert peak.by_kind == {BEFORE: 100 * MIB, KEPT: 64 * MIB, LEFT: 32 * MIB}
+    peak = memory_at_peak(run, find_steps(run), 0)
+    assert peak.by_kind == {BEFORE_STEP: 100 * MIB, FOR_BACKWARD: 64 * MIB, FOR_OPTIMIZER: 32 * MIB}
     assert sum(peak.by_kind.values()) == peak.total_bytes == 196 * MIB
     drawn = charts.memory_kinds(run)
-    assert drawn.answer.startswith("Peak memory 196 MiB, in backward of step")
+    assert drawn.headline.startswith("Peak memory 196 MiB, in backward of step")
     assert cells(drawn)["total"][0] == "196 MiB"
 
 
@@ -543,7 +547,11 @@ def test_memory_that_passes_within_a_phase_is_told_as_that():
     big = np.where(np.abs(told["bytes"]) == 8 * MIB, 200 * MIB * np.sign(told["bytes"]), told["bytes"])
     memory = MEMORY.rows({**told.columns, "bytes": big, "allocated_bytes": 100 * MIB + np.cumsum(big)})
     run = dataclasses.replace(made("gpu"), memory_rows=memory)
-    assert at_peak(run, steps(run), 0).by_kind == {BEFORE: 100 * MIB, KEPT: 64 * MIB, PASSING: 200 * MIB}
+    assert memory_at_peak(run, find_steps(run), 0).by_kind == {
+        BEFORE_STEP: 100 * MIB,
+        FOR_BACKWARD: 64 * MIB,
+        TEMPORARY: 200 * MIB,
+    }
 
 
 def test_the_parameters_are_told_apart_only_where_they_must_be_part_of_what_was_there_before():
@@ -568,7 +576,7 @@ def test_where_memory_ran_out_its_holders_are_drawn():
     ]
     failure = Failure(message="CUDA out of memory", device=0, capacity_bytes=10 * 2**30, free_bytes=2**30)
     drawn = charts.memory_kinds(dataclasses.replace(made("empty"), failure=failure, holder_rows=rows(HOLDERS, told)))
-    assert re.match(r"The 10 GiB of GPU 0 .*saved for backward\(\), 5 GiB \(50 %\)", drawn.answer)
+    assert re.match(r"The 10 GiB of GPU 0 .*saved for backward\(\), 5 GiB \(50 %\)", drawn.headline)
     assert cells(drawn)["free"] == ("1 GiB", "10.0 %")
     assert faults(drawn) == []
 
@@ -580,12 +588,12 @@ def test_memory_over_time_keeps_its_highest_moment_however_many_readings_there_a
     line = next(each for each in drawn.axes[0].lines if each.get_label() == "allocated")
     assert max(line.get_ydata()) == highest
     assert len(line.get_ydata()) <= 2_000
-    assert size(highest) in drawn.answer
+    assert size(highest) in drawn.headline
 
 
 def test_sensors_name_what_held_the_clocks_and_mark_it():
     drawn = charts.sensors(made("gpu"))
-    assert re.match(r"Clocks .*power limit in 100 % .*: 1,400", drawn.answer)
+    assert re.match(r"Clocks .*power limit in 100 % .*: 1,400", drawn.headline)
     assert cells(drawn)["clocks throttled by the power limit"][0] == "100 % of samples"
     assert cells(drawn)["power"][3] == "300 W"
     assert len(drawn.axes) == 4
@@ -601,7 +609,7 @@ def test_a_sensor_that_did_not_answer_has_no_plot_and_no_zero():
 
 def test_without_a_gpu_the_sensors_are_the_hosts():
     drawn = charts.sensors(made("cpu"))
-    assert re.search(r"all cores 50 %.* 477 MiB", drawn.answer)
+    assert re.search(r"all cores 50 %.* 477 MiB", drawn.headline)
 
 
 # The head of a report as a picture.
@@ -610,9 +618,9 @@ def test_without_a_gpu_the_sensors_are_the_hosts():
 @pytest.mark.parametrize("kind", ["empty", "cpu", "gpu", "virtual", "hostile"])
 def test_the_head_of_a_report_is_a_readable_picture(kind):
     diagnosis = diagnose(made(kind))
-    drawn = head(diagnosis)
+    drawn = report_chart(diagnosis)
     assert faults(drawn) == []
-    wide, tall = pixels(png(diagnosis))
+    wide, tall = pixels(report_png(diagnosis))
     assert wide == 864
     assert 60 <= tall <= 1200
     assert drawn.source in drawn.alt
@@ -621,7 +629,7 @@ def test_the_head_of_a_report_is_a_readable_picture(kind):
 def test_the_head_of_a_report_says_verdict_evidence_gain_ledger_and_source():
     diagnosis = diagnose(made("gpu"))
     words = (
-        " ".join(text.get_text() for text, _ in texts(head(diagnosis)))
+        " ".join(text.get_text() for text, _ in texts(report_chart(diagnosis)))
         .replace("\n", " ")
         .replace("\N{NO-BREAK SPACE}", " ")
     )
@@ -638,4 +646,4 @@ def test_the_head_of_a_report_says_verdict_evidence_gain_ledger_and_source():
 
 def test_the_head_of_a_report_of_a_recorded_run_is_readable(recorded):
     diagnosis = diagnose(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    assert faults(head(diagnosis)) == []
+    assert faults(report_chart(diagnosis)) == []

@@ -12,36 +12,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import comparison, trace
-from gpulab.analysis.copies.host_to_device import rate
+from gpulab.analysis.copies.host_to_device import copy_rate
 from gpulab.analysis.copies.table import copy_table
-from gpulab.analysis.data.workers import crew
+from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.launch_delays import launch_delays
-from gpulab.analysis.machine.link import practical_bytes_per_s
-from gpulab.analysis.ranks.stragglers import arrivals
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.machine.link import best_link_bytes_per_s
+from gpulab.analysis.ranks.stragglers import find_straggler
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.replay.history import MeasuredPrediction
 from gpulab.run import Gpu, Loader, Machine, Run
-from gpulab.tables import WORKER_SAMPLES, Kind
+from gpulab.tables import WORKER_SAMPLES, EventKind
 from gpulab.views.charts.copies.copy_rates import MAX_MARKS, copy_rates
-from gpulab.views.charts.data.batch_times import batches, mean_load, watched
+from gpulab.views.charts.data.batch_times import find_batch_times, mean_load, worker_samples
 from gpulab.views.charts.data.loader_workers import loader_workers
-from gpulab.views.charts.drawing.chart import chart as chart_of
+from gpulab.views.charts.drawing.chart import single_plot as chart_of
 from gpulab.views.charts.host.idle_flame import idle_flame
-from gpulab.views.charts.host.idle_tree import blamed
+from gpulab.views.charts.host.idle_tree import idle_parts
 from gpulab.views.charts.host.queue_depth import queue_depth
-from gpulab.views.charts.host.queue_depth_values import depths
+from gpulab.views.charts.host.queue_depth_values import queue_depths
 from gpulab.views.charts.kernels.batch_sweep import batch_sweep
 from gpulab.views.charts.machine.gpus import gpu_comparison
 from gpulab.views.charts.ranks import rank_skew as skew
 from gpulab.views.charts.ranks.rank_skew import rank_skew
 from gpulab.views.charts.steps.predicted import predicted
-from gpulab.views.sheet.sheet import Table
+from gpulab.views.sheet.sheet import TableBlock
 from gpulab.views.virtual_gpu import compare_gpus
 from tests.support.front_end.chart_checks import HOSTILE, check, crowded, drawn_texts
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_loading_runs import from_main, from_workers
-from tests.support.runs.made_runs import MS, event, launched, loader_call, mark, on_gpu, rows, run_of, stepped
+from tests.support.runs.made_runs import MS, event, launched_kernel, loader_call, mark, on_gpu, rows, run_of, stepped
 from tests.support.tiers import examples, tiered_product
 from tests.support.virtual.memory_programs import SPEEDS, on, training
 
@@ -55,7 +55,7 @@ JOB = case_module("straggler")
 
 def cpu_only():
     return run_of(
-        stepped(lambda at: [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 50)]),
+        stepped(lambda at: [loader_call(at, 40), event(EventKind.OP, "aten::mm", at + 41, 50)]),
         loaders=[Loader(workers=0, batch_size=32)],
         marks=[mark(100 * number, 40) for number in range(6)],
     )
@@ -109,9 +109,9 @@ def test_names_from_a_trace_are_text_in_every_form():
     def step(at):
         for place, name in enumerate(HOSTILE):
             number, start = int(at) * 10 + place, at + 12 * place
-            yield event(Kind.OP, name, start, 6)
-            yield event(Kind.LAUNCH, "cudaLaunchKernel", start + 3, 1, correlation=number)
-            yield event(Kind.MEMCPY, name, start + 7, 2, correlation=number, size=1 << 20)
+            yield event(EventKind.OP, name, start, 6)
+            yield event(EventKind.LAUNCH, "cudaLaunchKernel", start + 3, 1, correlation=number)
+            yield event(EventKind.MEMCPY, name, start + 7, 2, correlation=number, size=1 << 20)
 
     run = run_of(stepped(step), name=HOSTILE[0], loaders=[Loader(workers=0)])
     for chart in MINE:
@@ -153,7 +153,7 @@ def test_the_check_of_pictures_finds_a_planted_fault(fault):
         for text in axes.texts:
             text.set_in_layout(False)
 
-    made = chart_of("One true sentence", draw, source="made", alt="words", table=Table(header=("",), rows=()))
+    made = chart_of("One true sentence", draw, source="made", alt="words", table=TableBlock(header=("",), rows=()))
     with pytest.raises(AssertionError, match=fault):
         check(made)
 
@@ -166,7 +166,7 @@ def test_the_check_of_pictures_finds_a_planted_fault(fault):
 def test_the_flame_takes_idle_time_apart_as_a_walk_through_every_instant_does(data):
     """Operators of one thread that nest, kernels anywhere: each idle instant belongs to the innermost operator."""
     instants, names = 120, "abcd"
-    events = [event(Kind.STEP, f"ProfilerStep#{step}", 30 * step, 30) for step in range(4)]
+    events = [event(EventKind.STEP, f"ProfilerStep#{step}", 30 * step, 30) for step in range(4)]
     spans = data.draw(st.lists(st.tuples(st.integers(0, 119), st.integers(1, 25), st.sampled_from(names)), max_size=12))
     ops = []
     for start, dur, name in spans:
@@ -175,10 +175,10 @@ def test_the_flame_takes_idle_time_apart_as_a_walk_through_every_instant_does(da
         if nests and (start, end) not in [(a, b) for a, b, _ in ops]:
             ops.append((start, end, name))
     kernels = data.draw(st.lists(st.tuples(st.integers(0, 119), st.integers(1, 20)), min_size=1, max_size=8))
-    events += [event(Kind.OP, name, start, end - start) for start, end, name in ops]
-    events += [event(Kind.KERNEL, "k", start, min(dur, instants - start)) for start, dur in kernels]
+    events += [event(EventKind.OP, name, start, end - start) for start, end, name in ops]
+    events += [event(EventKind.KERNEL, "k", start, min(dur, instants - start)) for start, dur in kernels]
     run = run_of(sorted(events, key=lambda each: (each["start_ns"], -each["dur_ns"])))
-    accounts = ledger(run, steps(run))
+    accounts = build_ledger(run, find_steps(run))
     expected: dict[str | None, int] = {}
     for at in range(30, 90):
         if any(start <= at < start + dur for start, dur in kernels):
@@ -187,25 +187,25 @@ def test_the_flame_takes_idle_time_apart_as_a_walk_through_every_instant_does(da
         name = min(around)[1] if around else None
         expected[name] = expected.get(name, 0) + MS
     figures: dict[str | None, int] = {}
-    for each in blamed(run, accounts):
-        assert sum(held.ns for held in each.held) == each.ns == accounts.of(each.part.key).sum()
-        for held in each.held:
+    for each in idle_parts(run, accounts):
+        assert sum(held.ns for held in each.operators) == each.ns == accounts.sum_ns(each.part.key).sum()
+        for held in each.operators:
             if held.others:
                 expected = {None: sum(expected.values())}  # small ones are told together: then only the sum is
             figures[held.name] = figures.get(held.name, 0) + held.ns
     assert sum(figures.values()) == sum(expected.values())
-    if not any(held.others for each in blamed(run, accounts) for held in each.held):
+    if not any(held.others for each in idle_parts(run, accounts) for held in each.operators):
         assert figures == expected
 
 
 def synchronising():
     def step(at):
         return [
-            event(Kind.OP, "aten::item", at, 60),
-            event(Kind.OP, "aten::_local_scalar_dense", at + 5, 50),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 10, 40),
-            event(Kind.PYTHON, "train.py(7): step", at, 95),
-            event(Kind.KERNEL, "gemm", at + 60, 40),
+            event(EventKind.OP, "aten::item", at, 60),
+            event(EventKind.OP, "aten::_local_scalar_dense", at + 5, 50),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 10, 40),
+            event(EventKind.PYTHON, "train.py(7): step", at, 95),
+            event(EventKind.KERNEL, "gemm", at + 60, 40),
         ]
 
     return run_of(stepped(step))
@@ -213,7 +213,7 @@ def synchronising():
 
 def test_the_flame_names_part_operator_and_line_with_the_ledger_s_own_figures():
     made = idle_flame(synchronising())
-    assert re.match(r"GPU idle 60 % of 4 .*after synchronisation: 40\.0 of 60\.0 ms", made.answer)
+    assert re.match(r"GPU idle 60 % of 4 .*after synchronisation: 40\.0 of 60\.0 ms", made.headline)
     figures = {name: (line, ms) for name, line, ms, _ in cells(made)}
     assert figures["after synchronisation"] == ("", "160.0")
     assert figures["idle"] == ("", "240.0")
@@ -224,9 +224,9 @@ def test_the_flame_names_part_operator_and_line_with_the_ledger_s_own_figures():
 
 
 def test_a_gpu_that_never_idles_is_told_so_and_not_called_unmeasured():
-    made = idle_flame(run_of(stepped(lambda at: [event(Kind.KERNEL, "gemm", at, 100)])))
+    made = idle_flame(run_of(stepped(lambda at: [event(EventKind.KERNEL, "gemm", at, 100)])))
     check(made)
-    assert made.answer.startswith("No idle time: GPU busy")
+    assert made.headline.startswith("No idle time: GPU busy")
 
 
 # The queue.
@@ -236,15 +236,15 @@ def test_a_gpu_that_never_idles_is_told_so_and_not_called_unmeasured():
 @examples(40)
 def test_the_depth_of_the_queue_is_what_counting_at_every_instant_gives(pieces):
     """Work that is called for at `at`, begins `wait` later and takes `dur`: counted one instant after the other."""
-    events = [event(Kind.STEP, f"ProfilerStep#{step}", 20 * step, 20) for step in range(4)]
+    events = [event(EventKind.STEP, f"ProfilerStep#{step}", 20 * step, 20) for step in range(4)]
     for number, (at, wait, dur) in enumerate(pieces):
-        events.append(event(Kind.LAUNCH, "cudaLaunchKernel", at, 0.5, correlation=number))
-        events.append(event(Kind.KERNEL, "k", at + wait, dur, correlation=number))
+        events.append(event(EventKind.LAUNCH, "cudaLaunchKernel", at, 0.5, correlation=number))
+        events.append(event(EventKind.KERNEL, "k", at + wait, dur, correlation=number))
     run = run_of(sorted(events, key=lambda each: each["start_ns"]))
-    found = steps(run)
-    seen = depths(run, found, launch_delays(run), 0)
+    found = find_steps(run)
+    seen = queue_depths(run, found, launch_delays(run), 0)
     held = np.array([sum(at <= now < at + wait + dur for at, wait, dur in pieces) for now in range(20, 60)])
-    assert seen.dry.total_ns == MS * (held == 0).sum()
+    assert seen.empty.total_ns == MS * (held == 0).sum()
     start = np.arange(20, 60) * MS
     assert seen.deepest(start, start + MS).tolist() == held.tolist()
     assert seen.mean(start, start + MS) == pytest.approx(held)
@@ -253,33 +253,33 @@ def test_the_depth_of_the_queue_is_what_counting_at_every_instant_gives(pieces):
 
 def test_the_queue_s_chart_says_how_long_it_is_empty():
     def step(at):
-        return launched("gemm", at + 30, 20, number=1 + int(at), called_ms=at + 10)
+        return launched_kernel("gemm", at + 30, 20, number=1 + int(at), called_ms=at + 10)
 
     made = queue_depth(on_gpu(stepped(step)))
     check(made)
-    assert re.search(r"queue is empty 60 % of 4 .*: 60 of 100 ms", made.answer)
+    assert re.search(r"queue is empty 60 % of 4 .*: 60 of 100 ms", made.headline)
     assert cells(made)[0] == ("1", "100", "60", "60.0 %", "0.4", "1")
 
 
 def test_a_queue_that_holds_work_all_the_time_is_said_never_to_run_dry():
     def step(at):
-        return launched("gemm", at + 10, 100, number=1 + int(at), called_ms=at)
+        return launched_kernel("gemm", at + 10, 100, number=1 + int(at), called_ms=at)
 
     made = queue_depth(on_gpu(stepped(step)))
-    assert re.search(r"queue is never empty in 4 .*median depth", made.answer)
+    assert re.search(r"queue is never empty in 4 .*median depth", made.headline)
 
 
 def test_work_without_a_recorded_call_is_told_and_is_no_idle_time():
     def step(at):
-        return [*launched("gemm", at, 50, number=1 + int(at)), event(Kind.KERNEL, "alone", at + 50, 50)]
+        return [*launched_kernel("gemm", at, 50, number=1 + int(at)), event(EventKind.KERNEL, "alone", at + 50, 50)]
 
     made = queue_depth(on_gpu(stepped(step)))
-    assert "never empty" in made.answer
+    assert "never empty" in made.headline
     assert "6 kernels or copies without a recorded launch" in made.alt
 
 
 def test_work_whose_calls_were_not_recorded_gives_no_curve():
-    made = queue_depth(run_of(stepped(lambda at: [event(Kind.KERNEL, "gemm", at, 50)])))
+    made = queue_depth(run_of(stepped(lambda at: [event(EventKind.KERNEL, "gemm", at, 50)])))
     assert "does not link GPU work" in made.alt
 
 
@@ -288,7 +288,7 @@ def test_work_whose_calls_were_not_recorded_gives_no_curve():
 
 def copying(count=6, memory=HTOD, size=4 << 20, dur=1.0, machine=None):
     def step(at):
-        return [event(Kind.MEMCPY, memory, at + 10 * number, dur, size=size) for number in range(count)]
+        return [event(EventKind.MEMCPY, memory, at + 10 * number, dur, size=size) for number in range(count)]
 
     machine = machine or Machine(cores_allowed=8.0)
     return run_of(stepped(step), machine=machine)
@@ -297,10 +297,10 @@ def copying(count=6, memory=HTOD, size=4 << 20, dur=1.0, machine=None):
 def test_the_rate_of_copies_is_that_of_the_table_of_copies(recorded):
     run = read(recorded("a100_ddp_8ranks_rank.json.gz"))
     made = copy_rates(run)
-    table = copy_table(run).where(copy_table(run)["rate_bytes_per_s"] > 0)
+    table = copy_table(run).select(copy_table(run)["rate_bytes_per_s"] > 0)
     figures = {name: each for name, *_, each, _ in cells(made)}
     for direction, memory, per_s in zip(
-        table.words("direction").to_list(), table.words("host_memory").to_list(), table["rate_bytes_per_s"], strict=True
+        table.text("direction").to_list(), table.text("host_memory").to_list(), table["rate_bytes_per_s"], strict=True
     ):
         if direction == "fill":
             continue
@@ -313,25 +313,25 @@ def test_copies_stand_beside_what_the_link_can_give_where_that_is_told():
     linked = Machine(gpus=(Gpu(index=0, name="V100", link_generation_max=3, link_width_max=16),))
     run = copying(machine=linked)
     made = copy_rates(run)
-    reached = rate(run.event_rows.of_kind(Kind.MEMCPY))
-    best = practical_bytes_per_s(run)
-    share = re.search(r"(\d+) % of the practical link rate", made.answer)
+    reached = copy_rate(run.event_rows.of_kind(EventKind.MEMCPY))
+    best = best_link_bytes_per_s(run)
+    share = re.search(r"(\d+) % of the practical link rate", made.headline)
     assert int(share[1]) == round(100 * reached / best)
-    assert "pageable host memory to the GPU reach 4.19 GB/s" in made.answer
+    assert "pageable host memory to the GPU reach 4.19 GB/s" in made.headline
     assert any("large pinned copy on this link: 12 GB/s" in each.words for each in drawn_texts(made))
-    assert "link" not in copy_rates(copying()).answer
+    assert "link" not in copy_rates(copying()).headline
     assert "rate of the link is unknown" in copy_rates(copying()).alt
 
 
 def test_many_copies_share_marks_and_none_is_lost(million):
     made = copy_rates(million)
-    count = int((million.event_rows["kind"] == Kind.MEMCPY).sum())
+    count = int((million.event_rows["kind"] == EventKind.MEMCPY).sum())
     (marks,) = made.axes[0].collections
     assert count > MAX_MARKS >= len(marks.get_offsets())
     areas = marks.get_sizes()
     assert round(float((2 ** ((areas - 22) / 14)).sum())) == count
     assert cells(made)[0][1] == f"{count:,}"
-    copies = million.event_rows.of_kind(Kind.MEMCPY)
+    copies = million.event_rows.of_kind(EventKind.MEMCPY)
     for drawn, real in zip(
         marks.get_offsets().T, (copies["bytes"], copies["bytes"] * 1e9 / copies["dur_ns"]), strict=True
     ):
@@ -340,7 +340,7 @@ def test_many_copies_share_marks_and_none_is_lost(million):
 
 def test_a_few_copies_are_drawn_one_by_one_where_their_size_and_rate_are():
     made = copy_rates(
-        run_of([event(Kind.MEMCPY, HTOD, 0, 2, size=1 << 20), event(Kind.MEMCPY, HTOD, 5, 1, size=1 << 10)])
+        run_of([event(EventKind.MEMCPY, HTOD, 0, 2, size=1 << 20), event(EventKind.MEMCPY, HTOD, 5, 1, size=1 << 10)])
     )
     (marks,) = made.axes[0].collections
     assert sorted(map(tuple, marks.get_offsets().tolist())) == [(1024, 1.024e6), (1048576, 524.288e6)]
@@ -348,14 +348,14 @@ def test_a_few_copies_are_drawn_one_by_one_where_their_size_and_rate_are():
 
 def test_copies_without_a_size_are_not_called_slow():
     made = copy_rates(copying(size=-1))
-    assert made.answer == "Rates of copies: not measured"
+    assert made.headline == "Rates of copies: not measured"
     assert "no size" in made.alt
-    mixed = run_of([event(Kind.MEMCPY, DTOH, 0, 1, size=1 << 20), event(Kind.MEMCPY, DTOH, 2, 1)])
+    mixed = run_of([event(EventKind.MEMCPY, DTOH, 0, 1, size=1 << 20), event(EventKind.MEMCPY, DTOH, 2, 1)])
     assert "1 of them without a size or a time" in copy_rates(mixed).alt
 
 
 def test_direction_and_memory_are_told_by_marker_and_fill_not_by_colour_alone():
-    both = [event(Kind.MEMCPY, HTOD, 0, 1, size=1 << 20), event(Kind.MEMCPY, DTOH, 2, 1, size=1 << 20)]
+    both = [event(EventKind.MEMCPY, HTOD, 0, 1, size=1 << 20), event(EventKind.MEMCPY, DTOH, 2, 1, size=1 << 20)]
     made = copy_rates(run_of(both))
     pageable, pinned = made.axes[0].collections
     assert pageable.get_paths()[0].vertices.shape != pinned.get_paths()[0].vertices.shape
@@ -368,37 +368,37 @@ def test_direction_and_memory_are_told_by_marker_and_fill_not_by_colour_alone():
 
 def test_the_load_of_workers_is_the_analysis_own_figure():
     run = from_workers(cpu_ms=150.0, blocked=0.3)
-    found = steps(run)
-    figures = crew(run, found, ledger(run, found))
-    assert mean_load(list(watched(run))) == pytest.approx(figures.busy_frac)
+    found = find_steps(run)
+    figures = worker_activity(run, found, build_ledger(run, found))
+    assert mean_load(list(worker_samples(run))) == pytest.approx(figures.busy_frac)
     made = loader_workers(run)
     check(made)
-    assert made.answer == "2 workers compute 75 % of the time, and the loop waits for data 40 % of the time"
+    assert made.headline == "2 workers compute 75 % of the time, and the loop waits for data 40 % of the time"
     assert [row[2] for row in cells(made)] == ["75 %", "75 %"]
 
 
 def test_waits_and_uses_of_batches_are_those_of_the_marks():
-    figures = batches(from_workers(wait_ms=40.0))
+    figures = find_batch_times(from_workers(wait_ms=40.0))
     assert len(figures) == 10
     assert set(figures.wait_ns.tolist()) == {40 * MS}
-    assert figures.kept_ns.tolist() == [60 * MS] * 9 + [-1]
-    assert figures.waited_frac == pytest.approx(0.4)
+    assert figures.use_ns.tolist() == [60 * MS] * 9 + [-1]
+    assert figures.wait_frac == pytest.approx(0.4)
 
 
 def test_without_marks_the_calls_in_the_trace_tell_the_same():
     with_marks = from_workers(wait_ms=40.0)
     without = run_of(
-        stepped(lambda at: [loader_call(at, 40.0, workers=2), event(Kind.KERNEL, "k", at + 40, 60)], count=10),
+        stepped(lambda at: [loader_call(at, 40.0, workers=2), event(EventKind.KERNEL, "k", at + 40, 60)], count=10),
         loaders=[Loader()],
     )
-    assert batches(without).wait_ns.tolist() == batches(with_marks).wait_ns.tolist()
+    assert find_batch_times(without).wait_ns.tolist() == find_batch_times(with_marks).wait_ns.tolist()
     check(loader_workers(without))
 
 
 def test_a_loop_that_builds_its_batches_itself_is_told_so():
     made = loader_workers(from_main())
     check(made)
-    assert made.answer.startswith("No workers (num_workers=0): the loop waits for data 4")
+    assert made.headline.startswith("No workers (num_workers=0): the loop waits for data 4")
     assert "No worker process" in made.alt
 
 
@@ -409,7 +409,7 @@ def test_what_workers_did_not_tell_is_absent_and_not_drawn_as_idle():
     made = loader_workers(replace(run, worker_rows=WORKER_SAMPLES.rows(blind)))
     check(made)
     assert [row[2:] for row in cells(made)] == [("not measured", "not measured")] * 2
-    assert "compute" not in made.answer
+    assert "compute" not in made.headline
     assert any(each.words == "load unknown" for each in drawn_texts(made))
 
 
@@ -433,20 +433,20 @@ def test_the_comparison_of_gpus_shows_the_figures_of_compare_gpus(gpu):
     view = compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 100, {"h100": 2.5, "t4": 0.3}, runner=gpu)
     made = gpu_comparison(view)
     check(made)
-    first = view.compared.candidates[0]
-    assert first.measured.spec.name in made.answer
-    assert f"{first.measured.per_s:,.0f}" in made.answer
-    assert "cheapest" in made.answer
+    first = view.comparison.candidates[0]
+    assert first.estimate.spec.name in made.headline
+    assert f"{first.estimate.per_s:,.0f}" in made.headline
+    assert "cheapest" in made.headline
     bars = sorted(patch.get_width() for patch in made.axes[0].patches)
-    figures = [each.measured.per_s_range for each in view.compared.candidates]
+    figures = [each.estimate.per_s_range for each in view.comparison.candidates]
     assert bars == pytest.approx(sorted([low for low, _ in figures] + [high - low for low, high in figures]))
     assert "virtual T4, estimated" in made.source
 
 
 def test_without_prices_energy_stands_in_place_of_cost(gpu):
-    made = gpu_comparison(compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).compared)
+    made = gpu_comparison(compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).comparison)
     check(made)
-    assert "costs" not in made.answer
+    assert "costs" not in made.headline
     assert "kJ for 1000 samples" in made.table.header
 
 
@@ -459,7 +459,7 @@ def test_a_gpu_on_which_it_does_not_fit_has_words_and_no_bar(gpu):
     assert "It does not fit on T4" in made.alt
     none = gpu_comparison(compare_gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4"], 64, runner=gpu))
     check(none)
-    assert none.answer.startswith("The step fits on none of these GPUs: it needs ")
+    assert none.headline.startswith("The step fits on none of these GPUs: it needs ")
 
 
 # The batch sweep.
@@ -467,7 +467,7 @@ def test_a_gpu_on_which_it_does_not_fit_has_words_and_no_bar(gpu):
 
 def one_size(batch, step_ms, *, name=None, workers=0):
     def step(at):
-        return [loader_call(at, 0.4 * step_ms), event(Kind.KERNEL, "gemm", at + 0.4 * step_ms, 0.6 * step_ms)]
+        return [loader_call(at, 0.4 * step_ms), event(EventKind.KERNEL, "gemm", at + 0.4 * step_ms, 0.6 * step_ms)]
 
     setup = [Loader(workers=workers, batch_size=batch)] if batch else [Loader()]
     return run_of(stepped(step, step_ms=step_ms, count=8), loaders=setup, name=name or f"batch {batch}")
@@ -477,7 +477,7 @@ def test_the_knee_is_the_smallest_batch_with_nine_tenths_of_the_best_rate():
     runs = [one_size(8, 10), one_size(16, 12), one_size(32, 20), one_size(64, 38), one_size(128, 76)]
     made = batch_sweep(*runs)
     check(made)
-    assert re.match(r"Knee at a batch of 32: 1,600 samples/s, 95 % .*\(1,684\)", made.answer)
+    assert re.match(r"Knee at a batch of 32: 1,600 samples/s, 95 % .*\(1,684\)", made.headline)
     assert [row[:2] for row in cells(made)] == [
         ("8", "800"), ("16", "1,333"), ("32", "1,600"), ("64", "1,684"), ("128", "1,684"),
     ]  # fmt: skip
@@ -487,7 +487,7 @@ def test_the_knee_is_the_smallest_batch_with_nine_tenths_of_the_best_rate():
 def test_a_rate_that_grows_to_the_last_has_no_knee():
     made = batch_sweep(one_size(8, 10), one_size(64, 10))
     check(made)
-    assert re.match(r"No knee .*64: .*6,400 samples/s", made.answer)
+    assert re.match(r"No knee .*64: .*6,400 samples/s", made.headline)
     assert not any(each.words.startswith("knee") for each in drawn_texts(made))
 
 
@@ -502,17 +502,17 @@ def test_the_knee_of_a_virtual_gpu_is_the_one_that_max_batch_names(gpu):
     view = compare_gpus.max_batch(training(gpu, sample=500), "h100", runner=gpu)
     made = batch_sweep(view)
     check(made)
-    assert view.found.knee is not None
-    assert f"a batch of {view.found.knee.work:,}" in made.answer
-    assert made.source == f"virtual {view.found.spec.name}, estimated"
-    assert f"{view.found.refused:,}" in [row[0] for row in cells(made) if row[-1] == "does not fit"]
+    assert view.max_batch.smallest_at_full_throughput is not None
+    assert f"a batch of {view.max_batch.smallest_at_full_throughput.samples:,}" in made.headline
+    assert made.source == f"virtual {view.max_batch.spec.name}, estimated"
+    assert f"{view.max_batch.smallest_failing:,}" in [row[0] for row in cells(made) if row[-1] == "does not fit"]
     assert any(each.words == "does not fit" for each in drawn_texts(made))
 
 
 def test_a_gpu_without_room_for_one_sample_is_told_so(gpu):
     made = batch_sweep(compare_gpus.max_batch(training(gpu, model=6000), "t4", runner=gpu))
     check(made)
-    assert made.answer.startswith("Not even a batch of 1 ")
+    assert made.headline.startswith("Not even a batch of 1 ")
 
 
 # Predicted against measured.
@@ -524,9 +524,9 @@ def test_predicted_and_measured_are_those_of_the_comparison(recorded):
     made = predicted(compared)
     check(made)
     gain = compared.predicted
-    assert f"Predicted {gain.best_ns / 1e6:.0f}-{gain.worst_ns / 1e6:.0f} ms" in made.answer
-    assert f"measured {compared.measured_ns / 1e6:.0f} ms: inside the range" in made.answer
-    assert compared.inside
+    assert f"Predicted {gain.best_ns / 1e6:.0f}-{gain.worst_ns / 1e6:.0f} ms" in made.headline
+    assert f"measured {compared.measured_ns / 1e6:.0f} ms: inside the range" in made.headline
+    assert compared.in_predicted_range
     figures = {name.split(":")[0]: figure for name, figure, _ in cells(made)}
     assert figures["before"] == f"{gain.step_ns / 1e6:.0f}"
     assert figures["bound"] == f"{gain.floor_ns / 1e6:.0f}"
@@ -549,15 +549,15 @@ def test_earlier_predictions_are_counted_by_whether_they_came_out_in_range():
 def test_what_cannot_be_compared_says_why_and_does_not_raise():
     made = predicted(run_of(name="one"), run_of(name="other"))
     check(made)
-    assert made.answer == "Predicted against measured: not measured"
+    assert made.headline == "Predicted against measured: not measured"
     assert "no complete step" in made.alt
 
 
 def test_a_comparison_without_a_prediction_shows_both_steps_and_says_so():
-    busy = stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 100)])
+    busy = stepped(lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at, 100)])
     made = predicted(run_of(busy, name="a"), run_of(busy, name="b"))
     check(made)
-    assert made.answer.startswith("No prediction; measured 100 to 100 ms")
+    assert made.headline.startswith("No prediction; measured 100 to 100 ms")
 
 
 # Ranks.
@@ -565,10 +565,10 @@ def test_a_comparison_without_a_prediction_shows_both_steps_and_says_so():
 
 def test_the_waits_of_ranks_are_those_of_the_analysis():
     job = JOB.provoked_by_one_rank_that_has_more_to_compute()
-    arrived = arrivals(job)
+    arrived = find_straggler(job)
     made = rank_skew(job)
     check(made)
-    assert re.match(f"Rank {JOB.LATE} .*all 4 steps: the other 7 .*25 of 100 ms", made.answer)
+    assert re.match(f"Rank {JOB.LATE} .*all 4 steps: the other 7 .*25 of 100 ms", made.headline)
     assert [float(row[2]) for row in cells(made)] == [wait / 1e6 for wait in arrived.waits_ns]
     assert [row[0] for row in cells(made) if row[-1] == "arrives last"] == [str(JOB.LATE)]
     assert cells(rank_skew(*job)) == cells(made)
@@ -579,8 +579,8 @@ def test_the_waits_of_ranks_are_those_of_the_analysis():
 
 def test_sixty_four_ranks_are_drawn_and_the_late_one_stays_in_the_table():
     job = JOB.provoked_by_one_rank_that_has_more_to_compute()
-    late = arrivals(job)
-    many = replace(late, sides=late.sides * 8, waits_ns=late.waits_ns * 8, late=59)
+    late = find_straggler(job)
+    many = replace(late, ranks=late.ranks * 8, waits_ns=late.waits_ns * 8, index=59)
     assert len(skew._table(many, [100 * MS] * 64).rows) == 40
     assert any(row.cells[-1] == "arrives last" for row in skew._table(many, [100 * MS] * 64).rows)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpulab.capture.live.snapshot import Live
-from gpulab.views.live.html_panel import markup
-from gpulab.views.live.panel_content import TRAIL_POINTS, Glances
-from gpulab.views.live.tiles import INTERRUPT
-from gpulab.wording import clock
+from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.views.live.html_panel import panel_html
+from gpulab.views.live.panel_content import TRAIL_POINTS, PanelContentBuilder
+from gpulab.views.live.tiles import INTERRUPT_HINT
+from gpulab.wording import clock_time
 from tests.support.front_end.kernel import Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
 
@@ -29,15 +29,15 @@ while True: sum(range(1000))
 """
 
 
-def tiles(state: Live) -> dict[str, tuple[str, str]]:
-    return {tile.label: (tile.value, tile.note) for tile in Glances("r").of(state).tiles}
+def tiles(state: LiveSnapshot) -> dict[str, tuple[str, str]]:
+    return {tile.label: (tile.value, tile.note) for tile in PanelContentBuilder("r").build(state).tiles}
 
 
 # Content.
 
 
 def test_the_panel_shows_progress_waiting_time_and_load():
-    glance = Glances("r").of(live_state())
+    glance = PanelContentBuilder("r").build(live_state())
     assert (glance.phase, glance.progress, glance.elapsed) == ("recording", ("step 1,234", "7.91 steps/s"), "1:15")
     assert glance.line == "at train (cell line 7)"
     assert tiles(live_state()) == {
@@ -66,7 +66,7 @@ def test_a_value_that_was_not_measured_is_never_shown_as_zero():
     tile_texts = tiles(state)
     assert {value for value, _ in tile_texts.values()} == {"not measured", "none"}
     assert tile_texts["waiting for data"][0] == "none"
-    glance = Glances("r").of(state)
+    glance = PanelContentBuilder("r").build(state)
     assert all(tile.frac is None and set(tile.trail) <= {None} for tile in glance.tiles)
     assert not re.search(r"\b0\b", glance.sentence().replace("GPU 0", ""))
 
@@ -81,18 +81,18 @@ def test_a_value_that_was_not_measured_is_never_shown_as_zero():
     ],
 )
 def test_slow_steps_are_shown_as_time_per_step_and_fast_ones_as_a_rate(steps, rate, progress):
-    assert Glances("r").of(live_state(steps=steps, steps_per_s=rate)).progress == progress
+    assert PanelContentBuilder("r").build(live_state(steps=steps, steps_per_s=rate)).progress == progress
 
 
 @pytest.mark.parametrize(("elapsed_s", "text"), [(0.4, "0:00"), (75, "1:15"), (3600, "1:00:00"), (90061, "25:01:01")])
 def test_elapsed_time_is_formatted_like_a_clock(elapsed_s, text):
-    assert clock(elapsed_s) == text
+    assert clock_time(elapsed_s) == text
 
 
 def test_sparklines_have_a_maximum_length_and_end_with_the_newest_value():
-    glances = Glances("r")
+    glances = PanelContentBuilder("r")
     for step in range(3 * TRAIL_POINTS):
-        glance = glances.of(live_state(waiting_frac=step / (3 * TRAIL_POINTS)))
+        glance = glances.build(live_state(waiting_frac=step / (3 * TRAIL_POINTS)))
     trail = glance.tiles[0].trail
     assert len(trail) == TRAIL_POINTS
     assert list(trail) == sorted(trail)
@@ -100,8 +100,8 @@ def test_sparklines_have_a_maximum_length_and_end_with_the_newest_value():
 
 
 def test_the_last_values_stay_after_the_cell_has_ended():
-    glances = Glances("r")
-    last = glances.of(live_state())
+    glances = PanelContentBuilder("r")
+    last = glances.build(live_state())
     assert glances.processing().tiles == last.tiles
     assert glances.processing().phase != last.phase
 
@@ -124,11 +124,11 @@ class _Tags(HTMLParser):
 def test_the_html_panel_shows_the_content_without_scripts_and_escapes_foreign_text():
     evil = "<script>alert(1)</script>"
     parser = _Tags()
-    parser.feed(markup(Glances(evil).of(live_state(frame=evil, gpus=(gpu(name=evil),)))))
+    parser.feed(panel_html(PanelContentBuilder(evil).build(live_state(frame=evil, gpus=(gpu(name=evil),)))))
     assert set(parser.tags) == {"div", "span", "b", "code"}
     assert parser.attributes == {"style", "role", "aria-label", "aria-hidden"}
     assert parser.text.count(evil) == 3
-    for text in ("41 %", "34 %", "312 W", "step 1,234", INTERRUPT):
+    for text in ("41 %", "34 %", "312 W", "step 1,234", INTERRUPT_HINT):
         assert text in parser.text
 
 
@@ -260,8 +260,8 @@ def _assert_html_updates(live: Kernel) -> None:
     assert reply.of("comm_open") == []
     updates = [message["content"]["data"] for message in reply.of("update_display_data")]
     assert len({bundle["text/html"] for bundle in updates}) >= 4
-    assert INTERRUPT in updates[0]["text/html"]
-    assert INTERRUPT not in updates[-1]["text/html"], "the report replaces the panel"
+    assert INTERRUPT_HINT in updates[0]["text/html"]
+    assert INTERRUPT_HINT not in updates[-1]["text/html"], "the report replaces the panel"
 
 
 CLEARING = {
@@ -308,8 +308,14 @@ def test_without_a_viewer_only_the_report_is_displayed(live, setting):
 
 
 def test_an_error_in_the_panel_affects_neither_the_cell_nor_the_report(live):
-    builder, method = Glances.__name__, f"{Glances.__name__}.{Glances.of.__name__}"
-    live.run(f"from {Glances.__module__} import {builder}\noriginal = {method}\n{method} = lambda self, live: 1 / 0")
+    builder, method = (
+        PanelContentBuilder.__name__,
+        f"{PanelContentBuilder.__name__}.{PanelContentBuilder.build.__name__}",
+    )
+    live.run(
+        f"from {PanelContentBuilder.__module__} import {builder}\noriginal = {method}\n{method} = lambda self, live: 1 "
+        "/ 0"
+    )
     try:
         reply = live.run(BUSY + "5", notebook=True)
     finally:

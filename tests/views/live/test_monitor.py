@@ -18,16 +18,16 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpulab
-from gpulab.capture.live.activity import SILENT_NS, Pulse
-from gpulab.capture.live.snapshot import WorkerNow
-from gpulab.capture.live.workers import EVERY_NS, WorkersNow
+from gpulab.capture.live.activity import STOPPED_AFTER_NS, ActivityTracker
+from gpulab.capture.live.snapshot import WorkerState
+from gpulab.capture.live.workers import WORKER_STATE_INTERVAL_NS, WorkerStates
 from gpulab.errors import CaptureError
 from gpulab.run import Run
 from gpulab.tables import MarkKind
-from gpulab.views.live.alert import Watcher
-from gpulab.views.live.html_panel import markup, sparkline
+from gpulab.views.live.alert import IdleGpuDetector
+from gpulab.views.live.html_panel import panel_html, sparkline
 from gpulab.views.live.monitor import Monitor, current, monitor
-from gpulab.views.live.panel_content import MANY_WORKERS, Glances
+from gpulab.views.live.panel_content import MANY_WORKERS, PanelContentBuilder
 from tests.support.front_end.kernel import ROOT, Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
 from tests.support.nvml_standin import build, installed
@@ -98,7 +98,7 @@ def test_a_monitor_records_steps_and_sensors_across_blocks_and_leaves_a_run(star
 
 def test_without_any_step_the_report_shows_the_sensors(start_monitor):
     running = start_monitor("idle", every=0.1)
-    until(lambda: running.glance.elapsed_s > 0.3)
+    until(lambda: running.content.elapsed_s > 0.3)
     report = repr(gpulab.report(running.stop()))
     assert "Sensor readings" in report
     assert "CPU, all cores" in report
@@ -174,16 +174,16 @@ def eight_gpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def test_every_gpu_is_shown_and_recorded_also_after_a_pause(eight_gpus, start_monitor):
     running = start_monitor("eight", every=0.1)
     train(4)
-    until(lambda: len(running.glance.bars) == 2)
-    tiles = {tile.label: tile.value for tile in running.glance.tiles if tile.group == "GPUs"}
+    until(lambda: len(running.content.bars) == 2)
+    tiles = {tile.label: tile.value for tile in running.content.tiles if tile.group == "GPUs"}
     assert tiles == {f"GPU {index}": f"{61 + 3 * index} %" for index in range(8)}
     with gpulab.profile("inner", level="sensors"):
         pass
-    before = running.glance.elapsed_s
-    until(lambda: running.glance.elapsed_s > before + 0.3)
+    before = running.content.elapsed_s
+    until(lambda: running.content.elapsed_s > before + 0.3)
     run = running.stop()
     [pause] = run.recording.pauses_ns
-    later = run.gpu_rows.where(run.gpu_rows["at_ns"] > pause[1])
+    later = run.gpu_rows.select(run.gpu_rows["at_ns"] > pause[1])
     assert set(later["device"].tolist()) == set(range(8))
 
 
@@ -205,7 +205,7 @@ def test_it_has_no_thread_and_no_hook_while_a_block_is_profiled(start_monitor, n
         assert samplers() == 1, "the sampler of the profiled block"
         assert len(optimizers._global_optimizer_post_hooks) == 1
         assert len(gc.callbacks) == callbacks
-        assert re.match(r"paused.*\binner\b", running.glance.phase)
+        assert re.match(r"paused.*\binner\b", running.content.phase)
         train(9)
     assert samplers() == 1
     train(6)
@@ -257,7 +257,7 @@ def test_an_invalid_value_is_refused(parameters, number):
 def test_its_repr_is_one_line(start_monitor):
     running = start_monitor("line", every=0.1)
     train(3)
-    until(lambda: running.glance.elapsed_s > 0.2)
+    until(lambda: running.content.elapsed_s > 0.2)
     assert "\n" not in repr(running)
     assert repr(running).startswith("gpulab monitor line: sensors only, step ")
     running.stop()
@@ -298,33 +298,33 @@ class FakeMarks:
     """The marks that Pulse reads."""
 
     def __init__(self, **values: Any) -> None:
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
-        self.steps = self.waited_ns = 0
+        self.first_mark_ns: int | None = None
+        self.last_mark_ns: int | None = None
+        self.steps = self.loader_wait_ns = 0
         self.loaders: list[object] = [object()]
         self.thread = -1
         vars(self).update(values)
 
-    def step(self, at_ns: int, waited_ns: int) -> None:
-        self.first_ns = at_ns if self.first_ns is None else self.first_ns
-        self.last_ns, self.steps, self.waited_ns = at_ns, self.steps + 1, self.waited_ns + waited_ns
+    def step(self, at_ns: int, loader_wait_ns: int) -> None:
+        self.first_mark_ns = at_ns if self.first_mark_ns is None else self.first_mark_ns
+        self.last_mark_ns, self.steps, self.loader_wait_ns = at_ns, self.steps + 1, self.loader_wait_ns + loader_wait_ns
 
 
 def last_beat(*, until_s: float, stops_s: float = 1e9, goes_on_s: float = 1e9, busy: float = 0.25) -> Any:
     """Sample a loop ten times a second; it makes ten steps a second and waits for data 30 of every 100 ms."""
-    pulse, marks, beat = Pulse(), FakeMarks(), None
+    pulse, marks, beat = ActivityTracker(), FakeMarks(), None
     for tick in range(1, round(until_s * 10) + 1):
         at_s = tick / 10
         working = at_s <= stops_s or at_s >= goes_on_s
         if working:
             marks.step(round(at_s * SECOND_NS), 30_000_000)
         readings = [gpu(util_frac=busy if working else 0.0), gpu(util_frac=0.0)]
-        beat = pulse.look(round(at_s * SECOND_NS), marks, readings)
+        beat = pulse.update(round(at_s * SECOND_NS), marks, readings)
     return beat
 
 
 def test_before_the_first_step_all_shares_are_unknown():
-    beat = Pulse().look(SECOND_NS, FakeMarks(), [gpu()])
+    beat = ActivityTracker().update(SECOND_NS, FakeMarks(), [gpu()])
     assert (beat.running, beat.waiting_frac, beat.gpu_busy_frac) == (False, None, None)
 
 
@@ -332,7 +332,7 @@ def test_waiting_is_a_share_of_the_time_of_the_loop():
     beat = last_beat(until_s=30)
     assert beat.running
     assert beat.waiting_frac == pytest.approx(0.3, abs=0.01)
-    assert beat.waiting_lately_frac == pytest.approx(0.3, abs=0.01)
+    assert beat.recent_waiting_frac == pytest.approx(0.3, abs=0.01)
 
 
 def test_time_between_two_cells_does_not_count_as_time_of_the_loop():
@@ -376,13 +376,13 @@ def test_an_ongoing_wait_is_counted_before_it_ends():
 
 
 def test_a_loop_with_slow_steps_counts_as_running():
-    pulse, marks = Pulse(), FakeMarks()
+    pulse, marks = ActivityTracker(), FakeMarks()
     for second in range(1, 41):
         if second % 4 == 1:
             marks.step(second * SECOND_NS, 0)
-        running = pulse.look(second * SECOND_NS, marks, []).running
+        running = pulse.update(second * SECOND_NS, marks, []).running
         assert running
-    assert SILENT_NS == 5 * SECOND_NS
+    assert STOPPED_AFTER_NS == 5 * SECOND_NS
 
 
 # The current state of the workers.
@@ -392,17 +392,17 @@ def test_a_busy_worker_has_a_higher_load_than_a_sleeping_one():
     spin = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        workers, at_ns = WorkersNow(), time.monotonic_ns()
-        assert [each.load_frac for each in workers.look(at_ns, [spin.pid, sleeper.pid])] == [None, None]
+        workers, at_ns = WorkerStates(), time.monotonic_ns()
+        assert [each.load_frac for each in workers.read(at_ns, [spin.pid, sleeper.pid])] == [None, None]
         time.sleep(1)
-        busy, idle = workers.look(time.monotonic_ns(), [spin.pid, sleeper.pid])
+        busy, idle = workers.read(time.monotonic_ns(), [spin.pid, sleeper.pid])
         assert busy.load_frac > idle.load_frac
         assert idle.load_frac < 0.5
         assert idle.blocked in (False, None)
         sleeper.kill()
         sleeper.wait()
-        time.sleep(EVERY_NS / 1e9)
-        assert len(workers.look(time.monotonic_ns(), [spin.pid, sleeper.pid])) == 1, "a dead worker is left out"
+        time.sleep(WORKER_STATE_INTERVAL_NS / 1e9)
+        assert len(workers.read(time.monotonic_ns(), [spin.pid, sleeper.pid])) == 1, "a dead worker is left out"
     finally:
         spin.kill()
         sleeper.kill()
@@ -414,11 +414,11 @@ def test_a_busy_worker_has_a_higher_load_than_a_sleeping_one():
 
 def alert_texts(utils: list[float | None], every_s: float = 0.5, **state: Any) -> list[str]:
     """Return the alert after each reading of one GPU; "" for no alert."""
-    watcher = Watcher()
+    watcher = IdleGpuDetector()
     texts = []
     for number, util in enumerate(utils):
-        values = {"running": True, "waiting_lately_frac": 0.71, "used_gpus": (0,), **state}
-        alert = watcher.look(live_state(elapsed_s=number * every_s, gpus=(gpu(util_frac=util),), **values))
+        values = {"running": True, "recent_waiting_frac": 0.71, "used_gpus": (0,), **state}
+        alert = watcher.update(live_state(elapsed_s=number * every_s, gpus=(gpu(util_frac=util),), **values))
         texts.append(alert.text if alert else "")
     return texts
 
@@ -432,10 +432,10 @@ def test_ten_seconds_below_half_utilisation_raise_an_alert_with_the_waiting_time
 
 
 def test_the_alert_names_the_most_frequent_line_if_the_loop_does_not_wait():
-    *_, text = alert_texts([0.2] * 25, waiting_lately_frac=0.02)
+    *_, text = alert_texts([0.2] * 25, recent_waiting_frac=0.02)
     assert " 2 %" in text
     assert text.endswith("train (cell line 7)")
-    *_, text = alert_texts([0.2] * 25, waiting_lately_frac=None)
+    *_, text = alert_texts([0.2] * 25, recent_waiting_frac=None)
     assert text.count("%") == 1, "no share of waiting"
     assert text.endswith("train (cell line 7)")
 
@@ -458,11 +458,11 @@ def test_there_is_no_alert_without_ten_seconds_of_low_utilisation(utils, state):
 
 
 def test_the_announcement_is_constant_during_an_episode_while_the_text_counts_seconds():
-    glances = Glances("r")
+    glances = PanelContentBuilder("r")
     announcements, texts = [], []
     for number, util in enumerate([0.2] * 30 + [0.9] * 10 + [0.1] * 30):
         state = live_state(elapsed_s=number / 2, gpus=(gpu(util_frac=util),), running=True, used_gpus=(0,))
-        glance = glances.of(state)
+        glance = glances.build(state)
         announcements.append(glance.alert_announcement)
         texts.append(glance.alert)
     changes = [now for before, now in zip(["", *announcements], announcements, strict=False) if now and now != before]
@@ -471,11 +471,11 @@ def test_the_announcement_is_constant_during_an_episode_while_the_text_counts_se
 
 
 def test_the_alert_names_the_idle_gpus():
-    watcher = Watcher()
+    watcher = IdleGpuDetector()
     gpus = [gpu(util_frac=util) for util in (0.9, 0.1, 0.9, 0.1)]
     for number in range(25):
         state = live_state(elapsed_s=number / 2, gpus=tuple(gpus), running=True, used_gpus=(0, 1, 2, 3))
-        alert = watcher.look(state)
+        alert = watcher.update(state)
     assert alert.text.startswith("GPUs 1 and 3 ")
     assert alert.gpus == (1, 3)
 
@@ -484,48 +484,48 @@ def test_the_alert_names_the_idle_gpus():
 
 
 def test_the_shares_of_a_bar_sum_to_one_and_its_note_defines_the_measurement():
-    glance = Glances("r").of(live_state(gpus=(gpu(), gpu()), used_gpus=(1,), gpu_busy_frac=0.34))
+    glance = PanelContentBuilder("r").build(live_state(gpus=(gpu(), gpu()), used_gpus=(1,), gpu_busy_frac=0.34))
     loop, device = glance.bars
     assert [sum(share.frac for share in bar.shares) for bar in (loop, device)] == [1, 1]
     assert re.findall(r"\d+ %", loop.summary) == ["41 %", "59 %"]
     assert (device.title, device.summary) == ("GPU (1 of 2 GPUs)", "busy 34 %, idle 66 %")
     assert "driver" in device.note
-    assert Glances("r").of(live_state(waiting_frac=None)).bars == (), "no bar without a measurement"
+    assert PanelContentBuilder("r").build(live_state(waiting_frac=None)).bars == (), "no bar without a measurement"
 
 
 def test_every_point_has_a_phase_and_the_legend_lists_the_phases_that_occur():
-    glances = Glances("r")
+    glances = PanelContentBuilder("r")
     for number, phase in enumerate(["before the first step", "warming up", "recording", "recorded; sensors go on"]):
-        glance = glances.of(live_state(phase=phase, elapsed_s=number))
+        glance = glances.build(live_state(phase=phase, elapsed_s=number))
     assert glance.phases == "owrs"
     assert [letter for letter, _ in glance.legend] == ["o", "w", "r", "s"]
     assert glance.span == "last 3 s"
 
 
 def test_each_worker_has_a_tile_that_marks_a_wait_for_storage():
-    workers = (WorkerNow(load_frac=0.93, blocked=False), WorkerNow(load_frac=0.02, blocked=True))
-    first, second = Glances("r").of(live_state(workers_now=workers)).tiles[-2:]
+    workers = (WorkerState(load_frac=0.93, blocked=False), WorkerState(load_frac=0.02, blocked=True))
+    first, second = PanelContentBuilder("r").build(live_state(worker_states=workers)).tiles[-2:]
     assert (first.label, first.value, first.mark) == ("worker 0", "93 %", "")
     assert (second.label, second.value, second.mark) == ("worker 1", "2 %", "blocked")
 
 
 def test_the_sparkline_of_an_absent_worker_has_a_gap():
-    glances, one_worker = Glances("r"), (WorkerNow(load_frac=0.5, blocked=False),)
+    glances, one_worker = PanelContentBuilder("r"), (WorkerState(load_frac=0.5, blocked=False),)
     for workers in (one_worker, (), one_worker):
-        glance = glances.of(live_state(workers_now=workers))
+        glance = glances.build(live_state(worker_states=workers))
     assert glance.tiles[-1].trail == (50, None, 50)
 
 
 def test_many_workers_share_a_tile():
-    many = tuple(WorkerNow(load_frac=0.5, blocked=index == 3) for index in range(MANY_WORKERS + 1))
-    tile = Glances("r").of(live_state(workers_now=many)).tiles[-1]
+    many = tuple(WorkerState(load_frac=0.5, blocked=index == 3) for index in range(MANY_WORKERS + 1))
+    tile = PanelContentBuilder("r").build(live_state(worker_states=many)).tiles[-1]
     assert (tile.label, tile.value, tile.note) == ("17 workers", "8.5 cores", "1 blocked on storage")
     assert len(tile.bars) == 17
 
 
 def test_a_worker_with_unknown_load_is_not_shown_as_idle():
-    workers = (WorkerNow(load_frac=None, blocked=None),)
-    tile = Glances("r").of(live_state(workers_now=workers)).tiles[-1]
+    workers = (WorkerState(load_frac=None, blocked=None),)
+    tile = PanelContentBuilder("r").build(live_state(worker_states=workers)).tiles[-1]
     assert (tile.value, tile.trail, tile.frac) == ("not measured", (None,), None)
 
 
@@ -536,19 +536,19 @@ def test_the_text_sparkline_shows_gaps_and_at_most_28_points():
 
 
 def test_the_html_panel_contains_bars_alert_workers_phases_and_the_stop_hint():
-    glances = Glances("r", stop="to stop: %gpumonitor --stop")
+    glances = PanelContentBuilder("r", stop="to stop: %gpumonitor --stop")
     for number in range(25):
-        glance = glances.of(
+        glance = glances.build(
             live_state(
                 elapsed_s=number,
                 gpus=(gpu(util_frac=0.1),),
                 running=True,
                 used_gpus=(0,),
                 gpu_busy_frac=0.1,
-                workers_now=(WorkerNow(load_frac=0.9, blocked=True),),
+                worker_states=(WorkerState(load_frac=0.9, blocked=True),),
             )
         )
-    html = markup(glance)
+    html = panel_html(glance)
     for text in (glance.bars[0].summary, "busy 10 %", glance.alert, "blocked on storage", "recording"):
         assert text
         assert text in html

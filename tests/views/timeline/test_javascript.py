@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpulab.views.timeline.script import script, style
+from gpulab.views.timeline.script import bundle_script, stylesheet
 from tests.support.front_end.timeline_tiles import COPIES, KERNELS, OPS, QUARTER_NS, SHORT_NS, SPAN_NS, Box, Scene
 
 pytestmark = pytest.mark.browser
@@ -124,7 +124,7 @@ def answers(scene: Scene) -> Callable[[Any], None]:
         url = urlsplit(route.request.url)
         query = {key: value[0] for key, value in parse_qs(url.query).items()}
         if url.path == "/":
-            page = PAGE.replace("/* script */", script("timeline.js")).replace("/* style */", style())
+            page = PAGE.replace("/* script */", bundle_script("timeline.js")).replace("/* style */", stylesheet())
             return route.fulfill(body=page, content_type="text/html")
         if url.path == "/header":
             return route.fulfill(body=json.dumps(scene.header()), content_type="application/json")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.views.timeline.script import script
+from gpulab.views.timeline.script import bundle_script
 from gpulab.wording import duration, number, percent, quantity, size
 from tests.support.front_end.browser import browser
 
@@ -41,7 +41,7 @@ def page() -> Iterator[Any]:
 
 @pytest.mark.parametrize("call", PAIRS)
 def test_the_script_formats_numbers_like_python(page: Any, call: str) -> None:
-    source = script("drawing/format.js")
+    source = bundle_script("drawing/format.js")
     texts = page.evaluate(f"(values) => {{ {source}\nreturn values.map((value) => {call}); }}", VALUES)
     expected = list(map(PAIRS[call], VALUES))
     assert [pair for pair in zip(VALUES, texts, expected, strict=True) if pair[1] != pair[2]] == []
@@ -49,5 +49,5 @@ def test_the_script_formats_numbers_like_python(page: Any, call: str) -> None:
 
 @pytest.mark.parametrize("call", PAIRS)
 def test_the_script_formats_a_missing_number_like_python(page: Any, call: str) -> None:
-    source = script("drawing/format.js")
+    source = bundle_script("drawing/format.js")
     assert page.evaluate(f"(value) => {{ {source}\nreturn {call}; }}", math.nan) == PAIRS[call](math.nan)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab.views.timeline.page import MOST_BYTES, page
-from gpulab.views.timeline.scene.scene import Scene, scene
-from gpulab.views.timeline.script import script
-from gpulab.views.timeline.tiles.encoding import unpacked
-from gpulab.views.timeline.tiles.file_budget import SHEET_BOXES, select_pieces, shuffled
-from gpulab.views.timeline.tiles.sheets import boxes_within, sheet
-from tests.support.runs.large_run import HOSTILE, RARE, judged, large_run
+from gpulab.views.timeline.page import MAX_PAGE_BYTES, timeline_page
+from gpulab.views.timeline.scene.scene import Scene, build_scene
+from gpulab.views.timeline.script import bundle_script
+from gpulab.views.timeline.tiles.encoding import decode_tile
+from gpulab.views.timeline.tiles.file_budget import MAX_SHEET_BOXES, select_pieces, shuffle_bytes
+from gpulab.views.timeline.tiles.sheets import count_boxes, encode_sheet
+from tests.support.runs.large_run import HOSTILE, RARE, diagnosis_of, large_run
 from tests.support.runs.made_runs import MS, event, run_of, stepped
 
 EVENTS = 24_000
@@ -29,12 +29,12 @@ REPORT = '<div role="group" aria-label="report">the report</div>'
 
 @pytest.fixture(scope="module")
 def large_scene() -> Scene:
-    return scene(judged(large_run(EVENTS)))
+    return build_scene(diagnosis_of(large_run(EVENTS)))
 
 
 @pytest.fixture(scope="module")
 def html(large_scene: Scene) -> str:
-    return page(large_scene, REPORT)
+    return timeline_page(large_scene, REPORT)
 
 
 def data_of(html: str) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def test_it_runs_one_script_allowed_by_its_policy_and_loads_nothing(html):
 
 def test_the_report_is_above_the_timeline_or_below_it(large_scene, html):
     assert html.index(REPORT) < html.index('id="gpulab-timeline"') < html.index("gpulab-data")
-    timeline_first = page(large_scene, REPORT, 400_000, timeline_first=True)
+    timeline_first = timeline_page(large_scene, REPORT, 400_000, timeline_first=True)
     timeline_at = timeline_first.index('id="gpulab-timeline"')
     assert timeline_at < timeline_first.index(REPORT) < timeline_first.index("gpulab-data")
-    assert "<h2>" not in page(large_scene, most_bytes=400_000)
+    assert "<h2>" not in timeline_page(large_scene, max_bytes=400_000)
 
 
 def test_no_name_can_escape_from_the_data(large_scene, html):
@@ -68,26 +68,26 @@ def test_no_name_can_escape_from_the_data(large_scene, html):
     assert hits, "the hostile name is in the run"
     data = re.search(r'id="gpulab-data">(.*?)</script>', html).group(1)
     assert not set("<>&\u2028\u2029\u202e") & set(data)
-    hostile = page(scene(judged(large_run(EVENTS, name="</script><script>alert(1)</script>"))))
+    hostile = timeline_page(build_scene(diagnosis_of(large_run(EVENTS, name="</script><script>alert(1)</script>"))))
     assert hostile.count("<script") == 2
     assert data_of(hostile)["header"]["title"].startswith("</script>")
     assert "alert(1)</script>" not in hostile.replace(re.search(r"<script>(.*?)</script>", hostile, re.DOTALL)[0], "")
 
 
-@pytest.mark.parametrize("most_bytes", [400_000, 700_000, MOST_BYTES])
+@pytest.mark.parametrize("most_bytes", [400_000, 700_000, MAX_PAGE_BYTES])
 def test_its_size_stays_within_the_limit(most_bytes):
     run = large_run(150_000)
-    assert len(page(scene(judged(run)), REPORT, most_bytes).encode()) <= most_bytes
+    assert len(timeline_page(build_scene(diagnosis_of(run)), REPORT, most_bytes).encode()) <= most_bytes
 
 
 def test_a_run_of_thirty_thousand_events_is_stored_completely():
-    run_scene = scene(judged(large_run(30_000)))
-    assert select_pieces(run_scene, MOST_BYTES - 300_000).complete
+    run_scene = build_scene(diagnosis_of(large_run(30_000)))
+    assert select_pieces(run_scene, MAX_PAGE_BYTES - 300_000).complete
     assert select_pieces(run_scene, 60_000).complete is False
 
 
 def test_the_initial_view_is_stored_in_full_detail():
-    run_scene = scene(judged(large_run(150_000)))
+    run_scene = build_scene(diagnosis_of(large_run(150_000)))
     selection = select_pieces(run_scene, 250_000)
     assert not selection.complete
     start, end = run_scene.header()["home"]
@@ -101,8 +101,8 @@ def test_the_initial_view_is_stored_in_full_detail():
 
 def test_a_sheet_contains_every_box_of_its_span(large_scene):
     level, index = 3, 2
-    assert boxes_within(large_scene, level, index) > SHEET_BOXES / 2
-    head, columns = unpacked(sheet(large_scene, level, index))
+    assert count_boxes(large_scene, level, index) > MAX_SHEET_BOXES / 2
+    head, columns = decode_tile(encode_sheet(large_scene, level, index))
     assert not head["binned"]
     start, end = head["start_ns"], head["end_ns"]
     for number, row in enumerate(large_scene.rows):
@@ -116,13 +116,13 @@ def test_a_sheet_contains_every_box_of_its_span(large_scene):
 
 def test_shuffled_bytes_are_stored_plane_by_plane(large_scene):
     tile = large_scene.tile(4, 3)
-    mixed = shuffled(tile)
+    mixed = shuffle_bytes(tile)
     assert mixed != tile
     assert sorted(mixed) == sorted(tile)
-    head, _ = unpacked(mixed)
+    head, _ = decode_tile(mixed)
     [offset, count, _] = head["columns"]["start"]
     planes = np.frombuffer(mixed, np.uint8, 8 * count, offset).reshape(8, count)
-    assert np.array_equal(planes.T.reshape(-1).view("<f8"), unpacked(tile)[1]["start"])
+    assert np.array_equal(planes.T.reshape(-1).view("<f8"), decode_tile(tile)[1]["start"])
 
 
 def test_the_search_index_contains_all_names_of_the_run(large_scene, html):
@@ -183,7 +183,7 @@ def test_search_in_the_file_finds_and_selects_an_event(chromium, saved):
 def test_a_brushed_window_in_the_file_has_the_same_ledger_as_in_python(chromium, saved, large_scene):
     window = open_page(chromium, saved)
     windows = [(50 * MS, 60 * MS), (41 * MS, 47 * MS), (0, large_scene.span_ns), (100_000_123, 100_450_017)]
-    code = f"{script('data/file.js')}; const file = new StoredRun(data);"
+    code = f"{bundle_script('data/file.js')}; const file = new StoredRun(data);"
     data = data_of(saved.read_text(encoding="utf-8"))
     blank = chromium.new_page()
     for start, end in windows:
@@ -202,18 +202,18 @@ def test_a_brushed_window_in_the_file_has_the_same_ledger_as_in_python(chromium,
 def tangled() -> Scene:
     """A scene with boxes that overlap without nesting, and boxes of zero duration."""
     from gpulab.rules import diagnose
-    from gpulab.tables import Kind
+    from gpulab.tables import EventKind
 
     random = np.random.default_rng(7)
 
     def step(at):
         times = zip(random.uniform(0, 9, 120).tolist(), random.exponential(0.05, 120).tolist(), strict=True)
-        kernels = [event(Kind.KERNEL, f"k{n % 5}", at + offset, dur) for n, (offset, dur) in enumerate(times)]
-        ops = [event(Kind.OP, f"aten::{n % 3}", at + 0.3 * n, 0.2) for n in range(30)]
-        return [*kernels, *ops, event(Kind.MEMCPY, "copy", at, 0.0, stream=9)]
+        kernels = [event(EventKind.KERNEL, f"k{n % 5}", at + offset, dur) for n, (offset, dur) in enumerate(times)]
+        ops = [event(EventKind.OP, f"aten::{n % 3}", at + 0.3 * n, 0.2) for n in range(30)]
+        return [*kernels, *ops, event(EventKind.MEMCPY, "copy", at, 0.0, stream=9)]
 
     events = stepped(step, count=8, step_ms=10.0)
-    return scene(diagnose(run_of(sorted(events, key=lambda row: (row["start_ns"], -row["dur_ns"])))))
+    return build_scene(diagnose(run_of(sorted(events, key=lambda row: (row["start_ns"], -row["dur_ns"])))))
 
 
 @pytest.mark.browser
@@ -224,13 +224,13 @@ def test_a_tile_cut_in_the_page_equals_the_tile_from_python(chromium, request, f
     level, index = (3, 2) if fixture == "large_scene" else (0, 0)
     tiles = [(level + deeper, (index << deeper) + (1 << deeper) // 2) for deeper in range(7)]
     windows = [[i * run_scene.tile_ns(k), min((i + 1) * run_scene.tile_ns(k), run_scene.span_ns)] for k, i in tiles]
-    code = CUT.replace("CODE", script("data/cut.js"))
-    cuts = blank.evaluate(code, [encoded(sheet(run_scene, level, index)), tiles, windows])
+    code = CUT.replace("CODE", bundle_script("data/cut.js"))
+    cuts = blank.evaluate(code, [encoded(encode_sheet(run_scene, level, index)), tiles, windows])
     blank.close()
     for tile, (start, end), text in zip(tiles, windows, cuts, strict=True):
         page_tile, python_tile = b64decode(text), run_scene.tile(*tile)
         assert filled(page_tile) == pytest.approx(filled(python_tile), rel=0.01, abs=0.003 * (end - start))
-        if wide(python_tile) == len(unpacked(python_tile)[1]["start"]):
+        if wide(python_tile) == len(decode_tile(python_tile)[1]["start"]):
             assert boxes(page_tile) >= boxes(python_tile)
         (length,) = struct.unpack_from("<I", page_tile)
         assert (4 + length) % 8 == 0
@@ -248,20 +248,20 @@ def encoded(data: bytes) -> str:
 
 
 def boxes(tile: bytes) -> set[tuple[Any, ...]]:
-    head, columns = unpacked(tile)
+    head, columns = decode_tile(tile)
     names = [head["names"][each] for each in columns["name"]]
     return set(zip(columns["start"], columns["dur"], columns["row"], columns["key"], names, columns["id"], strict=True))
 
 
 def wide(tile: bytes) -> int:
     """Count the boxes that are at least one of 512 bins wide."""
-    head, columns = unpacked(tile)
+    head, columns = decode_tile(tile)
     return int((columns["dur"] >= (head["end_ns"] - head["start_ns"]) / 512).sum())
 
 
 def filled(tile: bytes) -> list[float]:
     """Return for each row the time of a tile that its boxes and bins cover."""
-    head, columns = unpacked(tile)
+    head, columns = decode_tile(tile)
     start, end = head["start_ns"], head["end_ns"]
     total = np.zeros(64)
     for row in np.unique(columns["row"]).tolist():

@@ -15,10 +15,10 @@ import gpulab
 from gpulab import diagnose
 from gpulab.intervals import Spans
 from gpulab.run import Gap, Machine, Recording, Source
-from gpulab.tables import MEMORY, STALLS, Kind
-from gpulab.views.timeline.scene.curves import pieces
+from gpulab.tables import MEMORY, STALLS, EventKind
+from gpulab.views.timeline.scene.curves import sample_curve
 from gpulab.views.timeline.scene.groups import Curve
-from gpulab.views.timeline.scene.scene import scene
+from gpulab.views.timeline.scene.scene import build_scene
 from tests.support.front_end.scene_counts import MOST, looked_at, read, undiagnosed
 from tests.support.front_end.scene_questions import HOSTILE, computed, ledger_of, trained
 from tests.support.runs.made_runs import (
@@ -64,16 +64,16 @@ RUNS = {
     "sensors alone": sensor_run(),
     "steps alone": run_of((), marks=[mark(10.0 * n, 1) for n in range(8)], windows=[]),
     "empty": run_of(()),
-    "one event of no time": run_of([event(Kind.OP, "aten::empty", 0, 0)]),
-    "kernels alone": run_of([event(Kind.KERNEL, "k", n, 0.5) for n in range(9)], machine=ON_GPU),
-    "hostile": run_of([event(Kind.OP, HOSTILE, 0, 1)], name=HOSTILE),
+    "one event of no time": run_of([event(EventKind.OP, "aten::empty", 0, 0)]),
+    "kernels alone": run_of([event(EventKind.KERNEL, "k", n, 0.5) for n in range(9)], machine=ON_GPU),
+    "hostile": run_of([event(EventKind.OP, HOSTILE, 0, 1)], name=HOSTILE),
     "virtual": replace(trained(), source=Source(how="virtual", device="H100 SXM")),
 }
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_every_run_has_a_scene_and_tiles(run):
-    run_scene = scene(diagnose(run))
+    run_scene = build_scene(diagnose(run))
     head = run_scene.header()
     assert head["version"] == 1
     assert head["source"]
@@ -89,14 +89,14 @@ def test_every_run_has_a_scene_and_tiles(run):
 
 def test_groups_are_in_order_and_their_rows_are_consecutive():
     samples = gpu_series(lambda n: {"util_frac": 0.5})
-    events = [event(Kind.OP, "autograd::engine::evaluate_function: AddBackward0", 3, 1, thread=1)]
+    events = [event(EventKind.OP, "autograd::engine::evaluate_function: AddBackward0", 3, 1, thread=1)]
     run = trained()
     run = replace(
         run,
         gpu_rows=samples,
         event_rows=gpulab.rows.concat(run.event_rows.table, [run.event_rows, rows(run.event_rows.table, events)]),
     )
-    run_scene = scene(undiagnosed(run))
+    run_scene = build_scene(undiagnosed(run))
     assert ids(run_scene) == ["steps", "ledger", "thread:0", "thread:1", "gpu0:stream7", "gpu0:util_frac"]
     row = 0
     for header_group in run_scene.header()["groups"]:
@@ -110,21 +110,21 @@ def test_groups_are_in_order_and_their_rows_are_consecutive():
 
 @pytest.mark.parametrize("name", ["MulBackward0", "CudnnConvolutionBackward", "autograd::engine::evaluate_function: X"])
 def test_a_thread_of_backward_functions_is_called_autograd(name):
-    events = [event(Kind.OP, "aten::add", 0, 9), event(Kind.OP, name, 1, 1, thread=2)]
+    events = [event(EventKind.OP, "aten::add", 0, 9), event(EventKind.OP, name, 1, 1, thread=2)]
     run = replace(run_of(events), threads=("python", "", "python"))
-    assert group(scene(undiagnosed(run)), "thread:2")["name"] == "autograd (python)"
+    assert group(build_scene(undiagnosed(run)), "thread:2")["name"] == "autograd (python)"
 
 
 def test_calls_are_below_their_callers():
-    names = [set(row) for row in box_names(scene(undiagnosed(trained())), "thread:0")]
+    names = [set(row) for row in box_names(build_scene(undiagnosed(trained())), "thread:0")]
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     assert names == [{loader, "aten::linear"}, {"aten::addmm"}, {"cudaLaunchKernel"}]
 
 
 def test_python_frames_have_rows_of_their_own():
-    events = [event(Kind.PYTHON, f"frame {n}", n, 100 - 2 * n) for n in range(20)]
-    events.append(event(Kind.OP, "aten::add", 25, 1))
-    run_scene = scene(undiagnosed(run_of(events)))
+    events = [event(EventKind.PYTHON, f"frame {n}", n, 100 - 2 * n) for n in range(20)]
+    events.append(event(EventKind.OP, "aten::add", 25, 1))
+    run_scene = build_scene(undiagnosed(run_of(events)))
     assert group(run_scene, "python:0")["folded"]
     assert group(run_scene, "python:0")["rows"] == 14
     assert box_names(run_scene, "thread:0") == [["aten::add"]]
@@ -132,8 +132,8 @@ def test_python_frames_have_rows_of_their_own():
 
 
 def test_only_the_busiest_streams_have_a_row_and_the_others_share_one():
-    events = [event(Kind.KERNEL, f"k{n}", n, 0.1 + n / 100, stream=n) for n in range(10)]
-    run_scene = scene(undiagnosed(run_of(events, machine=ON_GPU)))
+    events = [event(EventKind.KERNEL, f"k{n}", n, 0.1 + n / 100, stream=n) for n in range(10)]
+    run_scene = build_scene(undiagnosed(run_of(events, machine=ON_GPU)))
     assert [each for each in ids(run_scene) if each.startswith("gpu0")] == [
         *(f"gpu0:stream{n}" for n in range(4, 10)),
         "gpu0:others",
@@ -144,61 +144,61 @@ def test_only_the_busiest_streams_have_a_row_and_the_others_share_one():
 
 def test_copies_and_collectives_have_rows_of_their_own():
     events = [
-        event(Kind.KERNEL, "k", 0, 1),
-        event(Kind.MEMCPY, "Memcpy HtoD", 1, 1),
-        event(Kind.MEMSET, "Memset", 2, 1),
-        event(Kind.COLLECTIVE, "ncclAllReduce", 3, 1, stream=20),
+        event(EventKind.KERNEL, "k", 0, 1),
+        event(EventKind.MEMCPY, "Memcpy HtoD", 1, 1),
+        event(EventKind.MEMSET, "Memset", 2, 1),
+        event(EventKind.COLLECTIVE, "ncclAllReduce", 3, 1, stream=20),
     ]
-    run_scene = scene(undiagnosed(run_of(events, machine=ON_GPU)))
+    run_scene = build_scene(undiagnosed(run_of(events, machine=ON_GPU)))
     assert box_names(run_scene, "gpu0:stream7") == [["k"]]
     assert box_names(run_scene, "gpu0:copies") == [["Memcpy HtoD", "Memset"]]
     assert box_names(run_scene, "gpu0:communication") == [["ncclAllReduce"]]
 
 
 def test_two_gpus_have_different_names():
-    events = [event(Kind.KERNEL, f"k{device}", 0, 1, device=device) for device in (0, 1)]
-    run_scene = scene(undiagnosed(run_of(events)))
+    events = [event(EventKind.KERNEL, f"k{device}", 0, 1, device=device) for device in (0, 1)]
+    run_scene = build_scene(undiagnosed(run_of(events)))
     assert [group(run_scene, f"gpu{device}:stream7")["name"] for device in (0, 1)] == ["GPU 0 kernels", "GPU 1 kernels"]
 
 
 def test_the_ledger_row_equals_the_ledger_of_interior_steps_and_covers_the_whole_recording():
     diagnosis = undiagnosed(trained())
-    run_scene = scene(diagnosis)
+    run_scene = build_scene(diagnosis)
     row = run_scene.rows[group(run_scene, "ledger")["first"]]
     keys = [key["key"] for key in run_scene.header()["keys"]]
     for part in diagnosis.ledger.parts:
         covered = dict(row.layers).get(keys.index(part.key))
-        memory = 0 if covered is None else int(covered.within(diagnosis.steps.start_ns[1], diagnosis.steps.end_ns[4]))
+        memory = 0 if covered is None else int(covered.covered_ns(diagnosis.steps.start_ns[1], diagnosis.steps.end_ns[4]))
         assert memory == diagnosis.ledger.part_ns[part.key].sum()
-    assert row.covered.total_ns == 600_000_000
+    assert row.coverage.total_ns == 600_000_000
 
 
 def test_a_sensor_that_was_never_read_has_no_group():
-    run_scene = scene(undiagnosed(sensor_run()))
+    run_scene = build_scene(undiagnosed(sensor_run()))
     assert ids(run_scene) == ["gpu0:util_frac", "gpu0:power_w", "gpu0:throttle", "host:cpu_frac"]
 
 
 def test_a_run_without_events_has_a_note_with_its_level():
-    notes = scene(undiagnosed(sensor_run())).header()["notes"]
+    notes = build_scene(undiagnosed(sensor_run())).header()["notes"]
     assert "(level " in notes[0]
 
 
 def test_an_empty_run_has_no_groups_and_one_note():
-    run_scene = scene(undiagnosed(run_of(())))
+    run_scene = build_scene(undiagnosed(run_of(())))
     assert ids(run_scene) == []
     assert len(run_scene.header()["notes"]) == 1
 
 
 def test_clock_throttling_is_drawn_as_boxes_with_their_reason():
-    run_scene = scene(undiagnosed(sensor_run()))
+    run_scene = build_scene(undiagnosed(sensor_run()))
     row = run_scene.rows[group(run_scene, "gpu0:throttle")["first"]]
     assert {run_scene.names[name] for name in row.name} == {"power cap"}
-    assert row.covered.total_ns == 50_000_000
+    assert row.coverage.total_ns == 50_000_000
 
 
 def test_axes_have_a_unit_a_top_and_a_limit():
     gpu = replace(GPUS["H100"], power_limit_w=700.0)
-    run_scene = scene(undiagnosed(replace(sensor_run(), machine=Machine(gpus=(gpu,)))))
+    run_scene = build_scene(undiagnosed(replace(sensor_run(), machine=Machine(gpus=(gpu,)))))
     power, used = group(run_scene, "gpu0:power_w"), group(run_scene, "gpu0:util_frac")
     assert (power["unit"], power["format"], power["threshold"]) == ("W", "number", 700.0)
     assert power["high"] > 700
@@ -210,19 +210,21 @@ def test_allocated_memory_is_constant_until_it_changes():
         {"at_ns": at, "thread": 0, "device": 0, "bytes": 1, "address": -1, "allocated_bytes": now, "reserved_bytes": -1}
         for at, now in ((0, 100), (1_000, 300), (9_000, 50))
     ]
-    run_scene = scene(undiagnosed(run_of([event(Kind.OP, "aten::add", 0, 0.01)], memory_rows=rows(MEMORY, finding))))
+    run_scene = build_scene(
+        undiagnosed(run_of([event(EventKind.OP, "aten::add", 0, 0.01)], memory_rows=rows(MEMORY, finding)))
+    )
     at, low, high = read(run_scene.tile(0, 0))[3][group(run_scene, "allocated:0")["first"]]
     assert low.tolist() == high.tolist() == [100, 100, 300, 300, 50, 50]
     assert at.tolist() == [0, 1_000, 1_000, 9_000, 9_000, 10_000]
 
 
 def test_garbage_collections_have_a_row():
-    run = run_of([event(Kind.OP, "aten::add", 0, 10)], stall_rows=rows(STALLS, [stall(2, 3)]))
-    assert box_names(scene(undiagnosed(run)), "stalls") == [["garbage collection: generation 2"]]
+    run = run_of([event(EventKind.OP, "aten::add", 0, 10)], stall_rows=rows(STALLS, [stall(2, 3)]))
+    assert box_names(build_scene(undiagnosed(run)), "stalls") == [["garbage collection: generation 2"]]
 
 
 def test_home_is_the_three_steps_in_the_middle_of_the_interior():
-    start, end = scene(undiagnosed(trained())).header()["home"]
+    start, end = build_scene(undiagnosed(trained())).header()["home"]
     assert start <= 100_000_000 < 110_000_000
     assert 400_000_000 <= end < 410_000_000
 
@@ -231,8 +233,8 @@ def test_findings_come_with_their_longest_spans_and_how_many_more_there_are():
     diagnosis = diagnose(trained())
     assert diagnosis.first is not None
     start = np.arange(300) * 1_000_000
-    many = replace(diagnosis.first, shown_by=Spans(start, start + 1_000 + np.arange(300)))
-    finding = scene(replace(diagnosis, findings=(many,))).header()["findings"][0]
+    many = replace(diagnosis.first, spans=Spans(start, start + 1_000 + np.arange(300)))
+    finding = build_scene(replace(diagnosis, findings=(many,))).header()["findings"][0]
     assert finding["rule"] == many.rule
     assert finding["claim"] == many.claim
     assert len(finding["spans"]) == 200
@@ -245,7 +247,7 @@ def test_notes_state_the_recorded_steps_gaps_and_lost_events():
     gap = Gap(what="shapes", why="they were off", fix="record with --level deep")
     run = trained(windows=[(200, 500)])
     recording = replace(run.recording, left_out=(gap,), lost={"cut short": 3})
-    notes = scene(undiagnosed(replace(run, recording=recording))).header()["notes"]
+    notes = build_scene(undiagnosed(replace(run, recording=recording))).header()["notes"]
     assert re.findall(r"[\d-]+", notes[0]) == ["3-5", "6"]
     assert any("shapes: they were off" in note for note in notes)
     assert any("3 events (cut short)" in note for note in notes)
@@ -260,17 +262,17 @@ def test_notes_state_the_recorded_steps_gaps_and_lost_events():
     ],
 )
 def test_a_note_states_which_steps_have_events(windows, numbers):
-    notes = scene(undiagnosed(trained(windows=windows))).header()["notes"]
+    notes = build_scene(undiagnosed(trained(windows=windows))).header()["notes"]
     assert re.findall(r"\d+", notes[0]) == numbers
 
 
 def test_a_completely_recorded_run_has_no_notes():
-    assert scene(undiagnosed(trained())).header()["notes"] == []
+    assert build_scene(undiagnosed(trained())).header()["notes"] == []
 
 
 def test_a_virtual_run_is_watermarked_and_a_recorded_one_is_not():
-    assert scene(undiagnosed(RUNS["virtual"])).header()["watermark"] == "virtual H100 SXM, estimated"
-    assert scene(undiagnosed(RUNS["gpu"])).header()["watermark"] == ""
+    assert build_scene(undiagnosed(RUNS["virtual"])).header()["watermark"] == "virtual H100 SXM, estimated"
+    assert build_scene(undiagnosed(RUNS["gpu"])).header()["watermark"] == ""
 
 
 def test_no_text_of_the_header_contains_bidi_overrides():
@@ -281,8 +283,10 @@ def test_no_text_of_the_header_contains_bidi_overrides():
             yield from texts(item)
 
     run = replace(RUNS["hostile"], threads=(HOSTILE, HOSTILE))
-    run = replace(run, event_rows=rows(run.event_rows.table, [event(Kind.OP, HOSTILE, 0, 1, thread=t) for t in (0, 1)]))
-    for text in texts(scene(diagnose(run), run).header()):
+    run = replace(
+        run, event_rows=rows(run.event_rows.table, [event(EventKind.OP, HOSTILE, 0, 1, thread=t) for t in (0, 1)])
+    )
+    for text in texts(build_scene(diagnose(run), run).header()):
         assert "\u202e" not in text
         assert len(text) <= 1000
 
@@ -290,7 +294,7 @@ def test_no_text_of_the_header_contains_bidi_overrides():
 @pytest.mark.parametrize("run", ["gpu", "cpu"])
 def test_colours_have_the_labels_of_the_ledger_of_their_device(run):
     diagnosis = undiagnosed(RUNS[run])
-    keys = {key["key"]: key["label"] for key in scene(diagnosis).header()["keys"]}
+    keys = {key["key"]: key["label"] for key in build_scene(diagnosis).header()["keys"]}
     labels = {part.key: part.label for part in diagnosis.ledger.parts}
     assert keys["dispatch"] == labels["dispatch"]
 
@@ -301,24 +305,24 @@ def busiest():
     for at in range(20):
         for thread in range(8):
             for depth in range(16):
-                kind = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.ALLOC)[(at + depth) % 4]
+                kind = (EventKind.OP, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.ALLOC)[(at + depth) % 4]
                 events.append(
                     event(kind, f"call {depth} {'x' * 300}", at + depth / 40, 0.9 - depth / 20, thread=thread)
                 )
         for device in range(4):
             events += [
-                event(Kind.KERNEL, f"gemm{stream}", at + stream / 50, 0.7, device=device, stream=stream)
+                event(EventKind.KERNEL, f"gemm{stream}", at + stream / 50, 0.7, device=device, stream=stream)
                 for stream in range(40)
             ]
-            events.append(event(Kind.MEMCPY, "Memcpy HtoD", at, 0.5, device=device))
-            events.append(event(Kind.COLLECTIVE, "ncclAllReduce", at, 0.5, device=device))
+            events.append(event(EventKind.MEMCPY, "Memcpy HtoD", at, 0.5, device=device))
+            events.append(event(EventKind.COLLECTIVE, "ncclAllReduce", at, 0.5, device=device))
     samples = gpu_samples(*({"util_frac": 0.5, "power_w": 300.0, "sm_clock_mhz": 1500.0, "throttle_bits": 4.0},) * 8)
     return run_of(events, gpu_rows=samples, samples=host_samples(20, every_ms=1, cpu_frac=0.4, rss_bytes=1e9))
 
 
 def test_a_tile_stays_small_with_two_runs_of_the_maximum_number_of_rows():
     run = busiest()
-    run_scene = scene(undiagnosed(run), run)
+    run_scene = build_scene(undiagnosed(run), run)
     assert len(run_scene.rows) > 180
     for _, _, tile in looked_at(run_scene):
         assert len(tile) <= MOST
@@ -333,11 +337,11 @@ def slower():
     """The same loop, starting later and with longer steps."""
 
     def step(at):
-        return [event(Kind.OP, "aten::linear", 50 + at, 40), event(Kind.KERNEL, "sgemm_128", 55 + at, 60)]
+        return [event(EventKind.OP, "aten::linear", 50 + at, 40), event(EventKind.KERNEL, "sgemm_128", 55 + at, 60)]
 
     events = stepped(step, step_ms=130)
     for step_event in events:
-        if step_event["kind"] == Kind.STEP:
+        if step_event["kind"] == EventKind.STEP:
             step_event["start_ns"] += 50_000_000
     return run_of(events, name="after")
 
@@ -345,7 +349,7 @@ def slower():
 def test_a_second_run_is_aligned_by_its_first_visible_step():
     diagnosis = undiagnosed(trained(name="before"))
     other = undiagnosed(slower())
-    run_scene = scene(diagnosis, other)
+    run_scene = build_scene(diagnosis, other)
     first_steps, second_steps = (run_scene.rows[group(run_scene, id)["first"]] for id in ("steps", "beside:steps"))
     assert second_steps.start_ns[1] == first_steps.start_ns[1] == run_scene.header()["home"][0] + 3_000_000
     assert run_scene.shift_ns == 100_000_000 - 180_000_000
@@ -359,7 +363,7 @@ def test_a_second_run_is_aligned_by_its_first_visible_step():
 
 def test_boxes_of_the_second_run_are_its_events_shifted():
     run = slower()
-    run_scene = scene(undiagnosed(trained()), run)
+    run_scene = build_scene(undiagnosed(trained()), run)
     first_row = group(run_scene, "beside:gpu0:stream7")["first"]
     row = run_scene.rows[first_row]
     assert (row.start_ns == run.event_rows["start_ns"][row.id] + run_scene.shift_ns).all()
@@ -373,7 +377,7 @@ def test_boxes_of_the_second_run_are_its_events_shifted():
 
 
 def test_a_brush_over_two_runs_sums_for_each():
-    run_scene = scene(undiagnosed(trained()), slower())
+    run_scene = build_scene(undiagnosed(trained()), slower())
     answer = run_scene.brush(90_000_000, 433_000_000)
     for side in (0, 1):
         assert sum(ledger_of(answer, side).values()) == 343_000_000
@@ -383,7 +387,7 @@ def test_a_brush_over_two_runs_sums_for_each():
 
 
 def test_search_finds_in_both_runs():
-    run_scene = scene(undiagnosed(trained()), slower())
+    run_scene = build_scene(undiagnosed(trained()), slower())
     assert run_scene.search("sgemm")["count"] == 12
     assert {run_scene.side_of(hit["row"]).number for hit in run_scene.search("sgemm")["hits"]} == {0, 1}
 
@@ -391,16 +395,16 @@ def test_search_finds_in_both_runs():
 def test_a_prediction_is_shown_below_its_run():
     run = reading()
     prediction = gpulab.whatif(run, "no_syncs")
-    run_scene = scene(undiagnosed(run), prediction)
+    run_scene = build_scene(undiagnosed(run), prediction)
     head = run_scene.header()
     assert head["watermark"].startswith("below: ")
     assert any("not predicted" in note for note in head["notes"])
-    assert scene(undiagnosed(run), prediction.prediction).header() == head
+    assert build_scene(undiagnosed(run), prediction.prediction).header() == head
 
 
 def test_a_run_without_recording_windows_is_recorded_from_its_first_event_to_its_last():
     run = replace(trained(), recording=Recording())
-    answer = ledger_of(scene(undiagnosed(run)).brush(0, 600_000_000))
+    answer = ledger_of(build_scene(undiagnosed(run)).brush(0, 600_000_000))
     assert "unrecorded" not in answer
     assert answer["matmul"] == 6 * 35_000_000
 
@@ -412,7 +416,7 @@ def test_a_held_value_is_constant_until_it_changes(seed, bursts):
     begins = np.sort(rng.choice(np.arange(1, 90), bursts, replace=False)) * 1_000_000
     at = np.unique(np.concatenate([start + rng.integers(0, 200_000, 400) for start in begins]))
     value = rng.integers(0, 2**30, len(at)).astype(float)
-    times, low, high = pieces(Curve(at, value, held=True), 0, 100_000_000, 128)
+    times, low, high = sample_curve(Curve(at, value, is_step_function=True), 0, 100_000_000, 128)
     assert len(times) <= 128
     assert (np.diff(times) >= 0).all()
     for burst, following in itertools.pairwise([*begins, 100_000_000]):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gpulab import diagnose
 from gpulab.run import Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.views.timeline import Scene
-from gpulab.views.timeline.scene.depths import depths
-from gpulab.views.timeline.scene.groups import boxes
-from gpulab.views.timeline.scene.scene import scene
-from gpulab.views.timeline.tiles.cutting import Layer, cut, shares
+from gpulab.views.timeline.scene.depths import call_depths
+from gpulab.views.timeline.scene.groups import build_boxes
+from gpulab.views.timeline.scene.scene import build_scene
+from gpulab.views.timeline.tiles.cutting import BinLayer, bin_shares, cut_tile
 from tests.support.front_end.scene_counts import MOST, large, looked_at, read, small_run, undiagnosed
 from tests.support.runs.made_runs import GPUS, gpu_series, run_of
 from tests.support.tiers import examples
@@ -40,7 +40,7 @@ def row_of(box_spans):
         np.array(each, np.int64) for each in (zip(*box_spans, strict=True) if box_spans else ([], [], []))
     )
     names, ids = np.arange(len(start), dtype=np.int32), np.arange(len(start), dtype=np.int32)
-    return boxes(start, start + dur, key.astype(np.uint8), names, ids)
+    return build_boxes(start, start + dur, key.astype(np.uint8), names, ids)
 
 
 @QUICK
@@ -53,10 +53,10 @@ def row_of(box_spans):
 def test_boxes_and_bins_of_a_row_cover_its_time_to_the_nanosecond(rows, start, length, max_bytes):
     row_boxes = [row_of(box_spans) for box_spans in rows]
     end = start + length
-    content = cut(row_boxes, start, end, max_bytes, lambda names: np.full(len(names), 10))
+    content = cut_tile(row_boxes, start, end, max_bytes, lambda names: np.full(len(names), 10))
     for number, box_spans in enumerate(rows):
         covered = covered_mask([s for s, _, _ in box_spans], [s + d for s, d, _ in box_spans], start, end)
-        places = content.place[content.row == number]
+        places = content.position[content.row == number]
         exact = covered_mask(
             row_boxes[number].start_ns[places].tolist(), row_boxes[number].end_ns[places].tolist(), start, end
         )
@@ -71,20 +71,22 @@ def test_boxes_and_bins_of_a_row_cover_its_time_to_the_nanosecond(rows, start, l
 @pytest.mark.parametrize(("dur", "exact"), [(10, 256), (9, 0)])
 def test_boxes_at_least_as_wide_as_a_bin_are_stored_singly(dur, exact):
     row = row_of([(at, dur, 0) for at in range(0, 5120, 20)])
-    assert len(cut([row], 0, 5120, 10**6, lambda names: np.full(len(names), 10)).row) == exact
+    assert len(cut_tile([row], 0, 5120, 10**6, lambda names: np.full(len(names), 10)).row) == exact
 
 
 @QUICK
 @given(spans, st.integers(0, 2500), st.integers(600, 3000))
 def test_a_bin_with_idle_time_is_never_full_and_one_with_work_is_never_empty(box_spans, start, length):
-    content = cut([row_of(box_spans)], start, start + length, 0, lambda names: np.zeros(len(names), np.int64))
+    content = cut_tile([row_of(box_spans)], start, start + length, 0, lambda names: np.zeros(len(names), np.int64))
     assert not len(content.row)
     covered = covered_mask([s for s, _, _ in box_spans], [s + d for s, d, _ in box_spans], start, start + length)
-    values = sum((value.astype(int) for _, _, value in shares(content.layers, content.edges_ns)), np.zeros(512, int))
+    values = sum(
+        (value.astype(int) for _, _, value in bin_shares(content.layers, content.edges_ns)), np.zeros(512, int)
+    )
     for bin, (a, b) in enumerate(zip(content.edges_ns[:-1] - start, content.edges_ns[1:] - start, strict=True)):
         assert (values[bin] > 0) == bool(covered[a:b].any())
         assert (values[bin] == 255) == bool(b > a and covered[a:b].all())
-    for _, key, value in shares(content.layers, content.edges_ns):
+    for _, key, value in bin_shares(content.layers, content.edges_ns):
         layer = next(each for each in content.layers if each.key == key)
         assert ((value > 0) == (layer.filled_ns > 0)).all()
 
@@ -101,15 +103,15 @@ def test_a_bin_with_idle_time_is_never_full_and_one_with_work_is_never_empty(box
     ],
 )
 def test_one_nanosecond_of_work_or_idle_time_in_a_millisecond_is_visible(filled_ns, expected):
-    layers = [Layer(3, key, np.array(each)) for key, each in enumerate(filled_ns)]
-    values = shares(layers, np.array([0, 1_000_000]))
+    layers = [BinLayer(3, key, np.array(each)) for key, each in enumerate(filled_ns)]
+    values = bin_shares(layers, np.array([0, 1_000_000]))
     assert [(row, key, value.tolist()) for row, key, value in values] == [(3, 0, expected[:1]), (3, 1, expected[1:])]
 
 
 def test_bins_are_accurate_to_1_in_255():
     box_spans = [(at, 3, 0) for at in range(0, 5120, 10)]
-    content = cut([row_of(box_spans)], 0, 5120, 0, lambda names: np.zeros(len(names), np.int64))
-    ((_, _, value),) = shares(content.layers, content.edges_ns)
+    content = cut_tile([row_of(box_spans)], 0, 5120, 0, lambda names: np.zeros(len(names), np.int64))
+    ((_, _, value),) = bin_shares(content.layers, content.edges_ns)
     assert abs(value / 255 - 0.3).max() < 1 / 255
 
 
@@ -117,9 +119,9 @@ def test_bins_are_accurate_to_1_in_255():
 @given(spans)
 def test_layers_of_a_row_never_overlap_even_if_its_boxes_do(box_spans):
     row = row_of(box_spans)
-    assert sum(coverage.total_ns for _, coverage in row.layers) == row.covered.total_ns
+    assert sum(coverage.total_ns for _, coverage in row.layers) == row.coverage.total_ns
     assert (
-        row.covered.total_ns
+        row.coverage.total_ns
         == covered_mask([s for s, _, _ in box_spans], [s + d for s, d, _ in box_spans], 0, 4000).sum()
     )
 
@@ -142,7 +144,7 @@ def test_the_depth_of_a_call_is_the_number_of_calls_that_contain_it(seed):
     call_spans = calls(200, seed)
     start, end = (np.array(each) for each in zip(*call_spans, strict=True))
     by_hand = [sum(a <= s and e <= b for a, b in call_spans[:place]) for place, (s, e) in enumerate(call_spans)]
-    assert depths(start, end).tolist() == by_hand
+    assert call_depths(start, end).tolist() == by_hand
 
 
 @QUICK
@@ -150,7 +152,7 @@ def test_the_depth_of_a_call_is_the_number_of_calls_that_contain_it(seed):
 def test_calls_of_one_depth_overlap_by_at_most_a_rounding_error(call_spans):
     call_spans = sorted(((start, start + dur) for start, dur in call_spans), key=lambda span: (span[0], -span[1]))
     start, end = (np.array(each) for each in zip(*call_spans, strict=True))
-    depth_of = depths(start, end)
+    depth_of = call_depths(start, end)
     for depth in range(depth_of.max() + 1):
         indices = np.flatnonzero(depth_of == depth)
         assert (start[indices][1:] >= end[indices][:-1] - 2_000).all()
@@ -158,12 +160,12 @@ def test_calls_of_one_depth_overlap_by_at_most_a_rounding_error(call_spans):
 
 def test_neighbours_that_overlap_by_a_rounding_error_have_the_same_depth():
     start, end = np.array([0, 9_999, 20_000]), np.array([10_000, 20_001, 30_000])
-    assert depths(start, end).tolist() == [0, 0, 0]
+    assert call_depths(start, end).tolist() == [0, 0, 0]
 
 
 @pytest.fixture(scope="module")
 def million() -> Scene:
-    return scene(undiagnosed(large()))
+    return build_scene(undiagnosed(large()))
 
 
 def test_a_tile_of_a_run_of_a_million_events_on_forty_streams_and_two_hundred_threads_is_small(million):
@@ -182,11 +184,11 @@ def test_a_million_events_are_all_in_the_first_tile(million):
         width = (head["end_ns"] - head["start_ns"]) / head["bins"]
         covered_ns = sum(value.astype(float).sum() for (at, _), value in bins.items() if at == number) / 255 * width
         covered_ns += boxes_["dur"][boxes_["row"] == number].sum()
-        assert covered_ns == pytest.approx(row.covered.total_ns, rel=0.01, abs=width * 2)
+        assert covered_ns == pytest.approx(row.coverage.total_ns, rel=0.01, abs=width * 2)
 
 
 def test_long_hostile_names_neither_enlarge_a_tile_nor_break_its_head():
-    run_scene = scene(undiagnosed(large(20_000, names=300, hostile=True)))
+    run_scene = build_scene(undiagnosed(large(20_000, names=300, hostile=True)))
     for _, _, tile in looked_at(run_scene):
         assert len(tile) <= MOST
         head, *_ = read(tile)
@@ -209,15 +211,15 @@ def test_the_order_of_the_events_does_not_matter(random):
     run = small_run()
     order = list(range(len(run.event_rows)))
     random.shuffle(order)
-    shuffled = replace(run, event_rows=run.event_rows.where(np.array(order)))
-    first, second = scene(undiagnosed(run)), scene(undiagnosed(shuffled))
-    for level, index in ((0, 0), (1, 1), (3, 2), (first.deepest, 0)):
+    shuffled = replace(run, event_rows=run.event_rows.select(np.array(order)))
+    first, second = build_scene(undiagnosed(run)), build_scene(undiagnosed(shuffled))
+    for level, index in ((0, 0), (1, 1), (3, 2), (first.max_level, 0)):
         assert without_ids(first.tile(level, index)) == without_ids(second.tile(level, index))
 
 
 def test_single_boxes_keep_their_nanoseconds_and_their_event():
     run = small_run()
-    run_scene = scene(undiagnosed(run))
+    run_scene = build_scene(undiagnosed(run))
     rows = run.event_rows
     of_events = {
         row
@@ -234,14 +236,14 @@ def test_single_boxes_keep_their_nanoseconds_and_their_event():
             if row in of_events:
                 exact_ids.add(id)
                 assert (start, dur) == (rows["start_ns"][id], rows["dur_ns"][id])
-                assert head["names"][name] == rows.words("name")[id]
-    assert len(exact_ids) == (rows["kind"] != Kind.STEP).sum()
+                assert head["names"][name] == rows.text("name")[id]
+    assert len(exact_ids) == (rows["kind"] != EventKind.STEP).sum()
 
 
 def test_the_deepest_tiles_contain_every_box_at_least_as_wide_as_a_bin():
-    run_scene = scene(undiagnosed(small_run()))
-    for index in range(1 << run_scene.deepest):
-        head, columns, *_ = read(run_scene.tile(run_scene.deepest, index))
+    run_scene = build_scene(undiagnosed(small_run()))
+    for index in range(1 << run_scene.max_level):
+        head, columns, *_ = read(run_scene.tile(run_scene.max_level, index))
         bin_ns = (head["end_ns"] - head["start_ns"]) / 512
         for number, row in enumerate(run_scene.rows):
             reaching = (row.start_ns < head["end_ns"]) & (row.end_ns > head["start_ns"])
@@ -250,7 +252,7 @@ def test_the_deepest_tiles_contain_every_box_at_least_as_wide_as_a_bin():
 
 
 def test_a_small_tile_has_no_bins():
-    head, columns, bins, _ = read(scene(undiagnosed(small_run())).tile(0, 0))
+    head, columns, bins, _ = read(build_scene(undiagnosed(small_run())).tile(0, 0))
     assert not head["binned"]
     assert not bins
     assert len(columns["start"]) > 100
@@ -258,24 +260,24 @@ def test_a_small_tile_has_no_bins():
 
 def test_tiles_nest_in_those_of_the_level_above_and_end_with_the_scene():
     run = small_run()
-    run_scene = scene(undiagnosed(replace(run, span_ns=run.span_ns + 12_345)))
-    assert run_scene.deepest == 5
-    assert run_scene.until_ns == run.span_ns + 12_345
-    for level in range(run_scene.deepest + 1):
+    run_scene = build_scene(undiagnosed(replace(run, span_ns=run.span_ns + 12_345)))
+    assert run_scene.max_level == 5
+    assert run_scene.end_ns == run.span_ns + 12_345
+    for level in range(run_scene.max_level + 1):
         assert run_scene.tile_ns(level) << level == run_scene.span_ns
-    head, *_ = read(run_scene.tile(run_scene.deepest, (1 << run_scene.deepest) - 1))
-    assert head["end_ns"] == run_scene.span_ns >= run_scene.until_ns
+    head, *_ = read(run_scene.tile(run_scene.max_level, (1 << run_scene.max_level) - 1))
+    assert head["end_ns"] == run_scene.span_ns >= run_scene.end_ns
 
 
 @pytest.mark.parametrize(("level", "index"), [(-1, 0), (0, 1), (0, -1), (3, 8), (31, 0)])
 def test_a_tile_that_does_not_exist_is_refused(level, index):
     with pytest.raises(ValueError, match="no tile"):
-        scene(undiagnosed(small_run())).tile(level, index)
+        build_scene(undiagnosed(small_run())).tile(level, index)
 
 
 def test_a_kernel_refers_to_its_launch_and_back():
     run = small_run()
-    run_scene = scene(undiagnosed(run))
+    run_scene = build_scene(undiagnosed(run))
     head, columns, *_ = read(run_scene.tile(0, 0))
     names = [head["names"][name] for name in columns["name"]]
     kernel = names.index("gemm_3")
@@ -295,14 +297,14 @@ def test_a_kernel_refers_to_its_launch_and_back():
 
 
 def test_the_note_of_a_kernel_contains_its_launch_delay_and_operator():
-    head, columns, *_ = read(scene(undiagnosed(small_run())).tile(0, 0))
+    head, columns, *_ = read(build_scene(undiagnosed(small_run())).tile(0, 0))
     names = [head["names"][name] for name in columns["name"]]
     note = head["notes"][columns["note"][names.index("gemm_3")]]
     assert note.split("\n")[0] == "launched 7 us earlier by aten::inner"
 
 
 def curve_scene(values_at, count=24):
-    return scene(
+    return build_scene(
         undiagnosed(run_of((), gpu_rows=gpu_series(values_at, count=count), machine=Machine(gpus=(GPUS["H100"],))))
     )
 
@@ -319,14 +321,16 @@ def test_a_curve_of_few_readings_consists_of_the_readings():
 
 def with_longer_span(run_scene):
     run = replace(run_scene.diagnosis.run, span_ns=600_000_000)
-    return scene(replace(run_scene.diagnosis, run=run))
+    return build_scene(replace(run_scene.diagnosis, run=run))
 
 
 def test_a_downsampled_curve_keeps_its_lowest_and_highest_reading():
     rng = np.random.default_rng(1)
     values = rng.random(20_000)
     run_scene = curve_scene(lambda n: {"power_w": values[n]}, count=20_000)
-    run_scene = scene(replace(run_scene.diagnosis, run=replace(run_scene.diagnosis.run, span_ns=20_000 * 25_000_000)))
+    run_scene = build_scene(
+        replace(run_scene.diagnosis, run=replace(run_scene.diagnosis.run, span_ns=20_000 * 25_000_000))
+    )
     row = next(group["first"] for group in run_scene.header()["groups"] if group["id"] == "gpu0:power_w")
     at, low, high = read(run_scene.tile(0, 0))[3][row]
     assert len(at) <= 256
@@ -347,8 +351,8 @@ def test_missing_readings_are_a_gap_and_not_zero():
 
 
 def test_no_line_is_drawn_across_a_pause_of_the_sampler():
-    rows = gpu_series(lambda n: {"util_frac": 0.5}).where(np.r_[0:8, 20:24])
-    run_scene = scene(undiagnosed(run_of((), gpu_rows=rows, machine=Machine(gpus=(GPUS["H100"],)))))
+    rows = gpu_series(lambda n: {"util_frac": 0.5}).select(np.r_[0:8, 20:24])
+    run_scene = build_scene(undiagnosed(run_of((), gpu_rows=rows, machine=Machine(gpus=(GPUS["H100"],)))))
     run_scene = with_longer_span(run_scene)
     row = next(group["first"] for group in run_scene.header()["groups"] if group["id"] == "gpu0:util_frac")
     at, low, _ = read(run_scene.tile(0, 0))[3][row]
@@ -359,7 +363,7 @@ def test_no_line_is_drawn_across_a_pause_of_the_sampler():
 
 def test_boxes_curves_and_notes_of_a_diagnosed_run_fit_together():
     run = small_run(gpu_rows=gpu_series(lambda n: {"util_frac": 0.5, "power_w": 300.0}))
-    head, columns, _, curves = read(scene(diagnose(run)).tile(0, 0))
+    head, columns, _, curves = read(build_scene(diagnose(run)).tile(0, 0))
     assert len(columns["start"])
     assert len(curves) == 2
     assert head["notes"][0] == head["names"][0] == ""

@@ -13,25 +13,25 @@ import pytest
 from gpulab.errors import GpulabError, RunError
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.timeline import script as scripts
-from gpulab.views.timeline.queries.answers import answer
-from gpulab.views.timeline.scene.scene import Scene, scene
+from gpulab.views.timeline.queries.answers import answer_question
+from gpulab.views.timeline.scene.scene import Scene, build_scene
 from gpulab.views.timeline.view import TimelineView, timeline
 from tests.support.front_end.kernel import Kernel
-from tests.support.runs.large_run import HOSTILE, RARE, judged, large_run
+from tests.support.runs.large_run import HOSTILE, RARE, diagnosis_of, large_run
 
 EVENTS = 24_000
 SETUP = f"""
 import json
-from tests.support.runs.large_run import judged, large_run
-from {scene.__module__} import {scene.__name__} as build
+from tests.support.runs.large_run import diagnosis_of, large_run
+from {build_scene.__module__} import {build_scene.__name__} as build
 from {TimelineView.__module__} import {TimelineView.__name__}
-view = {TimelineView.__name__}(build(judged(large_run({EVENTS}))))
+view = {TimelineView.__name__}(build(diagnosis_of(large_run({EVENTS}))))
 """
 
 
 @pytest.fixture(scope="module")
 def large_scene() -> Scene:
-    return scene(judged(large_run(EVENTS)))
+    return build_scene(diagnosis_of(large_run(EVENTS)))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def kernel(shared_kernel: Callable[..., Kernel]) -> Kernel:
 
 
 def ask_scene(run_scene: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]:
-    return answer(lambda: run_scene, {"kind": "ask", "id": "7", **question})
+    return answer_question(lambda: run_scene, {"kind": "ask", "id": "7", **question})
 
 
 # Questions of the front end.
@@ -101,7 +101,7 @@ def test_an_internal_error_reaches_the_front_end_with_its_source_line():
         def search(self, text: str) -> Any:
             raise KeyError(text)
 
-    content, _ = answer(Broken, {"what": "search", "text": "x"})
+    content, _ = answer_question(Broken, {"what": "search", "text": "x"})
     assert content["form"] == "error"
     assert "KeyError: 'x' (test_widget.py:" in content["text"]
 
@@ -173,14 +173,14 @@ def test_an_object_that_is_no_run_has_no_timeline():
 
 def test_two_runs_are_shown_one_below_the_other(large_scene):
     other = large_run(EVENTS, name="after")
-    view = TimelineView(scene(large_scene.diagnosis, other), live=False)
+    view = TimelineView(build_scene(large_scene.diagnosis, other), live=False)
     text = repr(view)
     assert text.index("Run large") < text.index("Run after")
     assert view._repr_mimebundle_()["text/html"].count("<img") == 2
 
 
 def test_a_hostile_name_is_text_in_the_picture():
-    view = TimelineView(scene(judged(large_run(EVENTS, name='<img src=x onerror="alert(1)">'))))
+    view = TimelineView(build_scene(diagnosis_of(large_run(EVENTS, name='<img src=x onerror="alert(1)">'))))
     html = view._repr_mimebundle_()["text/html"]
     assert "<img src=x" not in html
     assert "&lt;img src=x" in html
@@ -193,9 +193,9 @@ def test_a_run_without_events_has_no_picture():
     from gpulab.tables import EVENTS as TABLE
 
     run = large_run(EVENTS)
-    empty_tables = {"grid_rows": run.grid_rows.where([]), "shape_rows": run.shape_rows.where([])}
+    empty_tables = {"grid_rows": run.grid_rows.select([]), "shape_rows": run.shape_rows.select([])}
     without_events = replace(run, event_rows=TABLE.empty(), **empty_tables)
-    view = TimelineView(scene(diagnose(without_events)))
+    view = TimelineView(build_scene(diagnose(without_events)))
     assert "no events" in repr(view)
     assert "<img" not in view._repr_mimebundle_()["text/html"]
 
@@ -230,7 +230,7 @@ def test_it_is_saved_as_a_page_or_as_text(view, tmp_path):
 
 def test_a_bundled_script_follows_the_files_that_it_imports():
     for name in ("widget.js", "page.js"):
-        text = scripts.script(name)
+        text = scripts.bundle_script(name)
         assert "import {" not in text
         assert text.count("export ") == text.count("export default") == (name == "widget.js")
         assert text.index("function mount(") < text.index("mount(", text.index("function mount(") + 20)
@@ -238,13 +238,15 @@ def test_a_bundled_script_follows_the_files_that_it_imports():
 
 def test_top_level_names_of_a_bundled_script_are_unique():
     for name in ("widget.js", "page.js"):
-        names = re.findall(r"^(?:async )?(?:const|let|class|function\*?) (\w+)", scripts.script(name), re.MULTILINE)
+        names = re.findall(
+            r"^(?:async )?(?:const|let|class|function\*?) (\w+)", scripts.bundle_script(name), re.MULTILINE
+        )
         assert len(names) > 10
         assert sorted({each for each in names if names.count(each) > 1}) == []
 
 
 def test_no_script_or_style_can_end_its_html_element():
-    paths = [path for path in scripts.HERE.rglob("*") if path.suffix in (".js", ".css")]
+    paths = [path for path in scripts.SCRIPT_FOLDER.rglob("*") if path.suffix in (".js", ".css")]
     assert len(paths) > 10
     for path in paths:
         text = path.read_text(encoding="utf-8").lower()

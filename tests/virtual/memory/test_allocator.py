@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import trace
-from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, rounded_bytes, segment_bytes
+from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, OutOfGpuMemory, block_bytes, segment_bytes
 from tests.support.tiers import examples
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -107,7 +107,7 @@ def test_every_block_is_placed_in_the_smallest_free_block_that_is_large_enough(a
         assert allocator.allocated_bytes == oracle.allocated
         assert allocator.reserved_bytes == oracle.reserved
         assert allocator.allocated_bytes <= allocator.reserved_bytes <= 88 * MIB
-        assert allocator.stats()["requested_bytes.all.current"] == sum(block.asked_bytes for block in live)
+        assert allocator.stats()["requested_bytes.all.current"] == sum(block.requested_bytes for block in live)
 
 
 @examples(40)
@@ -132,7 +132,7 @@ def test_after_all_is_freed_and_the_cache_emptied_nothing_is_reserved(asked):
 def attempt(allocator: CachingAllocator, size: int, stream: int) -> Block | None:
     try:
         return allocator.allocate(size, stream)
-    except Full:
+    except OutOfGpuMemory:
         return None
 
 
@@ -168,12 +168,12 @@ def places(asked: list[tuple[str, int, int]]) -> list[int]:
 def test_what_a_first_request_reserves(asked, reserved):
     allocator = CachingAllocator(GIB)
     allocator.allocate(asked)
-    assert allocator.reserved_bytes == reserved == segment_bytes(rounded_bytes(asked))
+    assert allocator.reserved_bytes == reserved == segment_bytes(block_bytes(asked))
 
 
 @pytest.mark.parametrize(("asked", "rounded"), [(0, 512), (1, 512), (512, 512), (513, 1024), (3 * MIB + 1, 3146240)])
 def test_sizes_are_multiples_of_512_bytes(asked, rounded):
-    assert rounded_bytes(asked) == rounded
+    assert block_bytes(asked) == rounded
 
 
 def test_a_large_block_with_a_remainder_of_a_megabyte_is_not_split():
@@ -226,19 +226,19 @@ def test_a_segment_that_is_partly_in_use_is_not_released():
     blocks = [allocator.allocate(9 * MIB) for _ in range(6)]
     for block in blocks[::2]:
         allocator.free(block)
-    with pytest.raises(Full) as full:
+    with pytest.raises(OutOfGpuMemory) as full:
         allocator.allocate(24 * MIB)
     assert full.value.reserved_bytes - full.value.allocated_bytes > 24 * MIB
     assert allocator.stats()["inactive_split_bytes.all.current"] == 60 * MIB - allocator.allocated_bytes
 
 
 def test_a_failed_request_reports_sizes_and_changes_nothing():
-    allocator = CachingAllocator(30 * MIB, outside_bytes=4 * MIB)
+    allocator = CachingAllocator(30 * MIB, non_torch_bytes=4 * MIB)
     allocator.allocate(3 * MIB)
-    with pytest.raises(Full) as full:
+    with pytest.raises(OutOfGpuMemory) as full:
         allocator.allocate(18 * MIB + 1)
     told = full.value
-    assert (told.asked_bytes, told.needed_bytes) == (18 * MIB + 1, 20 * MIB)
+    assert (told.requested_bytes, told.segment_bytes) == (18 * MIB + 1, 20 * MIB)
     assert (told.free_bytes, told.capacity_bytes) == (6 * MIB, 30 * MIB)
     assert (told.allocated_bytes, told.reserved_bytes) == (3 * MIB, 20 * MIB)
     assert allocator.allocated_bytes == 3 * MIB
@@ -248,12 +248,12 @@ def test_a_failed_request_reports_sizes_and_changes_nothing():
 
 def test_without_a_limit_more_than_the_capacity_is_allocated():
     allocator = CachingAllocator(30 * MIB)
-    allocator.limited = False
+    allocator.enforce_limit = False
     allocator.free(allocator.allocate(30 * MIB))
     allocator.allocate(20 * MIB, stream=20)  # fits, as what is cached is given back first
-    assert (allocator.reserved_bytes, allocator.retries, allocator.refused) == (20 * MIB, 1, 0)
+    assert (allocator.reserved_bytes, allocator.retries, allocator.oom_count) == (20 * MIB, 1, 0)
     allocator.allocate(100 * MIB)
-    assert (allocator.reserved_bytes, allocator.free_bytes, allocator.refused) == (120 * MIB, -90 * MIB, 1)
+    assert (allocator.reserved_bytes, allocator.free_bytes, allocator.oom_count) == (120 * MIB, -90 * MIB, 1)
 
 
 def test_a_peak_stays_until_it_is_reset():
@@ -297,7 +297,7 @@ def test_pytorch_can_format_the_memory_summary(monkeypatch):
 def test_addresses_match_those_of_the_allocator_on_an_h100(recorded: Callable[[str], Path]):
     """A recorded inference of TimeSformer, from the segments it had: all 381 large requests, to the byte."""
     rows = trace.read(recorded("h100_timesformer_inference.json.gz")).memory_rows
-    rows = rows.where((rows["device"] >= 0) & (abs(rows["bytes"]) > MIB + 512))
+    rows = rows.select((rows["device"] >= 0) & (abs(rows["bytes"]) > MIB + 512))
     origin = int(rows["address"].min())
     # Its cached segments as their addresses show: where each begins in MiB from the first, and how many it has.
     segments = [(0, 1802), (1824, 1802), (3648, 112), (9600, 38), (10176, 38), (20924, 38), (20962, 138), (21100, 112)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.virtual.memory_fit.memory import Full, Memory
+from gpulab.virtual.memory_fit.memory import OutOfGpuMemory, SimulatedMemory
 from gpulab.virtual.op_log.ops import Phase, Role
 from tests.support.tiers import examples
 
@@ -14,14 +14,14 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 FORWARD, BACKWARD, OPTIMIZER, SETUP = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SETUP
 
 
-def trained(steps: int = 1) -> Memory:
+def trained(steps: int = 1) -> SimulatedMemory:
     """A model of 10 MiB that is trained: two activations of 30 MiB, 7 MiB between them, Adam's 20 MiB."""
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, 10 * MIB, SETUP)
-    memory.role(1, Role.PARAMETER)
+    memory.set_role(1, Role.PARAMETER)
     for step in range(steps):
         if step:
-            memory.phase(FORWARD)
+            memory.enter_phase(FORWARD)
             memory.free(4)  # zero_grad
         memory.allocate(2, 30 * MIB, FORWARD)
         memory.allocate(9, 7 * MIB, FORWARD)
@@ -30,13 +30,13 @@ def trained(steps: int = 1) -> Memory:
         memory.allocate(5, 8 * MIB, BACKWARD)
         memory.free(3)
         memory.allocate(4, 10 * MIB, BACKWARD)
-        memory.role(4, Role.GRADIENT)
+        memory.set_role(4, Role.GRADIENT)
         memory.free(2)
         memory.free(5)
-        memory.phase(OPTIMIZER)
+        memory.enter_phase(OPTIMIZER)
         if not step:
             memory.allocate(6, 20 * MIB, OPTIMIZER)
-            memory.role(6, Role.OPTIMIZER)
+            memory.set_role(6, Role.OPTIMIZER)
         memory.allocate(7, 10 * MIB, OPTIMIZER)
         memory.free(7)
     return memory
@@ -50,7 +50,7 @@ def in_mib(by_role) -> dict[Role, float]:
 
 
 def test_every_allocation_takes_a_multiple_of_512_bytes_and_an_empty_one_takes_none():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, 1, FORWARD)
     memory.allocate(2, 513, FORWARD)
     memory.allocate(3, 0, FORWARD)
@@ -63,7 +63,7 @@ def test_every_allocation_takes_a_multiple_of_512_bytes_and_an_empty_one_takes_n
 
 
 def test_memory_in_use_counts_requests_while_pytorch_counts_whole_blocks():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, 11 * MIB, FORWARD)
     assert memory.allocated_bytes == memory.max_allocated_bytes == 11 * MIB
     assert memory.stats()["allocated_bytes.all.current"] == 12 * MIB
@@ -71,16 +71,16 @@ def test_memory_in_use_counts_requests_while_pytorch_counts_whole_blocks():
 
 
 def test_free_memory_is_neither_reserved_nor_outside_pytorch():
-    memory = Memory(GIB, outside_bytes=100 * MIB)
+    memory = SimulatedMemory(GIB, non_torch_bytes=100 * MIB)
     memory.allocate(1, 3 * MIB, FORWARD)
     assert memory.free_bytes == GIB - 100 * MIB - 20 * MIB
-    assert (memory.capacity_bytes, memory.outside_bytes) == (GIB, 100 * MIB)
+    assert (memory.capacity_bytes, memory.non_torch_bytes) == (GIB, 100 * MIB)
 
 
 def test_a_failed_allocation_allocates_nothing():
-    memory = Memory(64 * MIB)
+    memory = SimulatedMemory(64 * MIB)
     memory.allocate(1, 40 * MIB, FORWARD)
-    with pytest.raises(Full):
+    with pytest.raises(OutOfGpuMemory):
         memory.allocate(2, 30 * MIB, FORWARD)
     with pytest.raises(KeyError):
         memory.free(2)
@@ -91,22 +91,22 @@ def test_a_failed_allocation_allocates_nothing():
 
 
 def test_without_a_limit_the_peak_is_the_memory_needed():
-    memory = Memory(64 * MIB)
-    memory.limited = False
+    memory = SimulatedMemory(64 * MIB)
+    memory.enforce_limit = False
     memory.allocate(1, 100 * MIB, FORWARD)
-    assert (memory.max_reserved_bytes, memory.free_bytes, memory.refused) == (100 * MIB, 0, 1)
-    memory.limited = True
-    with pytest.raises(Full):
+    assert (memory.max_reserved_bytes, memory.free_bytes, memory.oom_count) == (100 * MIB, 0, 1)
+    memory.enforce_limit = True
+    with pytest.raises(OutOfGpuMemory):
         memory.allocate(2, 1, FORWARD)
 
 
 def test_a_key_has_at_most_one_allocation():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, 1, FORWARD)
     with pytest.raises(ValueError, match="key 1"):
         memory.allocate(1, 1, FORWARD)
     with pytest.raises(KeyError):
-        memory.role(2, Role.GRADIENT)
+        memory.set_role(2, Role.GRADIENT)
 
 
 def test_after_empty_cache_only_memory_in_use_is_reserved():
@@ -151,47 +151,47 @@ def test_every_phase_has_its_own_peak():
 
 
 def test_memory_in_use_now_is_split_by_role():
-    use = trained().use()
+    use = trained().in_use()
     assert (use.bytes, use.phase) == (40 * MIB, OPTIMIZER)
     assert in_mib(use.by_role) == {Role.PARAMETER: 10, Role.GRADIENT: 10, Role.OPTIMIZER: 20}
 
 
 def test_a_role_set_later_applies_to_the_peak_before():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, MIB, SETUP)
     before = memory.peak()
-    memory.role(1, Role.PARAMETER)
+    memory.set_role(1, Role.PARAMETER)
     assert in_mib(before.by_role) == {Role.TEMPORARY: 1}
     assert in_mib(memory.peak().by_role) == {Role.PARAMETER: 1}
 
 
 def test_forward_allocations_that_outlive_forward_are_activations():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     for key in (1, 2):
         memory.allocate(key, MIB, FORWARD)
     memory.free(1)
-    memory.phase(BACKWARD)
+    memory.enter_phase(BACKWARD)
     memory.free(2)
     assert in_mib(memory.peak(FORWARD).by_role) == {Role.TEMPORARY: 1, Role.ACTIVATION: 1}
 
 
 def test_two_forwards_with_a_backward_between_are_separate_phases():
     """Accumulated gradients: what the first forward kept is gone before the second."""
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     for key in (1, 2):
         memory.allocate(key, MIB, FORWARD)
-        memory.phase(FORWARD)
-        memory.phase(BACKWARD)
+        memory.enter_phase(FORWARD)
+        memory.enter_phase(BACKWARD)
         memory.free(key)
     assert in_mib(memory.peak().by_role) == {Role.ACTIVATION: 1}
 
 
 def test_a_phase_that_allocates_nothing_has_its_peak_at_its_start():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     memory.allocate(1, 5 * MIB, SETUP)
-    memory.phase(FORWARD)
+    memory.enter_phase(FORWARD)
     memory.free(1)
-    memory.phase(BACKWARD)
+    memory.enter_phase(BACKWARD)
     assert memory.peak(FORWARD).bytes == 5 * MIB
     assert memory.phases == (SETUP, FORWARD)
     assert (memory.peak(BACKWARD).bytes, memory.peak(BACKWARD).by_role) == (0, {})
@@ -207,7 +207,7 @@ def test_after_a_reset_the_peak_is_the_memory_in_use():
 
 
 def test_nothing_in_use_has_no_peak():
-    memory = Memory(GIB)
+    memory = SimulatedMemory(GIB)
     assert (memory.peak().bytes, memory.max_allocated_bytes, memory.phases) == (0, 0, ())
 
 
@@ -229,7 +229,7 @@ events = st.lists(
 @given(events)
 def test_peaks_by_phase_and_role_are_those_of_a_full_history(told):
     """The history keeps a copy of who was there at every moment, and looks for the highest at the end."""
-    memory, live, roles, ended = Memory(GIB), {}, {}, set()
+    memory, live, roles, ended = SimulatedMemory(GIB), {}, {}, set()
     now, stretch, history = SETUP, 0, []
 
     def begin(phase):
@@ -249,10 +249,10 @@ def test_peaks_by_phase_and_role_are_those_of_a_full_history(told):
                 ended.add(gone)
         elif what == "role" and live:
             which_key = sorted(live)[number % len(live)]
-            memory.role(which_key, which)
+            memory.set_role(which_key, which)
             roles[which_key] = which
         elif what == "phase":
-            memory.phase(which)
+            memory.enter_phase(which)
             begin(which)
         elif what == "reset":
             memory.reset_peak()

@@ -11,75 +11,75 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.analysis.copies.table import direction, host_memory
+from gpulab.analysis.copies.table import copy_direction, host_memory
 from gpulab.analysis.steps.detection import Mask
-from gpulab.lessons.labs.host.operators import Called, watching
+from gpulab.lessons.labs.host.operators import OperatorCall, observe_operators
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Operators that copy a tensor into pinned memory, by version of PyTorch, outermost first; a virtual GPU has an ordinary
 # host copy instead.
-PINNING = ("aten::pin_memory", "aten::_pin_memory")
-PINNING_VIRTUAL = ("aten::clone",)
-READS = "aten::_local_scalar_dense"  # the operator behind .item(), float(), print() and `if` on a GPU tensor
+PINNING_OPS = ("aten::pin_memory", "aten::_pin_memory")
+VIRTUAL_PINNING_OPS = ("aten::clone",)
+SCALAR_READ_OP = "aten::_local_scalar_dense"  # the operator behind .item(), float(), print() and `if` on a GPU tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copied:
+class HostDeviceCopy:
     """One copy between host and GPU."""
 
     bytes: int
     to_device: bool
     pinned: bool
-    held_ns: int  # host time of the call and of the synchronisation right after it
-    copying_ns: int  # duration of the copy on the GPU
-    arrived_ns: int  # from the call to the last byte
+    blocked_ns: int  # host time of the call and of the synchronisation right after it
+    transfer_ns: int  # duration of the copy on the GPU
+    latency_ns: int  # from the call to the last byte
 
 
-def copied(run: Run, size: int | None = None) -> tuple[Copied, ...]:
+def host_device_copies(run: Run, size: int | None = None) -> tuple[HostDeviceCopy, ...]:
     """Return the host-device copies of a run in call order; `size`: only copies of this many bytes."""
     events = run.event_rows
     kind, start, end = events["kind"], events["start_ns"], events["start_ns"] + events["dur_ns"]
-    names = events.words("name").to_list()
-    calls = np.flatnonzero(kind == Kind.COPY_CALL)
+    names = events.text("name").to_list()
+    calls = np.flatnonzero(kind == EventKind.COPY_CALL)
     calls = calls[np.argsort(start[calls], kind="stable")]
-    work = {int(events["correlation"][row]): int(row) for row in np.flatnonzero(kind == Kind.MEMCPY)}
-    ops = np.flatnonzero((kind == Kind.OP) & _name_mask(run, "aten::copy_", READS))
+    work = {int(events["correlation"][row]): int(row) for row in np.flatnonzero(kind == EventKind.MEMCPY)}
+    ops = np.flatnonzero((kind == EventKind.OP) & _name_mask(run, "aten::copy_", SCALAR_READ_OP))
     ops = ops[np.argsort(start[ops], kind="stable")]
     copies = []
     for call in calls.tolist():
         row = work.get(int(events["correlation"][call]))
-        copy_direction = direction(names[row]) if row is not None else None
-        if row is None or copy_direction not in ("HtoD", "DtoH") or (size is not None and events["bytes"][row] != size):
+        direction = copy_direction(names[row]) if row is not None else None
+        if row is None or direction not in ("HtoD", "DtoH") or (size is not None and events["bytes"][row] != size):
             continue
         index = int(np.searchsorted(start[ops], start[call], side="right")) - 1
         inside = index >= 0 and end[ops[index]] >= end[call] and start[ops[index]] <= start[call]
         outer = ops[index] if inside else call  # the operator that called the copy, which also waits
         copies.append(
-            Copied(
+            HostDeviceCopy(
                 bytes=int(events["bytes"][row]),
-                to_device=copy_direction == "HtoD",
+                to_device=direction == "HtoD",
                 pinned=host_memory(names[row]) == "pinned",
-                held_ns=int(end[outer] - start[outer]),
-                copying_ns=int(events["dur_ns"][row]),
-                arrived_ns=int(end[row] - start[outer]),
+                blocked_ns=int(end[outer] - start[outer]),
+                transfer_ns=int(events["dur_ns"][row]),
+                latency_ns=int(end[row] - start[outer]),
             )
         )
     return tuple(copies)
 
 
-def curve(run: Run, pinned: bool) -> dict[int, float]:
+def bandwidth_by_size(run: Run, pinned: bool) -> dict[int, float]:
     """Return the median bandwidth of H2D copies by size: bytes -> GB/s, from the call to the last byte, smallest first.
 
     Meant for isolated copies: a copy that queues behind others includes the time in the queue.
     """
     by_size: dict[int, list[int]] = {}
-    for copy in copied(run):
+    for copy in host_device_copies(run):
         if copy.to_device and copy.pinned == pinned:
-            by_size.setdefault(copy.bytes, []).append(copy.arrived_ns)
+            by_size.setdefault(copy.bytes, []).append(copy.latency_ns)
     return {size: size / median(by_size[size]) for size in sorted(by_size)}  # bytes per ns are GB per s
 
 
@@ -90,36 +90,36 @@ def knee_bytes(rates: dict[int, float], frac: float = 0.5) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class BatchCopyCost:
     """Cost of copying one batch to the GPU: medians over the batches of a run, in ms."""
 
     pinning_ms: float  # the main thread copies the batch into pinned memory
-    held_ms: float  # the copy call blocks the main thread
-    copying_ms: float  # the transfer over the link
+    blocked_ms: float  # the copy call blocks the main thread
+    transfer_ms: float  # the transfer over the link
 
     @property
-    def there_ms(self) -> float:
+    def total_ms(self) -> float:
         """From the start of pinning to the last byte: the transfer happens during the call, or after it."""
-        return self.pinning_ms + max(self.held_ms, self.copying_ms)
+        return self.pinning_ms + max(self.blocked_ms, self.transfer_ms)
 
 
-def moved(run: Run, size: int) -> Moved:
+def batch_copy_cost(run: Run, size: int) -> BatchCopyCost:
     """Measure the H2D copies of batches of `size` bytes in a run."""
-    batches = [each for each in copied(run, size) if each.to_device]
+    batches = [each for each in host_device_copies(run, size) if each.to_device]
     pins_ns = _pins_ns(run)
     pinning_ns = median(pins_ns) if len(pins_ns) >= len(batches) else 0.0  # fewer: it did not pin the batches
-    return Moved(
+    return BatchCopyCost(
         pinning_ms=pinning_ns / 1e6,
-        held_ms=median(each.held_ns for each in batches) / 1e6,
-        copying_ms=median(each.copying_ns for each in batches) / 1e6,
+        blocked_ms=median(each.blocked_ns for each in batches) / 1e6,
+        transfer_ms=median(each.transfer_ns for each in batches) / 1e6,
     )
 
 
 def _pins_ns(run: Run) -> list[int]:
     """Return the main thread's time for each tensor that it pinned, in ns."""
     events = run.event_rows
-    main_thread_ops = (events["kind"] == Kind.OP) & (events["thread"] == run.main_thread)
-    for name in PINNING_VIRTUAL if run.source.how == "virtual" else PINNING:
+    main_thread_ops = (events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread)
+    for name in VIRTUAL_PINNING_OPS if run.source.how == "virtual" else PINNING_OPS:
         durations_ns: list[int] = events["dur_ns"][main_thread_ops & _name_mask(run, name)].tolist()
         if durations_ns:
             return durations_ns
@@ -127,31 +127,31 @@ def _pins_ns(run: Run) -> list[int]:
 
 
 @dataclass
-class Counter:
+class CallCount:
     """Number of calls so far."""
 
     calls: int = 0
 
 
 @contextmanager
-def counted(operator: str) -> Iterator[Counter]:
+def count_calls(operator: str) -> Iterator[CallCount]:
     """Count the calls of an operator such as "aten::_local_scalar_dense" in this block, on CPU or GPU."""
-    count = Counter()
+    count = CallCount()
 
-    def add(call: Called) -> None:
+    def add(call: OperatorCall) -> None:
         count.calls += call.schema == operator
 
-    with watching(add):
+    with observe_operators(add):
         yield count
 
 
-def waits(run: Run) -> dict[str, int]:
+def syncs_by_range(run: Run) -> dict[str, int]:
     """Count the GPU synchronisations inside each named range (torch.profiler.record_function)."""
     events = run.event_rows
-    names = events.words("name").to_list()
-    sync = events["start_ns"][events["kind"] == Kind.SYNC]
+    names = events.text("name").to_list()
+    sync = events["start_ns"][events["kind"] == EventKind.SYNC]
     counts: dict[str, int] = {}
-    for row in np.flatnonzero((events["kind"] == Kind.ANNOTATION) & (events["device"] < 0)).tolist():
+    for row in np.flatnonzero((events["kind"] == EventKind.ANNOTATION) & (events["device"] < 0)).tolist():
         start = events["start_ns"][row]
         inside = (sync >= start) & (sync < start + events["dur_ns"][row])
         counts[str(names[row])] = counts.get(str(names[row]), 0) + int(inside.sum())
@@ -161,7 +161,7 @@ def waits(run: Run) -> dict[str, int]:
 def range_ms(run: Run, name: str) -> float:
     """Return the host time inside a named range, in ms; 0 if there is no such range."""
     events = run.event_rows
-    in_range = (events["kind"] == Kind.ANNOTATION) & (events["device"] < 0) & _name_mask(run, name)
+    in_range = (events["kind"] == EventKind.ANNOTATION) & (events["device"] < 0) & _name_mask(run, name)
     return float(events["dur_ns"][in_range].sum()) / 1e6
 
 
@@ -218,7 +218,7 @@ def host_copy_gb_per_s(size: int, times: int = 9) -> float:
     return size / max(1, min(times_ns))
 
 
-class Ready:
+class ReadyBatches:
     """A dataset whose items are complete batches, always the same tensor: for DataLoader(..., batch_size=None)."""
 
     def __init__(self, count: int, rows: int, columns: int) -> None:

@@ -25,18 +25,18 @@ Values = NDArray[np.float32]
 
 
 @dataclass(eq=False)
-class Pinned:
+class PinnedBuffer:
     """A pinned host buffer, which the GPU writes asynchronously."""
 
-    values: Values  # before the pending copies in `coming`
-    coming: list[tuple[float, float, Values]] = field(default_factory=list)  # start, end, values
+    values: Values  # before the pending copies in `pending_copies`
+    pending_copies: list[tuple[float, float, Values]] = field(default_factory=list)  # start, end, values
 
 
 @dataclass(frozen=True)
-class Event:
+class StreamEvent:
     """A CUDA event in the stream: complete when all work queued before it is complete."""
 
-    gpu: Gpu
+    gpu: SimulatedGpu
     at_us: float
 
     @property
@@ -49,7 +49,7 @@ class Event:
         self.gpu.now_us = max(self.gpu.now_us, self.at_us)
 
 
-class Gpu:
+class SimulatedGpu:
     """One GPU with one stream, and the host that calls it; both start at zero."""
 
     def __init__(self, bytes_per_us: float = 50_000.0) -> None:
@@ -59,9 +59,9 @@ class Gpu:
         self.now_us = 0.0  # time of the host
         self._free_us = 0.0  # when the stream finishes its queue
 
-    def pinned(self, count: int) -> Pinned:
+    def pinned(self, count: int) -> PinnedBuffer:
         """Return a pinned buffer of `count` zeros."""
-        return Pinned(np.zeros(count, np.float32))
+        return PinnedBuffer(np.zeros(count, np.float32))
 
     def work(self, us: float) -> None:
         """Keep the host busy with other work."""
@@ -71,7 +71,7 @@ class Gpu:
         """Queue kernels that take this long."""
         self._queue(us)
 
-    def fetch(self, target: Pinned, values: ArrayLike) -> None:
+    def fetch(self, target: PinnedBuffer, values: ArrayLike) -> None:
         """Queue a copy of the GPU's values to a host buffer and return at once: non_blocking=True."""
         copied_values = np.array(values, np.float32)
         if copied_values.shape != target.values.shape:
@@ -79,16 +79,16 @@ class Gpu:
                 f"{copied_values.size} values do not fit a buffer of {target.values.size}: use the same size"
             )
         start_us = self._queue(copied_values.nbytes / self.bytes_per_us)
-        target.coming.append((start_us, self._free_us, copied_values))
+        target.pending_copies.append((start_us, self._free_us, copied_values))
 
-    def record(self) -> Event:
+    def record(self) -> StreamEvent:
         """Return an event after all work queued so far."""
-        return Event(self, max(self._free_us, self.now_us))
+        return StreamEvent(self, max(self._free_us, self.now_us))
 
-    def read(self, buffer: Pinned) -> Values:
+    def read(self, buffer: PinnedBuffer) -> Values:
         """Return the values that the host finds in the buffer now."""
         result = buffer.values.copy()
-        for start_us, end_us, values in buffer.coming:
+        for start_us, end_us, values in buffer.pending_copies:
             frac = 1.0 if end_us <= self.now_us else max(0.0, (self.now_us - start_us) / (end_us - start_us))
             arrived = int(frac * len(values))
             result[:arrived] = values[:arrived]
@@ -100,6 +100,6 @@ class Gpu:
         return start_us
 
 
-def wrong(values: Sequence[float] | Values, expected: Sequence[float] | Values) -> int:
+def count_wrong_values(values: Sequence[float] | Values, expected: Sequence[float] | Values) -> int:
     """Count the values that differ from the expected ones."""
     return int((np.asarray(values, np.float32) != np.asarray(expected, np.float32)).sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulab.lessons.labs.copies.copying import ROUTES, Moved, route_ms
+from gpulab.lessons.labs.copies.copying import ROUTES, BatchCopyCost, route_ms
 from gpulab.wording import size
 
 if TYPE_CHECKING:
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], on_cpu: Mapping[int, float]) -> pd.DataFrame:
+def bandwidth_table(
+    pageable: Mapping[int, float], pinned: Mapping[int, float], on_cpu: Mapping[int, float]
+) -> pd.DataFrame:
     """Tabulate GB/s by copy size: from pageable and from pinned memory to the GPU, and within this CPU's memory."""
     import pandas as pd
 
@@ -24,11 +26,11 @@ def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], on_cpu: Ma
     )
 
 
-def beside(routes: Mapping[str, Moved]) -> pd.DataFrame:
+def copy_cost_table(routes: Mapping[str, BatchCopyCost]) -> pd.DataFrame:
     """Compare the cost of copying a batch by each route, in ms."""
     import pandas as pd
 
-    rows = [(route.pinning_ms, route.held_ms, route.copying_ms, route.there_ms) for route in routes.values()]
+    rows = [(route.pinning_ms, route.blocked_ms, route.transfer_ms, route.total_ms) for route in routes.values()]
     return pd.DataFrame(
         [[f"{each:.2f}" for each in row] for row in rows],
         columns=["pinning", "held", "on the link", "total"],
@@ -36,13 +38,13 @@ def beside(routes: Mapping[str, Moved]) -> pd.DataFrame:
     )
 
 
-def times_as_long(size: int, host_bytes_per_s: float) -> dict[str, float]:
+def relative_route_times(size: int, host_bytes_per_s: float) -> dict[str, float]:
     """Calculate the time of each route for a batch of `size` bytes, relative to a plain copy."""
     plain_ms = route_ms(size, "plain", host_bytes_per_s)
     return {route: route_ms(size, route, host_bytes_per_s) / plain_ms for route in ROUTES}
 
 
-def losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
+def training_losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
     """Train a small model on the CPU, and yield the detached loss of each step."""
     import torch
     from torch import nn
@@ -59,7 +61,7 @@ def losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
         yield loss.detach()
 
 
-def typed(tensor_groups: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
+def with_dtypes(tensor_groups: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
     """Return each group of tensors with its dtypes, so that a comparison detects a changed dtype."""
     groups = [list(group) for group in tensor_groups]
     return [{"types": ", ".join(sorted({str(each.dtype) for each in group})), "values": group} for group in groups]

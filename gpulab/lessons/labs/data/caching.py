@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 VALUES = 256  # float32 numbers per item
 ITEM_BYTES = 4 * VALUES
 
-Item = npt.NDArray[np.float32]
+ItemValues = npt.NDArray[np.float32]
 
 
-class Cache(Protocol):
+class ItemCache(Protocol):
     """A cache of items."""
 
-    def get(self, index: int) -> Item | None:
+    def get(self, index: int) -> ItemValues | None:
         """Return the item, or None if it is not in the cache."""
         ...
 
-    def put(self, index: int, item: Item) -> None:
+    def put(self, index: int, item: ItemValues) -> None:
         """Add the item to the cache."""
         ...
 
 
-class Remote:
+class RemoteDataset:
     """A data set in a remote store, read through an optional cache.
 
     An item is the sum of its values, and 1 if it was read from the store, 0 if the cache had it.
     """
 
-    def __init__(self, length: int, cache: Cache | None = None, wait_s: float = 0.004) -> None:
+    def __init__(self, length: int, cache: ItemCache | None = None, wait_s: float = 0.004) -> None:
         self.length, self.cache, self.wait_s = length, cache, wait_s
 
     def __len__(self) -> int:
@@ -59,40 +59,40 @@ class Remote:
             self.cache.put(index, item)
         return float(item.sum()), 1
 
-    def _read(self, index: int) -> Item:
+    def _read(self, index: int) -> ItemValues:
         time.sleep(self.wait_s)
         return np.random.default_rng(index).normal(0, 1, VALUES).astype(np.float32)
 
 
-class Ram:
+class MemoryCache:
     """A cache in the memory of one process; every DataLoader worker has its own."""
 
     def __init__(self) -> None:
-        self.items: dict[int, Item] = {}
+        self.items: dict[int, ItemValues] = {}
 
-    def get(self, index: int) -> Item | None:
+    def get(self, index: int) -> ItemValues | None:
         """Return the item, or None if it is not in the cache."""
         return self.items.get(index)
 
-    def put(self, index: int, item: Item) -> None:
+    def put(self, index: int, item: ItemValues) -> None:
         """Add the item to the cache."""
         self.items[index] = item
 
 
-class Disk:
+class DiskCache:
     """A cache on a local disk, one file per item, shared by all processes."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
-    def get(self, index: int) -> Item | None:
+    def get(self, index: int) -> ItemValues | None:
         """Return the item, or None if it has no file."""
         try:
             return np.frombuffer(self._path(index).read_bytes(), np.float32)
         except FileNotFoundError:
             return None
 
-    def put(self, index: int, item: Item) -> None:
+    def put(self, index: int, item: ItemValues) -> None:
         """Write the item to a temporary file and rename it, so that no reader finds half a file."""
         temporary = self._path(index).with_suffix(f".{os.getpid()}")
         temporary.write_bytes(item.tobytes())
@@ -102,7 +102,7 @@ class Disk:
         return self.folder / f"{index:06d}.f32"
 
 
-def reads(loader: Iterable[Any], epochs: int) -> list[int]:
+def count_store_reads(loader: Iterable[Any], epochs: int) -> list[int]:
     """Count the items that are read from the store in each epoch."""
     return [sum(int(from_store.sum()) for _, from_store in loader) for _ in range(epochs)]
 
@@ -112,7 +112,7 @@ def mean_wait_ms(hit_frac: float, hit_ms: float, miss_ms: float) -> float:
     return hit_frac * hit_ms + (1 - hit_frac) * miss_ms
 
 
-def table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.DataFrame:
+def cache_table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.DataFrame:
     """Compare the store reads in two epochs of `items` items, one row per cache."""
     import pandas as pd
 

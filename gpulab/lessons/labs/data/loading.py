@@ -26,7 +26,7 @@ SIDE = 32  # pixels per side of a picture
 CLASSES = 10
 
 
-class Declared(Protocol):
+class DatasetWithCost(Protocol):
     """A data set whose items all have the same declared cost."""
 
     cost_s: float
@@ -35,7 +35,7 @@ class Declared(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-class Waiting:
+class IoBoundDataset:
     """I/O-bound pictures: each read waits for slow storage, which needs no core."""
 
     def __init__(self, length: int, wait_s: float = 0.008) -> None:
@@ -55,7 +55,7 @@ class Waiting:
         return _picture(self.noise, index)
 
 
-class Computing:
+class CpuBoundDataset:
     """CPU-bound pictures: each needs CPU time in pure Python, as a hand-written transform does."""
 
     def __init__(self, length: int, cpu_s: float = 0.005) -> None:
@@ -66,11 +66,11 @@ class Computing:
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        spend(self.cost_s)
+        burn_cpu(self.cost_s)
         return _picture(self.noise, index)
 
 
-class Indexed:
+class SlowOpenDataset:
     """A data set that every process has to open first, which is slow; an item is the id of the process that read it."""
 
     def __init__(self, length: int, open_s: float = 0.2, wait_s: float = 0.002) -> None:
@@ -88,7 +88,7 @@ class Indexed:
         return os.getpid()
 
 
-class Names:
+class FileNameDataset:
     """The file names of a large data set, as Python strings or packed in one array.
 
     A batch is one number: the unshared memory of the process that loaded it, in bytes.
@@ -105,11 +105,11 @@ class Names:
         """Load a batch; DataLoader calls this method if a data set has it."""
         for index in indices:
             len(self.names[index])
-        return [own_bytes()]
+        return [unshared_bytes()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetched:
+class FetchRate:
     """Throughput of loading, and the mean number of items in flight."""
 
     items: int
@@ -122,13 +122,13 @@ class Fetched:
         return self.items / self.wall_s
 
     @property
-    def at_once(self) -> float:
+    def concurrency(self) -> float:
         """Mean number of items in flight (Little's law)."""
         return self.items * self.cost_s / self.wall_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epochs:
+class EpochGaps:
     """The delay before the first batch of each epoch, and the number of processes that loaded data."""
 
     gaps_s: tuple[float, ...]  # from the start of an epoch to its first batch
@@ -140,7 +140,7 @@ class Epochs:
         return float(np.median(self.gaps_s[1:]))
 
 
-def table(rates_by_kind: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
+def worker_table(rates_by_kind: Mapping[str, Mapping[int, FetchRate]]) -> pd.DataFrame:
     """Tabulate throughput and concurrency: one row per number of workers, two columns per kind of item."""
     import pandas as pd
 
@@ -149,38 +149,38 @@ def table(rates_by_kind: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
         for kind, rates in rates_by_kind.items()
         for name, value in (
             ("items/s", lambda rate: round(rate.per_s)),
-            ("at once", lambda rate: round(rate.at_once, 1)),
+            ("at once", lambda rate: round(rate.concurrency, 1)),
         )
     }
     return pd.DataFrame(columns).rename_axis("workers")
 
 
-def spend(cpu_s: float) -> None:
+def burn_cpu(cpu_s: float) -> None:
     """Use this much CPU time of the thread; it takes longer if other programs use the core, too."""
     until = time.thread_time() + cpu_s
     while time.thread_time() < until:
         pass
 
 
-def drained(loader: Any) -> Fetched:
+def time_loader(loader: Any) -> FetchRate:
     """Time one epoch of a DataLoader without training; the clock starts after its workers were started."""
     batches = iter(loader)
     start = time.perf_counter()
     items = sum(len(batch[1]) for batch in batches)
-    return Fetched(items=items, wall_s=time.perf_counter() - start, cost_s=loader.dataset.cost_s)
+    return FetchRate(items=items, wall_s=time.perf_counter() - start, cost_s=loader.dataset.cost_s)
 
 
-def by_threads(data: Declared, threads: int) -> Fetched:
+def time_threads(data: DatasetWithCost, threads: int) -> FetchRate:
     """Load every item once with this number of threads in this process, and time it."""
     with ThreadPoolExecutor(threads) as pool:
         start = time.perf_counter()
         items = sum(1 for _ in pool.map(data.__getitem__, range(len(data))))
-        return Fetched(items=items, wall_s=time.perf_counter() - start, cost_s=data.cost_s)
+        return FetchRate(items=items, wall_s=time.perf_counter() - start, cost_s=data.cost_s)
 
 
-def by_one_thread(data: Waiting, at_once: int) -> Fetched:
-    """Load every item once with a single asyncio thread and `at_once` requests in flight, and time it."""
-    results: list[Fetched] = []
+def time_async(data: IoBoundDataset, at_once: int) -> FetchRate:
+    """Load every item once with a single asyncio thread and `concurrency` requests in flight, and time it."""
+    results: list[FetchRate] = []
     # A notebook already runs an event loop, and loops do not nest: this one runs in a thread.
     thread = threading.Thread(target=lambda: results.append(asyncio.run(_fetch_all(data, at_once))))
     thread.start()
@@ -188,8 +188,8 @@ def by_one_thread(data: Waiting, at_once: int) -> Fetched:
     return results[0]
 
 
-def epochs(loader: Iterable[Any], count: int) -> Epochs:
-    """Run `count` epochs of a loader of `Indexed` items and time the delay before each first batch."""
+def time_epoch_gaps(loader: Iterable[Any], count: int) -> EpochGaps:
+    """Run `count` epochs of a loader of `SlowOpenDataset` items and time the delay before each first batch."""
     gaps_s: list[float] = []
     processes: set[int] = set()
     for _ in range(count):
@@ -198,15 +198,15 @@ def epochs(loader: Iterable[Any], count: int) -> Epochs:
             if not index:
                 gaps_s.append(time.perf_counter() - start)
             processes.update(batch.tolist())
-    return Epochs(gaps_s=tuple(gaps_s), processes=len(processes))
+    return EpochGaps(gaps_s=tuple(gaps_s), processes=len(processes))
 
 
-def own_bytes() -> int:
+def unshared_bytes() -> int:
     """Return the unshared memory (USS) of this process, in bytes."""
     return int(psutil.Process().memory_full_info().uss)
 
 
-async def _fetch_all(data: Waiting, at_once: int) -> Fetched:
+async def _fetch_all(data: IoBoundDataset, at_once: int) -> FetchRate:
     slots = asyncio.Semaphore(at_once)
 
     async def fetch_one(index: int) -> None:
@@ -215,7 +215,7 @@ async def _fetch_all(data: Waiting, at_once: int) -> Fetched:
 
     start = time.perf_counter()
     await asyncio.gather(*(fetch_one(index) for index in range(len(data))))
-    return Fetched(items=len(data), wall_s=time.perf_counter() - start, cost_s=data.cost_s)
+    return FetchRate(items=len(data), wall_s=time.perf_counter() - start, cost_s=data.cost_s)
 
 
 def _noise() -> Any:

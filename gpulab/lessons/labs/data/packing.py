@@ -27,7 +27,7 @@ Reader = Callable[[Path, Sequence[int]], float]  # (folder, row indices in readi
 
 
 @dataclass
-class Opened:
+class OpenLog:
     """The paths that were opened for reading or writing, in order."""
 
     paths: list[str] = field(default_factory=list)
@@ -38,17 +38,17 @@ class Opened:
         return len(self.paths)
 
 
-_active_logs: dict[int, tuple[str, Opened]] = {}
+_active_logs: dict[int, tuple[str, OpenLog]] = {}
 _hook_installed: list[bool] = []
 
 
 @contextlib.contextmanager
-def opens(folder: str | os.PathLike[str]) -> Iterator[Opened]:
+def count_opens(folder: str | os.PathLike[str]) -> Iterator[OpenLog]:
     """Count the files under a folder that this process opens, by Python's audit events."""
     if not _hook_installed:
         sys.addaudithook(_on_audit_event)  # cannot be removed; returns at once unless opens are counted
         _hook_installed.append(True)
-    opened = Opened()
+    opened = OpenLog()
     _active_logs[id(opened)] = (os.fspath(folder), opened)
     try:
         yield opened
@@ -56,65 +56,65 @@ def opens(folder: str | os.PathLike[str]) -> Iterator[Opened]:
         del _active_logs[id(opened)]
 
 
-def write(folder: Path, rows: Rows) -> None:
+def write_layouts(folder: Path, rows: Rows) -> None:
     """Write the rows in three layouts: one row-N.f32 per row, all in rows.npy, and the row files in rows.tar."""
     for row_index, row in enumerate(rows):
-        single(folder, row_index).write_bytes(row.tobytes())
+        row_file(folder, row_index).write_bytes(row.tobytes())
     np.save(folder / "rows.npy", rows)
     with tarfile.open(folder / "rows.tar", "w") as tar:
         for row_index, row in enumerate(rows):
-            member = tarfile.TarInfo(single(folder, row_index).name)
+            member = tarfile.TarInfo(row_file(folder, row_index).name)
             member.size = row.nbytes
             tar.addfile(member, io.BytesIO(row.tobytes()))
 
 
-def single(folder: Path, row_index: int) -> Path:
+def row_file(folder: Path, row_index: int) -> Path:
     """Return the path of one row's file."""
     return folder / f"row-{row_index:06d}.f32"
 
 
-def from_files(folder: Path, order: Sequence[int]) -> float:
+def read_from_files(folder: Path, order: Sequence[int]) -> float:
     """Open, read and close one file for each row."""
-    return sum(_sum_values(single(folder, row_index).read_bytes()) for row_index in order)
+    return sum(_sum_values(row_file(folder, row_index).read_bytes()) for row_index in order)
 
 
-def from_map(folder: Path, order: Sequence[int]) -> float:
+def read_from_memmap(folder: Path, order: Sequence[int]) -> float:
     """Memory-map one file, and read the requested rows."""
     rows = np.load(folder / "rows.npy", mmap_mode="r")
     return sum(float(rows[row_index].sum()) for row_index in order)
 
 
-def from_tar(folder: Path, order: Sequence[int]) -> float:
+def read_from_tar(folder: Path, order: Sequence[int]) -> float:
     """Open one tar, read its index, and then the requested members."""
     with tarfile.open(folder / "rows.tar", "r:") as tar:
-        return sum(_sum_values(_member(tar, single(folder, row_index).name)) for row_index in order)
+        return sum(_sum_values(_member(tar, row_file(folder, row_index).name)) for row_index in order)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReaderTiming:
     """Measurement of one reader."""
 
     opens: int
     wall_s: float  # the fastest of several repeats
     total: float
 
-    def elsewhere_s(self, per_open_s: float) -> float:
+    def remote_s(self, per_open_s: float) -> float:
         """Return the time if every open also waits `per_open_s`, as in a remote store."""
         return self.wall_s + self.opens * per_open_s
 
 
-def measured(reader: Reader, folder: Path, order: Sequence[int], repeats: int = 3) -> Read:
+def time_reader(reader: Reader, folder: Path, order: Sequence[int], repeats: int = 3) -> ReaderTiming:
     """Time a reader `repeats` times; `opens` are those of one repeat."""
     walls_s: list[float] = []
-    with opens(folder) as opened:
+    with count_opens(folder) as opened:
         for _ in range(repeats):
             start = time.perf_counter()
             total = reader(folder, order)
             walls_s.append(time.perf_counter() - start)
-    return Read(opens=opened.count // repeats, wall_s=min(walls_s), total=total)
+    return ReaderTiming(opens=opened.count // repeats, wall_s=min(walls_s), total=total)
 
 
-def table(readers: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
+def reader_table(readers: Mapping[str, ReaderTiming], per_open_s: float) -> pd.DataFrame:
     """Compare readers: on this disk, and modelled with a wait of `per_open_s` for every open."""
     import pandas as pd
 
@@ -123,7 +123,7 @@ def table(readers: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
         name: {
             "opens": each.opens,
             "ms on this disk": round(1000 * each.wall_s),
-            remote_column: round(1000 * each.elsewhere_s(per_open_s)),
+            remote_column: round(1000 * each.remote_s(per_open_s)),
         }
         for name, each in readers.items()
     }
@@ -131,32 +131,32 @@ def table(readers: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feeding:
+class EpochReadCost:
     """File opens and peak memory of reading several epochs."""
 
     opens: int
-    held_mb: int  # peak memory in MB, rounded up
-    right: bool  # every epoch gave the same sum as the single files
+    peak_mb: int  # peak memory in MB, rounded up
+    correct: bool  # every epoch gave the same sum as the single files
 
 
-def tried(
+def check_reader(
     epochs: Callable[[Path, Sequence[Sequence[int]]], Sequence[float]], folder: Path, orders: Sequence[Sequence[int]]
-) -> Feeding:
+) -> EpochReadCost:
     """Let `epochs(folder, orders)` read the rows, one order per epoch; count its opens and check its sums."""
-    expected = [from_files(folder, order) for order in orders]
+    expected = [read_from_files(folder, order) for order in orders]
     tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     bytes_before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     try:
-        with opens(folder) as opened:
+        with count_opens(folder) as opened:
             sums = list(epochs(folder, orders))
         peak_bytes = tracemalloc.get_traced_memory()[1] - bytes_before
     finally:
         if not tracing:
             tracemalloc.stop()
     correct = len(sums) == len(expected) and bool(np.allclose(sums, expected, rtol=1e-5, atol=1e-3))
-    return Feeding(opens=opened.count, held_mb=-(-peak_bytes // 1_000_000), right=correct)
+    return EpochReadCost(opens=opened.count, peak_mb=-(-peak_bytes // 1_000_000), correct=correct)
 
 
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:

@@ -12,7 +12,7 @@ Batches = list[list[int]]  # the sequence indices of each batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Padded:
+class PaddingCost:
     """The cost of padding each sequence to the longest one of its batch."""
 
     batches: int
@@ -30,21 +30,21 @@ class Padded:
         return f"{percent(self.padding_frac)} padding, {batches}, {self.largest_tokens:,} tokens in the largest batch"
 
 
-def padded(lengths: Sequence[int], batches: Batches) -> Padded:
+def padding_cost(lengths: Sequence[int], batches: Batches) -> PaddingCost:
     """Count the tokens and the padding of one epoch."""
     sizes = [len(batch) * max(lengths[each] for each in batch) for batch in batches]
     tokens = sum(lengths[each] for batch in batches for each in batch)
-    return Padded(batches=len(batches), tokens=tokens, padded_tokens=sum(sizes), largest_tokens=max(sizes))
+    return PaddingCost(batches=len(batches), tokens=tokens, padded_tokens=sum(sizes), largest_tokens=max(sizes))
 
 
-def at_random(lengths: Sequence[int], size: int, seed: int = 0) -> Batches:
+def random_batches(lengths: Sequence[int], size: int, seed: int = 0) -> Batches:
     """Return random batches of `size`, as DataLoader(shuffle=True) does."""
     order = list(range(len(lengths)))
     random.Random(seed).shuffle(order)
     return _cut(order, size)
 
 
-def bucketed(lengths: Sequence[int], size: int, pool: int = 16, seed: int = 0) -> Batches:
+def bucketed_batches(lengths: Sequence[int], size: int, pool: int = 16, seed: int = 0) -> Batches:
     """Return batches of `size` with similar lengths: sort within pools of `pool` batches, then shuffle the batches.
 
     A small pool keeps more randomness, which training needs; a large pool saves more padding.

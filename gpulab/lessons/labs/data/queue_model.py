@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fed:
+class LoaderSimulation:
     """Result of a simulated loader: how long each step waited for its batch."""
 
     waits_ms: tuple[float, ...]
@@ -23,15 +23,15 @@ class Fed:
         return sum(wait > 0 for wait in self.waits_ms[1:])
 
 
-def bursty(count: int, usual_ms: float, burst_ms: float, every: int) -> list[float]:
+def bursty_costs(count: int, usual_ms: float, burst_ms: float, every: int) -> list[float]:
     """Return batch costs where one batch in `every` costs more, such as the first batch of a new file."""
     return [burst_ms if index % every == every - 1 else usual_ms for index in range(count)]
 
 
-def fed(costs_ms: Sequence[float], step_ms: float, *, workers: int, prefetch: int = 2) -> Fed:
+def simulate_loader(costs_ms: Sequence[float], step_ms: float, *, workers: int, prefetch: int = 2) -> LoaderSimulation:
     """Simulate training on these batches with steps of `step_ms`. Without workers the main process loads the data."""
     if not workers:
-        return Fed(waits_ms=tuple(costs_ms), wall_ms=sum(costs_ms) + step_ms * len(costs_ms))
+        return LoaderSimulation(waits_ms=tuple(costs_ms), wall_ms=sum(costs_ms) + step_ms * len(costs_ms))
     free_ms = [0.0] * workers  # when each worker finishes its requests so far
     waits_ms: list[float] = []
     taken_ms: list[float] = []  # when the loop took each batch; each time it requests one more
@@ -45,4 +45,4 @@ def fed(costs_ms: Sequence[float], step_ms: float, *, workers: int, prefetch: in
         now_ms += waits_ms[-1]
         taken_ms.append(now_ms)
         now_ms += step_ms
-    return Fed(waits_ms=tuple(waits_ms), wall_ms=now_ms)
+    return LoaderSimulation(waits_ms=tuple(waits_ms), wall_ms=now_ms)

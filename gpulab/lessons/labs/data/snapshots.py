@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SIDE, CROP = 80, 64  # pixels: of a decoded file, and of a model input
 CLASSES = 10
-MEAN, SPREAD = 0.5, 0.25
+MEAN, STD = 0.5, 0.25
 
 
 class Snapshots:
@@ -32,16 +32,16 @@ class Snapshots:
         import torch
 
         file_index, generator = index % len(self.files), np.random.default_rng(index)
-        pixels = opened(self.files[file_index]).astype(np.float32) / 255
+        pixels = decode_image(self.files[file_index]).astype(np.float32) / 255
         left, top = generator.integers(0, SIDE - CROP + 1, 2).tolist()
         pixels = pixels[top : top + CROP, left : left + CROP]
         if generator.random() < 0.5:
             pixels = pixels[:, ::-1]
-        pixels = (pixels * generator.uniform(0.8, 1.2) - MEAN) / SPREAD
+        pixels = (pixels * generator.uniform(0.8, 1.2) - MEAN) / STD
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), file_index % CLASSES
 
 
-def opened(file: Path) -> np.ndarray:
+def decode_image(file: Path) -> np.ndarray:
     """Decode a JPEG file to a (SIDE, SIDE, 3) uint8 array."""
     from PIL import Image
 
@@ -49,15 +49,15 @@ def opened(file: Path) -> np.ndarray:
         return np.asarray(image.convert("RGB").resize((SIDE, SIDE)))
 
 
-def decoded(files: Sequence[Path]) -> tuple[Tensor, Tensor]:
+def decode_images(files: Sequence[Path]) -> tuple[Tensor, Tensor]:
     """Decode all files once: a (count, 3, SIDE, SIDE) uint8 tensor and the classes; 19 kB per file."""
     import torch
 
-    pixels = torch.from_numpy(np.stack([opened(file) for file in files])).permute(0, 3, 1, 2).contiguous()
+    pixels = torch.from_numpy(np.stack([decode_image(file) for file in files])).permute(0, 3, 1, 2).contiguous()
     return pixels, torch.arange(len(files)) % CLASSES
 
 
-def drawn(
+def sample_batches(
     decoded_images: tuple[Tensor, Tensor], batch: int, steps: int, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield random batches of decoded images: rows are copied, and nothing is computed."""
@@ -70,7 +70,7 @@ def drawn(
         yield pixels[rows], classes[rows]
 
 
-def changed(pixels: Tensor) -> Tensor:
+def augment_batch(pixels: Tensor) -> Tensor:
     """Crop, flip, brighten and normalise a uint8 batch on its device."""
     import torch
 
@@ -79,10 +79,10 @@ def changed(pixels: Tensor) -> Tensor:
     crop = pixels[:, :, top : top + CROP, left : left + CROP].float() / 255
     flipped = torch.rand(count, 1, 1, 1, device=pixels.device) < 0.5
     crop = torch.where(flipped, crop.flip(3), crop)
-    return (crop * torch.empty(count, 1, 1, 1, device=pixels.device).uniform_(0.8, 1.2) - MEAN) / SPREAD
+    return (crop * torch.empty(count, 1, 1, 1, device=pixels.device).uniform_(0.8, 1.2) - MEAN) / STD
 
 
-def network(width: int = 128) -> nn.Module:
+def image_search_network(width: int = 128) -> nn.Module:
     """Return a convolutional network of three blocks, as an image search uses to classify pages."""
     from torch import nn
 

@@ -14,24 +14,24 @@ from typing import Any
 
 from gpulab.errors import GpulabError
 from gpulab.files.datasets import dataset
-from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, Case
-from gpulab.lessons.labs.drills.counters import COUNTERS, counters
+from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, DrillCase
+from gpulab.lessons.labs.drills.counters import RUN_COUNTERS, read_counters
 from gpulab.run import Run
 
 __all__ = [
     "ACTIONS",
     "CASES",
     "CAUSES",
-    "COUNTERS",
-    "Case",
-    "Triaged",
-    "beside",
+    "RUN_COUNTERS",
+    "DrillCase",
+    "TriageScore",
     "case",
-    "mended",
-    "reads",
-    "right_picks",
-    "told_apart",
-    "triaged",
+    "clearly_different",
+    "count_correct_words",
+    "counter_values",
+    "fixed_case",
+    "named_run",
+    "score_triage",
 ]
 
 
@@ -40,12 +40,12 @@ def case(number: int) -> Run:
     return _run(_dataset_name(number))
 
 
-def mended(number: int) -> Run:
+def fixed_case(number: int) -> Run:
     """Return the same training without the planted cause; for the healthy case, the case itself."""
     return _fixed_run(_dataset_name(number)) or case(number)
 
 
-def beside(name: str) -> Run:
+def named_run(name: str) -> Run:
     """Return another run: "worked_example", or "memory1" to "memory3", which ended in an out-of-memory error."""
     return _run(name)
 
@@ -66,15 +66,15 @@ def _fixed_run(name: str) -> Run | None:
 
 @cache
 def _counters(name: str) -> Mapping[str, float | None]:
-    return counters(_run(name))
+    return read_counters(_run(name))
 
 
-def reads(number_or_name: int | str) -> Mapping[str, float | None]:
+def counter_values(number_or_name: int | str) -> Mapping[str, float | None]:
     """Return all counters of a case by its number, or of another run by its name; cached."""
     return _counters(_dataset_name(number_or_name) if isinstance(number_or_name, int) else number_or_name)
 
 
-def told_apart(first: float | None, second: float | None) -> bool:
+def clearly_different(first: float | None, second: float | None) -> bool:
     """Return whether two readings of a counter differ by a factor of two or more, or only one of them is absent."""
     if first is None or second is None:
         return (first is None) != (second is None)
@@ -82,31 +82,33 @@ def told_apart(first: float | None, second: float | None) -> bool:
     return high > 0 and high >= 2 * max(low, 0.0)
 
 
-def right_picks(answers: Mapping[str, Any]) -> int | None:
+def count_correct_words(answers: Mapping[str, Any]) -> int | None:
     """Count the correct words over all cases, three per case; None before all twelve are answered."""
     if any(answers.get(each.key) is None for each in CASES):
         return None
-    return sum(sum(each.right(answers[each.key])) for each in CASES)
+    return sum(sum(each.correct_words(answers[each.key])) for each in CASES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Triaged:
+class TriageScore:
     """Score of a triage function on the twelve cases: its causes, and the number of counters that it read."""
 
-    named: tuple[str, ...]
-    right: int
+    causes: tuple[str, ...]
+    correct: int
     counters_read: int
-    beside: str = ""  # its cause for "worked_example", a run that it was not written for
+    worked_example: str = ""  # its cause for "worked_example", a run that it was not written for
 
     def __str__(self) -> str:
         wrong = [
-            f"case {each.number}: {cause}" for cause, each in zip(self.named, CASES, strict=True) if cause != each.cause
+            f"case {each.number}: {cause}"
+            for cause, each in zip(self.causes, CASES, strict=True)
+            if cause != each.cause
         ]
-        score = f"{self.right} of {len(CASES)} causes right, {self.counters_read} counters read"
-        return "\n".join([f"{score}; worked example: {self.beside}", *(f"wrong: {each}" for each in wrong)])
+        score = f"{self.correct} of {len(CASES)} causes right, {self.counters_read} counters read"
+        return "\n".join([f"{score}; worked example: {self.worked_example}", *(f"wrong: {each}" for each in wrong)])
 
 
-def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged | None:
+def score_triage(triage: Callable[[Callable[[str], float]], str] | None) -> TriageScore | None:
     """Score a triage function, which names the cause of each case from the counters that it reads; None for None.
 
     Its argument is `read`, which takes the name of a counter and returns its value, 0.0 if absent. A counter that is
@@ -117,11 +119,11 @@ def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged |
     causes, counters_read = [], 0
     for drill_case in CASES:
         counters_of_case: set[str] = set()
-        causes.append(triage(_reader(reads(drill_case.number), counters_of_case)))
+        causes.append(triage(_reader(counter_values(drill_case.number), counters_of_case)))
         counters_read += len(counters_of_case)
     right = sum(cause == each.cause for cause, each in zip(causes, CASES, strict=True))
-    worked_example = triage(_reader(reads("worked_example"), set()))
-    return Triaged(named=tuple(causes), right=right, counters_read=counters_read, beside=worked_example)
+    worked_example = triage(_reader(counter_values("worked_example"), set()))
+    return TriageScore(causes=tuple(causes), correct=right, counters_read=counters_read, worked_example=worked_example)
 
 
 def _reader(values: Mapping[str, float | None], names: set[str]) -> Callable[[str], float]:

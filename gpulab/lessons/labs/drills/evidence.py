@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpulab.analysis.kernels.table import kernel_table
-from gpulab.lessons.answer import Said
+from gpulab.lessons.answer import LessonView
 from gpulab.lessons.labs.drills import drills
-from gpulab.lessons.labs.drills.counters import BYTES, COUNTERS, Counter
-from gpulab.lessons.labs.drills.verdicts import problem
+from gpulab.lessons.labs.drills.counters import BYTES, RUN_COUNTERS, RunCounter
+from gpulab.lessons.labs.drills.verdicts import answer_problem
 from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.report.headline import headline
-from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, accounts
+from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, ledger_blocks
 from gpulab.views.report.provenance import origin
-from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, Table
-from gpulab.views.sheet.step_picture import picture
+from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, TableBlock
+from gpulab.views.sheet.step_picture import step_timeline
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, duration, number, percent, sentence, shorten
 
@@ -29,25 +29,27 @@ if TYPE_CHECKING:
 KERNELS, MOST_NAME = 5, 60
 
 
-def evidence(number_or_name: int | str) -> View:
+def case_evidence(number_or_name: int | str) -> View:
     """Show the evidence of a case by its number, or of another run by its name."""
-    run = drills.case(number_or_name) if isinstance(number_or_name, int) else drills.beside(number_or_name)
+    run = drills.case(number_or_name) if isinstance(number_or_name, int) else drills.named_run(number_or_name)
     owner_name = (
-        f' (its owner calls it "{drills.CASES[number_or_name - 1].called}")' if isinstance(number_or_name, int) else ""
+        f' (its owner calls it "{drills.CASES[number_or_name - 1].owner_name}")'
+        if isinstance(number_or_name, int)
+        else ""
     )
     head = Line(f"{run.name}{owner_name}: {run.source}{_host(run)}.")
     return View(Sheet(f"gpulab: evidence of {run.name}", (head, *_sections(run, number_or_name))))
 
 
-def drill(lab: Lab, key: str, pick: object) -> tuple[View | Said, ...]:
+def drill_views(lab: Lab, key: str, pick: object) -> tuple[View | LessonView, ...]:
     """Show a case: its evidence, the feedback on an answer, and gpulab's verdict once the answer is correct."""
-    return (evidence(_case(key).number), lab.check(key, pick), *revealed(key, pick))
+    return (case_evidence(_case(key).number), lab.check(key, pick), *report_verdict(key, pick))
 
 
-def revealed(key: str, pick: object) -> tuple[View, ...]:
+def report_verdict(key: str, pick: object) -> tuple[View, ...]:
     """Show the headline of the report on a case, once all three words of the answer are correct."""
     drill_case = _case(key)
-    if pick is None or problem(drill_case, pick) is not None:
+    if pick is None or answer_problem(drill_case, pick) is not None:
         return ()
     diagnosis = diagnose(drills.case(drill_case.number))
     answer = replace(headline(diagnosis), picture=None, notes=())  # the picture is in the evidence above, unshaded
@@ -55,36 +57,37 @@ def revealed(key: str, pick: object) -> tuple[View, ...]:
     return (View(Sheet(f"gpulab: verdict on {diagnosis.run.name}", (head, answer, foot))),)
 
 
-def _case(key: str) -> drills.Case:
+def _case(key: str) -> drills.DrillCase:
     return next(each for each in drills.CASES if each.key == key)
 
 
-def table() -> View:
+def counter_table() -> View:
     """Tabulate the counters of all twelve cases; a dash means absent."""
     numbers = [each.number for each in drills.CASES]
     rows = tuple(
-        Row((name, *("-" if (value := drills.reads(number)[name]) is None else _short(counter, value)
+        Row((name, *("-" if (value := drills.counter_values(number)[name]) is None else _short(counter, value)
                      for number in numbers)))
-        for name, counter in COUNTERS.items()
+        for name, counter in RUN_COUNTERS.items()
     )  # fmt: skip
     caption = "Fractions in %; to_gpu, to_host and growth in MiB per step; - means absent."
     return View(
         Sheet(
-            "gpulab: counters of twelve runs", (Table(header=("case", *map(str, numbers)), rows=rows, caption=caption),)
+            "gpulab: counters of twelve runs",
+            (TableBlock(header=("case", *map(str, numbers)), rows=rows, caption=caption),),
         )
     )
 
 
-def catalogue() -> View:
+def case_catalogue() -> View:
     """List the twelve cases: the owners' names, and the source of each run."""
-    rows = [Row((str(each.number), each.called, str(drills.case(each.number).source))) for each in drills.CASES]
-    table = Table(header=("case", "its owner calls it", "source"), rows=tuple(rows), left=3)
+    rows = [Row((str(each.number), each.owner_name, str(drills.case(each.number).source))) for each in drills.CASES]
+    table = TableBlock(header=("case", "its owner calls it", "source"), rows=tuple(rows), text_columns=3)
     return View(Sheet("gpulab: twelve runs", (table,)))
 
 
-def words() -> View:
+def answer_terms() -> View:
     """List the words for an answer: causes, first actions, counters."""
-    counters = Facts(tuple((name, counter.means) for name, counter in COUNTERS.items()))
+    counters = Facts(tuple((name, counter.description) for name, counter in RUN_COUNTERS.items()))
     return View(
         Sheet(
             "gpulab: the words of an answer",
@@ -101,18 +104,18 @@ def _sections(run: Run, number_or_name: int | str) -> Iterator[Block]:
     undiagnosed = replace(diagnose(run), findings=(), masked=())  # without shading and diagnosis
     if undiagnosed.ledger is not None:
         method = ESTIMATED if run.source.how == "virtual" else RECORDED
-        yield Section("Where the step time goes", accounts(undiagnosed.ledger, how=method))
-    step_picture = picture(undiagnosed)
+        yield Section("Where the step time goes", ledger_blocks(undiagnosed.ledger, method=method))
+    step_picture = step_timeline(undiagnosed)
     if step_picture is not None:
         yield Section("A few steps", (step_picture,))
     kernels = _kernels(run)
     if kernels is not None:
         yield Section("Kernels with the most total time", (kernels,))
-    values = drills.reads(number_or_name)
+    values = drills.counter_values(number_or_name)
     readings = tuple(
-        (name, counter.told(values[name])) for name, counter in COUNTERS.items() if values[name] is not None
+        (name, counter.format(values[name])) for name, counter in RUN_COUNTERS.items() if values[name] is not None
     )
-    absent = ", ".join(name for name in COUNTERS if values[name] is None)
+    absent = ", ".join(name for name in RUN_COUNTERS if values[name] is None)
     yield Section("Counters", (Facts(readings), Line(f"Absent: {absent}.", soft=True)))
 
 
@@ -124,18 +127,18 @@ def _host(run: Run) -> str:
     return f", {count(int(run.machine.cores_allowed), 'core')}, {count(workers, 'worker')}"
 
 
-def _short(counter: Counter, value: float) -> str:
+def _short(counter: RunCounter, value: float) -> str:
     """Format a reading without its unit, as short as possible."""
     if counter.name in BYTES:
         return number(value / 2**20, 2)
     return percent(value).removesuffix(" %")
 
 
-def _kernels(run: Run) -> Table | None:
+def _kernels(run: Run) -> TableBlock | None:
     rows = kernel_table(run)
     if not len(rows):
         return None
-    names, total_ns = rows.words("name").to_list(), max(1, int(rows["total_ns"].sum()))
+    names, total_ns = rows.text("name").to_list(), max(1, int(rows["total_ns"].sum()))
     table_rows = [
         Row(
             (
@@ -147,4 +150,4 @@ def _kernels(run: Run) -> Table | None:
         )
         for index in range(min(KERNELS, len(rows)))
     ]
-    return Table(header=("", "calls", "median", "of kernel time"), rows=tuple(table_rows))
+    return TableBlock(header=("", "calls", "median", "of kernel time"), rows=tuple(table_rows))

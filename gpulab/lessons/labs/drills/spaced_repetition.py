@@ -15,7 +15,7 @@ class Deck:
     streaks: Mapping[str, int] = field(default_factory=dict)
     due_days: Mapping[str, int] = field(default_factory=dict)
 
-    def answered(self, key: str, right: bool, day: int) -> Deck:
+    def after_answer(self, key: str, right: bool, day: int) -> Deck:
         """Return the deck after an answer: due after the next gap, or tomorrow if the answer was wrong."""
         streak = self.streaks.get(key, 0) + 1 if right else 0
         gap = GAPS_DAYS[min(streak, len(GAPS_DAYS)) - 1] if streak else GAPS_DAYS[0]
@@ -27,11 +27,11 @@ class Deck:
         return tuple(key for _, key in sorted(overdue))
 
 
-def days_asked(days: int) -> tuple[int, ...]:
+def review_days(days: int) -> tuple[int, ...]:
     """Return the review days of a question that is always answered correctly, within `days` days."""
-    review_days, deck = [0], Deck().answered("it", True, 0)
+    review_days, deck = [0], Deck().after_answer("it", True, 0)
     for day in range(1, days):
         if deck.due(day):
             review_days.append(day)
-            deck = deck.answered("it", True, day)
+            deck = deck.after_answer("it", True, day)
     return tuple(review_days)

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gpulab.analysis.host.launches import in_interior, launching
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import GPU_PARTS, ledger
+from gpulab.analysis.host.launches import launch_stats, rows_in_interior
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import GPU_PARTS, build_ledger
 from gpulab.capture.active_session import step
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs import tables
-from gpulab.questions import learned, ready
-from gpulab.replay.parsing import chosen
+from gpulab.questions import prediction_history, prepare_scene
+from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import predict
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.views.sheet.view import View
 from gpulab.wording import percent, scale
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-MULTIPROCESSORS = resolve("h100").multiprocessors
+H100_MULTIPROCESSORS = resolve("h100").multiprocessors
 T = TypeVar("T")
 
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signature:
+class LaunchSignature:
     """Statistics that show whether the GPU waits for launches (launch-bound) or for something else."""
 
     kernels: int  # per step
@@ -52,31 +52,31 @@ class Signature:
     step_ms: float
 
 
-def signature(run: Run) -> Signature:
+def launch_signature(run: Run) -> LaunchSignature:
     """Compute the launch statistics of a run. Raises RunError if it has no step with GPU work."""
-    run_steps = steps(run)
-    step_ledger = ledger(run, run_steps)
-    kernel_launches = None if step_ledger is None else launching(run, run_steps, step_ledger)
+    run_steps = find_steps(run)
+    step_ledger = build_ledger(run, run_steps)
+    kernel_launches = None if step_ledger is None else launch_stats(run, run_steps, step_ledger)
     if step_ledger is None or kernel_launches is None or kernel_launches.unit != "kernel" or run_steps.step_ns is None:
         raise RunError(
             f"The kernel launches of run {run.name} are unknown.",
             why="it has no complete step with GPU work",
             fix='record at least three steps with `with L.gpu("name"):`',
         )
-    busy = float(step_ledger.frac(*(part.key for part in GPU_PARTS if part.busy)))
-    calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), run_steps)
-    return Signature(
+    busy = float(step_ledger.total_frac(*(part.key for part in GPU_PARTS if part.busy)))
+    calls = rows_in_interior(run.event_rows.of_kind(EventKind.LAUNCH), run_steps)
+    return LaunchSignature(
         kernels=kernel_launches.per_step,
         calls=round(len(calls) / int(run_steps.interior.sum())),
         median_us=kernel_launches.median_ns / 1e3,
         small_frac=kernel_launches.small_frac,
         idle_frac=1.0 - busy,
-        loader_frac=float(step_ledger.frac("loader")),
+        loader_frac=float(step_ledger.total_frac("loader")),
         step_ms=run_steps.step_ns / 1e6,
     )
 
 
-def beside(signatures: Mapping[str, Signature], below: str = "") -> View:
+def signature_table(signatures: Mapping[str, LaunchSignature], below: str = "") -> View:
     """Tabulate launch statistics, one row per run; `below`: a sentence under the table."""
     header = ("", "kernels per step", "median, us", "under 10 us", "GPU idle", "waiting for data")
     lines = [
@@ -88,13 +88,13 @@ def beside(signatures: Mapping[str, Signature], below: str = "") -> View:
         )
         for name, each in signatures.items()
     ]
-    return tables.rows(header, lines, below=below)
+    return tables.table_view(header, lines, below=below)
 
 
-def forecast(run: Run, change: str) -> str:
+def predicted_step(run: Run, change: str) -> str:
     """Format the step time that gpulab predicts with a change; the reason if it cannot predict."""
     try:
-        prediction = predict(ready(run), chosen(change), history=learned(run))
+        prediction = predict(prepare_scene(run), parse_changes(change), history=prediction_history(run))
     except RunError as error:
         return f"no prediction: {error.why}"
     unit = scale(prediction.worst_ns)
@@ -105,7 +105,7 @@ def forecast(run: Run, change: str) -> str:
 
 
 @dataclass(frozen=True)
-class Late:
+class SlowTokenBatches:
     """Batches of tokens from slow storage."""
 
     pause_s: float
@@ -121,7 +121,7 @@ class Late:
         return torch.full((32768,), index)
 
 
-def tower(pause_s: float) -> None:
+def run_wide_layers(pause_s: float) -> None:
     """Run five wide layers on each batch; CUDA code. With a pause each batch is late; without, all are preloaded."""
     import torch
     from torch import nn
@@ -130,7 +130,7 @@ def tower(pause_s: float) -> None:
     embed = nn.Embedding(256, 1024, device="cuda", dtype=torch.bfloat16)
     linears = (nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(5))
     layers = nn.Sequential(*(nn.Sequential(each, nn.GELU()) for each in linears))
-    dataset = Late(pause_s)
+    dataset = SlowTokenBatches(pause_s)
     preloaded = [dataset[index].cuda() for index in range(len(dataset))] if not pause_s else []
     with torch.no_grad():
         for tokens in preloaded or DataLoader(dataset, batch_size=None):  # type: ignore[arg-type]
@@ -141,11 +141,13 @@ def tower(pause_s: float) -> None:
 # A model that generates one token at a time.
 
 
-def decoder(device: str, width: int = 128, depth: int = 6, room: int = 64, growing: bool = False) -> nn.Module:
+def token_decoder(
+    device: str, width: int = 128, depth: int = 6, capacity: int = 64, growing_cache: bool = False
+) -> nn.Module:
     """Return a small transformer with an internal key-value cache; a call takes one token and returns the next.
 
-    `growing`: the cache is concatenated for each token, so its size always changes; else it is preallocated for `room`
-    tokens and never changes its address.
+    `growing_lists`: the cache is concatenated for each token, so its size always changes; else it is preallocated for
+    `launch_queue_waits` tokens and never changes its address.
     """
     import torch
     from torch import nn
@@ -157,10 +159,10 @@ def decoder(device: str, width: int = 128, depth: int = 6, room: int = 64, growi
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(256, width)
-            self.blocks = nn.ModuleList(_block(width, 0 if growing else room) for _ in range(depth))
+            self.blocks = nn.ModuleList(_block(width, 0 if growing_cache else capacity) for _ in range(depth))
             self.head = nn.Linear(width, 256)
             self.register_buffer("place", torch.zeros(1, dtype=torch.long))
-            self.register_buffer("places", torch.arange(room))
+            self.register_buffer("places", torch.arange(capacity))
 
         def forward(self, token: Tensor) -> Tensor:
             state, mask = self.embed(token), (self.places <= self.place)[None, None]
@@ -210,7 +212,7 @@ def _block(width: int, capacity: int) -> nn.Module:
     return Block()
 
 
-def captured(step: Callable[[], T]) -> Callable[[], T]:
+def capture_graph(step: Callable[[], T]) -> Callable[[], T]:
     """Capture a step as a CUDA graph; each call of the returned function launches all of its kernels at once.
 
     Each call overwrites and returns the tensor of the capture. The step runs three times before the capture.
@@ -234,7 +236,7 @@ def captured(step: Callable[[], T]) -> Callable[[], T]:
     return replay
 
 
-def tensors(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
+def square_parameters(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
     """Return `count` square parameters with gradients; the values are always the same."""
     import torch
 
@@ -246,12 +248,12 @@ def tensors(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
     return parameters
 
 
-def adam_way(keywords: Any) -> dict[str, bool]:
+def valid_adam_options(keywords: Any) -> dict[str, bool]:
     """Return these keyword arguments of Adam if a step runs with them; else an empty dict."""
     import torch
 
     try:
-        torch.optim.Adam(tensors(1, 2, "cpu"), **keywords).step()
+        torch.optim.Adam(square_parameters(1, 2, "cpu"), **keywords).step()
     except (TypeError, ValueError, AssertionError, RuntimeError):
         return {}
     return dict(keywords)
@@ -261,7 +263,7 @@ def adam_way(keywords: Any) -> dict[str, bool]:
 
 
 @dataclass
-class Grid:
+class KernelGrid:
     """Runs kernels program by program, and counts launches, programs and loads."""
 
     table: np.ndarray = field(repr=False)  # in the GPU's memory, shared by all programs
@@ -274,16 +276,16 @@ class Grid:
         self.launches += 1
         self.programs += programs
         for index in range(programs):
-            kernel(Program(index, programs, self), *arguments)
+            kernel(GridProgram(index, programs, self), *arguments)
 
 
 @dataclass(frozen=True)
-class Program:
+class GridProgram:
     """One program of a grid: a block of threads on a multiprocessor."""
 
-    place: int
+    index: int
     programs: int
-    grid: Grid
+    grid: KernelGrid
 
     def load(self) -> np.ndarray:
         """Load the table into this program's fast memory (shared memory), and count the load."""

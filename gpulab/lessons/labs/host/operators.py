@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # allocate, and compute nothing
-BOOKKEEPING = ("_record_function_enter_new", "_record_function_exit", "lift_fresh", "detach")
+ALLOCATION_OPS = (
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+)  # allocate, and compute nothing
+BOOKKEEPING_OPS = ("_record_function_enter_new", "_record_function_exit", "lift_fresh", "detach")
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class OperatorCall:
     """One operator call of PyTorch's dispatcher, with its arguments and its result."""
 
     operator: Any  # torch._ops.OpOverload, such as aten.add.Tensor
@@ -37,33 +43,33 @@ class Called:
     @property
     def is_work(self) -> bool:
         """Whether the operator computes on the device: views, allocations and bookkeeping do not."""
-        return not self.operator.is_view and self.name not in ALLOCATES and self.name not in BOOKKEEPING
+        return not self.operator.is_view and self.name not in ALLOCATION_OPS and self.name not in BOOKKEEPING_OPS
 
 
 @contextmanager
-def watching(on_call: Callable[[Called], object]) -> Iterator[None]:
+def observe_operators(on_call: Callable[[OperatorCall], object]) -> Iterator[None]:
     """Call `on_call` after each operator that runs in this block; keeps no reference to its tensors."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            on_call(Called(func, args, kwargs or {}, result))
+            on_call(OperatorCall(func, args, kwargs or {}, result))
             return result
 
     with Watch():
         yield
 
 
-def counts(code: Callable[[], object]) -> Counter[str]:
+def count_operators(code: Callable[[], object]) -> Counter[str]:
     """Count the operator calls of `code` by names such as "aten.add", bookkeeping included."""
     calls: Counter[str] = Counter()
-    with watching(lambda call: calls.update((str(call.operator.overloadpacket),))):
+    with observe_operators(lambda call: calls.update((str(call.operator.overloadpacket),))):
         code()
     return calls
 
 
-def saved(run: Callable[[], object], model: nn.Module | None = None) -> list[Tensor]:
+def saved_tensors(run: Callable[[], object], model: nn.Module | None = None) -> list[Tensor]:
     """Return the tensors that `run` saves for a backward pass: one per storage, without the weights of `model`.
 
     Works on any device, also on "meta", where tensors have sizes and no memory.

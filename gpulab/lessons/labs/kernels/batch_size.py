@@ -12,8 +12,8 @@ from math import ceil
 from typing import Any
 
 from gpulab.hardware.lookup import resolve
-from gpulab.lessons.labs.host.operators import Called, watching
-from gpulab.virtual.memory_fit.measuring import Measured
+from gpulab.lessons.labs.host.operators import OperatorCall, observe_operators
+from gpulab.virtual.memory_fit.measuring import StepEstimate
 from gpulab.wording import percent, plural, size
 
 MULTIPROCESSORS = resolve("h100").multiprocessors
@@ -21,7 +21,7 @@ TILE = 128  # rows and columns of the result that one thread block usually compu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class WorkCount:
     """The operators that some code called. On a GPU each of them is one kernel or a few."""
 
     ops: int
@@ -30,7 +30,7 @@ class Work:
     by_name: Mapping[str, int]  # calls by operator name
 
     @property
-    def products(self) -> int:
+    def matrix_ops(self) -> int:
         """Number of matrix products and convolutions."""
         return sum(count for name, count in self.by_name.items() if name in _PRODUCTS)
 
@@ -38,25 +38,25 @@ class Work:
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 
 
-def work_of(code: Callable[[], object]) -> Work:
+def count_work(code: Callable[[], object]) -> WorkCount:
     """Count the operators that `code` dispatches to the device. Views and allocations do not count as work."""
     from torch.utils.flop_counter import flop_registry
 
     calls: Counter[str] = Counter()
     flops: list[int] = []
 
-    def count(call: Called) -> None:
+    def count(call: OperatorCall) -> None:
         if call.is_work:
             calls[call.name] += 1
             formula = flop_registry.get(call.operator.overloadpacket)
             flops.append(int(formula(*call.args, **call.kwargs, out_val=call.result)) if formula else 0)
 
-    with watching(count):
+    with observe_operators(count):
         code()
-    return Work(ops=calls.total(), flops=sum(flops), largest_flops=max(flops, default=0), by_name=dict(calls))
+    return WorkCount(ops=calls.total(), flops=sum(flops), largest_flops=max(flops, default=0), by_name=dict(calls))
 
 
-def most_kept_bytes(code: Callable[[], object]) -> int:
+def peak_saved_bytes(code: Callable[[], object]) -> int:
     """Return the peak bytes of activations that autograd saves for backward. Parameters do not count."""
     import torch
 
@@ -89,7 +89,7 @@ def most_kept_bytes(code: Callable[[], object]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiled:
+class MatmulTiling:
     """A matrix product split into tiles, one thread block each."""
 
     blocks: int
@@ -101,14 +101,14 @@ class Tiled:
         return f"{self.blocks:>5,} blocks in {waves}, {percent(self.filled_frac)} of their capacity is used"
 
 
-def tiled(rows: int, columns: int, tile: int = TILE, multiprocessors: int = MULTIPROCESSORS) -> Tiled:
+def tile_matmul(rows: int, columns: int, tile: int = TILE, multiprocessors: int = MULTIPROCESSORS) -> MatmulTiling:
     """Split a result of this size into tiles. A partial tile or a partial wave costs as much as a full one."""
     blocks = ceil(rows / tile) * ceil(columns / tile)
     waves = ceil(blocks / multiprocessors)
-    return Tiled(blocks=blocks, waves=waves, filled_frac=rows * columns / (waves * multiprocessors * tile**2))
+    return MatmulTiling(blocks=blocks, waves=waves, filled_frac=rows * columns / (waves * multiprocessors * tile**2))
 
 
-class Room:
+class BatchMemory:
     """Linear model of a training step's memory on a GPU: a fixed part, and a part per sample.
 
     `peak(batch)` simulates a training step: it returns the peak memory, or raises the error that PyTorch raises.
@@ -137,7 +137,7 @@ class Room:
         """Return whether this is the largest batch that fits. Does not count in `tries`."""
         return self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
 
-    def judged(self, batch: int) -> str:
+    def describe(self, batch: int) -> str:
         """Describe whether this batch fits, and whether a larger one would."""
         if self._needed_bytes(batch) > self.capacity_bytes:
             return "does not fit"
@@ -147,9 +147,9 @@ class Room:
         return ceil(self._fixed_bytes + self._sample_bytes * batch)
 
 
-def room_of(measured: Sequence[Measured]) -> Room:
+def batch_memory(measured: Sequence[StepEstimate]) -> BatchMemory:
     """Fit the memory of a step by a line through the two smallest batches that were measured."""
     first, second = measured[:2]
-    sample_bytes = (second.peak.bytes - first.peak.bytes) / (second.work - first.work)
-    fixed_bytes = first.peak.bytes - sample_bytes * first.work
-    return Room(first.usable_bytes - first.outside_bytes, fixed_bytes, sample_bytes)
+    sample_bytes = (second.peak.bytes - first.peak.bytes) / (second.samples - first.samples)
+    fixed_bytes = first.peak.bytes - sample_bytes * first.samples
+    return BatchMemory(first.usable_bytes - first.non_torch_bytes, fixed_bytes, sample_bytes)

@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpulab.errors import GpulabError
-from gpulab.lessons.labs.host.operators import Called, counts, watching
+from gpulab.lessons.labs.host.operators import OperatorCall, count_operators, observe_operators
 from gpulab.wording import duration
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class OperatorTraffic:
     """The operators that some code dispatches, and the bytes that they read and write."""
 
     operators: int
@@ -40,24 +40,24 @@ class Traffic:
         return self.operators - self.by_name.get("_local_scalar_dense", 0)
 
 
-def traffic(code: Callable[[], object]) -> Traffic:
+def operator_traffic(code: Callable[[], object]) -> OperatorTraffic:
     """Run code and count its operators and their bytes, without views, allocations and bookkeeping."""
     names: Counter[str] = Counter()
     traffic_bytes: list[int] = []
 
-    def count(call: Called) -> None:
+    def count(call: OperatorCall) -> None:
         if call.is_work:
             names[call.name] += 1
             traffic_bytes.append(_bytes((call.args, call.kwargs)) + _bytes(call.result))
 
-    with watching(count):
+    with observe_operators(count):
         code()
-    return Traffic(operators=names.total(), bytes=sum(traffic_bytes), by_name=dict(names))
+    return OperatorTraffic(operators=names.total(), bytes=sum(traffic_bytes), by_name=dict(names))
 
 
-def dispatched(code: Callable[[], object]) -> int:
+def count_dispatches(code: Callable[[], object]) -> int:
     """Run code and count all calls that reach PyTorch's dispatcher, bookkeeping included."""
-    return counts(code).total()
+    return count_operators(code).total()
 
 
 def _bytes(tree: object) -> int:
@@ -70,7 +70,7 @@ def _bytes(tree: object) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class GraphBreaks:
     """How torch.compile's front end (Dynamo) splits a function into graphs."""
 
     graphs: int
@@ -78,7 +78,7 @@ class Found:
     reason: str  # of the first graph break, as PyTorch prints it; "" if there is none
 
 
-def graphs(function: Callable[..., object], *inputs: object) -> Found:
+def count_graphs(function: Callable[..., object], *inputs: object) -> GraphBreaks:
     """Count the graphs and graph breaks of a function under torch.compile, without compiling it; drop its output."""
     import torch
 
@@ -92,7 +92,7 @@ def graphs(function: Callable[..., object], *inputs: object) -> Found:
     finally:
         dynamo.setLevel(before)
     reasons = [str(each.reason).strip().splitlines()[0] for each in explanation.break_reasons]
-    return Found(
+    return GraphBreaks(
         graphs=explanation.graph_count,
         breaks=explanation.graph_break_count,
         reason=reasons[0] if reasons else "",
@@ -100,7 +100,7 @@ def graphs(function: Callable[..., object], *inputs: object) -> Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class CompileTiming:
     """Cost and gain of compiling a function with torch.compile."""
 
     first_call_s: float  # includes compilation
@@ -115,7 +115,7 @@ class Compiled:
 
 
 # Measured: an 8-operator tanh-GELU on a million numbers, with torch 2.13 on two cores of an AMD EPYC, cold cache.
-MEASURED_EARLIER = Compiled(first_call_s=14.4, before_ms=3.71, after_ms=0.97, kernels=1)
+STORED_TIMING = CompileTiming(first_call_s=14.4, before_ms=3.71, after_ms=0.97, kernels=1)
 
 
 def break_even(first_call_s: float, before_ms: float, after_ms: float) -> int:
@@ -129,10 +129,10 @@ def break_even(first_call_s: float, before_ms: float, after_ms: float) -> int:
     return ceil(1e3 * first_call_s / (before_ms - after_ms))
 
 
-_TIMINGS: dict[tuple[object, int, str], Compiled] = {}
+_TIMINGS: dict[tuple[object, int, str], CompileTiming] = {}
 
 
-def compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
+def time_compile(function: Callable[[Tensor], Tensor], count: int, device: str) -> CompileTiming:
     """Compile a function of `count` numbers with torch.compile and time it: seconds to a minute, once per process.
 
     On a CPU this needs a C++ compiler. A second compilation in the same process would reuse the loaded code, so later
@@ -144,7 +144,7 @@ def compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> C
     return _TIMINGS[key]
 
 
-def _time_compile(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
+def _time_compile(function: Callable[[Tensor], Tensor], count: int, device: str) -> CompileTiming:
     import torch
     from torch._inductor import metrics
 
@@ -156,7 +156,7 @@ def _time_compile(function: Callable[[Tensor], Tensor], count: int, device: str)
         compiled_function(sample)
         _synchronize(sample)
         first_call_s = time.perf_counter() - start
-    return Compiled(
+    return CompileTiming(
         first_call_s=first_call_s,
         before_ms=_typical_ms(function, sample),
         after_ms=_typical_ms(compiled_function, sample),

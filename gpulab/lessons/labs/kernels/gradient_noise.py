@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-SEEN = 512  # samples on which the noise scale is measured
-MOST_TIMES = 16  # the largest factor by which the batch grows or the learning rate falls
+NOISE_SAMPLES = 512  # samples on which the noise scale is measured
+MAX_FACTOR = 16  # the largest factor by which the batch grows or the learning rate falls
 
 
-def gradients_of_each(model: Any, inputs: Any, labels: Any) -> Any:
+def per_sample_gradients(model: Any, inputs: Any, labels: Any) -> Any:
     """Compute per-sample gradients, one row each, in one pass: vmap over the gradient of one sample."""
     import torch
     from torch.func import functional_call, grad, vmap
@@ -45,52 +45,56 @@ def noise_scale(gradients: Any) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """Result of a training run."""
 
     updates: int
     samples: int
     loss: float  # final loss on all training samples
     batches: tuple[int, ...]  # the batch size of each epoch
-    noises: tuple[float, ...]  # noise scale at the end of each epoch
+    noise_scales: tuple[float, ...]  # noise scale at the end of each epoch
 
 
-def train(
-    data: tuple[Any, Any], *, answer: str, batch: int = 16, rate: float = 0.1, epochs: int = 6, seed: int = 0
-) -> Trained:
+def train_small_classifier(
+    data: tuple[Any, Any], *, adapt: str, batch: int = 16, learning_rate: float = 0.1, epochs: int = 6, seed: int = 0
+) -> TrainingResult:
     """Train a small classifier; adapt after each epoch that ends with a noise scale of at least twice the batch size.
 
-    `answer`: "batch" doubles the batch size, "rate" halves the learning rate, "none" changes nothing.
+    `adapt`: "batch" doubles the batch size, "rate" halves the learning rate, "none" changes nothing.
     """
     import torch
 
     inputs, labels = (torch.as_tensor(each) for each in data)
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(inputs.shape[1], 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     updates, factor = 0, 1
     batches: list[int] = []
     noise_scales: list[float] = []
     for _ in range(epochs):
-        size = batch * factor if answer == "batch" else batch
-        optimizer.param_groups[0]["lr"] = rate / factor if answer == "rate" else rate
+        size = batch * factor if adapt == "batch" else batch
+        optimizer.param_groups[0]["lr"] = learning_rate / factor if adapt == "rate" else learning_rate
         for indices in torch.randperm(len(inputs)).split(size):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(inputs[indices]), labels[indices]).backward()
             optimizer.step()
             updates += 1
         batches.append(size)
-        noise_scales.append(noise_scale(gradients_of_each(model, inputs[:SEEN], labels[:SEEN])))
-        if noise_scales[-1] >= 2 * batch * factor and factor < MOST_TIMES:
+        noise_scales.append(noise_scale(per_sample_gradients(model, inputs[:NOISE_SAMPLES], labels[:NOISE_SAMPLES])))
+        if noise_scales[-1] >= 2 * batch * factor and factor < MAX_FACTOR:
             factor *= 2
     with torch.no_grad():
         loss = float(torch.nn.functional.cross_entropy(model(inputs), labels))
-    return Trained(
-        updates=updates, samples=epochs * len(inputs), loss=loss, batches=tuple(batches), noises=tuple(noise_scales)
+    return TrainingResult(
+        updates=updates,
+        samples=epochs * len(inputs),
+        loss=loss,
+        batches=tuple(batches),
+        noise_scales=tuple(noise_scales),
     )
 
 
-def table(trainings: Mapping[str, Trained]) -> pd.DataFrame:
+def training_table(trainings: Mapping[str, TrainingResult]) -> pd.DataFrame:
     """Compare training runs, one row each."""
     import pandas as pd
 

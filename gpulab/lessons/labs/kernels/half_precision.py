@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     import torch
 
 FEATURES, ROWS, COLUMNS = 8, 256, 1024
-CLOSE_FRAC = 0.01  # relative error; the error of 16-bit arithmetic alone is a tenth of it
-WIDE_PAR = 4 * ROWS  # float32 elements: a few per row; a full float32 copy has a thousand per row
+TOLERANCE_FRAC = 0.01  # relative error; the error of 16-bit arithmetic alone is a tenth of it
+WIDE_TARGET = 4 * ROWS  # float32 elements: a few per row; a full float32 copy has a thousand per row
 
-WIDENS = (
+PROMOTION_HINT = (
     "a float16 tensor multiplied or divided by a float32 tensor gives float32: convert the scale of each row to float16"
     " first"
 )
 
 # Operators whose result dtype under autocast is shown; each gets half-precision input.
-ASKED = ("matmul", "linear", "relu", "add", "exp", "pow", "sum", "softmax", "layer_norm", "norm", "mse_loss")
+AUTOCAST_OPS = ("matmul", "linear", "relu", "add", "exp", "pow", "sum", "softmax", "layer_norm", "norm", "mse_loss")
 
 
-def defects(pixels: int, rate: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def defect_pixels(pixels: int, rate: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Return pixels with a few features each, and labels: a fraction `rate` of them are defects."""
     import torch
 
@@ -34,7 +34,7 @@ def defects(pixels: int, rate: float, seed: int = 0) -> tuple[torch.Tensor, torc
     return features, (torch.rand(pixels, generator=generator) < rate).float()
 
 
-def detector(rate: float, seed: int = 0) -> torch.nn.Sequential:
+def defect_detector(rate: float, seed: int = 0) -> torch.nn.Sequential:
     """Return a small pixel classifier whose last bias is initialised to the rate of defects, as is usual."""
     import torch
     from torch import nn
@@ -49,7 +49,7 @@ def detector(rate: float, seed: int = 0) -> torch.nn.Sequential:
     return nn.Sequential(hidden, nn.ReLU(), last)
 
 
-def landings(device: str, dtype: torch.dtype) -> dict[str, str]:
+def autocast_dtypes(device: str, dtype: torch.dtype) -> dict[str, str]:
     """Return the result dtype of each operator in ASKED under autocast on a device, for input of type `dtype`."""
     import torch
     from torch.nn import functional
@@ -69,7 +69,7 @@ def landings(device: str, dtype: torch.dtype) -> dict[str, str]:
         "mse_loss": lambda: functional.mse_loss(inputs, inputs),
     }
     with torch.autocast(device, dtype=dtype):
-        return {name: str(calls[name]().dtype).removeprefix("torch.") for name in ASKED}
+        return {name: str(calls[name]().dtype).removeprefix("torch.") for name in AUTOCAST_OPS}
 
 
 def rows_to_normalise(seed: int = 0) -> torch.Tensor:
@@ -81,7 +81,7 @@ def rows_to_normalise(seed: int = 0) -> torch.Tensor:
     return (torch.randn(ROWS, COLUMNS, generator=generator) * sizes).half()
 
 
-def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, str]:
+def check_normalise(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, str]:
     """Check a normalisation of float16 rows: the float32 elements that it writes, or None and the error in its result.
 
     A correct result is float16, finite, and each row divided by its root mean square, compared with float64. The
@@ -97,18 +97,21 @@ def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, 
     if not isinstance(result, torch.Tensor) or result.shape != rows.shape:
         return None, f"the result is not a tensor of shape ({ROWS}, {COLUMNS})"
     if result.dtype != torch.float16:
-        return None, f"the result is {str(result.dtype).removeprefix('torch.')}; {WIDENS}"
+        return None, f"the result is {str(result.dtype).removeprefix('torch.')}; {PROMOTION_HINT}"
     if not torch.equal(original, rows):
         return None, "it modifies its input in place"
     if not bool(torch.isfinite(result).all()):
         return None, "the result contains inf or nan"
     expected = original.double() / original.double().square().mean(dim=1, keepdim=True).sqrt()
     error = ((result.double() - expected).abs().amax(dim=1) / expected.abs().amax(dim=1)).max()
-    if float(error) > CLOSE_FRAC:
-        return None, f"the error of a row is more than {percent(CLOSE_FRAC)} of its largest value"
-    return count, f"correct, but a full float32 copy was made on the way; {WIDENS}" if count >= rows.numel() else ""
+    if float(error) > TOLERANCE_FRAC:
+        return None, f"the error of a row is more than {percent(TOLERANCE_FRAC)} of its largest value"
+    return (
+        count,
+        f"correct, but a full float32 copy was made on the way; {PROMOTION_HINT}" if count >= rows.numel() else "",
+    )
 
 
-def shown(value: torch.Tensor) -> str:
+def format_tensor(value: torch.Tensor) -> str:
     """Format the numbers of a small tensor with five digits."""
     return ", ".join(f"{each:.5g}" for each in value.flatten().tolist())

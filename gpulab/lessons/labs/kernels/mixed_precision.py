@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpulab.analysis.kernels.roofline import sized
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.kernels.roofline import operator_work_of_run
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import spec_of
-from gpulab.lessons.labs.host.operators import Called, counts, saved, watching
+from gpulab.lessons.labs.host.operators import OperatorCall, count_operators, observe_operators, saved_tensors
 from gpulab.lessons.labs.steps.throughput import step_ms
 from gpulab.run import Run
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 # Layers of the network in notebook 08, and the operators that compute them.
-LAYERS: Mapping[str, str] = {
+LAYER_PATTERNS: Mapping[str, str] = {
     "linear, forward": r"aten::addmm",
     "linear, backward": r"aten::mm",
     "batch normalisation": r"aten::\w*batch_norm(?:_legit|_with_update)?",
@@ -31,12 +31,12 @@ LAYERS: Mapping[str, str] = {
     "pooling": r"aten::max_pool2d_with_indices",
     "optimizer": r"aten::_fused_adamw_",
 }
-PRODUCTS = ("linear, forward", "linear, backward")
-PASSES = ("batch normalisation", "ReLU", "pooling")
+MATMUL_LAYERS = ("linear, forward", "linear, backward")
+ELEMENTWISE_LAYERS = ("batch normalisation", "ReLU", "pooling")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class SavedBytes:
     """Bytes that a forward pass saves for the backward pass."""
 
     activation_bytes: int  # tensors with one row per sample
@@ -44,28 +44,28 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerCall:
     """One call of a layer's operator: the one with the largest total time."""
 
     ms: float
     bytes: float  # minimum memory traffic, from the sizes of its tensors
 
 
-def kept(model: torch.nn.Module, inputs: torch.Tensor, dtype: torch.dtype | None = None) -> Kept:
+def count_saved_bytes(model: torch.nn.Module, inputs: torch.Tensor, dtype: torch.dtype | None = None) -> SavedBytes:
     """Run a forward pass, under autocast if `dtype` is given, and count the bytes saved for backward, by storage."""
     import torch
 
     device_type = inputs.device.type
     saved_bytes = {True: 0, False: 0}
     with torch.autocast(device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-        for tensor in saved(lambda: model(inputs), model):
+        for tensor in saved_tensors(lambda: model(inputs), model):
             saved_bytes[tensor.dim() > 0 and tensor.shape[0] == inputs.shape[0]] += tensor.untyped_storage().nbytes()
-    return Kept(activation_bytes=saved_bytes[True], weight_bytes=saved_bytes[False])
+    return SavedBytes(activation_bytes=saved_bytes[True], weight_bytes=saved_bytes[False])
 
 
-def dispatched(step: Callable[[], object]) -> dict[str, int]:
+def operator_counts(step: Callable[[], object]) -> dict[str, int]:
     """Count the operators that a step dispatches, by name."""
-    return dict(counts(step))
+    return dict(count_operators(step))
 
 
 def wide_elements(compute: Callable[[], object]) -> int:
@@ -74,13 +74,13 @@ def wide_elements(compute: Callable[[], object]) -> int:
 
     written = 0
 
-    def count(call: Called) -> None:
+    def count(call: OperatorCall) -> None:
         nonlocal written
         for tensor in call.result if isinstance(call.result, list | tuple) else (call.result,):
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.element_size() >= 4:
                 written += tensor.numel()
 
-    with watching(count):
+    with observe_operators(count):
         compute()
     return written
 
@@ -103,15 +103,15 @@ def half_peak_frac(run: Run, operations: float) -> float:
     return operations / (step_ms(run) / 1e3) / spec.half_flops_per_s
 
 
-def layers(run: Run) -> dict[str, Layer]:
+def layer_calls(run: Run) -> dict[str, LayerCall]:
     """Return one call of each of LAYERS that a run contains: the one with the sizes that take the most time."""
-    run_steps = steps(run)
-    step_ledger = ledger(run, run_steps)
+    run_steps = find_steps(run)
+    step_ledger = build_ledger(run, run_steps)
     if step_ledger is None:
         return {}
-    layer_calls: dict[str, Layer] = {}
-    for work in sized(run, run_steps, step_ledger):  # longest total time first
-        for name, pattern in LAYERS.items():
+    layer_calls: dict[str, LayerCall] = {}
+    for work in operator_work_of_run(run, run_steps, step_ledger):  # longest total time first
+        for name, pattern in LAYER_PATTERNS.items():
             if name not in layer_calls and work.bytes is not None and re.fullmatch(pattern, work.op):
-                layer_calls[name] = Layer(ms=work.total_ns / work.count / 1e6, bytes=work.bytes)
+                layer_calls[name] = LayerCall(ms=work.total_ns / work.count / 1e6, bytes=work.bytes)
     return layer_calls

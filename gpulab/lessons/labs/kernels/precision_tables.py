@@ -11,28 +11,28 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.lookup import resolve
-from gpulab.lessons.labs.kernels.mixed_precision import Layer
+from gpulab.lessons.labs.kernels.mixed_precision import LayerCall
 from gpulab.wording import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = ("T4", "V100 SXM2", "RTX 3090", "A100 80 GB SXM", "H100 SXM")
+COMPARED_GPUS = ("T4", "V100 SXM2", "RTX 3090", "A100 80 GB SXM", "H100 SXM")
 
 
-def peaks() -> pd.DataFrame:
+def peak_table() -> pd.DataFrame:
     """Return the speedup of half-precision matrix products over float32 and TF32, from the data sheets of some GPUs."""
     import pandas as pd
 
     rows = []
-    for spec in map(resolve, SHOWN):
+    for spec in map(resolve, COMPARED_GPUS):
         half, tf32 = spec.half_flops_per_s, spec.tf32_flops_per_s
         rows.append((f"{half / spec.float32_flops_per_s:.1f}", f"{half / tf32:.1f}" if tf32 else "no TF32"))
-    index = pd.Index(SHOWN, name="speedup of half precision")
+    index = pd.Index(COMPARED_GPUS, name="speedup of half precision")
     return pd.DataFrame(rows, columns=["over float32", "over TF32"], index=index)
 
 
-def beside(wide: Mapping[str, Layer], narrow: Mapping[str, Layer]) -> pd.DataFrame:
+def layer_table(wide: Mapping[str, LayerCall], narrow: Mapping[str, LayerCall]) -> pd.DataFrame:
     """Compare one call of each layer in float32 and in 16 bits: time, traffic, and their ratios."""
     import pandas as pd
 
@@ -50,7 +50,7 @@ def beside(wide: Mapping[str, Layer], narrow: Mapping[str, Layer]) -> pd.DataFra
     return pd.DataFrame(rows, columns=columns, index=pd.Index(names, name="one call"))
 
 
-def stored(states: Mapping[str, Any]) -> dict[str, Any]:
+def checkpoint_round_trip(states: Mapping[str, Any]) -> dict[str, Any]:
     """Save states to a checkpoint and load them again."""
     import torch
 
@@ -61,7 +61,7 @@ def stored(states: Mapping[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def warned(body: Callable[[], object]) -> list[str]:
+def warning_categories(body: Callable[[], object]) -> list[str]:
     """Run code and return the categories of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TICK_S = 0.1  # time step of the model
-ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # room; throttles from HOT_C on; recovers below COOL_C
-SETTLES_S = 8.0  # time constant: about two thirds of a temperature change happen in it
-IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
-FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's steps are per tick
+AMBIENT_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # room; throttles from HOT_C on; recovers below COOL_C
+TIME_CONSTANT_S = 8.0  # time constant: about two thirds of a temperature change happen in it
+IDLE_W, DYNAMIC_W, POWER_LIMIT_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
+FULL_MHZ, MIN_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's steps are per tick
 STEP_S = 0.5  # a training step at full load and full clock
-DUSTY_C_PER_W = 0.12  # thermal resistance of a card whose fans are full of dust
+DUSTY_THERMAL_C_PER_W = 0.12  # thermal resistance of a card whose fans are full of dust
 POWER, HEAT = 0x4, 0x20  # NVML: software power cap; software thermal slowdown
 REASONS = {0: "-", POWER: "power", HEAT: "heat"}
 
@@ -35,16 +35,16 @@ LOADS: tuple[Phase, ...] = ((10.0, 0.2), (50.0, 1.0), (30.0, 0.2))
 
 
 @dataclass(kw_only=True)
-class Card:
+class CardModel:
     """The state of the simulated card; `tick` advances it."""
 
-    warms_c_per_w: float  # thermal resistance: 0.07 with clean fans, more with dust
-    cap_w: float = CAP_W
+    thermal_c_per_w: float  # thermal resistance: 0.07 with clean fans, more with dust
+    power_limit_w: float = POWER_LIMIT_W
     at_s: float = 0.0
-    temperature_c: float = ROOM_C + 10
+    temperature_c: float = AMBIENT_C + 10
     clock_mhz: float = FULL_MHZ
     reason: int = 0
-    held_s: dict[int, float] = field(default_factory=lambda: {POWER: 0.0, HEAT: 0.0})
+    throttled_s: dict[int, float] = field(default_factory=lambda: {POWER: 0.0, HEAT: 0.0})
 
     def watts(self, load: float) -> float:
         """Return the present power. Voltage falls with the clock, so power grows faster than the clock."""
@@ -53,31 +53,33 @@ class Card:
     def tick(self, load: float) -> None:
         """Advance the card by `TICK_S` (a tenth of a second) at this load."""
         power_w = self.watts(load)
-        self.temperature_c += (ROOM_C + self.warms_c_per_w * power_w - self.temperature_c) * TICK_S / SETTLES_S
-        hot, over_limit = self.temperature_c >= HOT_C, power_w > self.cap_w
-        cool, below_limit = self.temperature_c < COOL_C, power_w < 0.97 * self.cap_w
+        self.temperature_c += (
+            (AMBIENT_C + self.thermal_c_per_w * power_w - self.temperature_c) * TICK_S / TIME_CONSTANT_S
+        )
+        hot, over_limit = self.temperature_c >= HOT_C, power_w > self.power_limit_w
+        cool, below_limit = self.temperature_c < COOL_C, power_w < 0.97 * self.power_limit_w
         if hot or over_limit:
             self.reason = HEAT if hot else POWER
-            self.clock_mhz = max(LEAST_MHZ, self.clock_mhz - DOWN_MHZ)
+            self.clock_mhz = max(MIN_MHZ, self.clock_mhz - DOWN_MHZ)
         elif cool and below_limit and self.clock_mhz < FULL_MHZ:
             self.clock_mhz = min(FULL_MHZ, self.clock_mhz + UP_MHZ)
         if self.clock_mhz >= FULL_MHZ:
             self.reason = 0
         if self.reason:
-            self.held_s[self.reason] += TICK_S
+            self.throttled_s[self.reason] += TICK_S
         self.at_s += TICK_S
 
 
-def watched_card(
+def simulate_card(
     *,
     name: str,
-    warms_c_per_w: float = 0.07,
-    cap_w: float = CAP_W,
+    thermal_c_per_w: float = 0.07,
+    power_limit_w: float = POWER_LIMIT_W,
     loads: Sequence[Phase] = LOADS,
     every_s: float = 1.0,
 ) -> Run:
     """Simulate a card under these loads and return a run: a sensor reading every `every_s`, and the steps completed."""
-    card = Card(warms_c_per_w=warms_c_per_w, cap_w=cap_w)
+    card = CardModel(thermal_c_per_w=thermal_c_per_w, power_limit_w=power_limit_w)
     readings: list[dict[str, float]] = []
     step_ends_ns: list[int] = []
     progress = 0.0  # of the current step
@@ -91,10 +93,10 @@ def watched_card(
             if progress >= 1:
                 step_ends_ns.append(round(card.at_s * 1e9))
                 progress -= 1
-    return _run(name, cap_w, readings, step_ends_ns, round(card.at_s * 1e9))
+    return _run(name, power_limit_w, readings, step_ends_ns, round(card.at_s * 1e9))
 
 
-def held_down(run: Run, reason: int) -> tuple[float, float] | None:
+def throttled_interval(run: Run, reason: int) -> tuple[float, float] | None:
     """Return the first and last second with this throttle reason; None if it never occurs."""
     samples = run.gpu_samples
     bits = samples["throttle_bits"].to_numpy(np.int64)
@@ -102,7 +104,7 @@ def held_down(run: Run, reason: int) -> tuple[float, float] | None:
     return (float(at_s[0]), float(at_s[-1])) if len(at_s) else None
 
 
-def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
+def readings_table(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
     """Compare the sensor readings of several cards: a row for each second, a group of columns for each card."""
     import pandas as pd
 
@@ -122,7 +124,7 @@ def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
     return pd.concat(tables, axis=1)
 
 
-def _reading(card: Card, load: float) -> dict[str, float]:
+def _reading(card: CardModel, load: float) -> dict[str, float]:
     """Return one row of sensor readings, as the driver would report them."""
     return {
         "at_ns": round(card.at_s * 1e9),
@@ -133,8 +135,8 @@ def _reading(card: Card, load: float) -> dict[str, float]:
         "sm_clock_mhz": card.clock_mhz,
         "temperature_c": card.temperature_c,
         "throttle_bits": card.reason,
-        "power_held_s": card.held_s[POWER],
-        "thermal_held_s": card.held_s[HEAT],
+        "power_held_s": card.throttled_s[POWER],
+        "thermal_held_s": card.throttled_s[HEAT],
     }
 
 
@@ -150,7 +152,9 @@ def _run(
         "end_ns": list(step_ends_ns),
     }
     steps |= {"yielded": [True] * len(step_ends_ns)}
-    gpu = Gpu(index=0, name="simulated card", power_limit_w=cap_w, power_default_w=CAP_W, sm_clock_max_mhz=FULL_MHZ)
+    gpu = Gpu(
+        index=0, name="simulated card", power_limit_w=cap_w, power_default_w=POWER_LIMIT_W, sm_clock_max_mhz=FULL_MHZ
+    )
     return Run(
         name=name,
         source=Source(how="virtual", device="simulated card"),

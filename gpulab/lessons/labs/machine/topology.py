@@ -31,21 +31,21 @@ def _text(gpu: int, width: int, cores: str) -> str:
     return _TEXT.format(gpu=gpu, width=width, cores=cores)
 
 
-MACHINES = {
+TOPOLOGY_TEXTS = {
     "a": _text(0, 16, "0-15"),
     "b": _text(0, 4, "0-15"),
     "c": _text(0, 16, "32-47"),
 }
 
 
-def unlike(name: str, other: str) -> str:
+def differing_lines(name: str, other: str) -> str:
     """Return the lines in which one of MACHINES differs from another, each under its command and its headings.
 
     Both texts have the same lines and differ only in their values.
     """
     lines: list[str] = []
     headings: dict[int, str] = {}  # indentation -> the command or heading above the line
-    for line, other_line in zip(MACHINES[name].splitlines(), MACHINES[other].splitlines(), strict=True):
+    for line, other_line in zip(TOPOLOGY_TEXTS[name].splitlines(), TOPOLOGY_TEXTS[other].splitlines(), strict=True):
         indent = len(line) - len(line.lstrip()) if not line.startswith("$") else -1
         headings = {depth: heading for depth, heading in headings.items() if depth < indent}
         if line != other_line:
@@ -56,16 +56,16 @@ def unlike(name: str, other: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class GpuLink:
     """The link between a training process and its GPU: PCIe generation and width, and CPU affinity."""
 
     gpu: int
     generation: int
     width: int  # lanes, under load
-    most_generation: int
-    most_width: int
+    max_generation: int
+    max_width: int
     gpu_cores: frozenset[int]  # on the GPU's NUMA node
-    own_cores: frozenset[int]  # CPU affinity of the process
+    process_cores: frozenset[int]  # CPU affinity of the process
 
     @property
     def gb_per_s(self) -> float | None:
@@ -77,40 +77,40 @@ class Way:
     def faults(self) -> tuple[str, ...]:
         """The faults of the link: "lanes", "generation", "node"; empty if there are none."""
         faults = (
-            ("lanes", self.width < self.most_width),
-            ("generation", self.generation < self.most_generation),
-            ("node", not self.own_cores <= self.gpu_cores),
+            ("lanes", self.width < self.max_width),
+            ("generation", self.generation < self.max_generation),
+            ("node", not self.process_cores <= self.gpu_cores),
         )
         return tuple(name for name, faulty in faults if faulty)
 
 
-def read(text: str) -> Way:
+def parse_topology(text: str) -> GpuLink:
     """Parse the output of these tools. Raises ValueError if a part of it is missing."""
     gpu = int(_match(r"nvidia-smi -q -i (\d+)", text, "which GPU is used: the line of nvidia-smi -q -i N"))
     generation = re.search(r"PCIe Generation\s+Max\s*:\s*(\d+)\s+Current\s*:\s*(\d+)", text)
     width = re.search(r"Link Width\s+Max\s*:\s*(\d+)x\s+Current\s*:\s*(\d+)x", text)
     if generation is None or width is None:
         raise ValueError("the text has no PCIe generation or link width: paste the PCIe part of nvidia-smi -q")
-    return Way(
+    return GpuLink(
         gpu=gpu,
         generation=int(generation[2]),
         width=int(width[2]),
-        most_generation=int(generation[1]),
-        most_width=int(width[1]),
-        gpu_cores=cores(
+        max_generation=int(generation[1]),
+        max_width=int(width[1]),
+        gpu_cores=parse_core_list(
             _match(
                 rf"^GPU{gpu}\s(?:.*\s)?([\d,-]*\d)\s+\d+\s*$",
                 text,
                 f"the CPU affinity of GPU {gpu}: its row of nvidia-smi topo -m",
             )
         ),
-        own_cores=cores(
+        process_cores=parse_core_list(
             _match(r"affinity list: ([\d,-]+)", text, "the CPU affinity of the process: the output of taskset -cp PID")
         ),
     )
 
 
-def cores(text: str) -> frozenset[int]:
+def parse_core_list(text: str) -> frozenset[int]:
     """Parse a list of cores: "0-3,8" is 0, 1, 2, 3 and 8."""
     numbers: set[int] = set()
     for part in text.split(","):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.occupancy import filling
-from gpulab.analysis.kernels.roofline import works
-from gpulab.analysis.steps.detection import steps
-from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.occupancy import gpu_fill
+from gpulab.analysis.kernels.roofline import operator_work
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
@@ -29,7 +29,7 @@ SOFTMAX_FLOPS = 5  # for each number: compare, subtract, exponential, add, divid
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class GpuLoad:
     """Utilisation over the complete recorded steps of a run. Fractions are 0-1."""
 
     name: str
@@ -56,34 +56,34 @@ class Load:
         return self.bytes / (self.step_ns / 1e9) / self.spec.memory_bytes_per_s
 
 
-def load(run: Run) -> Load:
+def gpu_load(run: Run) -> GpuLoad:
     """Measure how a run used its GPU. Raises RunError if no GPU work was recorded in complete steps."""
-    run_steps = steps(run)
-    step_ledger = ledger(run, run_steps)
-    kernels = interior(run, run_steps, step_ledger) if step_ledger is not None else None
+    run_steps = find_steps(run)
+    step_ledger = build_ledger(run, run_steps)
+    kernels = interior_kernels(run, run_steps, step_ledger) if step_ledger is not None else None
     if step_ledger is None or kernels is None:
         raise RunError(
             f"The GPU utilisation of run {run.name} is unknown.",
             why="it has no kernels in complete recorded steps",
             fix="record a GPU run with L.gpu, or with %%gpuprofile --virtual auto",
         )
-    operator_work = works(kernels)
-    flops = [each.flops * each.count for each in operator_work if each.flops is not None]
-    traffic = [each.bytes * each.count for each in operator_work if each.bytes is not None]
-    fill = filling(kernels)
-    return Load(
+    operators = operator_work(kernels)
+    flops = [each.flops * each.count for each in operators if each.flops is not None]
+    traffic = [each.bytes * each.count for each in operators if each.bytes is not None]
+    fill = gpu_fill(kernels)
+    return GpuLoad(
         name=run.name,
-        steps=kernels.many,
+        steps=kernels.step_count,
         step_ns=float(step_ledger.step_ns.mean()),
         busy_frac=step_ledger.busy_frac,
-        flops=sum(flops) / kernels.many if flops else None,
-        bytes=sum(traffic) / kernels.many if traffic else None,
+        flops=sum(flops) / kernels.step_count if flops else None,
+        bytes=sum(traffic) / kernels.step_count if traffic else None,
         filled_frac=None if fill is None else 1 - fill.small_frac * (1 - fill.filled_frac),
         spec=spec_of(kernels.gpu),
     )
 
 
-def table(*loads: Load) -> pd.DataFrame:
+def utilisation_table(*loads: GpuLoad) -> pd.DataFrame:
     """Compare runs, one row each; fractions in per cent, and "-" for unknown values."""
     import pandas as pd
 
@@ -100,7 +100,7 @@ def table(*loads: Load) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def repeats(matrix: Tensor, milliseconds: float) -> int:
+def matmul_repeats(matrix: Tensor, milliseconds: float) -> int:
     """Return how many products of this square CUDA matrix with itself take `milliseconds`, timed with CUDA events."""
     import torch
 
@@ -116,7 +116,7 @@ def repeats(matrix: Tensor, milliseconds: float) -> int:
     return max(1, round(milliseconds / min(times_ms)))
 
 
-def used_frac() -> float:
+def memory_used_frac() -> float:
     """Return the fraction of the CUDA device's memory in use, 0-1: "memory used" of a monitor."""
     import torch
 
@@ -124,7 +124,7 @@ def used_frac() -> float:
     return float(1 - free_bytes / all_bytes)
 
 
-def image_network(batch: int) -> Callable[[object], None]:
+def image_training_step(batch: int) -> Callable[[object], None]:
     """Return a CUDA training step of a small network on a batch of images; the argument of the step is ignored."""
     import torch
     from torch import nn
@@ -146,7 +146,7 @@ def image_network(batch: int) -> Callable[[object], None]:
     return step
 
 
-def large_layers(batch: int) -> Callable[[object], None]:
+def large_layers_step(batch: int) -> Callable[[object], None]:
     """Return a CUDA step: a batch of rows through four very large layers, five times, reading the weights each time."""
     import torch
 
@@ -160,7 +160,7 @@ def large_layers(batch: int) -> Callable[[object], None]:
     return step
 
 
-def anonymous(steps: int = 8) -> None:
+def unknown_job(steps: int = 8) -> None:
     """Run an unknown CUDA job: the exercise is to identify it by its counters."""
     import torch
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulab.lessons.labs.host.operators import Called, saved, watching
+from gpulab.lessons.labs.host.operators import OperatorCall, observe_operators, saved_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,11 +18,11 @@ MIB = 2**20
 
 def saved_bytes(run: Callable[[], object], model: nn.Module | None = None) -> int:
     """Return the bytes that `run` saves for a backward pass, without the model's weights."""
-    return sum(tensor.untyped_storage().nbytes() for tensor in saved(run, model))
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors(run, model))
 
 
 @dataclass
-class Allocations:
+class AllocationCounts:
     """Allocations of the operators in a block."""
 
     count: int = 0
@@ -31,18 +31,18 @@ class Allocations:
 
 
 @contextmanager
-def allocations() -> Iterator[Allocations]:
+def count_allocations() -> Iterator[AllocationCounts]:
     """Count the storages that operators allocate in this block, on any device."""
-    counts = Allocations()
+    counts = AllocationCounts()
 
-    def count(call: Called) -> None:
+    def count(call: OperatorCall) -> None:
         input_storages = _storages((call.args, call.kwargs))
         for size in (size for key, size in _storages(call.result).items() if key not in input_storages and size):
             counts.count += 1
             counts.bytes += size
             counts.largest[str(call.operator)] = counts.largest.get(str(call.operator), 0) + size
 
-    with watching(count):
+    with observe_operators(count):
         yield counts
 
 
@@ -54,7 +54,7 @@ def _storages(tree: object) -> dict[int, int]:
     return {storage._cdata: storage.nbytes() for storage in storages}
 
 
-def exponent(sizes: Mapping[int, float] | Mapping[int, int]) -> float:
+def growth_exponent(sizes: Mapping[int, float] | Mapping[int, int]) -> float:
     """Fit the exponent of growth over sizes (log-log regression): 2 if twice the size needs four times as much."""
     points = [(math.log(size), math.log(value)) for size, value in sizes.items()]
     mean_x = sum(x for x, _ in points) / len(points)

@@ -10,7 +10,7 @@ from typing import Protocol
 from gpulab.lessons.labs import tables
 from gpulab.run import Run
 from gpulab.views.sheet.view import View
-from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, rounded_bytes
+from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, OutOfGpuMemory, block_bytes
 from gpulab.wording import size
 
 PAGE_BYTES = 2 * 2**20  # what an expandable segment maps at a time
@@ -19,7 +19,7 @@ SMALL_BYTES = 2**20  # requests up to this size have their own segment
 Request = tuple[int, int]  # block number, and bytes; -1 frees the block
 
 
-class Allocator(Protocol):
+class AllocatorModel(Protocol):
     """An allocator: serves requests, and reports its reserved memory."""
 
     @property
@@ -30,10 +30,10 @@ class Allocator(Protocol):
     def largest_free_bytes(self) -> int:
         """The largest request that could be served."""
 
-    def ask(self, number: int, size: int) -> None:
+    def allocate(self, number: int, size: int) -> None:
         """Allocate memory. Raises Full if there is not enough."""
 
-    def give_back(self, number: int) -> None:
+    def free(self, number: int) -> None:
         """Free a block."""
 
 
@@ -55,21 +55,21 @@ class FixedSegments:
 
         Empty segments are freed first, as PyTorch does when memory runs short.
         """
-        neighbours = (each for block in self._blocks.values() for each in (block.before, block.after))
-        holes = [each.bytes for each in neighbours if each is not None and each.free]
+        neighbours = (each for block in self._blocks.values() for each in (block.previous, block.next))
+        holes = [each.bytes for each in neighbours if each is not None and each.is_free]
         self._allocator.empty_cache()
         return max([*holes, self._allocator.free_bytes])
 
-    def ask(self, number: int, size: int) -> None:
+    def allocate(self, number: int, size: int) -> None:
         """Allocate memory. Raises Full if no free block is large enough."""
         self._blocks[number] = self._allocator.allocate(size)
 
-    def give_back(self, number: int) -> None:
+    def free(self, number: int) -> None:
         """Free a block."""
         self._allocator.free(self._blocks.pop(number))
 
 
-class GrowingSegment:
+class ExpandableSegment:
     """expandable_segments:True: addresses for the whole GPU, with memory mapped to them in pages on demand.
 
     A request goes into a hole if one is large enough; else the segment grows at its end. If the GPU is full, the pages
@@ -93,17 +93,17 @@ class GrowingSegment:
         used_bytes = sum(len(each.needed_pages) for each in self._segments.values()) * PAGE_BYTES
         return self.capacity_bytes - used_bytes
 
-    def ask(self, number: int, size: int) -> None:
+    def allocate(self, number: int, size: int) -> None:
         """Allocate memory. Raises Full if all free memory together is not enough."""
-        rounded_size = rounded_bytes(size)
+        rounded_size = block_bytes(size)
         small = rounded_size <= SMALL_BYTES
         segment = self._segments[small]
         start = segment.address_for(rounded_size)
         while self.reserved_bytes + segment.pages_needed(start, rounded_size) > self.capacity_bytes:
             if not any(each.unmap_holes() for each in self._segments.values()):
-                raise Full(
-                    asked_bytes=size,
-                    needed_bytes=segment.pages_needed(start, rounded_size),
+                raise OutOfGpuMemory(
+                    requested_bytes=size,
+                    segment_bytes=segment.pages_needed(start, rounded_size),
                     free_bytes=self.capacity_bytes - self.reserved_bytes,
                     allocated_bytes=sum(each.used_bytes for each in self._segments.values()),
                     reserved_bytes=self.reserved_bytes,
@@ -113,7 +113,7 @@ class GrowingSegment:
         segment.allocate(number, start, rounded_size)
         self._is_small[number] = small
 
-    def give_back(self, number: int) -> None:
+    def free(self, number: int) -> None:
         """Free a block."""
         self._segments[self._is_small.pop(number)].release(number)
 
@@ -174,63 +174,71 @@ def _pages(start: int, end: int) -> range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class ReplayedRequests:
     """Result of a sequence of requests to an allocator."""
 
-    done: int  # requests served: allocations and frees
-    held_bytes: int  # peak reserved memory
-    given_bytes: int  # peak allocated memory
+    served: int  # requests served: allocations and frees
+    peak_reserved_bytes: int  # peak reserved memory
+    peak_allocated_bytes: int  # peak allocated memory
     largest_free_bytes: int  # at the end: the largest request that could still be served
-    refused_bytes: int | None  # size of the request that failed; None if all were served
+    failed_bytes: int | None  # size of the request that failed; None if all were served
 
     @property
-    def stranded_bytes(self) -> int:
+    def unusable_bytes(self) -> int:
         """Reserved but unusable: peak reserved memory - peak allocated memory."""
-        return self.held_bytes - self.given_bytes
+        return self.peak_reserved_bytes - self.peak_allocated_bytes
 
 
-def play(requests: Sequence[Request], allocator: Allocator) -> Played:
+def replay_requests(requests: Sequence[Request], allocator: AllocatorModel) -> ReplayedRequests:
     """Send these requests to an allocator in order, until one fails."""
     sizes: dict[int, int] = {}
     peak_reserved = allocated = peak_allocated = 0
     for done, (number, bytes_) in enumerate(requests):
         if bytes_ < 0:
-            allocator.give_back(number)
-            allocated -= rounded_bytes(sizes.pop(number))
+            allocator.free(number)
+            allocated -= block_bytes(sizes.pop(number))
             continue
         try:
-            allocator.ask(number, bytes_)
-        except Full:
+            allocator.allocate(number, bytes_)
+        except OutOfGpuMemory:
             return _result(allocator, done, peak_reserved, peak_allocated, bytes_)
         sizes[number] = bytes_
-        allocated += rounded_bytes(bytes_)
+        allocated += block_bytes(bytes_)
         peak_reserved, peak_allocated = max(peak_reserved, allocator.reserved_bytes), max(peak_allocated, allocated)
     return _result(allocator, len(requests), peak_reserved, peak_allocated, None)
 
 
-def _result(allocator: Allocator, done: int, reserved: int, allocated: int, failed: int | None) -> Played:
+def _result(
+    allocator: AllocatorModel, done: int, reserved: int, allocated: int, failed: int | None
+) -> ReplayedRequests:
     free = allocator.largest_free_bytes
-    return Played(done=done, held_bytes=reserved, given_bytes=allocated, largest_free_bytes=free, refused_bytes=failed)
+    return ReplayedRequests(
+        served=done,
+        peak_reserved_bytes=reserved,
+        peak_allocated_bytes=allocated,
+        largest_free_bytes=free,
+        failed_bytes=failed,
+    )
 
 
-def beside(results: Mapping[str, Played], below: str = "") -> View:
+def allocator_table(results: Mapping[str, ReplayedRequests], below: str = "") -> View:
     """Compare allocators, one row each; `below`: a sentence under the table."""
     header = ("simulated", "requests served", "reserved", "allocated", "largest free block")
     lines = [
         (
             name,
-            f"{result.done:,}",
-            *(size(bytes_) for bytes_ in (result.held_bytes, result.given_bytes)),
+            f"{result.served:,}",
+            *(size(bytes_) for bytes_ in (result.peak_reserved_bytes, result.peak_allocated_bytes)),
             size(result.largest_free_bytes),
         )
         for name, result in results.items()
     ]
-    return tables.rows(header, lines, below=below)
+    return tables.table_view(header, lines, below=below)
 
 
-def requests_of(run: Run) -> list[Request]:
+def memory_requests(run: Run) -> list[Request]:
     """Return the GPU memory requests of a run in order, from its memory table."""
-    rows = run.memory_rows.where(run.memory_rows["device"] >= 0)
+    rows = run.memory_rows.select(run.memory_rows["device"] >= 0)
     open_blocks: dict[int, int] = {}
     requests: list[Request] = []
     for number, (bytes_, address) in enumerate(zip(rows["bytes"].tolist(), rows["address"].tolist(), strict=True)):

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
-from gpulab.virtual.memory_fit.memory import allowances
+from gpulab.virtual.memory_fit.memory import non_torch_memory
 from gpulab.virtual.session import VirtualGpu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CARD = "l4"  # a GPU with 22 GiB: small enough to fill, and it has bfloat16
-HEAD = 64  # size of one attention head
-NUMBER_BYTES = 4  # of a float32
+HEAD_SIZE = 64  # size of one attention head
+FLOAT32_BYTES = 4  # of a float32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class TrainingProgram:
     """One training run: its sizes, and how it uses memory."""
 
     width: int = 1024
@@ -33,63 +33,63 @@ class Program:
     batch: int = 8
     length: int = 512
     steps: int = 2
-    half: bool = False  # autocast to bfloat16
+    bfloat16: bool = False  # autocast to bfloat16
     fused: bool = True  # scaled_dot_product_attention; else attention written out
-    parts: int = 1  # micro-batches per batch (gradient accumulation)
-    recomputed: bool = False  # activation checkpointing of each layer
-    state: str = "adam"  # optimizer state: "adam" has two numbers per weight, "momentum" one
+    micro_batches: int = 1  # micro-batches per batch (gradient accumulation)
+    checkpointing: bool = False  # activation checkpointing of each layer
+    optimizer: str = "adam"  # optimizer state: "adam" has two numbers per weight, "momentum" one
     validates: bool = False  # store a validation loss after each step
-    keeps_graphs: bool = True  # store it with its graph; else detached
+    keeps_graph: bool = True  # store it with its graph; else detached
 
 
 # In the order of their cost; each returns a program that needs less memory.
-REMEDIES: Mapping[str, Callable[[Program], Program]] = {
-    "detach": lambda program: replace(program, keeps_graphs=program.keeps_graphs and not program.validates),
-    "half": lambda program: replace(program, half=True),
+OOM_FIXES: Mapping[str, Callable[[TrainingProgram], TrainingProgram]] = {
+    "detach": lambda program: replace(program, keeps_graph=program.keeps_graph and not program.validates),
+    "half": lambda program: replace(program, bfloat16=True),
     "fused": lambda program: replace(program, fused=True),
-    "parts": lambda program: replace(program, parts=min(4, program.batch)),
-    "recompute": lambda program: replace(program, recomputed=True),
-    "state": lambda program: replace(program, state="momentum"),
+    "parts": lambda program: replace(program, micro_batches=min(4, program.batch)),
+    "recompute": lambda program: replace(program, checkpointing=True),
+    "state": lambda program: replace(program, optimizer="momentum"),
 }
 
 
 # Five programs that run out of memory on CARD, each for a different reason.
-CASES: Mapping[str, Program] = {
-    "wide": Program(width=5632, layers=4, batch=1, length=256),
-    "many": Program(layers=2, batch=192, length=1024),
-    "long": Program(layers=1, batch=1, length=16384, fused=False),
-    "more": Program(layers=2, batch=320, length=1024, half=True),
-    "later": Program(layers=1, batch=4, length=12288, steps=32, validates=True),
+OOM_PROGRAMS: Mapping[str, TrainingProgram] = {
+    "wide": TrainingProgram(width=5632, layers=4, batch=1, length=256),
+    "many": TrainingProgram(layers=2, batch=192, length=1024),
+    "long": TrainingProgram(layers=1, batch=1, length=16384, fused=False),
+    "more": TrainingProgram(layers=2, batch=320, length=1024, bfloat16=True),
+    "later": TrainingProgram(layers=1, batch=4, length=12288, steps=32, validates=True),
 }
 # Two reasons at once: the exercise is to make it fit with as few fixes as possible.
-BOTH = Program(width=5632, layers=4, batch=4, length=2048)
+TWO_CAUSES = TrainingProgram(width=5632, layers=4, batch=4, length=2048)
 
 
-def mended(program: Program, names: Sequence[str]) -> Program:
+def apply_fixes(program: TrainingProgram, names: Sequence[str]) -> TrainingProgram:
     """Return the program with these fixes applied."""
     for name in names:
-        program = REMEDIES[name](program)
+        program = OOM_FIXES[name](program)
     return program
 
 
-def small(program: Program) -> Program:
+def shrink_program(program: TrainingProgram) -> TrainingProgram:
     """Return the same program in a size that a CPU trains in a second, to compare results."""
-    return replace(program, width=HEAD, layers=1, batch=min(program.batch, 4), length=16, steps=2)
+    return replace(program, width=HEAD_SIZE, layers=1, batch=min(program.batch, 4), length=16, steps=2)
 
 
-def fits(program: Program, name: str = "attempt", card: str = CARD) -> bool:
+def runs_on_card(program: TrainingProgram, name: str = "attempt", card: str = CARD) -> bool:
     """Run the program on a virtual GPU and return whether it fits; gpulab.runs[name] is the recording in both cases."""
     import torch
 
     try:
         with VirtualGpu(card, name):
-            train(program)
+            train_program(program)
     except torch.OutOfMemoryError:
         return False
     return True
 
 
-def rise_bytes(run: Run, skip: int = 3) -> int:
+def growth_per_step_bytes(run: Run, skip: int = 3) -> int:
     """Return the growth of allocated memory per step, without the first `skip` steps; 0 if there are too few steps.
 
     Differences are over two steps: a block that is used in every second step would otherwise look like growth.
@@ -99,22 +99,22 @@ def rise_bytes(run: Run, skip: int = 3) -> int:
     return round(median(growth)) if growth else 0
 
 
-def states_bytes(program: Program) -> int:
+def model_state_bytes(program: TrainingProgram) -> int:
     """Return the bytes that do not depend on the batch: weights, gradients and optimizer state."""
     import torch
 
     with torch.device("meta"):  # shapes without memory
         weights = sum(int(each.numel()) for each in _blocks(program).parameters())
-    return weights * NUMBER_BYTES * (3 if program.state == "momentum" else 4)
+    return weights * FLOAT32_BYTES * (3 if program.optimizer == "momentum" else 4)
 
 
-def room_bytes(card: str = CARD) -> int:
+def card_capacity_bytes(card: str = CARD) -> int:
     """Return the memory of a virtual GPU that is available for tensors, in bytes."""
     spec = resolve(card)
-    return spec.usable_bytes - sum(each.bytes for each in allowances(spec))
+    return spec.usable_bytes - sum(each.bytes for each in non_torch_memory(spec))
 
 
-def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, list[Tensor]]:
+def train_program(program: TrainingProgram, device: str = "cuda", seed: int = 0) -> dict[str, list[Tensor]]:
     """Train the program; return the loss of each step, and the final gradients of the first weights."""
     import torch
 
@@ -127,19 +127,19 @@ def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, li
         tokens = torch.randn(program.batch, program.length, program.width, device=device)
         optimizer.zero_grad()
         total = torch.zeros((), device=device)
-        for part in tokens.chunk(program.parts):
-            loss = _loss(program, blocks, part, device) / program.parts
+        for part in tokens.chunk(program.micro_batches):
+            loss = _loss(program, blocks, part, device) / program.micro_batches
             loss.backward()
             total += loss.detach()
         optimizer.step()
         losses.append(total)
         if program.validates:
             validation_loss = _loss(program, blocks, tokens[:1], device)
-            history.append(validation_loss if program.keeps_graphs else validation_loss.detach())
+            history.append(validation_loss if program.keeps_graph else validation_loss.detach())
     return {"losses": losses, "gradients": [each.grad for each in list(blocks.parameters())[:2]]}
 
 
-def _blocks(program: Program) -> Any:
+def _blocks(program: TrainingProgram) -> Any:
     from torch import nn
 
     width = program.width
@@ -148,38 +148,38 @@ def _blocks(program: Program) -> Any:
     return nn.ModuleList(layers)
 
 
-def _optimizer(program: Program, blocks: Any) -> Any:
+def _optimizer(program: TrainingProgram, blocks: Any) -> Any:
     import torch
 
-    if program.state == "momentum":
+    if program.optimizer == "momentum":
         return torch.optim.SGD(blocks.parameters(), lr=1e-3, momentum=0.9, foreach=False)
     return torch.optim.Adam(blocks.parameters(), lr=1e-3, foreach=False)
 
 
-def _loss(program: Program, blocks: Any, tokens: Tensor, device: str) -> Tensor:
+def _loss(program: TrainingProgram, blocks: Any, tokens: Tensor, device: str) -> Tensor:
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=program.half):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=program.bfloat16):
         for block in blocks:
-            if program.recomputed:
+            if program.checkpointing:
                 tokens = checkpoint(_layer, program, block, tokens, use_reentrant=False)
             else:
                 tokens = _layer(program, block, tokens)
         return tokens.float().square().mean()
 
 
-def _layer(program: Program, block: Any, tokens: Tensor) -> Tensor:
+def _layer(program: TrainingProgram, block: Any, tokens: Tensor) -> Tensor:
     import torch
     from torch.nn import functional
 
     batch, length, width = tokens.shape
-    parts = block["qkv"](tokens).view(batch, length, 3, width // HEAD, HEAD).transpose(1, 3).unbind(2)
+    parts = block["qkv"](tokens).view(batch, length, 3, width // HEAD_SIZE, HEAD_SIZE).transpose(1, 3).unbind(2)
     if program.fused:
         attended = functional.scaled_dot_product_attention(*parts)
     else:
         query, key, value = parts
-        attended = torch.softmax(query @ key.transpose(-2, -1) / HEAD**0.5, dim=-1) @ value
+        attended = torch.softmax(query @ key.transpose(-2, -1) / HEAD_SIZE**0.5, dim=-1) @ value
     tokens = tokens + block["out"](attended.transpose(1, 2).reshape(batch, length, width))
     hidden: Tensor = block["down"](functional.gelu(block["up"](tokens)))
     return tokens + hidden

@@ -9,7 +9,7 @@ from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.memory.counters import saved_bytes
 from gpulab.views.sheet.view import View
 from gpulab.virtual.memory_fit.fitting import MaxBatch
-from gpulab.virtual.memory_fit.measuring import Measured
+from gpulab.virtual.memory_fit.measuring import StepEstimate
 from gpulab.wording import number
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 HEADS, HEAD = 16, 64  # of the attention that is measured
 
 
-def image_bytes(side: int) -> int:
+def conv_saved_bytes(side: int) -> int:
     """Count the bytes that two convolutions on two square images save for backward, on the meta device."""
     import torch
     from torch import nn
@@ -32,7 +32,7 @@ def image_bytes(side: int) -> int:
         return saved_bytes(lambda: model(images), model)
 
 
-def attention_peaks(attend: Callable[[Tensor, Tensor, Tensor], Tensor], lengths: Sequence[int]) -> dict[int, int]:
+def attention_peak_bytes(attend: Callable[[Tensor, Tensor, Tensor], Tensor], lengths: Sequence[int]) -> dict[int, int]:
     """Measure the peak memory of attention and its backward without its inputs, by sequence length; CUDA code."""
     import torch
 
@@ -46,7 +46,7 @@ def attention_peaks(attend: Callable[[Tensor, Tensor, Tensor], Tensor], lengths:
     return peaks
 
 
-def most_mib(measured: Measured) -> Mapping[str, float]:
+def peak_mib_by_role(measured: StepEstimate) -> Mapping[str, float]:
     """Return the peak of each memory role over all phases of a step on a virtual GPU, in MiB."""
     peaks: dict[str, float] = {}
     for use in measured.phases:
@@ -55,35 +55,35 @@ def most_mib(measured: Measured) -> Mapping[str, float]:
     return peaks
 
 
-def beside(by_hand: Mapping[str, int], measured: Measured) -> View:
+def peak_comparison(by_hand: Mapping[str, int], measured: StepEstimate) -> View:
     """Compare a hand-calculated peak of a step with the estimate, and show the memory that the step needs."""
     counted = {role.value: allocated_bytes for role, allocated_bytes in measured.peak.by_role.items()}
     lines = [(part, _mib(by_hand.get(part, 0)), _mib(counted.get(part, 0))) for part in PARTS]
     lines.append(("in use at the peak", _mib(sum(by_hand.values())), _mib(measured.peak.bytes)))
     lines.append(("reserved by PyTorch, not in use", "", _mib(measured.reserved_bytes - measured.peak.bytes)))
-    lines.append(("CUDA context, cuBLAS", "", _mib(measured.outside_bytes)))
+    lines.append(("CUDA context, cuBLAS", "", _mib(measured.non_torch_bytes)))
     lines.append(("needed", "", _mib(measured.needed_bytes)))
-    return tables.rows(("MiB", "by hand", "counted"), lines, below=f"Virtual {measured.spec.name}, estimated.")
+    return tables.table_view(("MiB", "by hand", "counted"), lines, below=f"Virtual {measured.spec.name}, estimated.")
 
 
-def by_phase(measured: Measured) -> View:
+def phase_table(measured: StepEstimate) -> View:
     """Tabulate memory by role at the peak of each phase of a step."""
     bytes_by_phase = {
         use.phase.value: {role.value: count for role, count in use.by_role.items()} for use in measured.phases
     }
     lines = [(part, *(_mib(roles.get(part, 0)) for roles in bytes_by_phase.values())) for part in PARTS]
     lines.append(("total", *(_mib(sum(roles.values())) for roles in bytes_by_phase.values())))
-    return tables.rows(("MiB at the peak of", *bytes_by_phase), lines)
+    return tables.table_view(("MiB at the peak of", *bytes_by_phase), lines)
 
 
-def in_turn(searches: Mapping[str, MaxBatch]) -> View:
+def batch_search_table(searches: Mapping[str, MaxBatch]) -> View:
     """Compare searches for the largest batch: memory by role of the first batch tried, and the result."""
     lines = []
     for name, search in searches.items():
-        peaks = most_mib(search.tried[0])
+        peaks = peak_mib_by_role(search.estimates[0])
         parts = [number(peaks.get(part, 0), 2) for part in PARTS[:4]]
-        lines.append((name, *parts, _mib(search.tried[0].peak.bytes), f"{search.batch or 0:,}"))
-    return tables.rows(("peak MiB", *PARTS[:4], "peak", "largest batch"), lines)
+        lines.append((name, *parts, _mib(search.estimates[0].peak.bytes), f"{search.batch or 0:,}"))
+    return tables.table_view(("peak MiB", *PARTS[:4], "peak", "largest batch"), lines)
 
 
 def _mib(count: float) -> str:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
-from gpulab.views.sheet.sheet import Answer, Row, Sheet, Table
+from gpulab.views.sheet.sheet import Answer, Row, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 
 DONE, OPEN, UNKNOWN = "nothing now", "to do", "unknown"
 # The items of the checklist, and the rules that judge each of them.
-ITEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
+CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "data loading keeps up with the model",
         ("no_workers", "too_few_workers", "cpu_bound_loading", "slow_storage"),
@@ -36,18 +36,18 @@ ITEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 @dataclass(frozen=True)
-class Item:
+class ChecklistItem:
     """One item of the checklist: its state, and the evidence for it."""
 
-    asks: str
+    check: str
     state: str
     evidence: str
 
 
-def items(run: Run) -> tuple[Item, ...]:
+def checklist_items(run: Run) -> tuple[ChecklistItem, ...]:
     """Judge every item of the checklist by this run."""
     diagnosis = diagnose(run)
-    return tuple(_judge(check, rules, diagnosis) for check, rules in ITEMS)
+    return tuple(_judge(check, rules, diagnosis) for check, rules in CHECKS)
 
 
 def checklist(*runs: Run, names: Sequence[str] = ()) -> View:
@@ -55,24 +55,24 @@ def checklist(*runs: Run, names: Sequence[str] = ()) -> View:
 
     `names`: labels of the runs, by default their recorded names.
     """
-    items_by_run, names = [items(run) for run in runs], tuple(names) or tuple(run.name for run in runs)
+    items_by_run, names = [checklist_items(run) for run in runs], tuple(names) or tuple(run.name for run in runs)
     answers = tuple(
         Answer(claim=_summary(name, each), leading=True) for name, each in zip(names, items_by_run, strict=True)
     )
     if len(runs) == 1:
         header: tuple[str, ...] = ("item", "state", "evidence")
-        rows = tuple(Row((item.asks, _unbroken(item.state), item.evidence)) for item in items_by_run[0])
+        rows = tuple(Row((item.check, _unbroken(item.state), item.evidence)) for item in items_by_run[0])
     else:
         header = ("item", *names)
         rows = tuple(
-            Row((each[0].asks, *(_unbroken(item.state) for item in each))) for each in zip(*items_by_run, strict=True)
+            Row((each[0].check, *(_unbroken(item.state) for item in each))) for each in zip(*items_by_run, strict=True)
         )
     caption = "; ".join(f"{name}: {run.source}" for name, run in zip(names, runs, strict=True))
-    table = Table(header=header, rows=rows, left=len(header), caption=f"Run {caption}.")
+    table = TableBlock(header=header, rows=rows, text_columns=len(header), caption=f"Run {caption}.")
     return View(Sheet(f"gpulab: checklist of {', '.join(names)}", (*answers, table)))
 
 
-def _summary(name: str, judged_items: tuple[Item, ...]) -> str:
+def _summary(name: str, judged_items: tuple[ChecklistItem, ...]) -> str:
     count = {state: sum(item.state == state for item in judged_items) for state in (OPEN, DONE, UNKNOWN)}
     return f"{name}: {count[OPEN]} to do, {count[DONE]} with nothing to do now, {count[UNKNOWN]} unknown."
 
@@ -81,18 +81,18 @@ def _unbroken(state: str) -> str:
     return state.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _judge(check: str, rules: Iterable[str], diagnosis: Diagnosis) -> Item:
+def _judge(check: str, rules: Iterable[str], diagnosis: Diagnosis) -> ChecklistItem:
     rules = tuple(rules)
     findings = [finding for finding in diagnosis.findings if finding.rule in rules]
     for finding in findings:
-        if not finding.aside:
-            return Item(check, OPEN, finding.claim)
+        if not finding.informs_only:
+            return ChecklistItem(check, OPEN, finding.claim)
     if findings:  # only asides: information, not a problem
-        return Item(check, DONE, findings[0].claim)
+        return ChecklistItem(check, DONE, findings[0].claim)
     unjudged = [each for each in diagnosis.unjudged if each.rule in rules]
     if len(unjudged) == len(rules):
-        return Item(check, UNKNOWN, unjudged[0].why)
+        return ChecklistItem(check, UNKNOWN, unjudged[0].reason)
     judging = len(rules) - len(unjudged)
-    return Item(
+    return ChecklistItem(
         check, DONE, f"{judging} of {len(rules)} rules could judge the run; none found anything worth a change now"
     )

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.errors import GpulabError
-from gpulab.lessons.labs.data.snapshots import changed, drawn
+from gpulab.lessons.labs.data.snapshots import augment_batch, sample_batches
 from gpulab.questions import diagnose
 from gpulab.run import Run
-from gpulab.views.sheet.sheet import Row, Sheet, Table
+from gpulab.views.sheet.sheet import Row, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.wording import duration, percent, ratio, sentence
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from gpulab.lessons.lesson_lab import Lab
 
-FEW, MANY = 64, 512  # photographs per step
-SELDOM = 100  # steps between two reads of the loss
-CHANGES: Mapping[str, str] = {
-    "batch": f"{MANY} photographs per step instead of {FEW}",
-    "fetch": f"the loss is read every {SELDOM} steps",
+SMALL_BATCH, LARGE_BATCH = 64, 512  # photographs per step
+FETCH_INTERVAL = 100  # steps between two reads of the loss
+OPTIMISATIONS: Mapping[str, str] = {
+    "batch": f"{LARGE_BATCH} photographs per step instead of {SMALL_BATCH}",
+    "fetch": f"the loss is read every {FETCH_INTERVAL} steps",
     "layout": "channels_last memory format for model and images",
     "pin": "each batch is pinned in the loop before it is copied",
     "precision": "autocast to bfloat16",
@@ -35,7 +35,7 @@ CHANGES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Mending:
+class OptimisationPath:
     """A training loop on decoded photographs, recorded with any set of the changes.
 
     `known`: existing runs by their changes.
@@ -43,40 +43,40 @@ class Mending:
 
     lab: Lab
     train: Callable[..., None]
-    kept: tuple[Tensor, Tensor]
+    decoded_images: tuple[Tensor, Tensor]
     count: int  # steps
-    known: Mapping[tuple[str, ...], Run]
+    recorded_runs: Mapping[tuple[str, ...], Run]
     _runs: dict[frozenset[str], Run] = field(default_factory=dict)
 
     def run(self, *changes: str) -> Run:
         """Return the run with these changes; record it on the first call. Raises GpulabError for an unknown change."""
         applied = frozenset(changes)
-        if unknown := sorted(applied - set(CHANGES)):
+        if unknown := sorted(applied - set(OPTIMISATIONS)):
             raise GpulabError(
                 f"There is no change {unknown[0]!r}.",
-                why=f"the changes are {', '.join(CHANGES)}",
+                why=f"the changes are {', '.join(OPTIMISATIONS)}",
                 fix="use one of these",
             )
         if not self._runs:
-            self._runs.update({frozenset(names): run for names, run in self.known.items()})
+            self._runs.update({frozenset(names): run for names, run in self.recorded_runs.items()})
         if applied not in self._runs:
             self._runs[applied] = self._recorded(applied)
         return self._runs[applied]
 
     def photo_us(self, *changes: str) -> float:
         """Return the time per photograph with these changes, in us."""
-        return photo_us(self.run(*changes), MANY if "batch" in changes else FEW)
+        return photo_us(self.run(*changes), LARGE_BATCH if "batch" in changes else SMALL_BATCH)
 
     def gain(self, *changes: str) -> float:
         """Return the speedup per photograph of these changes."""
         return self.photo_us() / self.photo_us(*changes)
 
-    def needed(self, order: Sequence[str], target: float) -> int | None:
+    def changes_needed(self, order: Sequence[str], target: float) -> int | None:
         """Return the number of changes if together they reach a speedup of `target`; else None."""
         order = _as_tuple(order)
         return len(set(order)) if order and self.gain(*order) >= target else None
 
-    def path(self, order: Sequence[str]) -> View:
+    def path_view(self, order: Sequence[str]) -> View:
         """Tabulate the gain of each change on top of those before it, and the report's finding after it."""
         order = _as_tuple(order)
         rows = []
@@ -89,18 +89,20 @@ class Mending:
             rows.append(Row((name, sentence(diagnosis.verdict), duration(1e3 * self.photo_us(*applied)), gain, busy)))
         header = ("change", "report after it", "per photograph", "gain", "GPU busy")
         caption = f"Each change includes those above it; {self.run().source}."
-        table = Table(header=header, rows=tuple(rows), left=2, caption=caption)
+        table = TableBlock(header=header, rows=tuple(rows), text_columns=2, caption=caption)
         return View(Sheet("gpulab: one change after another", (table,)))
 
-    def early_and_late(self, order: Sequence[str]) -> View:
+    def order_view(self, order: Sequence[str]) -> View:
         """Compare the gain of each change in this order with its gain as the first change."""
         order = _as_tuple(order)
         rows = []
         for index, name in enumerate(order):
             gain = self.photo_us(*order[:index]) / self.photo_us(*order[: index + 1])
-            rows.append(Row((name, CHANGES[name], ratio(self.gain(name)), ratio(gain))))
+            rows.append(Row((name, OPTIMISATIONS[name], ratio(self.gain(name)), ratio(gain))))
         header = ("change", "", "speedup as first change", "speedup in this order")
-        table = Table(header=header, rows=tuple(rows), left=2, caption=f"Speedup per photograph; {self.run().source}.")
+        table = TableBlock(
+            header=header, rows=tuple(rows), text_columns=2, caption=f"Speedup per photograph; {self.run().source}."
+        )
         return View(Sheet("gpulab: gain by order", (table,)))
 
     def _recorded(self, applied: frozenset[str]) -> Run:
@@ -109,24 +111,26 @@ class Mending:
         from gpulab.capture.run_registry import runs  # what `lab.gpu` records into
 
         name = "+".join(sorted(applied)) or "unchanged"
-        batches: Any = drawn(self.kept, MANY if "batch" in applied else FEW, self.count)
+        batches: Any = sample_batches(
+            self.decoded_images, LARGE_BATCH if "batch" in applied else SMALL_BATCH, self.count
+        )
         if "pin" in applied:
             batches = ((images.pin_memory(), labels.pin_memory()) for images, labels in batches)
-        arguments: dict[str, Any] = {"change": changed}
+        arguments: dict[str, Any] = {"change": augment_batch}
         if "precision" in applied:
             arguments["precision"] = torch.bfloat16
         if "layout" in applied:
             arguments["layout"] = torch.channels_last
         if "fetch" in applied:
-            arguments["fetch_every"] = SELDOM
+            arguments["fetch_every"] = FETCH_INTERVAL
         with self.lab.gpu(name):
             self.train(batches, **arguments)
         return runs[name]
 
 
-def photo_us(run: Run, batch: int = FEW) -> float:
+def photo_us(run: Run, batch: int = SMALL_BATCH) -> float:
     """Return the time per photograph in a run with this batch size, in us. Raises GpulabError if it has no steps."""
-    step_ns = steps(run).step_ns
+    step_ns = find_steps(run).step_ns
     if step_ns is None:
         raise GpulabError(
             f"Run {run.name} has no steps.", why="it ended before the first one did", fix="record more steps"

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpulab.analysis.copies.table import direction, host_memory
-from gpulab.analysis.data.loader import leading_loader
-from gpulab.analysis.machine.link import practical_bytes_per_s
+from gpulab.analysis.copies.table import copy_direction, host_memory
+from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.analysis.steps.detection import Mask
 from gpulab.hardware.architectures import usual_pcie_generation
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import Floats, Graph, Stop
+from gpulab.replay.graph.graph import Floats, Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
+from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import device_step_ns
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 DEFAULT_LANES = 16  # if the run does not record the link
 CALL_NS = (5_000.0, 12_000.0)  # of an asynchronous copy call
@@ -25,57 +25,57 @@ PINNING_BYTES_PER_S = (12e9, 4e9)  # rate at which a core copies from pageable t
 # Share of that copy which every step pays if there is no DataLoader: none if batches are pinned once, when they are
 # created, as the fix says; the worse half of the range assumes that batches are created in each step.
 REPEATED_PINNING = (-1.0, 1.0)
-COPIES = "the copies to the GPU"
+COPY_LIMIT = "the copies to the GPU"
 
 
 @dataclass(frozen=True, eq=False)
-class Writes:
+class H2DCopies:
     """H2D copies and the host nodes that wait for them."""
 
-    work: Ints  # indices of device ops
+    ops: Ints  # indices of device ops
     call: Ints  # the host node that launched each
     pageable: Mask
     bytes: Ints  # -1 if not recorded
     recorded_ns: Floats  # recorded duration
-    asking: Ints  # host nodes that may wait for one: its call, and a synchronisation right after it
+    possible_waits: Ints  # host nodes that may wait for one: its call, and a synchronisation right after it
 
     def __len__(self) -> int:
-        return len(self.work)
+        return len(self.ops)
 
 
-@once
-def writes(graph: Graph) -> Writes:
+@cached_per_run
+def h2d_copies(graph: Graph) -> H2DCopies:
     """Return all H2D copies whose launch was recorded."""
     events, device = graph.run.event_rows, graph.device
-    names = events.words("name")
-    is_h2d = np.array([direction(name) == "HtoD" for name in names.vocabulary] + [False])
+    names = events.text("name")
+    is_h2d = np.array([copy_direction(name) == "HtoD" for name in names.vocabulary] + [False])
     is_pageable = np.array([host_memory(name) == "pageable" for name in names.vocabulary] + [False])
     name_code = events["name"][device.event]
-    copies = np.flatnonzero((events["kind"][device.event] == Kind.MEMCPY) & is_h2d[name_code] & (device.call >= 0))
-    return Writes(
-        work=copies,
+    copies = np.flatnonzero((events["kind"][device.event] == EventKind.MEMCPY) & is_h2d[name_code] & (device.call >= 0))
+    return H2DCopies(
+        ops=copies,
         call=device.call[copies],
         pageable=is_pageable[name_code[copies]],
         bytes=events["bytes"][device.event[copies]],
         recorded_ns=events["dur_ns"][device.event[copies]].astype(float),
-        asking=_possible_waits(graph, copies),
+        possible_waits=_possible_waits(graph, copies),
     )
 
 
 def _possible_waits(graph: Graph, copies: Ints) -> Ints:
-    kind = np.append(graph.host.kind, [Stop.MARK, Stop.MARK])
+    kind = np.append(graph.host.kind, [NodeKind.MARK, NodeKind.MARK])
     calls = np.unique(graph.device.call[copies])
     # One of the two nodes after the call: PyTorch synchronises in the same operator. A later wait is the user's.
-    after = np.concatenate([calls + 1, calls[kind[calls + 1] != Stop.LAUNCH] + 2])
-    return np.union1d(calls, after[kind[after] == Stop.SYNC])
+    after = np.concatenate([calls + 1, calls[kind[calls + 1] != NodeKind.LAUNCH] + 2])
+    return np.union1d(calls, after[kind[after] == NodeKind.SYNC])
 
 
-def waiting(graph: Graph) -> Ints:
+def copy_waits(graph: Graph) -> Ints:
     """Return the host nodes that wait for an H2D copy in this graph."""
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     is_copy = np.zeros(len(graph.device) + 1, bool)  # one more, for those that wait for nothing
-    is_copy[copies.work] = True
-    return copies.asking[is_copy[graph.host.awaited_op[copies.asking]]]
+    is_copy[copies.ops] = True
+    return copies.possible_waits[is_copy[graph.host.awaited_op[copies.possible_waits]]]
 
 
 def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -94,13 +94,13 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: whether the host has enough memory to pin, and what else uses the link.
     """
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     faster = _durations_if_pinned(graph, copies, _rate(graph, draw))
     latency_ns = graph.device.latency_ns.copy()
-    pageable = copies.work[copies.pageable]
-    latency_ns[pageable] = np.minimum(latency_ns[pageable], graph.usual.latency_ns)
+    pageable = copies.ops[copies.pageable]
+    latency_ns[pageable] = np.minimum(latency_ns[pageable], graph.usual_delays.latency_ns)
     unblocked = _without_waits(graph, copies, draw.between("copy call", *CALL_NS))
-    growth = graph.device.dur_ns[copies.work] / np.maximum(copies.recorded_ns, 1.0)  # a larger batch has more bytes
+    growth = graph.device.dur_ns[copies.ops] / np.maximum(copies.recorded_ns, 1.0)  # a larger batch has more bytes
     rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
     pinning_ns = np.where(copies.pageable, np.maximum(copies.bytes, 0) * growth, 0.0) / rate * 1e9
     if _has_no_loader(graph):
@@ -123,22 +123,22 @@ def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 def _off_stream(graph: Graph) -> Graph:
     """Remove copies from their stream; their total per step becomes a lower limit of the step."""
-    copies = writes(graph)
-    limits_ns = {**graph.limits_ns, COPIES: device_step_ns(graph, copies.work)}
-    return replace(graph, limits_ns=limits_ns).without_work(copies.work)
+    copies = h2d_copies(graph)
+    limits_ns = {**graph.limits_ns, COPY_LIMIT: device_step_ns(graph, copies.ops)}
+    return replace(graph, limits_ns=limits_ns).without_work(copies.ops)
 
 
 def free_copies(graph: Graph, value: Value) -> Graph:
     """Return the graph with H2D copies that take no time and delay nothing."""
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     latency = graph.device.latency_ns.copy()
-    latency[copies.work] = np.minimum(latency[copies.work], graph.usual.latency_ns)
-    return _without_waits(graph, copies, 0.0).without_work(copies.work).with_device(latency_ns=latency)
+    latency[copies.ops] = np.minimum(latency[copies.ops], graph.usual_delays.latency_ns)
+    return _without_waits(graph, copies, 0.0).without_work(copies.ops).with_device(latency_ns=latency)
 
 
 def link_bytes_per_s(graph: Graph) -> tuple[float, bool]:
     """Return the rate of a large pinned copy, and whether the run recorded its link."""
-    rate = practical_bytes_per_s(graph.run)
+    rate = best_link_bytes_per_s(graph.run)
     if rate is not None:
         return rate, True
     gpu = next(iter(graph.run.machine.gpus), None)
@@ -150,31 +150,31 @@ def _rate(graph: Graph, draw: Draw) -> float:
     return usual * draw.ratio("link", *((1.1, 0.85) if is_known else (1.2, 0.65)))
 
 
-def _durations_if_pinned(graph: Graph, copies: Writes, rate: float) -> Floats:
+def _durations_if_pinned(graph: Graph, copies: H2DCopies, rate: float) -> Floats:
     """Return the durations of all device work, with copies from pageable memory at this rate."""
     link_ns = copies.bytes / rate * 1e9
     share = np.clip(link_ns / np.maximum(copies.recorded_ns, 1.0), 0.0, 1.0)
     share = np.where(copies.pageable & (copies.bytes >= 0), share, 1.0)
     dur = graph.device.dur_ns.copy()
-    dur[copies.work] *= share
+    dur[copies.ops] *= share
     return dur
 
 
-def _without_waits(graph: Graph, copies: Writes, call_ns: float) -> Graph:
+def _without_waits(graph: Graph, copies: H2DCopies, call_ns: float) -> Graph:
     """Return the graph where nothing waits for the copies; calls that only waited cost nothing."""
     host = graph.host
     host_call_ns, awaited_op, return_delay_ns = host.call_ns.copy(), host.awaited_op.copy(), host.return_delay_ns.copy()
-    waits = waiting(graph)
+    waits = copy_waits(graph)
     awaited_op[waits], return_delay_ns[waits] = -1, 0.0
-    host_call_ns[waits[host.kind[waits] == Stop.SYNC]] = 0.0
+    host_call_ns[waits[host.kind[waits] == NodeKind.SYNC]] = 0.0
     calls = copies.call[copies.pageable]
     host_call_ns[calls] = np.minimum(host_call_ns[calls], call_ns)
     return graph.with_host(call_ns=host_call_ns, awaited_op=awaited_op, return_delay_ns=return_delay_ns)
 
 
-def _add_pinning(graph: Graph, copies: Writes, pinning_ns: Floats) -> Graph:
+def _add_pinning(graph: Graph, copies: H2DCopies, pinning_ns: Floats) -> Graph:
     """Without worker processes, and so without a pinning thread, the main thread copies each batch to pinned memory."""
-    loader = leading_loader(graph.run)
+    loader = loader_with_most_batches(graph.run)
     if loader is not None and (loader.workers is None or loader.workers > 0):
         return graph
     loader_ns = graph.host.before_ns["loader"].copy()
@@ -184,13 +184,13 @@ def _add_pinning(graph: Graph, copies: Writes, pinning_ns: Floats) -> Graph:
 
 def _has_no_loader(graph: Graph) -> bool:
     """Return whether no DataLoader loads the batches; foreign traces may not show the one they had."""
-    return leading_loader(graph.run) is None and graph.run.source.how in ("measured", "virtual")
+    return loader_with_most_batches(graph.run) is None and graph.run.source.how in ("measured", "virtual")
 
 
 def _prefetch_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     inside = graph.step_of[copies.call] >= 0
     if not inside.any():
         return "no step copies data from the host to the GPU"
@@ -203,9 +203,9 @@ def _pin_refusal(graph: Graph, value: Value) -> str | None:
     reason = _prefetch_refusal(graph, value)
     if reason is not None:
         return reason
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     inside = graph.step_of[copies.call] >= 0
-    if not (copies.pageable & inside).any() and not (graph.step_of[waiting(graph)] >= 0).any():
+    if not (copies.pageable & inside).any() and not (graph.step_of[copy_waits(graph)] >= 0).any():
         return "no H2D copy comes from pageable memory or makes the host wait"
     return None
 
@@ -217,27 +217,27 @@ with torch.cuda.stream(copying):  # copies the next batch while the current one 
 torch.cuda.current_stream().wait_stream(copying)
 following.record_stream(torch.cuda.current_stream())"""
 
-COPYING = (
+COPY_REWRITES = (
     Rewrite(
         name="pin_memory",
         edit=pin_memory,
-        ceiling=free_copies,
+        best_case=free_copies,
         grade="B",
         about="batches in pinned memory, copied with non_blocking=True",
-        ceiling_means="copies at no cost",
-        lacking=_pin_refusal,
-        price="host memory for the pinned batches, which the system cannot swap out",
+        bound_label="copies at no cost",
+        refusal_reason=_pin_refusal,
+        cost="host memory for the pinned batches, which the system cannot swap out",
         code=lambda graph, value: PIN_CODE,
     ),
     Rewrite(
         name="prefetch",
         edit=prefetch,
-        ceiling=free_copies,
+        best_case=free_copies,
         grade="B",
         about="the next batch copied while kernels run (a separate CUDA stream)",
-        ceiling_means="copies at no cost",
-        lacking=_prefetch_refusal,
-        price="GPU memory for one more batch, and pinned host memory",
+        bound_label="copies at no cost",
+        refusal_reason=_prefetch_refusal,
+        cost="GPU memory for one more batch, and pinned host memory",
         code=lambda graph, value: PREFETCH_CODE,
     ),
 )

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import writes
-from gpulab.replay.rewrites.data.batch_source import Source, source, unevenness
-from gpulab.replay.rewrites.engine.cache import once
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import h2d_copies
+from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
+from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
-from gpulab.replay.worker_queue import worth_having
+from gpulab.replay.worker_queue import recommended_workers
 
-WORKERS, CORES = "the workers", "the cores"  # limits, by the names that users see
+WORKER_LIMIT, CORE_LIMIT = "the workers", "the cores"  # limits, by the names that users see
 
 HANDOVER_NS = (100_000.0, 1_500_000.0)  # taking a ready batch: measured from tiny ones to 19 MB, which took 1.4 ms
-HANDOVER_LEAST_NS, HANDOVER_NS_PER_BYTE = 100_000.0, 1.3e6 / 19e6
-CROWD = (0.1, 0.4)  # slowdown of a worker, times workers over cores: shared caches, memory, clocks
+MIN_HANDOVER_NS, HANDOVER_NS_PER_BYTE = 100_000.0, 1.3e6 / 19e6
+WORKER_SLOWDOWN = (0.1, 0.4)  # slowdown of a worker, times workers over cores: shared caches, memory, clocks
 MAIN_SLOWDOWN = (0.03, 0.12)  # slowdown of the main thread: 5-10 % measured
 CORES_PER_WORKER = (8.0, 2.0)  # cores per worker if the number of cores is unknown
 PAGEABLE_SLOWDOWN = (1.3, 1.9)  # slowdown of pageable copies while workers are busy: 9.9 GB/s became 5.3-6.5
@@ -32,12 +32,12 @@ def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     An upper bound, not a model: no number of workers, no storage and no cheaper decoding can give more than this.
     """
-    return free(graph)
+    return without_loading(graph)
 
 
-def free(graph: Graph) -> Graph:
+def without_loading(graph: Graph) -> Graph:
     """Return the graph without any loading time."""
-    limits_ns = {name: ns for name, ns in graph.limits_ns.items() if name not in (WORKERS, CORES)}
+    limits_ns = {name: ns for name, ns in graph.limits_ns.items() if name not in (WORKER_LIMIT, CORE_LIMIT)}
     return replace(graph.scaled_before({"loader": 0.0}), limits_ns=limits_ns)
 
 
@@ -56,21 +56,21 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: whether storage serves N readers as fast as one, and what starting the workers costs in each epoch.
     """
-    batches = source(graph)
+    batches = batch_loading(graph)
     if batches is None:
         return graph
     count = _count(graph, batches, value)
-    if batches.feeding.workers == count and not _load_time_changed(graph):
+    if batches.loading.workers == count and not _load_time_changed(graph):
         return graph
     cost_ns = _batch_ns(graph, batches, count, draw)
     limits = dict(graph.limits_ns)
     if cost_ns is not None:
-        limits[WORKERS] = cost_ns * unevenness(graph, count)
+        limits[WORKER_LIMIT] = cost_ns * variation_factor(graph, count)
         demand_ns = _demand_ns(graph, batches)
         if demand_ns is not None:
-            limits[CORES] = _cpu_limit_ns(graph, batches, demand_ns, count, draw)
+            limits[CORE_LIMIT] = _cpu_limit_ns(graph, batches, demand_ns, count, draw)
     taken_over = graph.scaled_before({"loader": _handover(graph, batches, draw)})
-    if not batches.feeding.workers:  # with workers, the recording includes the slowdown already
+    if not batches.loading.workers:  # with workers, the recording includes the slowdown already
         taken_over = _slowed_by_workers(taken_over, batches.busy_frac, draw)
     return replace(taken_over, limits_ns=limits)
 
@@ -84,16 +84,16 @@ def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: whether what was timed alone costs the same inside the loop.
     """
-    factor, batches = _number(value), source(graph)
+    factor, batches = _number(value), batch_loading(graph)
     if batches is None or factor == 1:
         return graph
     overhead_ns = draw.ratio("loader's own", *(LOADER_OVERHEAD_NS if factor < 1 else LOADER_OVERHEAD_NS[::-1]))
-    if not batches.feeding.workers:
+    if not batches.loading.workers:
         return graph.scaled_before({"loader": _factor_except(overhead_ns, loading_ns(graph), factor)})
-    built_ns = graph.limits_ns.get(WORKERS, float(batches.feeding.step_ns))
+    built_ns = graph.limits_ns.get(WORKER_LIMIT, float(batches.loading.step_ns))
     paced_ns = built_ns * _factor_except(overhead_ns, built_ns, factor)
     taken_over = graph.scaled_before({"loader": _handover(graph, batches, draw)})
-    return replace(taken_over, limits_ns={**graph.limits_ns, WORKERS: paced_ns})
+    return replace(taken_over, limits_ns={**graph.limits_ns, WORKER_LIMIT: paced_ns})
 
 
 def _factor_except(overhead_ns: float, now_ns: float, factor: float) -> float:
@@ -101,9 +101,9 @@ def _factor_except(overhead_ns: float, now_ns: float, factor: float) -> float:
     return factor + (1 - factor) * min(1.0, overhead_ns / max(1.0, now_ns))
 
 
-def _count(graph: Graph, batches: Source, value: Value) -> int:
+def _count(graph: Graph, batches: BatchLoading, value: Value) -> int:
     if value is True:
-        return worth_having(batches.feeding, graph.run.machine.cores_allowed)
+        return recommended_workers(batches.loading, graph.run.machine.cores_allowed)
     return int(_number(value))
 
 
@@ -114,7 +114,7 @@ def _number(value: Value) -> float:
 
 def _load_time_changed(graph: Graph) -> bool:
     """Return whether another rewrite changed the load time of the present workers."""
-    return WORKERS in graph.limits_ns
+    return WORKER_LIMIT in graph.limits_ns
 
 
 def loading_ns(graph: Graph) -> float:
@@ -122,55 +122,57 @@ def loading_ns(graph: Graph) -> float:
     return host_step_ns(graph, graph.host.before_ns["loader"])
 
 
-def _batch_ns(graph: Graph, batches: Source, count: int, draw: Draw) -> float | None:
+def _batch_ns(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> float | None:
     """Return the load time of one batch over this many workers; None if the workers keep up anyway."""
-    before = batches.feeding.workers or 0
+    before = batches.loading.workers or 0
     if not before:
         alone_ns = loading_ns(graph)
     else:
         # The present pace includes the slowdown by the present number of workers; divide it out.
-        paced_ns = graph.limits_ns.get(WORKERS, float(batches.feeding.step_ns)) * before
-        if not batches.late:
+        paced_ns = graph.limits_ns.get(WORKER_LIMIT, float(batches.loading.step_ns)) * before
+        if not batches.too_few_workers:
             if count >= before:
                 return None
-            paced_ns = draw.ratio("what workers take", max(1, batches.feeding.worker_cpu_ns or 1), paced_ns)
+            paced_ns = draw.ratio("what workers take", max(1, batches.loading.worker_cpu_ns or 1), paced_ns)
         alone_ns = paced_ns / _slowdown(graph, batches, before, draw)
     return alone_ns * _slowdown(graph, batches, count, draw) / count
 
 
-def _slowdown(graph: Graph, batches: Source, count: int, draw: Draw) -> float:
-    return 1.0 + draw.between("workers crowd", *CROWD) * count / _cores(graph, draw, count) * batches.busy_frac
+def _slowdown(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> float:
+    return (
+        1.0 + draw.between("workers crowd", *WORKER_SLOWDOWN) * count / _cores(graph, draw, count) * batches.busy_frac
+    )
 
 
 def _cores(graph: Graph, draw: Draw, count: int = 1) -> float:
     return graph.run.machine.cores_allowed or count * draw.ratio("cores", *CORES_PER_WORKER)
 
 
-def _cpu_limit_ns(graph: Graph, batches: Source, demand_ns: float, count: int, draw: Draw) -> float:
+def _cpu_limit_ns(graph: Graph, batches: BatchLoading, demand_ns: float, count: int, draw: Draw) -> float:
     """Return the time the cores need for a step's CPU time; with present workers, no more than was measured."""
     packing = 1 + (_packing_factor(graph, draw) - 1) * batches.busy_frac
     needed_ns = demand_ns / _available_cores(graph, batches, count) * packing
-    if batches.feeding.workers:
-        measured_ns = float(batches.feeding.step_ns)
-        return min(needed_ns, max(measured_ns, graph.limits_ns.get(WORKERS, 0.0)))
+    if batches.loading.workers:
+        measured_ns = float(batches.loading.step_ns)
+        return min(needed_ns, max(measured_ns, graph.limits_ns.get(WORKER_LIMIT, 0.0)))
     return needed_ns
 
 
-def _available_cores(graph: Graph, batches: Source, count: int) -> float:
+def _available_cores(graph: Graph, batches: BatchLoading, count: int) -> float:
     """Return the cores that other programs leave: those unused, but at least an equal share for every process."""
     allowed = graph.run.machine.cores_allowed or 1.0
     processes = 1 + count * batches.busy_frac
-    return max(allowed - batches.others, allowed * processes / (processes + batches.others))
+    return max(allowed - batches.cores_of_others, allowed * processes / (processes + batches.cores_of_others))
 
 
-def _demand_ns(graph: Graph, batches: Source) -> float | None:
+def _demand_ns(graph: Graph, batches: BatchLoading) -> float | None:
     """Return the CPU time of a batch and of the rest of its step; None if it or the number of cores is unknown."""
-    loading = batches.feeding
+    loading = batches.loading
     cpu_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
     if cpu_ns is None or loading.rest_cpu_ns is None or graph.run.machine.cores_allowed is None:
         return None
     if loading.workers:
-        change = graph.limits_ns.get(WORKERS, loading.step_ns) / loading.step_ns
+        change = graph.limits_ns.get(WORKER_LIMIT, loading.step_ns) / loading.step_ns
     else:
         change = loading_ns(graph) / max(1, loading.fetch_ns)
     return cpu_ns * change + loading.rest_cpu_ns
@@ -182,27 +184,27 @@ def _packing_factor(graph: Graph, draw: Draw) -> float:
     return draw.between("packing", *(PACKING_THREADS if several else PACKING))
 
 
-def _handover(graph: Graph, batches: Source, draw: Draw) -> float:
+def _handover(graph: Graph, batches: BatchLoading, draw: Draw) -> float:
     """Return the remaining fraction of the time in the DataLoader if workers load the batches; it may exceed 1."""
     size = _batch_bytes(graph)
     if size is None:
         taking_ns = draw.ratio("handover", *HANDOVER_NS)
     else:
-        taking_ns = (HANDOVER_LEAST_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)
+        taking_ns = (MIN_HANDOVER_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)
     now_ns = loading_ns(graph)
-    if batches.feeding.workers:  # batches are taken over already
+    if batches.loading.workers:  # batches are taken over already
         taking_ns = min(taking_ns, now_ns)
     return taking_ns / max(1.0, now_ns)
 
 
-@once
+@cached_per_run
 def _batch_bytes(graph: Graph) -> float | None:
     """Return the bytes that a step copies to the GPU; None if unknown."""
     if not graph.on_gpu:
         return None
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     inside = (graph.step_of[copies.call] >= 0) & (copies.bytes >= 0)
-    return float(copies.bytes[inside].sum() / len(graph.step_first)) if inside.any() else None
+    return float(copies.bytes[inside].sum() / len(graph.step_start_node)) if inside.any() else None
 
 
 def _slowed_by_workers(graph: Graph, busy_frac: float, draw: Draw) -> Graph:
@@ -212,14 +214,14 @@ def _slowed_by_workers(graph: Graph, busy_frac: float, draw: Draw) -> Graph:
     slowed = graph.scaled_before(dict.fromkeys(parts, slower)).with_host(call_ns=graph.host.call_ns * slower)
     if not graph.on_gpu:
         return slowed
-    copies = writes(graph)
+    copies = h2d_copies(graph)
     dur = graph.device.dur_ns.copy()
-    dur[copies.work[copies.pageable]] *= 1.0 + (draw.between("pageable crowd", *PAGEABLE_SLOWDOWN) - 1.0) * busy_frac
+    dur[copies.ops[copies.pageable]] *= 1.0 + (draw.between("pageable crowd", *PAGEABLE_SLOWDOWN) - 1.0) * busy_frac
     return slowed.with_device(dur_ns=dur)
 
 
 def _no_loader(graph: Graph, value: Value) -> str | None:
-    batches = source(graph)
+    batches = batch_loading(graph)
     if batches is None:
         return "the run uses no DataLoader"
     return None if loading_ns(graph) > 0 else "no time in the DataLoader was recorded"
@@ -227,33 +229,33 @@ def _no_loader(graph: Graph, value: Value) -> str | None:
 
 def _workers_refusal(graph: Graph, value: Value) -> str | None:
     reason = _no_loader(graph, value)
-    batches = source(graph)
+    batches = batch_loading(graph)
     if reason is not None or batches is None:
         return reason
-    before = batches.feeding.workers
+    before = batches.loading.workers
     if before is None:
         return "the number of DataLoader workers was not recorded"
     fewer = value is not True and _number(value) < before
-    if fewer and not batches.late and batches.feeding.worker_cpu_ns is None:
+    if fewer and not batches.too_few_workers and batches.loading.worker_cpu_ns is None:
         return "the present workers keep up, so their load time per batch was not measured"
     return None
 
 
 def _item_cost_refusal(graph: Graph, value: Value) -> str | None:
-    reason, batches = _no_loader(graph, value), source(graph)
-    if reason is not None or batches is None or batches.late or _number(value) < 1:
+    reason, batches = _no_loader(graph, value), batch_loading(graph)
+    if reason is not None or batches is None or batches.too_few_workers or _number(value) < 1:
         return reason
     return "the present workers keep up, so their load time per batch was not measured"
 
 
-def whole_workers(text: str) -> Value:
+def parse_worker_count(text: str) -> Value:
     """Parse a number of worker processes."""
     if not text.isdigit() or not int(text):
         raise ValueError(f"{text!r} is not a positive number of processes (0 would be the main process)")
     return int(text)
 
 
-def times(text: str) -> Value:
+def parse_factor(text: str) -> Value:
     """Parse a factor, such as "0.5" or "x0.5"."""
     try:
         factor = float(text.removeprefix("x"))
@@ -265,7 +267,7 @@ def times(text: str) -> Value:
 
 
 def _code(graph: Graph, value: Value) -> str:
-    batches = source(graph)
+    batches = batch_loading(graph)
     count = _count(graph, batches, value) if batches else int(_number(value))
     return f"# in your DataLoader(...): num_workers={count}, persistent_workers=True"
 
@@ -273,37 +275,37 @@ def _code(graph: Graph, value: Value) -> str:
 FREE_INPUT = Rewrite(
     name="free_input",
     edit=free_input,
-    ceiling=lambda graph, value: free(graph),
+    best_case=lambda graph, value: without_loading(graph),
     grade="A",
     about="batches that load instantly",
-    bound=True,
-    ceiling_means="data loading at no cost",
-    lacking=_no_loader,
+    bound_only=True,
+    bound_label="data loading at no cost",
+    refusal_reason=_no_loader,
 )
 ITEM_COST = Rewrite(
     name="item_cost",
     edit=item_cost,
-    ceiling=lambda graph, value: free(graph),
+    best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches that take F times as long to load",
-    ceiling_means="data loading at no cost",
-    lacking=_item_cost_refusal,
-    takes="a factor on the load time of a batch, such as 0.5",
-    usual=None,
-    parse=times,
+    bound_label="data loading at no cost",
+    refusal_reason=_item_cost_refusal,
+    value_help="a factor on the load time of a batch, such as 0.5",
+    default=None,
+    parse=parse_factor,
 )
 WORKER_PROCESSES = Rewrite(
     name="workers",
     edit=workers,
-    ceiling=lambda graph, value: free(graph),
+    best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches loaded by N DataLoader workers",
-    ceiling_means="data loading at no cost",
-    lacking=_workers_refusal,
-    takes="a number of processes",
-    parse=whole_workers,
-    price="memory for each process and its prefetched batches",
+    bound_label="data loading at no cost",
+    refusal_reason=_workers_refusal,
+    value_help="a number of processes",
+    parse=parse_worker_count,
+    cost="memory for each process and its prefetched batches",
     code=_code,
 )
 # In the order in which they are applied: the cost of a batch before the number of workers.
-FEEDING = (ITEM_COST, WORKER_PROCESSES, FREE_INPUT)
+LOADING_REWRITES = (ITEM_COST, WORKER_PROCESSES, FREE_INPUT)

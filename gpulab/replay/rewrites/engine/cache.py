@@ -15,7 +15,7 @@ from gpulab.run import Run
 T = TypeVar("T")
 
 
-def once(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
+def cached_per_run(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
     """Cache the result of a function of a graph for as long as its run lives.
 
     Only for functions of data that edits do not change: the run, its steps, the launches of each host node. Not for
@@ -36,6 +36,6 @@ def once(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
     return cached
 
 
-def noting(graph: Graph, change: str) -> Graph:
+def mark_applied(graph: Graph, change: str) -> Graph:
     """Return the graph with a note of this change, which later rewrites can read."""
-    return replace(graph, made=graph.made | {change})
+    return replace(graph, applied=graph.applied | {change})

@@ -8,13 +8,13 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import NONE, Graph, Stop
+from gpulab.replay.graph.graph import NONE, Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.graph_work import calls
-from gpulab.replay.rewrites.kernels.compile import waiting
+from gpulab.replay.rewrites.engine.graph_work import call_roles
+from gpulab.replay.rewrites.kernels.compile import remaining_waits
 
 LAUNCH_NS = (10_000.0, 30_000.0)  # host time to launch a graph
-TURN_NS = (1_000.0, 1_500.0)  # gap between kernels of a graph
+GAP_NS = (1_000.0, 1_500.0)  # gap between kernels of a graph
 MIN_CAPTURED_FRAC = 0.8  # minimum share of a step's kernels that one graph must contain
 LONG_PYTHON_NS = 5_000_000.0  # Python code this long does work of its own, which a graph cannot repeat
 MAX_GRAPHED_FRAC = 0.5
@@ -32,11 +32,11 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: the copies of inputs into the graph's buffers, and whether sizes change from epoch to epoch.
     """
     return _captured(
-        graph, draw.between("graph_launch", *LAUNCH_NS), draw.between("graph_turn", *TURN_NS), keep_before=True
+        graph, draw.between("graph_launch", *LAUNCH_NS), draw.between("graph_turn", *GAP_NS), keep_before=True
     )
 
 
-def cuda_graphs_ceiling(graph: Graph, value: Value) -> Graph:
+def cuda_graphs_best_case(graph: Graph, value: Value) -> Graph:
     """A host that costs nothing in any capturable sequence, each a separate graph, and kernels back to back."""
     return _captured(graph, 0.0, 0.0, keep_before=False, all_regions=True)
 
@@ -44,10 +44,10 @@ def cuda_graphs_ceiling(graph: Graph, value: Value) -> Graph:
 def _captured(
     graph: Graph, launch_ns: float, max_gap_ns: float, *, keep_before: bool, all_regions: bool = False
 ) -> Graph:
-    host, device, region = graph.host, graph.device, regions(graph, all_regions=all_regions)
+    host, device, region = graph.host, graph.device, capturable_regions(graph, all_regions=all_regions)
     inside = region.inside.copy()
     call_ns, queue_op, before = host.call_ns.copy(), host.queue_op.copy(), dict(host.before_ns)
-    first_nodes = region.opens
+    first_nodes = region.first_nodes
     other_nodes = inside.copy()
     other_nodes[first_nodes] = False
     call_ns[inside] = 0.0
@@ -69,29 +69,29 @@ def _captured(
     )
 
 
-class Regions(NamedTuple):
+class CapturableRegions(NamedTuple):
     """The part of each step that a graph could capture."""
 
     inside: Mask  # host nodes
-    opens: Ints  # the first node of each region
+    first_nodes: Ints  # the first node of each region
     counts: Ints  # kernels in each interior step
     captured: Ints  # kernels of the step that are in its region
     breaks: Mask  # nodes that no graph can capture, among the kernels of a step
 
 
-def regions(graph: Graph, *, all_regions: bool = False) -> Regions:
+def capturable_regions(graph: Graph, *, all_regions: bool = False) -> CapturableRegions:
     """Return, per step, the sequence with the most kernels between two breaks, or all; with the present waits."""
     host = graph.host
     work = np.diff(host.first_op)
-    kernels = np.where(calls(graph).kernels, work, 0)
+    kernels = np.where(call_roles(graph).kernels, work, 0)
     breaks = _breaks(graph)
-    edge = breaks | (host.kind == Stop.MARK)
+    edge = breaks | (host.kind == NodeKind.MARK)
     # Python code before a call ends a sequence, and the call starts the next one; other breaks are in no sequence.
     long_python = _long_python(graph) & ~edge
     _, segment = np.unique(np.cumsum(edge | long_python), return_inverse=True)
     weight = np.bincount(segment, weights=np.where(edge, 0, kernels))
     _, segment_start = np.unique(segment, return_index=True)
-    step = np.cumsum(host.kind == Stop.MARK)[segment_start]
+    step = np.cumsum(host.kind == NodeKind.MARK)[segment_start]
     order = np.lexsort((np.arange(len(weight)), -weight, step))
     best = order[np.unique(step[order], return_index=True)[1]]
     best = np.flatnonzero(weight) if all_regions else best[weight[best] > 0]
@@ -99,8 +99,8 @@ def regions(graph: Graph, *, all_regions: bool = False) -> Regions:
     total, captured = (
         np.append(0, np.cumsum(kernel_counts)) for kernel_counts in (kernels, np.where(inside, kernels, 0))
     )
-    end, start = graph.step_last + 1, graph.step_first + 1
-    return Regions(
+    end, start = graph.step_end_node + 1, graph.step_start_node + 1
+    return CapturableRegions(
         inside, first_nodes, total[end] - total[start], captured[end] - captured[start], breaks | long_python
     )
 
@@ -120,7 +120,13 @@ def _first_to_last_kernel(region: Mask, segment: Ints, works: Mask) -> tuple[Mas
 def _breaks(graph: Graph) -> Mask:
     """Nodes that cannot be part of a graph: waits, allocations, synchronisations, copies from and to the host."""
     stop = graph.host.kind
-    return np.asarray(waiting(graph) | (stop == Stop.ALLOC) | (stop == Stop.SYNC) | calls(graph).copies_across, bool)
+    return np.asarray(
+        remaining_waits(graph)
+        | (stop == NodeKind.ALLOC)
+        | (stop == NodeKind.SYNC)
+        | call_roles(graph).host_device_copies,
+        bool,
+    )
 
 
 def _long_python(graph: Graph) -> Mask:
@@ -140,14 +146,14 @@ batch.copy_(new_batch)
 graph.replay()"""
 
 
-def cuda_graphs_lacking(graph: Graph, value: Value) -> str | None:
+def cuda_graphs_refusal(graph: Graph, value: Value) -> str | None:
     """Return why CUDA graphs cannot be predicted."""
     if not graph.on_gpu:
         return "the run contains no GPU work"
     kernels_per_call = np.diff(graph.host.first_op)
     if kernels_per_call[kernels_per_call > 1].sum() > MAX_GRAPHED_FRAC * max(1, kernels_per_call.sum()):
         return "its kernels are launched as CUDA graphs already"
-    region = regions(graph)
+    region = capturable_regions(graph)
     counts, captured = region.counts, region.captured
     if not counts.sum():
         return "no kernel launch was recorded"
@@ -161,9 +167,9 @@ def cuda_graphs_lacking(graph: Graph, value: Value) -> str | None:
     return None
 
 
-def _interrupting_calls(graph: Graph, region: Regions) -> str:
+def _interrupting_calls(graph: Graph, region: CapturableRegions) -> str:
     """Return the names of the calls that interrupt a step, most frequent first."""
-    names = graph.run.event_rows.words("name")
+    names = graph.run.event_rows.text("name")
     inside = region.breaks & (graph.step_of >= 0)
     codes = names.codes[graph.host.event[inside & (graph.host.event >= 0)]]
     codes_found, count = np.unique(codes[codes >= 0], return_counts=True)
@@ -171,16 +177,16 @@ def _interrupting_calls(graph: Graph, region: Regions) -> str:
     return ", ".join(labels) or "long Python sections"
 
 
-GRAPHS = (
+CUDA_GRAPH_REWRITES = (
     Rewrite(
         name="cuda_graphs",
         edit=cuda_graphs,
-        ceiling=cuda_graphs_ceiling,
+        best_case=cuda_graphs_best_case,
         grade="C",
         about="the kernels of a step launched as one CUDA graph",
-        ceiling_means="launching at no cost",
-        lacking=cuda_graphs_lacking,
-        price="inputs keep their address and size; optimizers need capturable=True; the graph reserves its memory",
+        bound_label="launching at no cost",
+        refusal_reason=cuda_graphs_refusal,
+        cost="inputs keep their address and size; optimizers need capturable=True; the graph reserves its memory",
         code=lambda graph, value: _CODE,
     ),
 )

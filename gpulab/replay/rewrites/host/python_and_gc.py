@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.host.gc_and_compilation import stalled
+from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.ledger import LONG_GAP_NS
 from gpulab.intervals import Spans
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.data.loading import times
-from gpulab.replay.rewrites.engine.cache import once
+from gpulab.replay.rewrites.data.loading import parse_factor
+from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.tables import StallKind
 
@@ -34,7 +34,7 @@ def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
     return _scaled(graph, 0.0, draw)
 
 
-def python(graph: Graph, value: Value, draw: Draw) -> Graph:
+def scale_python(graph: Graph, value: Value, draw: Draw) -> Graph:
     """The loop's Python outside PyTorch takes F times as long: 0.5 for half the time.
 
     Models: gaps of more than 0.2 ms without any PyTorch call are multiplied, except for up to 0.4 ms per step and 5 us
@@ -58,12 +58,12 @@ def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
-    max_frac = stays_frac(graph)
+    max_frac = remaining_python_frac(graph)
     remaining = draw.between("python that stays", *((0.0, max_frac) if factor < 1 else (max_frac, 0.0)))
     return graph.scaled_before({"python": factor + (1 - factor) * remaining})
 
 
-def stays_frac(graph: Graph) -> float:
+def remaining_python_frac(graph: Graph) -> float:
     """Return the maximum share (0-1) of a step's Python time outside PyTorch that is not the loop's own code."""
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
     return min(1.0, (REMAINING_NS + REMAINING_NS_PER_TENSOR * tensors) / max(1.0, _python_ns(graph)))
@@ -73,9 +73,9 @@ def _python_ns(graph: Graph) -> float:
     return host_step_ns(graph, graph.host.before_ns["python"])
 
 
-@once
+@cached_per_run
 def _collections(graph: Graph) -> Spans:
-    return stalled(graph.run, StallKind.GC)
+    return stall_spans(graph.run, StallKind.GC)
 
 
 def _python_refusal(graph: Graph, value: Value) -> str | None:
@@ -88,7 +88,7 @@ def _python_refusal(graph: Graph, value: Value) -> str | None:
 def _gc_refusal(graph: Graph, value: Value) -> str | None:
     spans = _collections(graph)
     marks = graph.host.start_ns
-    first, last = marks[graph.step_first], marks[graph.step_last]
+    first, last = marks[graph.step_start_node], marks[graph.step_end_node]
     hit = np.searchsorted(spans.start_ns, last) > np.searchsorted(spans.start_ns, first)
     if not hit.any():
         return "no garbage collection ran in its recorded steps"
@@ -101,37 +101,37 @@ def _without_python(graph: Graph, value: Value) -> Graph:
     return graph.scaled_before({"python": 0.0})
 
 
-HOST = (
+PYTHON_REWRITES = (
     Rewrite(
         name="python",
-        edit=python,
-        ceiling=_without_python,
+        edit=scale_python,
+        best_case=_without_python,
         grade="B",
         about="the loop's Python outside PyTorch takes F times as long",
-        ceiling_means="removing all Python of the loop itself",
-        lacking=_python_refusal,
-        takes="a factor on its time, such as 0.5",
-        usual=None,
-        parse=times,
+        bound_label="removing all Python of the loop itself",
+        refusal_reason=_python_refusal,
+        value_help="a factor on its time, such as 0.5",
+        default=None,
+        parse=parse_factor,
     ),
     Rewrite(
         name="no_python",
         edit=no_python,
-        ceiling=_without_python,
+        best_case=_without_python,
         grade="B",
         about="the loop's Python outside PyTorch moved elsewhere",
-        ceiling_means="removing all Python of the loop itself",
-        lacking=_python_refusal,
+        bound_label="removing all Python of the loop itself",
+        refusal_reason=_python_refusal,
     ),
     Rewrite(
         name="no_gc",
         edit=no_gc,
-        ceiling=lambda graph, value: no_gc(graph, value, Draw()),
+        best_case=lambda graph, value: no_gc(graph, value, Draw()),
         grade="A",
         about="no garbage collection during steps",
-        ceiling_means="removing all garbage collection",
-        lacking=_gc_refusal,
-        price="memory that reference cycles hold until they are collected",
+        bound_label="removing all garbage collection",
+        refusal_reason=_gc_refusal,
+        cost="memory that reference cycles hold until they are collected",
         code=lambda graph, value: "gc.collect()\ngc.freeze()\ngc.disable()",
     ),
 )

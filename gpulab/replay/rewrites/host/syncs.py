@@ -6,65 +6,67 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import direction
+from gpulab.analysis.copies.table import copy_direction
 from gpulab.analysis.events.nesting import outermost
-from gpulab.analysis.host.syncs import SHAPES, VALUES, holders
+from gpulab.analysis.host.syncs import DATA_DEPENDENT_OPS, VALUE_OPS, containing_operators
 from gpulab.analysis.steps.detection import Mask
-from gpulab.intervals import Ints, Spans, nothing
-from gpulab.replay.graph.graph import Graph, Stop
+from gpulab.intervals import Ints, Spans, no_spans
+from gpulab.replay.graph.graph import Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import writes
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.every_nth_step import every
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import h2d_copies
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.engine.every_nth_step import spread_over_steps
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
-class Waits:
+class AvoidableWaits:
     """Avoidable waits for the device, and the D2H copies they wait for."""
 
-    stops: Ints
-    reads: Ints  # device ops: D2H copies
-    asking: Spans  # when the host was inside operators that read a value
-    needed: int  # unavoidable waits: the host needs the number of elements to continue
+    nodes: Ints
+    d2h_copies: Ints  # device ops: D2H copies
+    value_reads: Spans  # when the host was inside operators that read a value
+    unavoidable_count: int  # unavoidable waits: the host needs the number of elements to continue
 
 
-@once
-def waits(graph: Graph) -> Waits:
+@cached_per_run
+def avoidable_waits(graph: Graph) -> AvoidableWaits:
     """Return the waits in recorded steps that read a value, or only synchronise."""
     events, device, host = graph.run.event_rows, graph.device, graph.host
-    names = events.words("name")
-    is_d2h = np.array([direction(word) == "DtoH" for word in names.vocabulary] + [False])
-    is_read = (events["kind"][device.event] == Kind.MEMCPY) & is_d2h[events["name"][device.event]] & (device.call >= 0)
+    names = events.text("name")
+    is_d2h = np.array([copy_direction(word) == "DtoH" for word in names.vocabulary] + [False])
+    is_read = (
+        (events["kind"][device.event] == EventKind.MEMCPY) & is_d2h[events["name"][device.event]] & (device.call >= 0)
+    )
     reads_value = np.zeros(len(host), bool)
     reads_value[device.call[is_read]] = True
     in_steps = np.zeros(len(host), bool)
-    marks = np.flatnonzero(host.kind == Stop.MARK)
+    marks = np.flatnonzero(host.kind == NodeKind.MARK)
     in_steps[marks[0] : marks[-1] + 1] = True
-    avoidable: Mask = in_steps & ((host.kind == Stop.SYNC) | ((host.kind == Stop.COPY_CALL) & reads_value))
-    avoidable[writes(graph).asking] = False
-    shapes = _inside_ops(graph.run, np.flatnonzero(avoidable), host.event, SHAPES)
+    avoidable: Mask = in_steps & ((host.kind == NodeKind.SYNC) | ((host.kind == NodeKind.COPY_CALL) & reads_value))
+    avoidable[h2d_copies(graph).possible_waits] = False
+    shapes = _inside_ops(graph.run, np.flatnonzero(avoidable), host.event, DATA_DEPENDENT_OPS)
     stops = np.flatnonzero(avoidable)[~shapes]
     removed = np.zeros(len(host) + 1, bool)
     removed[stops] = True
-    value_ops = _outermost_ops(graph.run, VALUES)
-    return Waits(
-        stops=stops,
-        reads=np.flatnonzero(is_read & removed[device.call]),
-        asking=value_ops.spans() if len(value_ops) else nothing(),
-        needed=int(shapes.sum()),
+    value_ops = _outermost_ops(graph.run, VALUE_OPS)
+    return AvoidableWaits(
+        nodes=stops,
+        d2h_copies=np.flatnonzero(is_read & removed[device.call]),
+        value_reads=value_ops.spans() if len(value_ops) else no_spans(),
+        unavoidable_count=int(shapes.sum()),
     )
 
 
 def _outermost_ops(run: Run, names: tuple[str, ...]) -> Rows:
     """The outermost operators with these names."""
     events = run.event_rows
-    ops = events.where(np.flatnonzero(events.matching(lambda word: word in names) & (events["kind"] == Kind.OP)))
-    return ops.where(outermost(ops)) if len(ops) else ops
+    ops = events.select(np.flatnonzero(events.matching(lambda word: word in names) & (events["kind"] == EventKind.OP)))
+    return ops.select(outermost(ops)) if len(ops) else ops
 
 
 def _inside_ops(run: Run, stops: Ints, event: Ints, names: tuple[str, ...]) -> Mask:
@@ -72,7 +74,7 @@ def _inside_ops(run: Run, stops: Ints, event: Ints, names: tuple[str, ...]) -> M
     ops = _outermost_ops(run, names)
     if not len(ops) or not len(stops):
         return np.zeros(len(stops), bool)
-    is_inside: Mask = holders(ops, run.event_rows.where(event[stops])) >= 0
+    is_inside: Mask = containing_operators(ops, run.event_rows.select(event[stops])) >= 0
     return is_inside
 
 
@@ -87,7 +89,7 @@ def no_syncs(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: whether the loop can do without the value.
     """
-    return dropped(graph)
+    return without_waits(graph)
 
 
 def sync_every(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -99,16 +101,18 @@ def sync_every(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: whether the values are needed earlier.
     """
-    return every(graph, dropped(graph), float(value), "waits")
+    return spread_over_steps(graph, without_waits(graph), float(value), "waits")
 
 
-def dropped(graph: Graph, *, asked: bool = True) -> Graph:
+def without_waits(graph: Graph, *, keep_operators: bool = True) -> Graph:
     """Return the graph without these waits; with `asked=False`, also without the operators that read the values."""
-    avoidable = waits(graph)
-    remaining = graph.without_calls(avoidable.stops).without_work(avoidable.reads)
-    if asked or not len(avoidable.asking.start_ns):
+    avoidable = avoidable_waits(graph)
+    remaining = graph.without_calls(avoidable.nodes).without_work(avoidable.d2h_copies)
+    if keep_operators or not len(avoidable.value_reads.start_ns):
         return remaining
-    return remaining.scaled_before({part: 1 - share for part, share in graph.within(avoidable.asking).items()})
+    return remaining.scaled_before(
+        {part: 1 - share for part, share in graph.share_inside(avoidable.value_reads).items()}
+    )
 
 
 def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -120,10 +124,10 @@ def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: which change achieves it. Usually it is no `empty_cache()` in the loop, tensors of the same sizes in
     every step, or more free memory.
     """
-    return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.kind == Stop.ALLOC)
+    return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.kind == NodeKind.ALLOC)
 
 
-def steps_count(text: str) -> Value:
+def parse_step_count(text: str) -> Value:
     """Parse a number of steps."""
     try:
         count = int(text)
@@ -137,18 +141,18 @@ def steps_count(text: str) -> Value:
 def _sync_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    avoidable = waits(graph)
-    in_steps = avoidable.stops[(graph.step_of[avoidable.stops] >= 0) & (graph.host.awaited_op[avoidable.stops] >= 0)]
+    avoidable = avoidable_waits(graph)
+    in_steps = avoidable.nodes[(graph.step_of[avoidable.nodes] >= 0) & (graph.host.awaited_op[avoidable.nodes] >= 0)]
     if len(in_steps):
         return None
-    if avoidable.needed:
+    if avoidable.unavoidable_count:
         return "its only waits are for result sizes, which the host needs to continue"
     return "no step waits to read a value from the GPU"
 
 
 def _every_nth_refusal(graph: Graph, value: Value) -> str | None:
     reason = _sync_refusal(graph, value)
-    if reason is None and graph.steps.found_by == "whole run":
+    if reason is None and graph.steps.detected_by == "whole run":
         return "no steps were detected, so there is no N-th step"
     return reason
 
@@ -156,44 +160,44 @@ def _every_nth_refusal(graph: Graph, value: Value) -> str | None:
 def _alloc_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    calls = (graph.host.kind == Stop.ALLOC) & (graph.step_of >= 0)
+    calls = (graph.host.kind == NodeKind.ALLOC) & (graph.step_of >= 0)
     return None if calls.any() else "its steps do not call cudaMalloc or cudaFree"
 
 
-SYNCING = (
+SYNC_REWRITES = (
     Rewrite(
         name="no_syncs",
         edit=no_syncs,
-        ceiling=lambda graph, value: dropped(graph, asked=False),
+        best_case=lambda graph, value: without_waits(graph, keep_operators=False),
         grade="A",
         about="the host never waits to read a value from the GPU",
-        ceiling_means="removing these lines of code",
-        lacking=_sync_refusal,
-        price="printed or logged values appear later",
+        bound_label="removing these lines of code",
+        refusal_reason=_sync_refusal,
+        cost="printed or logged values appear later",
         code=lambda graph, value: "total += loss.detach()  # on the GPU; total.item() once, after the loop",
     ),
     Rewrite(
         name="sync_every",
         edit=sync_every,
-        ceiling=lambda graph, value: dropped(graph, asked=False),
+        best_case=lambda graph, value: without_waits(graph, keep_operators=False),
         grade="A",
         about="values read from the GPU only in every N-th step",
-        ceiling_means="removing these lines of code",
-        lacking=_every_nth_refusal,
-        takes="a number of steps",
-        usual=50,
-        parse=steps_count,
-        price="values are printed or logged only in every N-th step",
+        bound_label="removing these lines of code",
+        refusal_reason=_every_nth_refusal,
+        value_help="a number of steps",
+        default=50,
+        parse=parse_step_count,
+        cost="values are printed or logged only in every N-th step",
         code=lambda graph, value: f"if step % {value} == 0:\n    print(loss.item())",
     ),
     Rewrite(
         name="no_alloc",
         edit=no_alloc,
-        ceiling=lambda graph, value: no_alloc(graph, value, Draw()),
+        best_case=lambda graph, value: no_alloc(graph, value, Draw()),
         grade="A",
         about="no cudaMalloc or cudaFree in steady-state steps",
-        ceiling_means="allocation at no cost",
-        lacking=_alloc_refusal,
+        bound_label="allocation at no cost",
+        refusal_reason=_alloc_refusal,
         code=lambda graph, value: "# no torch.cuda.empty_cache() in the loop; batches of one size (drop_last=True)",
     ),
 )

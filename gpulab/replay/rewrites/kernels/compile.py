@@ -7,14 +7,23 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.classification import Family
+from gpulab.analysis.kernels.classification import KernelFamily
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import NONE, Floats, Graph, Stop
+from gpulab.replay.graph.graph import NONE, Floats, Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.graph_work import CALLED, calling_ns, calls, pieces_of
-from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, own_peak, shrunk
-from gpulab.replay.rewrites.kernels.compile_on_cpu import compiled_on_cpu, lacking_compile, least_on_cpu
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.engine.graph_work import DISPATCH_PARTS, call_cost_ns, call_roles, classified_ops
+from gpulab.replay.rewrites.engine.lower_bounds import (
+    minimum_time_frac,
+    ops_of_same_operators,
+    peak_of_run_gpu,
+    shrink_ops,
+)
+from gpulab.replay.rewrites.kernels.compile_on_cpu import (
+    compile_on_cpu,
+    compile_on_cpu_best_case,
+    compile_on_cpu_refusal,
+)
 
 # Remaining share of a chain's shorter passes: their inputs, and tensors saved for backward.
 REMAINING_PASSES = (0.05, 0.6)
@@ -41,62 +50,62 @@ def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
     max-autotune.
     """
     if not graph.on_gpu:
-        return compiled_on_cpu(graph, draw)
-    fusable = chains(graph)
+        return compile_on_cpu(graph, draw)
+    fusable = fusable_chains(graph)
     kept_frac, codegen_factor = (
         draw.between("compile_kept", *REMAINING_PASSES),
         draw.between("compile_written", *CODEGEN),
     )
-    longest, total = fusable.of(graph.device.dur_ns)
+    longest, total = fusable.longest_and_sum(graph.device.dur_ns)
     fused = _fuse(graph, fusable, codegen_factor * (longest + kept_frac * (total - longest)))
     kernel_ns, graph_ns = draw.between("compile_kernel", *KERNEL_NS), draw.ratio("compile_entered", *ENTERED_NS)
     return _host_cost(fused, fusable, kernel_ns, graph_ns)
 
 
-def compile_ceiling(graph: Graph, value: Value) -> Graph:
+def compile_best_case(graph: Graph, value: Value) -> Graph:
     """Matrix products at peak rate if their sizes are known, other compiled work in no time, no host cost.
 
     A pass may be fused into the product before or after it, and products may be padded or use other kernels.
     """
     if not graph.on_gpu:
-        return least_on_cpu(graph)
-    fusable = chains(graph)
-    compiled = fusable.inside[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
-    matrix = multiplying(graph, pieces_of(graph).is_family(Family.MATRIX))
-    share = np.where(matrix, least_share(graph, own_peak(graph)), 0.0)
-    return _host_cost(shrunk(graph, compiled, share), fusable, 0.0, 0.0)
+        return compile_on_cpu_best_case(graph)
+    fusable = fusable_chains(graph)
+    compiled = fusable.compiled_nodes[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
+    matrix = ops_of_same_operators(graph, classified_ops(graph).family_mask(KernelFamily.MATRIX))
+    share = np.where(matrix, minimum_time_frac(graph, peak_of_run_gpu(graph)), 0.0)
+    return _host_cost(shrink_ops(graph, compiled, share), fusable, 0.0, 0.0)
 
 
-class Chains(NamedTuple):
+class FusableChains(NamedTuple):
     """Consecutive memory passes that fuse into one kernel; a single pass is a chain of one."""
 
-    member: Ints  # device ops in launch order
+    ops: Ints  # device ops in launch order
     first: Ints  # index of each chain's first op in `member`
-    inside: Mask  # host nodes whose calls are compiled
-    opens: Ints  # the first such node of each graph
+    compiled_nodes: Mask  # host nodes whose calls are compiled
+    first_nodes: Ints  # the first such node of each graph
 
-    def of(self, values: Floats) -> tuple[Floats, Floats]:
+    def longest_and_sum(self, values: Floats) -> tuple[Floats, Floats]:
         """Return the largest value and the sum of each chain."""
-        durations = values[self.member]
+        durations = values[self.ops]
         if not len(durations):
             return durations, durations
         return np.maximum.reduceat(durations, self.first), np.add.reduceat(durations, self.first)
 
     @property
-    def later(self) -> Ints:
+    def fused_away(self) -> Ints:
         """The ops that disappear: all but the first of each chain."""
-        keep = np.ones(len(self.member), bool)
+        keep = np.ones(len(self.ops), bool)
         keep[self.first] = False
-        return self.member[keep]
+        return self.ops[keep]
 
 
-def chains(graph: Graph) -> Chains:
+def fusable_chains(graph: Graph) -> FusableChains:
     """Return the chains of a graph, with its present waits."""
-    host, kernels = graph.host, pieces_of(graph)
-    inside = compiled_stops(graph)
-    group = graph_of_stop(graph, inside)
+    host, kernels = graph.host, classified_ops(graph)
+    inside = compiled_calls(graph)
+    group = number_compiled_graphs(graph, inside)
     call = np.maximum(graph.device.call, 0)
-    member = np.flatnonzero(kernels.is_family(Family.STREAM) & inside[call] & (graph.device.call >= 0))
+    member = np.flatnonzero(kernels.family_mask(KernelFamily.STREAM) & inside[call] & (graph.device.call >= 0))
     joined = np.zeros(len(member), bool)
     before = graph.device.previous_op[member]
     joined[1:] = (before[1:] == member[:-1]) & (group[call[member[1:]]] == group[call[member[:-1]]])
@@ -104,75 +113,75 @@ def chains(graph: Graph) -> Chains:
     joined[1:] &= member[1:] - member[:-1] == 1
     stops = np.flatnonzero(inside)
     first_nodes = stops[np.flatnonzero(np.diff(group[stops], prepend=-1) != 0)] if len(host) else stops
-    return Chains(member, np.flatnonzero(~joined), inside, first_nodes)
+    return FusableChains(member, np.flatnonzero(~joined), inside, first_nodes)
 
 
-def compiled_stops(graph: Graph) -> Mask:
+def compiled_calls(graph: Graph) -> Mask:
     """Mask of the calls of the forward and backward pass: no optimizer, no batch copies, no waits, no CUDA graphs."""
-    return _model_calls(graph) & ~waiting(graph)
+    return _model_calls(graph) & ~remaining_waits(graph)
 
 
-@once
+@cached_per_run
 def _model_calls(graph: Graph) -> Mask:
-    roles, host = calls(graph), graph.host
+    roles, host = call_roles(graph), graph.host
     single = np.diff(host.first_op) <= 1  # including calls whose work was not recorded
-    kinds = (host.kind == Stop.LAUNCH) | (host.kind == Stop.COPY_CALL)
-    return np.asarray(single & kinds & ~roles.updates & ~roles.clears & ~roles.copies_in, bool)
+    kinds = (host.kind == NodeKind.LAUNCH) | (host.kind == NodeKind.COPY_CALL)
+    return np.asarray(single & kinds & ~roles.updates & ~roles.clears & ~roles.h2d_copies, bool)
 
 
-def waiting(graph: Graph) -> Mask:
+def remaining_waits(graph: Graph) -> Mask:
     """Mask of the nodes where the host waits for the device, except D2D copies, which never block it."""
-    return np.asarray((graph.host.awaited_op != NONE) & ~calls(graph).copies_within, bool)
+    return np.asarray((graph.host.awaited_op != NONE) & ~call_roles(graph).d2d_copies, bool)
 
 
-def graph_of_stop(graph: Graph, compiled: Mask) -> Ints:
+def number_compiled_graphs(graph: Graph, compiled: Mask) -> Ints:
     """Number the compiled graphs: a new one starts after steps, after waits, and when the thread changes."""
     host, stops = graph.host, np.flatnonzero(compiled)
     thread = _thread_of(graph)[stops]
-    ends = (host.kind == Stop.MARK) | waiting(graph)
+    ends = (host.kind == NodeKind.MARK) | remaining_waits(graph)
     ends[stops[1:][thread[1:] != thread[:-1]]] = True
     return np.cumsum(ends)
 
 
-@once
+@cached_per_run
 def _thread_of(graph: Graph) -> Ints:
     event = graph.host.event
     return np.where(event >= 0, graph.run.event_rows["thread"][np.maximum(event, 0)], NONE)
 
 
-def _fuse(graph: Graph, fusable: Chains, chain_ns: Floats) -> Graph:
+def _fuse(graph: Graph, fusable: FusableChains, chain_ns: Floats) -> Graph:
     """Return the graph with each chain's time in its first kernel, and without the others."""
     dur_ns, gap_ns = graph.device.dur_ns.copy(), graph.device.gap_ns.copy()
-    later = fusable.later
-    dur_ns[fusable.member[fusable.first]] = chain_ns
+    later = fusable.fused_away
+    dur_ns[fusable.ops[fusable.first]] = chain_ns
     dur_ns[later], gap_ns[later] = 0.0, 0.0
     return graph.with_device(dur_ns=dur_ns, gap_ns=gap_ns)
 
 
-def _host_cost(graph: Graph, fusable: Chains, each_ns: float, entered_ns: float) -> Graph:
+def _host_cost(graph: Graph, fusable: FusableChains, each_ns: float, entered_ns: float) -> Graph:
     """Return the graph with at most this host cost per remaining kernel, plus a cost per graph."""
-    target = np.where(fusable.inside, each_ns, np.inf)
-    removed_calls = graph.device.call[fusable.later]
+    target = np.where(fusable.compiled_nodes, each_ns, np.inf)
+    removed_calls = graph.device.call[fusable.fused_away]
     target[removed_calls] = 0.0
-    current_ns = calling_ns(graph)
+    current_ns = call_cost_ns(graph)
     factor = np.minimum(1.0, np.divide(target, current_ns, out=np.ones(len(current_ns)), where=current_ns > 0))
-    cheaper = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(call_ns=graph.host.call_ns * factor)
+    cheaper = graph.scaled_before(dict.fromkeys(DISPATCH_PARTS, factor)).with_host(call_ns=graph.host.call_ns * factor)
     added = np.zeros(len(current_ns))
-    added[fusable.opens] = entered_ns
+    added[fusable.first_nodes] = entered_ns
     return cheaper.with_more_before("dispatch", added)
 
 
-def compile_lacking(graph: Graph, value: Value) -> str | None:
+def compile_refusal(graph: Graph, value: Value) -> str | None:
     """Return why torch.compile cannot be predicted."""
     if not graph.on_gpu:
-        return lacking_compile(graph)
-    kernels = pieces_of(graph)
+        return compile_on_cpu_refusal(graph)
+    kernels = classified_ops(graph)
     compiled_ns, passes_ns = (
-        kernels.dur_ns[kernels.is_family(each)].sum() for each in (Family.COMPILED, Family.STREAM)
+        kernels.dur_ns[kernels.family_mask(each)].sum() for each in (KernelFamily.COMPILED, KernelFamily.STREAM)
     )
     if any(model.compiled for model in graph.run.models) or compiled_ns > MAX_COMPILED_FRAC * (compiled_ns + passes_ns):
         return "the model is compiled already"
-    if not compiled_stops(graph).any():
+    if not compiled_calls(graph).any():
         return "no calls of a forward or backward pass were recorded, so there is nothing to compile"
     return None
 
@@ -182,17 +191,17 @@ def _code(graph: Graph, value: Value) -> str:
     return f"{model} = torch.compile({model})"
 
 
-FUSION = (
+COMPILE_REWRITES = (
     Rewrite(
         name="compile",
-        calms=False,
+        removes_waits=False,
         edit=compile_,
-        ceiling=compile_ceiling,
+        best_case=compile_best_case,
         grade="C",
         about="torch.compile: small kernels fused, operators not dispatched one by one",
-        ceiling_means="perfect fusion at no host cost",
-        lacking=compile_lacking,
-        price="the first call takes up to minutes, and each new input size compiles again",
+        bound_label="perfect fusion at no host cost",
+        refusal_reason=compile_refusal,
+        cost="the first call takes up to minutes, and each new input size compiles again",
         code=_code,
     ),
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.loader import leading_loader
+from gpulab.analysis.data.loader import loader_with_most_batches
 from gpulab.analysis.events.nesting import innermost
-from gpulab.analysis.host.cpu_math import MATH
-from gpulab.analysis.kernels.optimizers import updating_on_cpu
+from gpulab.analysis.host.cpu_math import LAYER_OPS
+from gpulab.analysis.kernels.optimizers import optimizer_cost_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.graph_work import no_model_spans, optimizer_spans
-from gpulab.replay.rewrites.host.python_and_gc import stays_frac
-from gpulab.tables import Kind
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.engine.graph_work import optimizer_spans, update_spans
+from gpulab.replay.rewrites.host.python_and_gc import remaining_python_frac
+from gpulab.tables import EventKind
 
 CALLS = ("dispatch", "glue")
 GRAPHS = 2  # compiled graphs per step: forward and backward
@@ -48,7 +48,7 @@ SMALL_OPS_ARITHMETIC = (0.0, 0.03)
 _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", "aten::_flash_attention")
 
 
-def compiled_on_cpu(graph: Graph, draw: Draw) -> Graph:
+def compile_on_cpu(graph: Graph, draw: Draw) -> Graph:
     """Few loops replace the operators of forward and backward; matrix products, optimizer and loading do not change."""
     calls = draw.between("compile_cpu_calls", *REMAINING_CALLS)
     memory = draw.between("compile_cpu_memory", *REMAINING_MEMORY)
@@ -56,7 +56,7 @@ def compiled_on_cpu(graph: Graph, draw: Draw) -> Graph:
     return _with_shares(graph, calls, memory).with_more_before("glue", _once_per_step(graph, entered_ns))
 
 
-def least_on_cpu(graph: Graph) -> Graph:
+def compile_on_cpu_best_case(graph: Graph) -> Graph:
     """The same with calls and elementwise work outside the optimizer at no cost."""
     return _with_shares(graph, 0.0, 0.0)
 
@@ -64,12 +64,12 @@ def least_on_cpu(graph: Graph) -> Graph:
 def _with_shares(graph: Graph, calls: float, memory: float) -> Graph:
     """Return the graph with these shares left of operator calls and of elementwise work, both outside the optimizer."""
     optimizer = optimizer_spans(graph)
-    factors = {part: share + (1 - share) * calls for part, share in graph.within(optimizer, *CALLS).items()}
+    factors = {part: share + (1 - share) * calls for part, share in graph.share_inside(optimizer, *CALLS).items()}
     fewer_calls = graph.scaled_before(factors)
     return fewer_calls.scaled_inside(subtract(_elementwise_spans(graph), optimizer), memory, "compute")
 
 
-def optimizer_cpu(graph: Graph, draw: Draw) -> Graph:
+def fuse_optimizer_on_cpu(graph: Graph, draw: Draw) -> Graph:
     """One operator for all parameters instead of several per parameter: few calls, one memory pass."""
     calls = draw.between("optimizer_cpu_calls", *FUSED_CALLS)
     spans = optimizer_spans(graph)
@@ -95,25 +95,25 @@ def _elements(graph: Graph) -> float:
     return sum(each.elements or 0 for each in graph.run.optimizers) / tensors if tensors else 0.0
 
 
-@once
+@cached_per_run
 def _method(graph: Graph) -> tuple[str, float | None]:
     """Return the optimizer's class, and its operators per parameter; None if unknown."""
-    updating = updating_on_cpu(graph.run, graph.steps)
+    updating = optimizer_cost_on_cpu(graph.run, graph.steps)
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
-    return (updating.kind if updating else "", updating.pieces / tensors if updating and tensors else None)
+    return (updating.kind if updating else "", updating.count / tensors if updating and tensors else None)
 
 
 def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
     """A batch `times` as large: loading and operators take longer, calls and the optimizer do not."""
     python_factor = 1 + (times - 1) * draw.between("batch_python", *_ordered_ends((0.0, 1.0), times)) * (
-        1 - stays_frac(graph)
+        1 - remaining_python_frac(graph)
     )
     product = times ** draw.between("batch_product", *_ordered_ends(_product_power(graph, times), times))
     convolution, other = (_growth("batch_" + name, ends, times, draw) for name, ends in _POWERS)
     small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_OPS_ARITHMETIC)
-    updates = graph.within(no_model_spans(graph), "compute", "dispatch", "python")
+    updates = graph.share_inside(update_spans(graph), "compute", "dispatch", "python")
     elementwise, convolving = (
-        graph.within(find(graph), "compute")["compute"] for find in (_elementwise_spans, _convolution_spans)
+        graph.share_inside(find(graph), "compute")["compute"] for find in (_elementwise_spans, _convolution_spans)
     )
     convolving = np.minimum(convolving, 1 - elementwise)
     # Each computing span ends at a node; the cost of calling its operator does not change.
@@ -132,7 +132,7 @@ def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
 
 def _product_power(graph: Graph, times: float) -> tuple[float, float]:
     """Return how products grow, depending on the samples of the larger of both batches, if known."""
-    setup = leading_loader(graph.run)
+    setup = loader_with_most_batches(graph.run)
     if setup is None or setup.batch_size is None:
         return PRODUCT_POWER
     rows = setup.batch_size * max(times, 1.0)
@@ -155,12 +155,12 @@ def _ordered_ends(ends: tuple[float, float], times: float) -> tuple[float, float
     return ends if times >= 1 else ends[::-1]
 
 
-def no_optimizer_cpu(graph: Graph) -> Graph:
+def without_optimizer_on_cpu(graph: Graph) -> Graph:
     """Return the graph where `Optimizer.step` costs nothing."""
     return graph.scaled_inside(optimizer_spans(graph), 0.0, "compute", *CALLS, "python")
 
 
-def lacking_compile(graph: Graph) -> str | None:
+def compile_on_cpu_refusal(graph: Graph) -> str | None:
     """Return why torch.compile cannot be predicted for a step on the CPU; None if it can."""
     if graph.run.facts.get("compiler") == "none":
         return "torch.compile on a CPU needs a C++ compiler, and none was found"
@@ -169,33 +169,33 @@ def lacking_compile(graph: Graph) -> str | None:
     return None
 
 
-@once
+@cached_per_run
 def _elementwise_spans(graph: Graph) -> Spans:
     """Spans in which the main thread is in an operator that is not a matrix product, and in no nested operator."""
     events = graph.run.event_rows
-    ops = events.where(np.flatnonzero((events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)))
+    ops = events.select(np.flatnonzero((events["kind"] == EventKind.OP) & (events["thread"] == graph.run.main_thread)))
     is_product = ops.matching(_multiplies)
     innermost_spans = innermost(ops)
     is_elementwise = ~is_product[innermost_spans.row]
     elementwise = union(innermost_spans.start_ns[is_elementwise], innermost_spans.end_ns[is_elementwise])
-    products = ops.where(is_product).spans()
+    products = ops.select(is_product).spans()
     return subtract(intersect(elementwise, graph.part_spans["compute"]), products)
 
 
-@once
+@cached_per_run
 def _convolution_spans(graph: Graph) -> Spans:
     """Spans in which the main thread is in a convolution, forward or backward."""
     events = graph.run.event_rows
-    main_ops = (events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)
-    return events.where(np.flatnonzero(main_ops & events.matching(lambda word: "conv" in word))).spans()
+    main_ops = (events["kind"] == EventKind.OP) & (events["thread"] == graph.run.main_thread)
+    return events.select(np.flatnonzero(main_ops & events.matching(lambda word: "conv" in word))).spans()
 
 
 def _multiplies(name: str) -> bool:
-    return name in MATH or name.startswith(_PRODUCTS)
+    return name in LAYER_OPS or name.startswith(_PRODUCTS)
 
 
 def _once_per_step(graph: Graph, cost_ns: float) -> Floats:
     """Return a cost once per step, before the second node of the step."""
     added = np.zeros(len(graph.host))
-    added[np.minimum(graph.step_first + 1, len(added) - 1)] = cost_ns
+    added[np.minimum(graph.step_start_node + 1, len(added) - 1)] = cost_ns
     return added

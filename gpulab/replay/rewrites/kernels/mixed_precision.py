@@ -7,25 +7,25 @@ import re
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.classification import Family, half_share, single
+from gpulab.analysis.kernels.classification import KernelFamily, float32_mask, half_precision_share
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.hardware.vendor import is_amd
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import noting, once
+from gpulab.replay.rewrites.engine.cache import cached_per_run, mark_applied
 from gpulab.replay.rewrites.engine.graph_work import (
-    across,
-    calling_ns,
-    calls,
-    faster,
+    call_cost_ns,
+    call_roles,
+    classified_ops,
     gpu_of,
     gpu_spec_of,
-    pieces_of,
-    training,
+    is_host_device_copy,
+    is_training,
+    scale_kernels,
 )
-from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
-from gpulab.replay.rewrites.machine.other_gpu import other_gpu
+from gpulab.replay.rewrites.engine.lower_bounds import minimum_time_frac, ops_of_same_operators, shrink_ops
+from gpulab.replay.rewrites.machine.other_gpu import target_gpu
 from gpulab.wording import percent
 
 # Speed-up reached, as exponents of the ratio of peaks. A V100's ratio of 8 gave 3.3x for a whole ResNet-50, which
@@ -42,7 +42,7 @@ CHECK_NS = (15_000.0, 40_000.0)  # float16: from the end of the overflow check u
 SCALER_NS = (50_000.0, 200_000.0)  # host time per step
 UNSCALE_FRAC = (0.1, 0.4)  # of the optimizer's kernels: one more pass over the gradients
 MAX_HALF_FRAC = 0.5  # of matrix kernel time: if more is in half precision already, little is left to gain
-WORTH_RATIO = 1.2
+MIN_SPEEDUP = 1.2
 # Autocast keeps the inputs and outputs of these kernels in float32.
 _IN_FLOAT32 = re.compile(r"layer_?norm|gammabeta|group_?norm|rowwisemoments")
 MAX_UNKNOWN_FRAC = 0.5
@@ -69,14 +69,14 @@ def amp(graph: Graph, value: Value, draw: Draw) -> Graph:
     factor = np.where(products, _matrix_factor(graph, draw), 1.0)
     factor[activations] = draw.between("amp_stream", STREAM_BEST, _stream_worst(graph))
     casts = _casts_per_kernel(graph, draw)
-    dur = faster(graph.device.dur_ns, factor)
+    dur = scale_kernels(graph.device.dur_ns, factor)
     traffic = draw.between("amp_cast_traffic", *CAST_TRAFFIC)
     dur = dur + products * (casts * draw.between("amp_cast", *CAST_NS) + traffic * graph.device.dur_ns * factor)
-    cast = noting(_add_casts(graph.with_device(dur_ns=dur), casts, draw), "amp")
-    return _add_scaler(cast, draw) if dtype == "fp16" and training(graph) else cast
+    cast = mark_applied(_add_casts(graph.with_device(dur_ns=dur), casts, draw), "amp")
+    return _add_scaler(cast, draw) if dtype == "fp16" and is_training(graph) else cast
 
 
-def amp_ceiling(graph: Graph, value: Value) -> Graph:
+def amp_best_case(graph: Graph, value: Value) -> Graph:
     """Matrix products at peak rate, memory passes at half the bytes, no casts; other affected work in no time.
 
     A ratio of peaks would be no bound, because half-precision products may come closer to their peak than float32
@@ -84,21 +84,26 @@ def amp_ceiling(graph: Graph, value: Value) -> Graph:
     write of its largest tensor at half the width, except for what the cache may hold. All other work that autocast may
     narrow takes no time.
     """
-    spec = other_gpu(graph) or gpu_spec_of(graph)
-    share = least_share(graph, spec.half_flops_per_s if spec else None, width=0.5)
-    return noting(shrunk(graph, _affected_work(graph), share), "amp")
+    spec = target_gpu(graph) or gpu_spec_of(graph)
+    share = minimum_time_frac(graph, spec.half_flops_per_s if spec else None, width=0.5)
+    return mark_applied(shrink_ops(graph, _affected_work(graph), share), "amp")
 
 
-@once
+@cached_per_run
 def _affected_work(graph: Graph) -> Mask:
     """Mask of work that may become narrower or use another kernel: all but float32-only work and the optimizer."""
-    kernels = pieces_of(graph)
+    kernels = classified_ops(graph)
     is_float32_only = graph.run.event_rows.matching(lambda word: _IN_FLOAT32.search(word.lower()))[graph.device.event]
-    is_product = kernels.is_family(Family.MATRIX)
+    is_product = kernels.family_mask(KernelFamily.MATRIX)
     unaffected = (
-        kernels.is_family(Family.COLLECTIVE, Family.OPTIMIZER) | kernels.updates | across(graph) | is_float32_only
+        kernels.family_mask(KernelFamily.COLLECTIVE, KernelFamily.OPTIMIZER)
+        | kernels.in_optimizer
+        | is_host_device_copy(graph)
+        | is_float32_only
     )
-    return np.asarray(multiplying(graph, _products(graph)) | ~(is_product | unaffected | kernels.narrow), bool)
+    return np.asarray(
+        ops_of_same_operators(graph, _products(graph)) | ~(is_product | unaffected | kernels.is_narrow), bool
+    )
 
 
 def _dtype(graph: Graph, value: Value) -> str:
@@ -108,49 +113,54 @@ def _dtype(graph: Graph, value: Value) -> str:
 
 
 def _has_bfloat16(graph: Graph) -> bool:
-    spec = other_gpu(graph) or gpu_spec_of(graph)
+    spec = target_gpu(graph) or gpu_spec_of(graph)
     return has_bfloat16(gpu_of(graph)) if spec is None else spec.bfloat16_flops_per_s is not None
 
 
-@once
+@cached_per_run
 def _products(graph: Graph) -> Mask:
-    kernels = pieces_of(graph)
-    return single(kernels, Precision.FLOAT32) | single(kernels, Precision.TF32)
+    kernels = classified_ops(graph)
+    return float32_mask(kernels, Precision.FLOAT32) | float32_mask(kernels, Precision.TF32)
 
 
-@once
+@cached_per_run
 def _activations(graph: Graph) -> Mask:
     """Mask of passes over activations, except those kept in float32 by autocast and those already narrow."""
-    kernels = pieces_of(graph)
-    return kernels.is_family(Family.STREAM, Family.COMPILED) & ~kernels.reduces & ~kernels.narrow & ~kernels.updates
+    kernels = classified_ops(graph)
+    return (
+        kernels.family_mask(KernelFamily.STREAM, KernelFamily.COMPILED)
+        & ~kernels.is_reduction
+        & ~kernels.is_narrow
+        & ~kernels.in_optimizer
+    )
 
 
 def _ratios(graph: Graph) -> Floats:
     """Return the maximum speed-up of half precision per device op; 1 if it is not a float32 or TF32 product."""
-    target = other_gpu(graph)
+    target = target_gpu(graph)
     if target is None:
         return _own_ratios(graph)
-    kernels = pieces_of(graph)
-    in_tf32 = kernels.convolves | (kernels.precision == Precision.TF32)
+    kernels = classified_ops(graph)
+    in_tf32 = kernels.is_convolution | (kernels.precision == Precision.TF32)
     float32 = np.where(in_tf32, target.fastest_float32_flops_per_s, target.float32_flops_per_s)
     ratio = target.half_flops_per_s / float32
     return np.where(_products(graph), np.maximum(ratio, 1.0), 1.0)
 
 
-@once
+@cached_per_run
 def _own_ratios(graph: Graph) -> Floats:
-    kernels, gpu = pieces_of(graph), gpu_of(graph)
+    kernels, gpu = classified_ops(graph), gpu_of(graph)
     ratio = np.ones(len(kernels))
     for precision in (Precision.FLOAT32, Precision.TF32):
-        ratio[single(kernels, precision)] = precision_speedup(gpu, Precision.HALF, precision) or 1.0
+        ratio[float32_mask(kernels, precision)] = precision_speedup(gpu, Precision.HALF, precision) or 1.0
     return np.maximum(ratio, 1.0)
 
 
 def _matrix_factor(graph: Graph, draw: Draw) -> Floats:
     """Return the remaining share of each product, by its sizes if known, otherwise by the ratio of peaks."""
-    ratio, kernels, spec = _ratios(graph), pieces_of(graph), gpu_spec_of(graph)
+    ratio, kernels, spec = _ratios(graph), classified_ops(graph), gpu_spec_of(graph)
     factor = ratio ** -draw.between("amp_matrix", BEST_POWER, WORST_POWER)
-    if spec is None or other_gpu(graph) is not None:
+    if spec is None or target_gpu(graph) is not None:
         return factor
     arithmetic_ns = kernels.op_flops / (spec.half_flops_per_s * draw.between("amp_efficiency", *EFFICIENCY)) * 1e9
     traffic_ns = kernels.op_bytes / 2 / (spec.memory_bytes_per_s * MEMORY_FRAC) * 1e9
@@ -160,10 +170,10 @@ def _matrix_factor(graph: Graph, draw: Draw) -> Floats:
     return factor
 
 
-@once
+@cached_per_run
 def _stream_worst(graph: Graph) -> float:
     """Layer norms return float32, and sums with it stay float32: half of the passes then keep their size."""
-    names = graph.run.event_rows.words("name").vocabulary
+    names = graph.run.event_rows.text("name").vocabulary
     return STREAM_MIXED if any("layer_norm" in name or "LayerNorm" in name for name in names) else STREAM_WORST
 
 
@@ -172,33 +182,33 @@ def _casts_per_kernel(graph: Graph, draw: Draw) -> float:
     return draw.between("amp_casts", *CASTS) * _operators_per_kernel(graph)
 
 
-@once
+@cached_per_run
 def _operators_per_kernel(graph: Graph) -> float:
     """Return the number of operators per matrix kernel: one operator may launch several. 1 if unknown."""
-    kernels = pieces_of(graph)
+    kernels = classified_ops(graph)
     op = kernels.op[_products(graph)]
     return len(np.unique(op)) / len(op) if len(op) and (op >= 0).all() else 1.0
 
 
 def _add_casts(graph: Graph, casts: float, draw: Draw) -> Graph:
     """Add the calls of casts before the calls of the products that read their results."""
-    roles = calls(graph)
-    model_launches = roles.model & roles.launches
-    mean_call_ns = float(calling_ns(graph)[model_launches].mean()) if model_launches.any() else 0.0
+    roles = call_roles(graph)
+    model_launches = roles.model & roles.single_launches
+    mean_call_ns = float(call_cost_ns(graph)[model_launches].mean()) if model_launches.any() else 0.0
     added = _product_launches(graph) * casts * mean_call_ns * draw.between("amp_cast_call", *CAST_COST)
     return graph.with_more_before("dispatch", added)
 
 
-@once
+@cached_per_run
 def _product_launches(graph: Graph) -> Mask:
     """Mask of the nodes that launch a single kernel, a matrix product."""
     matrix = np.append(_products(graph), False)
-    return np.asarray(calls(graph).launches & matrix[graph.host.first_op[:-1]], bool)
+    return np.asarray(call_roles(graph).single_launches & matrix[graph.host.first_op[:-1]], bool)
 
 
 def _add_scaler(graph: Graph, draw: Draw) -> Graph:
     """Add the gradient scaler: unscaling before the optimizer step, and a host wait for the overflow check."""
-    first_nodes = calls(graph).opens
+    first_nodes = call_roles(graph).update_starts
     last = graph.host.first_op[first_nodes] - 1
     first_nodes, last = first_nodes[last >= 0], last[last >= 0]
     wait, wait_ns = graph.host.awaited_op.copy(), graph.host.return_delay_ns.copy()
@@ -207,7 +217,9 @@ def _add_scaler(graph: Graph, draw: Draw) -> Graph:
     added = np.zeros(len(graph.host))
     added[first_nodes] = draw.between("amp_scaler", *SCALER_NS)
     dur = graph.device.dur_ns.copy()
-    optimizer_ns = float(dur[pieces_of(graph).is_family(Family.OPTIMIZER)].sum()) / max(1, len(first_nodes))
+    optimizer_ns = float(dur[classified_ops(graph).family_mask(KernelFamily.OPTIMIZER)].sum()) / max(
+        1, len(first_nodes)
+    )
     np.add.at(dur, last, optimizer_ns * draw.between("amp_unscale", *UNSCALE_FRAC))
     return (
         graph.with_device(dur_ns=dur)
@@ -216,13 +228,13 @@ def _add_scaler(graph: Graph, draw: Draw) -> Graph:
     )
 
 
-def amp_lacking(graph: Graph, value: Value) -> str | None:
+def amp_refusal(graph: Graph, value: Value) -> str | None:
     """Return why mixed precision cannot be predicted."""
-    if (reason := no_products(graph)) is not None:
+    if (reason := precision_refusal(graph)) is not None:
         return reason
-    gpu, kernels = gpu_of(graph), pieces_of(graph)
+    gpu, kernels = gpu_of(graph), classified_ops(graph)
     name = gpu.name if gpu else "this GPU"
-    share = half_share(kernels)
+    share = half_precision_share(kernels)
     if share > MAX_HALF_FRAC:
         return f"{percent(share)} of its matrix product time is in half precision already"
     products = _products(graph)
@@ -231,24 +243,24 @@ def amp_lacking(graph: Graph, value: Value) -> str | None:
     if precision_speedup(gpu, Precision.HALF, Precision.FLOAT32) is None:
         return f"the half-precision peak of {name} is not in gpulab's table"
     ratio = float(np.average(_ratios(graph)[products], weights=kernels.dur_ns[products] + 1))
-    if ratio < WORTH_RATIO:
+    if ratio < MIN_SPEEDUP:
         return f"{name} is no faster in half precision than in the present one"
     if value == "bf16" and not _has_bfloat16(graph):
         return f"{name} does not support bfloat16; use amp=fp16"
     return None
 
 
-def no_products(graph: Graph) -> str | None:
+def precision_refusal(graph: Graph) -> str | None:
     """Return why no change of precision can be predicted, for any precision; None if it can."""
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    gpu, kernels = gpu_of(graph), pieces_of(graph)
+    gpu, kernels = gpu_of(graph), classified_ops(graph)
     if gpu is not None and is_amd(gpu.name):
         return "AMD's matrix kernel names do not show their precision"
-    is_product = kernels.is_family(Family.MATRIX)
+    is_product = kernels.family_mask(KernelFamily.MATRIX)
     if not kernels.dur_ns[is_product].sum() > 0:
         return "the run contains no matrix products"
-    unknown = is_product & (kernels.precision == Precision.UNKNOWN) & ~kernels.narrow
+    unknown = is_product & (kernels.precision == Precision.UNKNOWN) & ~kernels.is_narrow
     share = kernels.dur_ns[unknown].sum() / kernels.dur_ns[is_product].sum()
     if share > MAX_UNKNOWN_FRAC:
         return f"the precision of {percent(share)} of its matrix kernel time cannot be derived from kernel names"
@@ -266,7 +278,7 @@ def _amp_code(graph: Graph, value: Value) -> str:
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[_dtype(graph, value)]
     model = next((each.name for each in graph.run.models if each.name), "model")
     code = f'{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
-    if dtype == "bfloat16" or not training(graph):
+    if dtype == "bfloat16" or not is_training(graph):
         return code
     optimizer = next((each.name for each in graph.run.optimizers if each.name), "optimizer")
     return (
@@ -276,18 +288,18 @@ def _amp_code(graph: Graph, value: Value) -> str:
     )
 
 
-PRECISION = (
+PRECISION_REWRITES = (
     Rewrite(
         name="amp",
         edit=amp,
-        ceiling=amp_ceiling,
+        best_case=amp_best_case,
         grade="C",
         about="mixed precision by torch.autocast",
-        ceiling_means="half precision at peak rate without casts",
-        lacking=amp_lacking,
-        takes="bf16 or fp16; by default bf16 if the GPU supports it, otherwise fp16",
+        bound_label="half precision at peak rate without casts",
+        refusal_reason=amp_refusal,
+        value_help="bf16 or fp16; by default bf16 if the GPU supports it, otherwise fp16",
         parse=_amp_dtype,
-        price="watch the loss over the first few hundred steps; float16 also needs a gradient scaler",
+        cost="watch the loss over the first few hundred steps; float16 also needs a gradient scaler",
         code=_amp_code,
     ),
 )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.classification import single
+from gpulab.analysis.kernels.classification import float32_mask
 from gpulab.analysis.kernels.tensor_cores import tf32_setting
 from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.graph_work import faster, gpu_of, gpu_spec_of, pieces_of
-from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
-from gpulab.replay.rewrites.kernels.mixed_precision import BEST_POWER, WORST_POWER, WORTH_RATIO, no_products
-from gpulab.replay.rewrites.machine.other_gpu import other_gpu
+from gpulab.replay.rewrites.engine.graph_work import classified_ops, gpu_of, gpu_spec_of, scale_kernels
+from gpulab.replay.rewrites.engine.lower_bounds import minimum_time_frac, ops_of_same_operators, shrink_ops
+from gpulab.replay.rewrites.kernels.mixed_precision import BEST_POWER, MIN_SPEEDUP, WORST_POWER, precision_refusal
+from gpulab.replay.rewrites.machine.other_gpu import target_gpu
 
 
 def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -27,38 +27,38 @@ def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: how well your sizes fit, and whether 10 mantissa bits are enough.
     """
-    if "amp" in graph.made:
+    if "amp" in graph.applied:
         return graph
     power = draw.between("tf32_matrix", BEST_POWER, WORST_POWER)
     factor = np.where(_float32_products(graph), _tf32_ratio(graph) ** -power, 1.0)
-    return graph.with_device(dur_ns=faster(graph.device.dur_ns, factor))
+    return graph.with_device(dur_ns=scale_kernels(graph.device.dur_ns, factor))
 
 
-def tf32_ceiling(graph: Graph, value: Value) -> Graph:
+def tf32_best_case(graph: Graph, value: Value) -> Graph:
     """These products at the TF32 peak if their sizes were recorded, otherwise in no time."""
-    if "amp" in graph.made:
+    if "amp" in graph.applied:
         return graph
-    spec = other_gpu(graph) or gpu_spec_of(graph)
-    share = least_share(graph, spec.fastest_float32_flops_per_s if spec else None)
-    return shrunk(graph, multiplying(graph, _float32_products(graph)), share)
+    spec = target_gpu(graph) or gpu_spec_of(graph)
+    share = minimum_time_frac(graph, spec.fastest_float32_flops_per_s if spec else None)
+    return shrink_ops(graph, ops_of_same_operators(graph, _float32_products(graph)), share)
 
 
 def _float32_products(graph: Graph) -> Mask:
-    kernels = pieces_of(graph)
-    return single(kernels, Precision.FLOAT32) & ~kernels.convolves
+    kernels = classified_ops(graph)
+    return float32_mask(kernels, Precision.FLOAT32) & ~kernels.is_convolution
 
 
 def _tf32_ratio(graph: Graph) -> float:
-    if (other := other_gpu(graph)) is not None:
+    if (other := target_gpu(graph)) is not None:
         return other.fastest_float32_flops_per_s / other.float32_flops_per_s
     return max(1.0, precision_speedup(gpu_of(graph), Precision.TF32, Precision.FLOAT32) or 1.0)
 
 
-def tf32_lacking(graph: Graph, value: Value) -> str | None:
+def tf32_refusal(graph: Graph, value: Value) -> str | None:
     """Return why TF32 cannot be predicted."""
-    if (reason := no_products(graph)) is not None:
+    if (reason := precision_refusal(graph)) is not None:
         return reason
-    if _tf32_ratio(graph) < WORTH_RATIO:
+    if _tf32_ratio(graph) < MIN_SPEEDUP:
         gpu = gpu_of(graph)
         return f"{gpu.name if gpu else 'this GPU'} is no faster in TF32 than in float32"
     if tf32_setting(graph.run) == "on":
@@ -68,16 +68,16 @@ def tf32_lacking(graph: Graph, value: Value) -> str | None:
     return None
 
 
-TF32 = (
+TF32_REWRITES = (
     Rewrite(
         name="tf32",
         edit=tf32,
-        ceiling=tf32_ceiling,
+        best_case=tf32_best_case,
         grade="C",
         about="float32 matrix products on tensor cores",
-        ceiling_means="TF32 at peak rate",
-        lacking=tf32_lacking,
-        price="inputs of products are rounded to 10 mantissa bits",
+        bound_label="TF32 at peak rate",
+        refusal_reason=tf32_refusal,
+        cost="inputs of products are rounded to 10 mantissa bits",
         code=lambda graph, value: 'torch.set_float32_matmul_precision("high")',
     ),
 )

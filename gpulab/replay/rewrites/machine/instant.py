@@ -23,25 +23,25 @@ def _refusal(graph: Graph, value: Value) -> str | None:
     return None if graph.on_gpu else "the run contains no GPU work"
 
 
-FLOORS = (
+INSTANT_REWRITES = (
     Rewrite(
         name="instant_gpu",
         edit=instant_gpu,
-        ceiling=lambda graph, value: graph.with_device(dur_ns=np.zeros(len(graph.device))),
+        best_case=lambda graph, value: graph.with_device(dur_ns=np.zeros(len(graph.device))),
         grade="A",
         about="a GPU that takes no time",
-        ceiling_means="an infinitely fast GPU",
-        lacking=_refusal,
-        bound=True,
+        bound_label="an infinitely fast GPU",
+        refusal_reason=_refusal,
+        bound_only=True,
     ),
     Rewrite(
         name="instant_host",
         edit=instant_host,
-        ceiling=lambda graph, value: instant_host(graph, value, Draw()),
+        best_case=lambda graph, value: instant_host(graph, value, Draw()),
         grade="A",
         about="a host that takes no time",
-        ceiling_means="an infinitely fast host",
-        lacking=_refusal,
-        bound=True,
+        bound_label="an infinitely fast host",
+        refusal_reason=_refusal,
+        bound_only=True,
     ),
 )

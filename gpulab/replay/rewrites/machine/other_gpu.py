@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.classification import Family
+from gpulab.analysis.kernels.classification import KernelFamily
 from gpulab.hardware.architectures import has_float4, has_float8
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.gpus import SPECS
@@ -14,9 +14,9 @@ from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import noting, once
-from gpulab.replay.rewrites.engine.graph_work import LEAST_NS, gpu_of, gpu_spec_of, pieces_of
-from gpulab.replay.rewrites.kernels.batch_size import inward
+from gpulab.replay.rewrites.engine.cache import cached_per_run, mark_applied
+from gpulab.replay.rewrites.engine.graph_work import KERNEL_START_NS, classified_ops, gpu_of, gpu_spec_of
+from gpulab.replay.rewrites.kernels.batch_size import is_h2d_copy
 
 # Uncertainty of the ratio of two GPUs: one network differs from the medians over many kernels.
 RATIO_SPREAD = (1.25, 0.8)
@@ -28,7 +28,7 @@ TF32_REACHED = 0.45  # share of the TF32 peak that convolutions reach; in half p
 SHORT_NAMES = tuple(spec.aliases[0] for spec in SPECS)
 
 
-def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
+def move_to_gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
     """The same work on another GPU, with this host.
 
     Models: matrix products by the ratio of what each GPU reaches in their precision, part of their time by memory
@@ -45,7 +45,7 @@ def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
     """
     target = resolve(str(value))
     current = gpu_spec_of(graph)
-    assert current is not None  # `gpu_lacking` refuses otherwise
+    assert current is not None  # `gpu_refusal` refuses otherwise
     if target.computes_like(current):
         return graph
     products, streams = (
@@ -55,8 +55,8 @@ def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
     spread = float(np.log(draw.ratio("gpu_reached", *RATIO_SPREAD)))
     # Part of a product's time is memory-bound: if memory speeds up by less, so does the product.
     memory_lag = np.minimum(0.0, streams - products) * draw.between("gpu_bound", *MEMORY_BOUND)
-    kernels = pieces_of(graph)
-    is_product = kernels.is_family(Family.MATRIX)
+    kernels = classified_ops(graph)
+    is_product = kernels.family_mask(KernelFamily.MATRIX)
     log_speedup = np.where(is_product, products + memory_lag, streams) + spread
     log_speedup = np.where(
         _too_few_blocks(graph, current, target),
@@ -66,16 +66,18 @@ def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
     link_speedup = np.log(target.link_bytes_per_s / current.link_bytes_per_s) * draw.between(
         "gpu_linked", *LINK_EXPONENT
     )
-    log_speedup = np.where(inward(graph), link_speedup, log_speedup)
-    log_speedup = np.where(kernels.is_family(Family.COLLECTIVE), 0.0, log_speedup)
+    log_speedup = np.where(is_h2d_copy(graph), link_speedup, log_speedup)
+    log_speedup = np.where(kernels.family_mask(KernelFamily.COLLECTIVE), 0.0, log_speedup)
     dur = graph.device.dur_ns
-    start_ns = np.minimum(dur, LEAST_NS)
-    return noting(graph.with_device(dur_ns=start_ns + (dur - start_ns) / np.exp(log_speedup)), f"gpu={target.name}")
+    start_ns = np.minimum(dur, KERNEL_START_NS)
+    return mark_applied(
+        graph.with_device(dur_ns=start_ns + (dur - start_ns) / np.exp(log_speedup)), f"gpu={target.name}"
+    )
 
 
 def _too_few_blocks(graph: Graph, current: GpuSpec, target: GpuSpec) -> Mask:
     """Mask of ops with fewer blocks than either GPU has multiprocessors: more multiprocessors do not help them."""
-    blocks = pieces_of(graph).blocks
+    blocks = classified_ops(graph).blocks
     return np.asarray((blocks > 0) & (blocks < min(current.multiprocessors, target.multiprocessors)), bool)
 
 
@@ -98,10 +100,10 @@ def _float32_rate(spec: GpuSpec) -> float:
 
 def _product_ratio(graph: Graph, current: GpuSpec, target: GpuSpec) -> Floats:
     """Return the ratio of matrix product rates per device op, by both GPUs' peaks in its precision."""
-    kernels = pieces_of(graph)
+    kernels = classified_ops(graph)
     ratio = np.full(len(kernels), _float32_rate(target) / _float32_rate(current))
     # PyTorch uses TF32 for convolutions by default, and for other products only if it is enabled.
-    convolutions = kernels.convolves & (kernels.precision != Precision.HALF) & ~kernels.narrow
+    convolutions = kernels.is_convolution & (kernels.precision != Precision.HALF) & ~kernels.is_narrow
     if target.tf32_flops_per_s and not current.tf32_flops_per_s:
         ratio[convolutions] = TF32_REACHED * target.tf32_flops_per_s / _float32_rate(current)
     elif current.tf32_flops_per_s and not target.tf32_flops_per_s:
@@ -109,32 +111,34 @@ def _product_ratio(graph: Graph, current: GpuSpec, target: GpuSpec) -> Floats:
     tf32 = kernels.precision == Precision.TF32
     target_tf32 = TF32_REACHED * target.tf32_flops_per_s if target.tf32_flops_per_s else _float32_rate(target)
     ratio[tf32] = target_tf32 / (TF32_REACHED * current.fastest_float32_flops_per_s)
-    ratio[(kernels.precision == Precision.HALF) | kernels.narrow] = target.half_flops_per_s / current.half_flops_per_s
+    ratio[(kernels.precision == Precision.HALF) | kernels.is_narrow] = (
+        target.half_flops_per_s / current.half_flops_per_s
+    )
     return ratio
 
 
-def gpu_ceiling(graph: Graph, value: Value) -> Graph:
+def gpu_best_case(graph: Graph, value: Value) -> Graph:
     """A GPU that takes no time."""
     return graph.with_device(dur_ns=np.zeros(len(graph.device)))
 
 
-def other_gpu(graph: Graph) -> GpuSpec | None:
+def target_gpu(graph: Graph) -> GpuSpec | None:
     """Return the GPU that the `gpu` rewrite set for this graph; None if it was not applied."""
-    return next((each for each in SPECS if f"gpu={each.name}" in graph.made), None)
+    return next((each for each in SPECS if f"gpu={each.name}" in graph.applied), None)
 
 
-@once
+@cached_per_run
 def _narrow_types(graph: Graph) -> frozenset[str]:
     """Return the narrow types that matrix kernel names contain: "bfloat16", "float8", "float4"."""
-    names = graph.run.event_rows.words("name")
-    matrix = graph.device.event[pieces_of(graph).is_family(Family.MATRIX)]
+    names = graph.run.event_rows.text("name")
+    matrix = graph.device.event[classified_ops(graph).family_mask(KernelFamily.MATRIX)]
     codes = np.unique(names.codes[matrix])
     labels = [names.vocabulary[code].lower() for code in codes[codes >= 0].tolist()]
     spelled = {"bfloat16": ("bf16", "bfloat16"), "float8": ("e4m3", "e5m2"), "float4": ("e2m1",)}
     return frozenset(kind for kind, parts in spelled.items() if any(part in word for part in parts for word in labels))
 
 
-def gpu_lacking(graph: Graph, value: Value) -> str | None:
+def gpu_refusal(graph: Graph, value: Value) -> str | None:
     """Return why another GPU cannot be predicted."""
     current = gpu_of(graph)
     if current is None:
@@ -159,18 +163,18 @@ def _parse(typed: str) -> Value:
     return typed.lower()
 
 
-HARDWARE = (
+GPU_REWRITES = (
     Rewrite(
         name="gpu",
-        edit=gpu,
-        ceiling=gpu_ceiling,
+        edit=move_to_gpu,
+        best_case=gpu_best_case,
         grade="D",
         about="the same work on another GPU",
-        ceiling_means="an infinitely fast GPU",
-        lacking=gpu_lacking,
-        takes=f"a GPU: {', '.join(SHORT_NAMES)}",
-        usual=None,
+        bound_label="an infinitely fast GPU",
+        refusal_reason=gpu_refusal,
+        value_help=f"a GPU: {', '.join(SHORT_NAMES)}",
+        default=None,
         parse=_parse,
-        price="its rent; its memory may also be smaller",
+        cost="its rent; its memory may also be smaller",
     ),
 )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.ranks.collectives import TOGETHER
+from gpulab.analysis.ranks.collectives import SYNCHRONISING_KINDS
 from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.ranks.collectives import Exchanges, alike, exchanges
-from gpulab.tables import Kind
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.ranks.collectives import GraphCollectives, collectives_by_size, gradient_collectives
+from gpulab.tables import EventKind
 from gpulab.wording import size
 
 MIB = 1 << 20
@@ -40,19 +40,19 @@ def no_straggler(graph: Graph, value: Value, draw: Draw) -> Graph:
     return _cap_durations(graph, lambda recorded_ns: float(np.percentile(recorded_ns, percentile)))
 
 
-def no_straggler_ceiling(graph: Graph, value: Value) -> Graph:
+def no_straggler_best_case(graph: Graph, value: Value) -> Graph:
     """Synchronising collectives take no time: even the shortest recorded one may have waited."""
     return _cap_durations(graph, lambda recorded_ns: 0.0)
 
 
 def _cap_durations(graph: Graph, usual_ns: Callable[[Floats], float]) -> Graph:
     """Cap each collective at the usual duration of its kind and size, if there are enough of them."""
-    synchronising, groups = alike(graph)
+    synchronising, groups = collectives_by_size(graph)
     dur = graph.device.dur_ns.copy()
     for group in groups:
         if len(group) >= MIN_COLLECTIVES:
             recorded = synchronising.recorded_ns[group]
-            dur[synchronising.work[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
+            dur[synchronising.ops[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
     return graph.with_device(dur_ns=dur)
 
 
@@ -66,10 +66,10 @@ def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: how the model's gradients are split into buckets.
     """
-    gradients = exchanges(graph)
+    gradients = gradient_collectives(graph)
     dur = _without_gradient_time(graph, gradients)
     for step in _steps(graph, gradients):
-        durations = graph.device.dur_ns[gradients.work[step]]
+        durations = graph.device.dur_ns[gradients.ops[step]]
         total, tail = float(durations.sum()), float(durations[-1])
         hideable_ns = draw.between("backward left", *BACKWARD_LEFT) * _backward_ns(
             graph, int(graph.step_of[gradients.call[step[-1]]])
@@ -79,36 +79,36 @@ def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
         present_ns = float(
             (durations * gradients.exposed_ns[step] / np.maximum(gradients.recorded_ns[step], 1.0)).sum()
         )
-        dur[gradients.work[step[-1]]] = min(exposed_ns, present_ns)
+        dur[gradients.ops[step[-1]]] = min(exposed_ns, present_ns)
     return graph.with_device(dur_ns=dur)
 
 
-def _without_gradient_time(graph: Graph, gradients: Exchanges) -> Floats:
+def _without_gradient_time(graph: Graph, gradients: GraphCollectives) -> Floats:
     """Return the durations of all device work, with these collectives of interior steps in no time."""
     dur = graph.device.dur_ns.copy()
-    dur[gradients.work[graph.step_of[gradients.call] >= 0]] = 0.0
+    dur[gradients.ops[graph.step_of[gradients.call] >= 0]] = 0.0
     return dur
 
 
-def hidden(graph: Graph, value: Value) -> Graph:
+def without_gradient_communication(graph: Graph, value: Value) -> Graph:
     """Return the graph where gradient communication takes no time."""
-    return graph.with_device(dur_ns=_without_gradient_time(graph, exchanges(graph)))
+    return graph.with_device(dur_ns=_without_gradient_time(graph, gradient_collectives(graph)))
 
 
-def _steps(graph: Graph, gradients: Exchanges) -> list[Ints]:
+def _steps(graph: Graph, gradients: GraphCollectives) -> list[Ints]:
     """Return the collectives of each step."""
     step = graph.step_of[gradients.call]
     return [np.flatnonzero(step == each) for each in np.unique(step[step >= 0]).tolist()]
 
 
-@once
+@cached_per_run
 def _backward_kernels(graph: Graph) -> Ints:
     """Kernels launched by backward; if its ranges were not recorded, those launched outside the main thread."""
     events, device = graph.run.event_rows, graph.device
     is_autograd = events.matching(lambda word: AUTOGRAD in word)
-    ranges = events.where(np.flatnonzero(is_autograd & (events["kind"] <= Kind.ANNOTATION)))
+    ranges = events.select(np.flatnonzero(is_autograd & (events["kind"] <= EventKind.ANNOTATION)))
     launch_event = graph.host.event[np.maximum(device.call, 0)]
-    kernels = (events["kind"][device.event] == Kind.KERNEL) & (device.call >= 0) & (launch_event >= 0)
+    kernels = (events["kind"][device.event] == EventKind.KERNEL) & (device.call >= 0) & (launch_event >= 0)
     if not len(ranges):
         return np.flatnonzero(kernels & (events["thread"][launch_event] != graph.run.main_thread))
     spans = ranges.spans()
@@ -125,17 +125,17 @@ def _backward_ns(graph: Graph, step: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Merging:
+class MergedBuckets:
     """All-reduces merged into buckets: the last one of each bucket carries all of its data."""
 
-    work: Ints
+    ops: Ints
     bucket: Ints  # the bucket of each
     last: Ints  # for each bucket, the index of its last all-reduce in `work`
 
 
-def merging(graph: Graph, most_bytes: float) -> Merging:
+def merge_into_buckets(graph: Graph, max_bytes: float) -> MergedBuckets:
     """Fill buckets of at most this size with consecutive all-reduces of one step."""
-    gradients = exchanges(graph)
+    gradients = gradient_collectives(graph)
     bucket: list[int] = []
     last: list[int] = []
     work: list[int] = []
@@ -144,14 +144,14 @@ def merging(graph: Graph, most_bytes: float) -> Merging:
         bucket_bytes = np.inf
         for index in step.tolist():
             bytes_moved = float(gradients.bytes[index])
-            if bucket_bytes + bytes_moved > most_bytes:
+            if bucket_bytes + bytes_moved > max_bytes:
                 number, bucket_bytes = number + 1, 0.0
                 last.append(0)
             bucket_bytes += bytes_moved
             last[number] = len(work)
-            work.append(int(gradients.work[index]))
+            work.append(int(gradients.ops[index]))
             bucket.append(number)
-    return Merging(np.array(work, np.int64), np.array(bucket, np.int64), np.array(last, np.int64))
+    return MergedBuckets(np.array(work, np.int64), np.array(bucket, np.int64), np.array(last, np.int64))
 
 
 def bucket_mb(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -165,33 +165,33 @@ def bucket_mb(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: time spent waiting for another rank (see `no_straggler`).
     """
     latency = draw.ratio("latency of a collective", *LATENCY_NS)
-    return _merge(graph, merging(graph, float(value) * MIB), latency)
+    return _merge(graph, merge_into_buckets(graph, float(value) * MIB), latency)
 
 
-def _merge(graph: Graph, buckets: Merging, latency_ns: float) -> Graph:
+def _merge(graph: Graph, buckets: MergedBuckets, latency_ns: float) -> Graph:
     dur_ns, call_ns = graph.device.dur_ns.copy(), graph.host.call_ns.copy()
     is_alone = np.bincount(buckets.bucket, minlength=len(buckets.last))[buckets.bucket] == 1
-    data_ns = np.maximum(dur_ns[buckets.work] - latency_ns, 0.0)
+    data_ns = np.maximum(dur_ns[buckets.ops] - latency_ns, 0.0)
     bucket_data_ns = np.bincount(buckets.bucket, weights=data_ns, minlength=len(buckets.last))
     shortest = np.full(len(buckets.last), np.inf)
-    np.minimum.at(shortest, buckets.bucket, dur_ns[buckets.work])
-    last_ns = dur_ns[buckets.work[buckets.last]]
+    np.minimum.at(shortest, buckets.bucket, dur_ns[buckets.ops])
+    last_ns = dur_ns[buckets.ops[buckets.last]]
     bucket_ns = np.where(is_alone[buckets.last], last_ns, bucket_data_ns + np.minimum(latency_ns, shortest))
-    dur_ns[buckets.work] = 0.0
-    dur_ns[buckets.work[buckets.last]] = bucket_ns
-    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
+    dur_ns[buckets.ops] = 0.0
+    dur_ns[buckets.ops[buckets.last]] = bucket_ns
+    call_ns[graph.device.call[np.setdiff1d(buckets.ops, buckets.ops[buckets.last])]] = 0.0
     return graph.with_device(dur_ns=dur_ns).with_host(call_ns=call_ns)
 
 
 def _free_buckets(graph: Graph, value: Value) -> Graph:
     """Launches merged, and communication in no time: no bucket size can do better."""
-    buckets = merging(graph, float(value) * MIB)
+    buckets = merge_into_buckets(graph, float(value) * MIB)
     call_ns = graph.host.call_ns.copy()
-    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
-    return hidden(graph, value).with_host(call_ns=call_ns)
+    call_ns[graph.device.call[np.setdiff1d(buckets.ops, buckets.ops[buckets.last])]] = 0.0
+    return without_gradient_communication(graph, value).with_host(call_ns=call_ns)
 
 
-def megabytes(text: str) -> Value:
+def parse_mib(text: str) -> Value:
     """Parse a size in MiB."""
     try:
         size = float(text)
@@ -203,7 +203,7 @@ def megabytes(text: str) -> Value:
 
 
 def _refusal(graph: Graph, value: Value) -> str | None:
-    gradients = exchanges(graph)
+    gradients = gradient_collectives(graph)
     if not (graph.step_of[gradients.call] >= 0).any():
         return "its steps do not all-reduce gradients between ranks"
     return None
@@ -213,8 +213,8 @@ def _overlap_refusal(graph: Graph, value: Value) -> str | None:
     reason = _refusal(graph, value)
     if reason is not None:
         return reason
-    gradients = exchanges(graph)
-    gradients = gradients.where(graph.step_of[gradients.call] >= 0)
+    gradients = gradient_collectives(graph)
+    gradients = gradients.select(graph.step_of[gradients.call] >= 0)
     if gradients.exposed_ns.sum() < MIN_EXPOSED_FRAC * gradients.recorded_ns.sum():
         return "communication is hidden behind kernels already"
     if not len(_backward_kernels(graph)):
@@ -226,59 +226,59 @@ def _bucket_refusal(graph: Graph, value: Value) -> str | None:
     reason = _refusal(graph, value)
     if reason is not None:
         return reason
-    gradients = exchanges(graph)
-    gradients = gradients.where(graph.step_of[gradients.call] >= 0)
+    gradients = gradient_collectives(graph)
+    gradients = gradients.select(graph.step_of[gradients.call] >= 0)
     if (gradients.bytes < 0).any():
         return "the sizes of its collectives were not recorded"
-    buckets = merging(graph, float(value) * MIB)
-    if len(buckets.last) == len(buckets.work):
+    buckets = merge_into_buckets(graph, float(value) * MIB)
+    if len(buckets.last) == len(buckets.ops):
         largest = size(float(gradients.bytes.max()))
         return f"no two of its collectives (up to {largest}) fit into one bucket; choose a larger size"
     return None
 
 
 def _straggler_refusal(graph: Graph, value: Value) -> str | None:
-    synchronising, groups = alike(graph)
+    synchronising, groups = collectives_by_size(graph)
     if not len(synchronising) or not (graph.step_of[synchronising.call] >= 0).any():
-        return f"its steps contain no collective that synchronises all ranks ({', '.join(TOGETHER)})"
+        return f"its steps contain no collective that synchronises all ranks ({', '.join(SYNCHRONISING_KINDS)})"
     if max(map(len, groups)) < MIN_COLLECTIVES:
         return f"no kind and size of collective occurs {MIN_COLLECTIVES} times, so the usual duration is unknown"
     return None
 
 
-COMMUNICATING = (
+COMMUNICATION_REWRITES = (
     Rewrite(
         name="bucket_mb",
         edit=bucket_mb,
-        ceiling=_free_buckets,
+        best_case=_free_buckets,
         grade="B",
         about="gradients all-reduced in buckets of N MiB",
-        ceiling_means="communication at no cost",
-        lacking=_bucket_refusal,
-        takes="a size in MiB",
-        usual=None,
-        parse=megabytes,
-        price="GPU memory for the buckets",
+        bound_label="communication at no cost",
+        refusal_reason=_bucket_refusal,
+        value_help="a size in MiB",
+        default=None,
+        parse=parse_mib,
+        cost="GPU memory for the buckets",
         code=lambda graph, value: f"model = DistributedDataParallel(model, bucket_cap_mb={value})",
     ),
     Rewrite(
         name="overlap",
         edit=overlap,
-        ceiling=hidden,
+        best_case=without_gradient_communication,
         grade="B",
         about="gradients all-reduced during backward",
-        ceiling_means="communication at no cost",
-        lacking=_overlap_refusal,
-        price="kernels slow down a little during communication",
+        bound_label="communication at no cost",
+        refusal_reason=_overlap_refusal,
+        cost="kernels slow down a little during communication",
         code=lambda graph, value: "model = DistributedDataParallel(model)  # all-reduces each bucket when it is full",
     ),
     Rewrite(
         name="no_straggler",
         edit=no_straggler,
-        ceiling=no_straggler_ceiling,
+        best_case=no_straggler_best_case,
         grade="B",
         about="every rank reaches collectives on time",
-        ceiling_means="collectives at no cost",
-        lacking=_straggler_refusal,
+        bound_label="collectives at no cost",
+        refusal_reason=_straggler_refusal,
     ),
 )

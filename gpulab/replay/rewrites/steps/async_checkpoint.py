@@ -7,16 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Mask
-from gpulab.analysis.steps.pauses import pauses
-from gpulab.intervals import Spans, covered_ns, nothing, union
+from gpulab.analysis.steps.pauses import find_pauses
+from gpulab.intervals import Spans, covered_ns, no_spans, union
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
+from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.run import Run
 from gpulab.wording import duration
 
-SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
+SAVE_CALLS = (
+    "torch.serialization.",
+    "pickle.",
+    "safetensors.",
+    "torch.distributed.checkpoint",
+    "torch._utils_internal",
+)
 # Time to copy the state, relative to saving it: a core copies 4-12 GB/s, files take 0.3-3 GB/s.
 STATE_COPY = (0.03, 0.30)
 # Share of the saved main-thread time by which the step gets shorter: the writer needs the GIL, and a core.
@@ -26,37 +32,37 @@ MAX_SAMPLE_GAP_NS = 1_000_000_000  # samples further apart than this do not repr
 
 
 @dataclass(frozen=True, eq=False)
-class Saving:
+class CheckpointTime:
     """Time in which the main thread writes checkpoints, estimated from samples of its current line."""
 
     spans: Spans
-    usual: bool  # whether most interior steps save; then the typical step includes it
+    in_most_steps: bool  # whether most interior steps save; then the typical step includes it
     share: float  # share of samples in steady-state steps, if saves are short and spread evenly; else 0
     error: float  # standard deviation of `share`
 
 
-@once
-def saving(graph: Graph) -> Saving:
+@cached_per_run
+def checkpoint_time(graph: Graph) -> CheckpointTime:
     """Return when samples of the main thread were inside a call that saves."""
     run, steps = graph.run, graph.steps
     spans = _saving_spans(run)
-    step_start, step_end = graph.host.start_ns[graph.step_first], graph.host.start_ns[graph.step_last]
+    step_start, step_end = graph.host.start_ns[graph.step_start_node], graph.host.start_ns[graph.step_end_node]
     saving_ns = covered_ns(spans, step_start.astype(np.int64), step_end.astype(np.int64))
     if 2 * (saving_ns > 0).sum() > len(saving_ns):
-        return Saving(spans, True, 0.0, 0.0)
-    warm = union(steps.start_ns[steps.plain | steps.interior], steps.end_ns[steps.plain | steps.interior])
+        return CheckpointTime(spans, True, 0.0, 0.0)
+    warm = union(steps.start_ns[steps.unprofiled | steps.interior], steps.end_ns[steps.unprofiled | steps.interior])
     rows = run.host_rows
     in_steps = covered_ns(warm, rows["at_ns"], rows["at_ns"] + 1) > 0
     saving_samples = int((in_steps & _saves(run)).sum())
-    stalls = pauses(run, steps)
+    stalls = find_pauses(run, steps)
     if saving_samples < MIN_SAMPLES or stalls is not None:
-        return Saving(spans, False, 0.0, 0.0)
+        return CheckpointTime(spans, False, 0.0, 0.0)
     share = saving_samples / int(in_steps.sum())
-    return Saving(spans, False, share, float(np.sqrt(share * (1 - share) / int(in_steps.sum()))))
+    return CheckpointTime(spans, False, share, float(np.sqrt(share * (1 - share) / int(in_steps.sum()))))
 
 
 def _saves(run: Run) -> Mask:
-    saves: Mask = run.host_rows.matching(lambda word: word.startswith(SAVING), "called")
+    saves: Mask = run.host_rows.matching(lambda word: word.startswith(SAVE_CALLS), "called")
     return saves
 
 
@@ -64,7 +70,7 @@ def _saving_spans(run: Run) -> Spans:
     """Spans around each saving sample, up to half-way to the samples before and after it."""
     rows = run.host_rows
     if len(rows) < 2:
-        return nothing()
+        return no_spans()
     at = rows["at_ns"]
     middles = (at[1:] + at[:-1]) // 2
     is_far = np.diff(at) > MAX_SAMPLE_GAP_NS
@@ -87,7 +93,7 @@ def async_checkpoint(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: how busy the cores are.
     """
-    checkpoint = saving(graph)
+    checkpoint = checkpoint_time(graph)
     share = draw.between(
         "share of saving", checkpoint.share + checkpoint.error, max(0.0, checkpoint.share - checkpoint.error)
     )
@@ -96,7 +102,7 @@ def async_checkpoint(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def _write_in_thread(graph: Graph, remaining: float, share: float) -> Graph:
-    if saving(graph).usual:
+    if checkpoint_time(graph).in_most_steps:
         return graph.scaled_before(
             {part: 1 - share_saving * (1 - remaining) for part, share_saving in _share_saving_by_part(graph).items()}
         )
@@ -106,24 +112,25 @@ def _write_in_thread(graph: Graph, remaining: float, share: float) -> Graph:
 
 
 def _free(graph: Graph, value: Value) -> Graph:
-    checkpoint = saving(graph)
+    checkpoint = checkpoint_time(graph)
     return _write_in_thread(graph, 0.0, checkpoint.share + 2 * checkpoint.error)
 
 
-@once
+@cached_per_run
 def _share_saving_by_part(graph: Graph) -> dict[str, Floats]:
     """Share of the host work before each node that is saving; loading is never counted."""
-    return {part: share for part, share in graph.within(saving(graph).spans).items() if part != "loader"}
+    return {part: share for part, share in graph.share_inside(checkpoint_time(graph).spans).items() if part != "loader"}
 
 
 def _refusal(graph: Graph, value: Value) -> str | None:
-    checkpoint = saving(graph)
-    if checkpoint.usual or checkpoint.share:
+    checkpoint = checkpoint_time(graph)
+    if checkpoint.in_most_steps or checkpoint.share:
         return None
-    pause = pauses(graph.run, graph.steps)
-    if pause is not None and (pause.called or "").startswith(SAVING):
+    pause = find_pauses(graph.run, graph.steps)
+    if pause is not None and (pause.library_call or "").startswith(SAVE_CALLS):
         return (
-            f"only {pause.count} of {pause.steps} steps save, for {duration(pause.each_ns)} each: the typical step "
+            f"only {pause.count} of {pause.steps} steps save, for {duration(pause.typical_cost_ns)} each: the typical "
+            "step "
             f"does not change, the average step would be {duration(pause.total_ns / pause.steps)} shorter"
         )
     if not len(graph.run.host_rows):
@@ -134,16 +141,16 @@ def _refusal(graph: Graph, value: Value) -> str | None:
 CODE = """state = copied(model.state_dict())  # a copy in host memory
 threading.Thread(target=torch.save, args=(state, path)).start()"""
 
-CHECKPOINTING = (
+CHECKPOINT_REWRITES = (
     Rewrite(
         name="async_checkpoint",
         edit=async_checkpoint,
-        ceiling=_free,
+        best_case=_free,
         grade="B",
         about="checkpoints written by a separate thread",
-        ceiling_means="checkpoints at no cost",
-        lacking=_refusal,
-        price="host memory for one copy of the state",
+        bound_label="checkpoints at no cost",
+        refusal_reason=_refusal,
+        cost="host memory for one copy of the state",
         code=lambda graph, value: CODE,
     ),
 )

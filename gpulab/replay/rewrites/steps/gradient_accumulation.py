@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.kernels.optimizers import within
+from gpulab.analysis.kernels.optimizers import mask_inside
 from gpulab.analysis.steps.detection import Mask
 from gpulab.intervals import Ints, Spans
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.every_nth_step import every, held_up
-from gpulab.replay.rewrites.ranks.collectives import exchanges
+from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.engine.every_nth_step import delay_steps, spread_over_steps
+from gpulab.replay.rewrites.ranks.collectives import gradient_collectives
 from gpulab.replay.sweep import device_step_ns, host_step_ns
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 UPDATES = ("Optimizer.step#", "Optimizer.zero_grad#")
 # Adding to gradients moves 12 bytes per parameter, as much as plain SGD. A fused Adam moves 28,
@@ -27,29 +27,33 @@ ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, eq=False)
-class Update:
+class UpdateWork:
     """All work that happens once per update: host nodes, device ops, and spans of the host."""
 
-    stops: Ints
-    work: Ints
+    nodes: Ints
+    ops: Ints
     spans: Spans
-    of_optimizer: Ints  # the part of `work` that belongs to the optimizer
+    optimizer_ops: Ints  # the part of `work` that belongs to the optimizer
 
 
-@once
-def updates(graph: Graph) -> Update:
+@cached_per_run
+def update_work(graph: Graph) -> UpdateWork:
     """Return the optimizer steps, and the collectives that average gradients."""
     run, host, device = graph.run, graph.host, graph.device
     is_optimizer = run.event_rows.matching(lambda word: word.startswith(UPDATES))
-    optimizer_ranges = run.event_rows.where(np.flatnonzero(is_optimizer & (run.event_rows["kind"] == Kind.ANNOTATION)))
+    optimizer_ranges = run.event_rows.select(
+        np.flatnonzero(is_optimizer & (run.event_rows["kind"] == EventKind.ANNOTATION))
+    )
     is_inside: Mask = (
-        within(run.event_rows, host.event, optimizer_ranges) if len(optimizer_ranges) else np.zeros(len(host), bool)
+        mask_inside(run.event_rows, host.event, optimizer_ranges)
+        if len(optimizer_ranges)
+        else np.zeros(len(host), bool)
     )
     node_inside = np.append(is_inside, False)
     of_optimizer = np.flatnonzero(node_inside[device.call])
-    gradients = exchanges(graph)
+    gradients = gradient_collectives(graph)
     stops = np.union1d(np.flatnonzero(is_inside), gradients.call)
-    return Update(stops, np.union1d(of_optimizer, gradients.work), optimizer_ranges.spans(), of_optimizer)
+    return UpdateWork(stops, np.union1d(of_optimizer, gradients.ops), optimizer_ranges.spans(), of_optimizer)
 
 
 def accumulate(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -64,55 +68,55 @@ def accumulate(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: the effect on training: the effective batch is N times as large, with fewer updates per sample.
     """
     without = without_updates(graph)
-    mean_step = every(graph, without, float(value), "updates")
+    mean_step = spread_over_steps(graph, without, float(value), "updates")
     if float(value) <= 1:
         return mean_step
     added_frac = 1 - 1 / float(value)
     share = draw.ratio("adding", *_adding_range(graph))
     if not graph.on_gpu:
-        return held_up(mean_step, added_frac * share * _host_ns(graph))
+        return delay_steps(mean_step, added_frac * share * _host_ns(graph))
     host_ns = added_frac * _tensors(graph) * draw.between("adding calls", *ADDING_NS)
-    return held_up(mean_step, host_ns, device_ns=added_frac * share * _optimizer_ns(graph))
+    return delay_steps(mean_step, host_ns, device_ns=added_frac * share * _optimizer_ns(graph))
 
 
-@once
+@cached_per_run
 def _adding_range(graph: Graph) -> tuple[float, float]:
     """Return the cost of adding gradients relative to the optimizer's time: minimum and maximum."""
-    names = graph.run.event_rows.words("name").vocabulary
+    names = graph.run.event_rows.text("name").vocabulary
     if any(word.startswith("Optimizer.step#SGD") for word in names):
         return ADDING_TO_SGD
     return ADDING if graph.on_gpu else ADDING_ON_CPU
 
 
-@once
+@cached_per_run
 def _tensors(graph: Graph) -> int:
     """Return the number of gradients per step: from the optimizers if recorded, otherwise counted in backward."""
     count = sum(each.tensors or 0 for each in graph.run.optimizers)
     if count:
         return count
     events = graph.run.event_rows
-    is_gradient = events.matching(lambda word: word == ACCUMULATE_GRAD) & (events["kind"] == Kind.OP)
-    return round(int(is_gradient.sum()) / max(1, int(graph.steps.by_host.recorded.sum())))
+    is_gradient = events.matching(lambda word: word == ACCUMULATE_GRAD) & (events["kind"] == EventKind.OP)
+    return round(int(is_gradient.sum()) / max(1, int(graph.steps.host_steps.recorded.sum())))
 
 
 def without_updates(graph: Graph) -> Graph:
     """Return the graph whose steps neither update parameters nor communicate."""
-    update = updates(graph)
-    cheaper = graph.without_calls(update.stops).without_work(update.work)
+    update = update_work(graph)
+    cheaper = graph.without_calls(update.nodes).without_work(update.ops)
     if not len(update.spans.start_ns):
         return cheaper
     return cheaper.scaled_before({part: 1 - share for part, share in _optimizer_shares(graph).items()})
 
 
-@once
+@cached_per_run
 def _optimizer_shares(graph: Graph) -> dict[str, Floats]:
     """Share of the host work before each node that belongs to the optimizer."""
-    return graph.within(updates(graph).spans)
+    return graph.share_inside(update_work(graph).spans)
 
 
 def _optimizer_ns(graph: Graph) -> float:
     """Return the device time of the optimizer in a typical step."""
-    return device_step_ns(graph, updates(graph).of_optimizer)
+    return device_step_ns(graph, update_work(graph).optimizer_ops)
 
 
 def _host_ns(graph: Graph) -> float:
@@ -122,7 +126,7 @@ def _host_ns(graph: Graph) -> float:
     return host_step_ns(graph, per_stop)
 
 
-def batches_count(text: str) -> Value:
+def parse_batch_count(text: str) -> Value:
     """Parse a number of batches."""
     try:
         count = int(text)
@@ -134,10 +138,10 @@ def batches_count(text: str) -> Value:
 
 
 def _refusal(graph: Graph, value: Value) -> str | None:
-    if graph.steps.found_by == "whole run":
+    if graph.steps.detected_by == "whole run":
         return "no steps were detected, so there is no N-th step"
-    update = updates(graph)
-    if not len(update.spans.start_ns) and not len(update.work):
+    update = update_work(graph)
+    if not len(update.spans.start_ns) and not len(update.ops):
         return "the run contains no optimizer step and no gradient all-reduce"
     return None
 
@@ -149,20 +153,20 @@ def _code(graph: Graph, value: Value) -> str:
     )
 
 
-ACCUMULATING = (
+ACCUMULATION_REWRITES = (
     Rewrite(
         name="accumulate",
-        calms=False,
+        removes_waits=False,
         edit=accumulate,
-        ceiling=lambda graph, value: without_updates(graph),
+        best_case=lambda graph, value: without_updates(graph),
         grade="B",
         about="gradients of N batches accumulated before an update",
-        ceiling_means="removing all updates",
-        lacking=_refusal,
-        takes="a number of batches",
-        usual=4,
-        parse=batches_count,
-        price="the effective batch is N times as large: the learning rate must be adapted",
+        bound_label="removing all updates",
+        refusal_reason=_refusal,
+        value_help="a number of batches",
+        default=4,
+        parse=parse_batch_count,
+        cost="the effective batch is N times as large: the learning rate must be adapted",
         code=_code,
     ),
 )

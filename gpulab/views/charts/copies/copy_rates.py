@@ -11,18 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
-from gpulab.analysis.copies.host_to_device import LARGE_BYTES, rate
-from gpulab.analysis.copies.table import direction, host_memory
-from gpulab.analysis.events.device_work import device_work, missing_work
-from gpulab.analysis.machine.link import practical_bytes_per_s
+from gpulab.analysis.copies.host_to_device import LARGE_BYTES, copy_rate
+from gpulab.analysis.copies.table import copy_direction, host_memory
+from gpulab.analysis.events.device_work import device_work, missing_work_reason
+from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT
+from gpulab.tables import EventKind
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, TEXT_COLOUR
 from gpulab.views.sheet.palette import NEUTRAL, colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import UNKNOWN, count, metric, percent, scale, size
 
 MAX_MARKS, CELLS = 1600, 36  # more copies are drawn as a grid with at most CELLS cells per side
@@ -64,7 +64,7 @@ class _Group:
         _, marker, key = _DIRECTIONS.get(self.direction or "", ("", "X", ""))
         shade = colour(key) if key else NEUTRAL
         hollow = self.memory in ("pageable", None) and self.direction in ("HtoD", "DtoH")
-        return {"marker": marker, "facecolor": PAPER if hollow else shade, "edgecolor": shade, "linewidth": 1.1}
+        return {"marker": marker, "facecolor": BACKGROUND if hollow else shade, "edgecolor": shade, "linewidth": 1.1}
 
     @property
     def rates(self) -> NDArray[np.float64]:
@@ -82,15 +82,15 @@ def copy_rates(run: Run) -> Chart:
     """
     groups = _groups(run)
     if not groups:
-        if missing_work(run) is not None or not len(device_work(run)):
-            why = missing_work(run) or "no GPU work was recorded"
+        if missing_work_reason(run) is not None or not len(device_work(run)):
+            why = missing_work_reason(run) or "no GPU work was recorded"
             fix = "Record on a machine with a GPU, or on a virtual one: %%gpuprofile --virtual h100"
-            return nothing_to_draw(run, "Copies", why, fix)
-        return nothing_to_draw(run, "Copies", "nothing was copied while events were recorded", _FIX)
+            return missing_data_chart(run, "Copies", why, fix)
+        return missing_data_chart(run, "Copies", "nothing was copied while events were recorded", _FIX)
     if not any(len(group.timed) for group in groups):
-        return nothing_to_draw(run, "Rates of copies", "the copies in this trace have no size")
-    best = practical_bytes_per_s(run)
-    return chart(
+        return missing_data_chart(run, "Rates of copies", "the copies in this trace have no size")
+    best = best_link_bytes_per_s(run)
+    return single_plot(
         _answer(groups, best),
         lambda axes: _draw(axes, groups, best),
         source=run,
@@ -101,15 +101,15 @@ def copy_rates(run: Run) -> Chart:
 
 def _groups(run: Run) -> list[_Group]:
     """Group copies by direction and host memory, most bytes first."""
-    copies = run.event_rows.where(device_work(run).of_kind(Kind.MEMCPY).event)
-    names = copies.words("name")
-    kind_of_name = [(direction(name), host_memory(name)) for name in (*names.vocabulary, None)]
+    copies = run.event_rows.select(device_work(run).of_kind(EventKind.MEMCPY).event_rows)
+    names = copies.text("name")
+    kind_of_name = [(copy_direction(name), host_memory(name)) for name in (*names.vocabulary, None)]
     kinds = list(dict.fromkeys(kind_of_name))
     kind_index = np.array([kinds.index(kind) for kind in kind_of_name])[names.codes]
     groups = []
     for index, (way, memory) in enumerate(kinds):
-        if len(rows := copies.where(kind_index == index)):
-            timed = rows.where((rows["bytes"] > 0) & (rows["dur_ns"] > 0))
+        if len(rows := copies.select(kind_index == index)):
+            timed = rows.select((rows["bytes"] > 0) & (rows["dur_ns"] > 0))
             groups.append(_Group(way, memory, rows, timed))
     return sorted(groups, key=lambda group: -int(group.timed["bytes"].sum()))
 
@@ -122,9 +122,9 @@ def _leading(groups: Sequence[_Group]) -> _Group:
 
 def _answer(groups: Sequence[_Group], best: float | None) -> str:
     first = _leading(groups)
-    large = first.timed.where(first.timed["bytes"] >= LARGE_BYTES)
+    large = first.timed.select(first.timed["bytes"] >= LARGE_BYTES)
     copies = large if len(large) else first.timed
-    reached = rate(copies) or 0.0
+    reached = copy_rate(copies) or 0.0
     subject = f"{'Large copies' if len(large) else 'Copies'} {first.route}"
     over_link = best is not None and first.direction in ("HtoD", "DtoH")
     share = f", {percent(reached / best)} of the practical link rate" if over_link and best else ""
@@ -144,7 +144,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
         label = f"{group.label} ({len(group.timed):,})"
         axes.scatter(x, y, s=area, label=label, alpha=0.85, rasterized=len(x) > 500, **group.style)
     if best is not None:
-        axes.axhline(best, color=INK, linewidth=1, linestyle="--")
+        axes.axhline(best, color=TEXT_COLOUR, linewidth=1, linestyle="--")
         label = f"large pinned copy on this link: {metric(best, 'B/s')}"
         axes.annotate(
             label, (0, best), (4, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=SMALL_PT
@@ -157,7 +157,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
     axes.minorticks_off()
     axes.set_xlabel("size of the copy (log scale)")
     axes.set_ylabel("rate (log scale)")
-    axes.legend(loc="best", borderaxespad=0.2, handletextpad=0.3, framealpha=0.8, frameon=True, edgecolor=PAPER)
+    axes.legend(loc="best", borderaxespad=0.2, handletextpad=0.3, framealpha=0.8, frameon=True, edgecolor=BACKGROUND)
 
 
 def _marks(
@@ -185,7 +185,7 @@ def _cell(values: NDArray[np.float64], cells: int) -> Ints:
 def _alt(groups: Sequence[_Group], best: float | None) -> str:
     texts = []
     for group in groups:
-        reached = rate(group.timed)
+        reached = copy_rate(group.timed)
         texts.append(f"{group.label}: {count(len(group.rows), 'copy', 'copies')}")
         if reached is not None:
             texts[-1] += f", {size(float(group.timed['bytes'].sum()))} at {metric(reached, 'B/s')} overall"
@@ -199,11 +199,11 @@ def _alt(groups: Sequence[_Group], best: float | None) -> str:
     return f"Size against rate of each copy, both on logarithmic axes. {'; '.join(texts)}. {link}."
 
 
-def _table(groups: Sequence[_Group]) -> Table:
+def _table(groups: Sequence[_Group]) -> TableBlock:
     unit = scale(max(float(group.rows["dur_ns"].sum()) for group in groups))
     rows = []
     for group in groups:
-        reached, has_times = rate(group.timed), len(group.timed) > 0
+        reached, has_times = copy_rate(group.timed), len(group.timed) > 0
         rows.append(Row((
             group.label, f"{len(group.rows):,}", size(float(group.timed["bytes"].sum())) if has_times else UNKNOWN,
             size(float(np.median(group.timed["bytes"]))) if has_times else UNKNOWN,
@@ -211,6 +211,6 @@ def _table(groups: Sequence[_Group]) -> Table:
             metric(float(group.rates.max()), "B/s") if has_times else UNKNOWN,
         )))  # fmt: skip
     header = ("copies", "count", "bytes", "median size", f"time, {unit.unit}", "overall rate", "highest rate")
-    return Table(
+    return TableBlock(
         header=header, rows=tuple(rows), caption="Bytes and rates are of the copies with a known size and time."
     )

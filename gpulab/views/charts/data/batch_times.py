@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.data.loader import leading_loader, loader_events
+from gpulab.analysis.data.loader import loader_events, loader_with_most_batches
 from gpulab.intervals import Ints
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -17,37 +17,37 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Batches:
+class BatchTimes:
     """Times of each batch: requested, received, and done, which is the next request; -1: unknown."""
 
-    asked_ns: Ints
-    came_ns: Ints
+    requested_ns: Ints
+    received_ns: Ints
     done_ns: Ints
     setup: Loader | None
 
     def __len__(self) -> int:
-        return len(self.asked_ns)
+        return len(self.requested_ns)
 
     @property
     def wait_ns(self) -> Ints:
         """How long the loop waited for each batch."""
-        return self.came_ns - self.asked_ns
+        return self.received_ns - self.requested_ns
 
     @property
-    def kept_ns(self) -> Ints:
+    def use_ns(self) -> Ints:
         """How long the loop used each batch; -1: unknown."""
-        return np.where(self.done_ns >= 0, self.done_ns - self.came_ns, -1)
+        return np.where(self.done_ns >= 0, self.done_ns - self.received_ns, -1)
 
     @property
-    def waited_frac(self) -> float:
+    def wait_frac(self) -> float:
         """Fraction of time that the loop waited, over the batches with a has_use wait and use."""
         has_use = self.done_ns >= 0 if (self.done_ns >= 0).any() else np.ones(len(self), bool)
-        wait_ns, kept_ns = self.wait_ns[has_use].sum(), np.maximum(self.kept_ns[has_use], 0).sum()
+        wait_ns, kept_ns = self.wait_ns[has_use].sum(), np.maximum(self.use_ns[has_use], 0).sum()
         return float(wait_ns / max(1, wait_ns + kept_ns))
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class WorkerSamples:
     """One worker between samples: the load in each interval, and whether it waited for storage at the end of it."""
 
     number: int
@@ -67,12 +67,12 @@ class Watched:
         return float(valid.mean()) if len(valid) else None
 
 
-def batches(run: Run) -> Batches | None:
+def find_batch_times(run: Run) -> BatchTimes | None:
     """Return the batches of the loader with most batches, from marks or else from the trace; None if there are none."""
-    setup = leading_loader(run)
+    setup = loader_with_most_batches(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if setup is not None and len(calls):
-        calls = calls.where(calls["loader"] == run.loaders.index(setup))
+        calls = calls.select(calls["loader"] == run.loaders.index(setup))
         requested, received, yielded = calls["start_ns"], calls["end_ns"], calls["yielded"]
     else:
         traced = loader_events(run)
@@ -82,23 +82,23 @@ def batches(run: Run) -> Batches | None:
     if not yielded.any():
         return None
     done = np.append(requested[1:], -1)
-    return Batches(requested[yielded], received[yielded], done[yielded], setup)
+    return BatchTimes(requested[yielded], received[yielded], done[yielded], setup)
 
 
-def watched(run: Run) -> Iterator[Watched]:
+def worker_samples(run: Run) -> Iterator[WorkerSamples]:
     """Yield each worker with at least two samples, in the order of their numbers."""
     rows = run.worker_rows
     for number in np.unique(rows["worker"]).tolist():
-        samples = rows.where(rows["worker"] == number)
-        samples = samples.where(np.argsort(samples["at_ns"], kind="stable"))
+        samples = rows.select(rows["worker"] == number)
+        samples = samples.select(np.argsort(samples["at_ns"], kind="stable"))
         at_ns = samples["at_ns"]
         if len(at_ns) < 2 or at_ns[-1] == at_ns[0]:
             continue
         load = np.diff(samples["cpu_s"]) / np.maximum(np.diff(at_ns) / 1e9, 1e-9)
-        yield Watched(number, at_ns, load, samples["blocked"][1:])
+        yield WorkerSamples(number, at_ns, load, samples["blocked"][1:])
 
 
-def mean_load(workers: Sequence[Watched]) -> float | None:
+def mean_load(workers: Sequence[WorkerSamples]) -> float | None:
     """Return CPU time of all workers divided by the time they were sampled; None if unknown."""
     cpu_ns = sampled_ns = 0.0
     for worker in workers:

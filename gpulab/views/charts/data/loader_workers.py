@@ -12,19 +12,19 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from gpulab.run import Run
-from gpulab.views.charts.data.batch_times import Batches, Watched, batches, mean_load, watched
-from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, panels
-from gpulab.views.charts.drawing.shades import pale
-from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
+from gpulab.views.charts.data.batch_times import BatchTimes, WorkerSamples, find_batch_times, mean_load, worker_samples
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, stacked_plots
+from gpulab.views.charts.drawing.shades import pale_shade
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT
 from gpulab.views.sheet.palette import NEUTRAL, colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import UNKNOWN, Scale, count, number, percent, scale
 
 MAX_MARKS, BINS = 600, 240  # more batches are drawn as bins
 MAX_WORKERS, MAX_INTERVALS = 32, 400  # drawn: the first workers; more intervals are grouped
 MAX_ROWS = 40
 _WAIT, _USE, _LOAD = "loader", "matmul", "matmul"
-_UNKNOWN_LOAD: Mapping[str, Any] = {"facecolor": PAPER, "edgecolor": NEUTRAL, "hatch": "////", "linewidth": 0}
+_UNKNOWN_LOAD: Mapping[str, Any] = {"facecolor": BACKGROUND, "edgecolor": NEUTRAL, "hatch": "////", "linewidth": 0}
 
 
 def loader_workers(run: Run) -> Chart:
@@ -34,9 +34,9 @@ def loader_workers(run: Run) -> Chart:
     recorded, only when the loop requested and received it. Low load without waits for storage means that a worker had
     nothing to do, or that its result queue was full.
     """
-    batch_times, workers = batches(run), list(watched(run))
+    batch_times, workers = find_batch_times(run), list(worker_samples(run))
     if batch_times is None:
-        return nothing_to_draw(
+        return missing_data_chart(
             run,
             "DataLoader",
             "no call of a DataLoader was recorded",
@@ -44,7 +44,7 @@ def loader_workers(run: Run) -> Chart:
         )
     drawn_workers = workers[:MAX_WORKERS]
     heights = (max(1.0, 0.28 * len(drawn_workers)), 2.2) if drawn_workers else None
-    return panels(
+    return stacked_plots(
         _answer(batch_times, workers),
         lambda axes: _draw(axes, batch_times, drawn_workers),
         2 if drawn_workers else 1,
@@ -56,8 +56,8 @@ def loader_workers(run: Run) -> Chart:
     )
 
 
-def _answer(batch_times: Batches, workers: Sequence[Watched]) -> str:
-    wait = f"the loop waits for data {percent(batch_times.waited_frac)} of the time"
+def _answer(batch_times: BatchTimes, workers: Sequence[WorkerSamples]) -> str:
+    wait = f"the loop waits for data {percent(batch_times.wait_frac)} of the time"
     if batch_times.setup is not None and batch_times.setup.workers == 0:
         return f"No workers (num_workers=0): {wait}, and loads {_count(batch_times)} itself"
     load = mean_load(workers)
@@ -70,15 +70,18 @@ def _answer(batch_times: Batches, workers: Sequence[Watched]) -> str:
     return f"{subject} {percent(load)} of the time, and {wait}"
 
 
-def _count(batch_times: Batches) -> str:
+def _count(batch_times: BatchTimes) -> str:
     return count(len(batch_times), "batch")
 
 
-def _draw(axes: Sequence[Axes], batch_times: Batches, workers: Sequence[Watched]) -> None:
+def _draw(axes: Sequence[Axes], batch_times: BatchTimes, workers: Sequence[WorkerSamples]) -> None:
     last = max(
-        int(batch_times.came_ns.max()), int(batch_times.done_ns.max()), *(int(each.at_ns[-1]) for each in workers), 1
+        int(batch_times.received_ns.max()),
+        int(batch_times.done_ns.max()),
+        *(int(each.at_ns[-1]) for each in workers),
+        1,
     )
-    first = min(int(batch_times.asked_ns[0]), *(int(each.at_ns[0]) for each in workers), last)
+    first = min(int(batch_times.requested_ns[0]), *(int(each.at_ns[0]) for each in workers), last)
     time_scale = scale(last)
     if workers:
         _draw_workers(axes[0], workers, time_scale)
@@ -88,8 +91,8 @@ def _draw(axes: Sequence[Axes], batch_times: Batches, workers: Sequence[Watched]
     axes[-1].set_xlabel(f"{time_scale.unit} from the start of the run")
 
 
-def _draw_workers(axes: Axes, workers: Sequence[Watched], time_scale: Scale) -> None:
-    shades = LinearSegmentedColormap.from_list("load", [pale(colour(_LOAD), 0.08), colour(_LOAD)])
+def _draw_workers(axes: Axes, workers: Sequence[WorkerSamples], time_scale: Scale) -> None:
+    shades = LinearSegmentedColormap.from_list("load", [pale_shade(colour(_LOAD), 0.08), colour(_LOAD)])
     mesh = None
     for row, worker in enumerate(workers):
         at_ns, load, blocked = _grouped(worker)
@@ -121,7 +124,7 @@ def _draw_workers(axes: Axes, workers: Sequence[Watched], time_scale: Scale) -> 
         axes.legend(handles=keys, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.1)
 
 
-def _grouped(worker: Watched) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _grouped(worker: WorkerSamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return times, load and waits of a worker; many intervals are grouped, with mean load and any wait."""
     group = -(-len(worker.load) // MAX_INTERVALS)
     if group == 1:
@@ -132,10 +135,10 @@ def _grouped(worker: Watched) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return at_ns, cpu_ns / np.maximum(np.diff(at_ns), 1), np.fmax.reduceat(worker.blocked, cuts)
 
 
-def _draw_batches(axes: Axes, batch_times: Batches, time_scale: Scale) -> None:
-    wait, use = batch_times.wait_ns, batch_times.kept_ns
+def _draw_batches(axes: Axes, batch_times: BatchTimes, time_scale: Scale) -> None:
+    wait, use = batch_times.wait_ns, batch_times.use_ns
     unit = scale(max(float(wait.max()), float(use.max()), 1.0))
-    x = batch_times.came_ns / time_scale.unit_ns
+    x = batch_times.received_ns / time_scale.unit_ns
     if len(batch_times) <= MAX_MARKS:
         axes.vlines(x, 0, wait / unit.unit_ns, color=colour(_WAIT), linewidth=1.6)
         axes.plot(x, wait / unit.unit_ns, "o", markersize=3.6, color=colour(_WAIT), label="waiting for the batch")
@@ -156,7 +159,9 @@ def _draw_batches(axes: Axes, batch_times: Batches, time_scale: Scale) -> None:
         longest = np.zeros(BINS)
         np.maximum.at(longest, bin_index, wait)
         means = np.bincount(bin_index, weights=wait, minlength=BINS) / np.maximum(count, 1)
-        axes.stairs(longest / unit.unit_ns, edges, fill=True, color=pale(colour(_WAIT), 0.35), label="waiting, longest")
+        axes.stairs(
+            longest / unit.unit_ns, edges, fill=True, color=pale_shade(colour(_WAIT), 0.35), label="waiting, longest"
+        )
         axes.stairs(means / unit.unit_ns, edges, fill=True, color=colour(_WAIT), label="waiting, mean")
         use_means = np.bincount(bin_index, weights=np.maximum(use, 0), minlength=BINS) / np.maximum(count, 1)
         axes.stairs(use_means / unit.unit_ns, edges, color=colour(_USE), linewidth=1.3, label="using the batch, mean")
@@ -165,8 +170,8 @@ def _draw_batches(axes: Axes, batch_times: Batches, time_scale: Scale) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.1, handlelength=1.2)
 
 
-def _alt(batch_times: Batches, workers: Sequence[Watched]) -> str:
-    wait, use = batch_times.wait_ns, batch_times.kept_ns[batch_times.kept_ns >= 0]
+def _alt(batch_times: BatchTimes, workers: Sequence[WorkerSamples]) -> str:
+    wait, use = batch_times.wait_ns, batch_times.use_ns[batch_times.use_ns >= 0]
     unit = scale(float(max(wait.max(), use.max(initial=0))))
     waits = f"median wait {unit(float(np.median(wait)))}, longest {unit(float(wait.max()))}"
     text = f"{_count(batch_times)} over time: {waits}"
@@ -183,26 +188,26 @@ def _alt(batch_times: Batches, workers: Sequence[Watched]) -> str:
     return f"{text}. Above, the load of {count(len(workers), 'worker')}: mean {load}; {storage}.{rest}"
 
 
-def _table(batch_times: Batches, workers: Sequence[Watched]) -> Table:
+def _table(batch_times: BatchTimes, workers: Sequence[WorkerSamples]) -> TableBlock:
     if workers:
         rows = [_worker_row(each) for each in workers[:MAX_ROWS]]
         omitted = len(workers) - len(rows)
         caption = f"{omitted:,} more workers are not listed." if omitted else ""
-        return Table(
+        return TableBlock(
             header=("worker", "sampled, s", "load", "samples waiting for storage"), rows=tuple(rows), caption=caption
         )
-    unit = scale(float(max(batch_times.wait_ns.max(), batch_times.kept_ns.max(), 1)))
+    unit = scale(float(max(batch_times.wait_ns.max(), batch_times.use_ns.max(), 1)))
     rows = [
         Row((f"{index + 1:,}", unit.number(wait), unit.number(use) if use >= 0 else UNKNOWN))
         for index, (wait, use) in enumerate(
-            zip(batch_times.wait_ns[:MAX_ROWS].tolist(), batch_times.kept_ns.tolist(), strict=False)
+            zip(batch_times.wait_ns[:MAX_ROWS].tolist(), batch_times.use_ns.tolist(), strict=False)
         )
     ]
     omitted = len(batch_times) - len(rows)
     caption = f"The first {len(rows)} batches; {omitted:,} more are not listed." if omitted else ""
-    return Table(header=("batch", f"wait, {unit.unit}", f"use, {unit.unit}"), rows=tuple(rows), caption=caption)
+    return TableBlock(header=("batch", f"wait, {unit.unit}", f"use, {unit.unit}"), rows=tuple(rows), caption=caption)
 
 
-def _worker_row(worker: Watched) -> Row:
+def _worker_row(worker: WorkerSamples) -> Row:
     sampled_s = (worker.at_ns[-1] - worker.at_ns[0]) / 1e9
     return Row((f"{worker.number}", number(sampled_s), percent(worker.load_frac), percent(worker.blocked_frac)))

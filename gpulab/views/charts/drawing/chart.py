@@ -13,10 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from gpulab.run import Run
-from gpulab.views.charts.drawing.lettering import LEFT_FRAC, broken, extension
-from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, TITLE_PT, dressed
+from gpulab.views.charts.drawing.lettering import LEFT_FRAC, break_lines, file_format
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, TITLE_PT, chart_style
 from gpulab.views.sheet.html import table_html
-from gpulab.views.sheet.sheet import Table
+from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import clean, sentence, shorten
 
 WIDTH_IN, HEIGHT_IN, DPI = 7.2, 3.6, 120
@@ -32,31 +32,31 @@ class Chart(Figure):
     figure: `chart.savefig("steps.png")`.
     """
 
-    def __init__(self, answer: str, *, source: str, alt: str, table: Table, height_in: float = HEIGHT_IN) -> None:
-        with dressed():
-            super().__init__(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained", facecolor=PAPER)
+    def __init__(self, answer: str, *, source: str, alt: str, table: TableBlock, height_in: float = HEIGHT_IN) -> None:
+        with chart_style():
+            super().__init__(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained", facecolor=BACKGROUND)
             FigureCanvasAgg(self)
-            self.answer = clean(answer, MAX_TITLE).strip().removesuffix(".")
+            self.headline = clean(answer, MAX_TITLE).strip().removesuffix(".")
             self.source, self.table = clean(source, MAX_SOURCE), table
-            self.alt = f"{self.answer}. {sentence(clean(alt, MAX_ALT))} {sentence(f'Source: {self.source}')}"
+            self.alt = f"{self.headline}. {sentence(clean(alt, MAX_ALT))} {sentence(f'Source: {self.source}')}"
             self._add_frame()
 
     def _add_frame(self) -> None:
         """Add the title and the source line, and a watermark if the source is a virtual GPU."""
-        title = broken(WIDTH_IN, self.answer, TITLE_PT, weight="bold")
+        title = break_lines(WIDTH_IN, self.headline, TITLE_PT, weight="bold")
         position: dict[str, Any] = {"x": LEFT_FRAC, "ha": "left"}
         self._title = self.suptitle(
-            title, **position, fontsize=TITLE_PT, fontweight="bold", color=INK, linespacing=1.25
+            title, **position, fontsize=TITLE_PT, fontweight="bold", color=TEXT_COLOUR, linespacing=1.25
         )
         virtual = _virtual(self.source)
-        source_line = broken(WIDTH_IN, f"Source: {self.source}", SMALL_PT, weight="bold" if virtual else "normal")
+        source_line = break_lines(WIDTH_IN, f"Source: {self.source}", SMALL_PT, weight="bold" if virtual else "normal")
         self._source_line = self.supxlabel(
-            source_line, **position, fontsize=SMALL_PT, color=SOFT, fontweight="bold" if virtual else "normal"
+            source_line, **position, fontsize=SMALL_PT, color=SOFT_COLOUR, fontweight="bold" if virtual else "normal"
         )
         if virtual:
             # On top of the plot, so that bars do not cover it; faint, so that it covers nothing.
             text = self.text(0.54, 0.5, virtual, ha="center", va="center", rotation=12, gid="mark")
-            text.set(fontsize=min(28.0, 9 * self.get_figheight()), fontweight="bold", color=INK, alpha=_ALPHA)
+            text.set(fontsize=min(28.0, 9 * self.get_figheight()), fontweight="bold", color=TEXT_COLOUR, alpha=_ALPHA)
             text.set_in_layout(False)
 
     def place_frame(self, *, top_in: float, bottom_in: float) -> None:
@@ -73,16 +73,16 @@ class Chart(Figure):
 
     def draw(self, renderer: Any) -> None:
         """Draw in gpulab's style, because matplotlib creates ticks only when it draws."""
-        with dressed():
+        with chart_style():
             super().draw(renderer)
 
     def savefig(self, fname: Any, **options: Any) -> None:
         """Save the figure, with title and description as metadata if the format supports them."""
-        title, description = _TITLE_KEYS.get(extension(fname, options.get("format")), ("", ""))
-        metadata = {title: self.answer, description: self.alt} if title else {}
+        title, description = _TITLE_KEYS.get(file_format(fname, options.get("format")), ("", ""))
+        metadata = {title: self.headline, description: self.alt} if title else {}
         if metadata or options.get("metadata"):
             options["metadata"] = {**metadata, **(options.get("metadata") or {})}
-        with dressed():
+        with chart_style():
             super().savefig(fname, **options)
 
     def png(self) -> bytes:
@@ -105,40 +105,42 @@ class Chart(Figure):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-def chart(
+def single_plot(
     answer: str,
     draw: Callable[[Axes], None],
     *,
     source: str | Run | Sequence[Run],
     alt: str,
-    table: Table,
+    table: TableBlock,
     height_in: float = HEIGHT_IN,
 ) -> Chart:
     """Return a chart with one plot; `draw` receives its axes. `source`: text, or the runs to name as the source."""
-    return panels(answer, lambda axes: draw(axes[0]), 1, source=source, alt=alt, table=table, height_in=height_in)
+    return stacked_plots(
+        answer, lambda axes: draw(axes[0]), 1, source=source, alt=alt, table=table, height_in=height_in
+    )
 
 
-def panels(
+def stacked_plots(
     answer: str,
     draw: Callable[[Sequence[Axes]], None],
     count: int,
     *,
     source: str | Run | Sequence[Run],
     alt: str,
-    table: Table,
+    table: TableBlock,
     height_in: float = HEIGHT_IN,
     heights: Sequence[float] | None = None,
 ) -> Chart:
     """Return a chart with several plots, one below the other, that share the x axis."""
-    with dressed():
-        source_text = source if isinstance(source, str) else sources(source)
+    with chart_style():
+        source_text = source if isinstance(source, str) else combined_source(source)
         figure = Chart(answer, source=source_text, alt=alt, table=table, height_in=height_in)
         grid = figure.subplots(count, 1, sharex=True, squeeze=False, height_ratios=heights)
         draw(list(grid[:, 0]))
     return figure
 
 
-def sources(runs: Run | Sequence[Run]) -> str:
+def combined_source(runs: Run | Sequence[Run]) -> str:
     """Return the source of each run as text; only once if all runs have the same source."""
     all_runs = (runs,) if isinstance(runs, Run) else tuple(runs)
     names = [clean(run.name, MAX_NAME) for run in all_runs]
@@ -149,17 +151,17 @@ def sources(runs: Run | Sequence[Run]) -> str:
     return "; ".join(f"{name}: {source}" for name, source in zip(names, texts, strict=True))
 
 
-def nothing_to_draw(run: Run | Sequence[Run], subject: str, why: str, fix: str = "") -> Chart:
+def missing_data_chart(run: Run | Sequence[Run], subject: str, why: str, fix: str = "") -> Chart:
     """Return a chart that names the missing data, why, and how to record it, in place of an empty frame or zeros."""
     alt = " ".join(filter(None, (sentence(why), sentence(fix))))
 
     def draw(axes: Axes) -> None:
         axes.set_axis_off()
-        lines = "\n".join(broken(WIDTH_IN, text, 9.5, 0.92) for text in (sentence(why), sentence(fix)) if text)
-        axes.text(0.0, 0.55, lines, ha="left", va="center", color=SOFT, fontsize=9.5, linespacing=1.45)
+        lines = "\n".join(break_lines(WIDTH_IN, text, 9.5, 0.92) for text in (sentence(why), sentence(fix)) if text)
+        axes.text(0.0, 0.55, lines, ha="left", va="center", color=SOFT_COLOUR, fontsize=9.5, linespacing=1.45)
 
-    table = Table(header=("", ""), rows=())
-    return chart(f"{subject}: not measured", draw, source=run, alt=alt, table=table, height_in=1.7)
+    table = TableBlock(header=("", ""), rows=())
+    return single_plot(f"{subject}: not measured", draw, source=run, alt=alt, table=table, height_in=1.7)
 
 
 def _virtual(source: str) -> str:

@@ -14,7 +14,7 @@ from matplotlib.textpath import TextToPath
 
 LEFT_FRAC = 0.012  # margin of title and source line, left and right
 # A name may contain glyphs that no installed font has: they are drawn as boxes; table and description have the name.
-MISSING = r"Glyph .* missing from"
+MISSING_GLYPH = r"Glyph .* missing from"
 _FAMILY = "DejaVu Sans"
 _UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]?i?B|W|[MG]Hz|C|[TG]FLOP/s)\b|%)"
@@ -32,17 +32,17 @@ def _measure() -> TextToPath:
     return TextToPath()
 
 
-def width_in(text: str, size_pt: float, weight: str = "normal") -> float:
+def text_width_in(text: str, size_pt: float, weight: str = "normal") -> float:
     """Return the width of a line of text in inches."""
     if not text:
         return 0.0
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=MISSING)
+        warnings.filterwarnings("ignore", message=MISSING_GLYPH)
         width, _, _ = _measure().get_text_width_height_descent(text, _font(weight), False)
     return float(width) / 10 * size_pt / 72 * _HINTED
 
 
-def broken(
+def break_lines(
     figure: Figure | float, text: str, size_pt: float, of_width: float = 1 - 2 * LEFT_FRAC, weight: str = "normal"
 ) -> str:
     """Break text into lines of at most this fraction of a figure, or of a width in inches; longer words are cut."""
@@ -51,7 +51,7 @@ def broken(
     line = ""
     for word in _UNIT.sub("\N{NO-BREAK SPACE}", text).split(" "):
         longer = f"{line} {word}" if line else word
-        if width_in(longer, size_pt, weight) <= max_in:
+        if text_width_in(longer, size_pt, weight) <= max_in:
             line = longer
             continue
         if line:
@@ -64,29 +64,29 @@ def broken(
 def _cut(word: str, size_pt: float, max_in: float, weight: str) -> list[str]:
     """Cut a word into parts that fit."""
     parts = []
-    while width_in(word, size_pt, weight) > max_in:
-        end = max(1, int(len(word) * max_in / width_in(word, size_pt, weight)))
-        while end > 1 and width_in(word[:end], size_pt, weight) > max_in:
+    while text_width_in(word, size_pt, weight) > max_in:
+        end = max(1, int(len(word) * max_in / text_width_in(word, size_pt, weight)))
+        while end > 1 and text_width_in(word[:end], size_pt, weight) > max_in:
             end -= 1
         parts.append(word[:end])
         word = word[end:]
     return [*parts, word]
 
 
-def fitting(text: str, max_in: float, size_pt: float) -> str:
+def shorten_to_width(text: str, max_in: float, size_pt: float) -> str:
     """Return the text if it fits, else the text with its middle replaced by an ellipsis."""
-    if width_in(text, size_pt) <= max_in:
+    if text_width_in(text, size_pt) <= max_in:
         return text
-    keep = max(2, int(len(text) * max_in / width_in(text, size_pt)))
+    keep = max(2, int(len(text) * max_in / text_width_in(text, size_pt)))
     while True:
         head = (keep - 1) * 2 // 3
         short = f"{text[:head]}…{text[len(text) - (keep - 1 - head) :]}"
-        if keep <= 2 or width_in(short, size_pt) <= max_in:
+        if keep <= 2 or text_width_in(short, size_pt) <= max_in:
             return short
         keep -= 1
 
 
-def extension(fname: Any, stated: str | None) -> str:
+def file_format(fname: Any, stated: str | None) -> str:
     """Return the file format of a figure: the explicit one, or the suffix of the file name."""
     if stated:
         return stated.lower()

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from matplotlib.colors import to_hex, to_rgb
 
-from gpulab.views.charts.drawing.style import INK, PAPER
+from gpulab.views.charts.drawing.style import BACKGROUND, TEXT_COLOUR
 
-LEAST_CONTRAST = 4.6  # WCAG AA requires 4.5:1 for small text
+MIN_CONTRAST = 4.6  # WCAG AA requires 4.5:1 for small text
 
 
-def pale(colour: str, left: float) -> str:
+def pale_shade(colour: str, left: float) -> str:
     """Mix a colour with the background; `left` is the fraction of the colour."""
-    strong, paper = to_rgb(colour), to_rgb(PAPER)
+    strong, paper = to_rgb(colour), to_rgb(BACKGROUND)
     red, green, blue = (
         left * colour_part + (1 - left) * paper_part for colour_part, paper_part in zip(strong, paper, strict=True)
     )
     return to_hex((red, green, blue))
 
 
-def ink_on(face: str) -> str:
+def text_colour_on(face: str) -> str:
     """Return dark or white, whichever has more contrast on this colour."""
-    return max((INK, "#FFFFFF"), key=lambda ink: contrast(ink, face))
+    return max((TEXT_COLOUR, "#FFFFFF"), key=lambda ink: contrast(ink, face))
 
 
-def readable(face: str) -> str:
+def readable_shade(face: str) -> str:
     """Return the colour, or its least pale shade on which small text is readable."""
     left = 1.0
-    while contrast(ink_on(pale(face, left)), pale(face, left)) < LEAST_CONTRAST and left > 0:
+    while contrast(text_colour_on(pale_shade(face, left)), pale_shade(face, left)) < MIN_CONTRAST and left > 0:
         left -= 0.04
-    return face if left == 1.0 else pale(face, left)
+    return face if left == 1.0 else pale_shade(face, left)
 
 
 def contrast(first: str, second: str) -> float:

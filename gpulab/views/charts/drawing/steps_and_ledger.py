@@ -11,57 +11,57 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from gpulab.analysis.steps.detection import Steps, steps
+from gpulab.analysis.steps.detection import Steps, find_steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.analysis.steps.ledger import ledger as ledger_of
+from gpulab.analysis.steps.ledger import build_ledger as ledger_of
 from gpulab.intervals import Ints
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.needs import without_ledger
+from gpulab.rules.engine.needs import why_no_ledger
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw
-from gpulab.views.charts.drawing.style import INK, Dress
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart
+from gpulab.views.charts.drawing.style import TEXT_COLOUR, Style
 from gpulab.wording import Scale
 
-LOOPLESS = "whole run"
+WHOLE_RUN = "whole run"
 
 
-def accounted(run: Run) -> tuple[Steps, Ledger | None]:
+def steps_and_ledger(run: Run) -> tuple[Steps, Ledger | None]:
     """Return the steps of a run and their ledger; no ledger if no step was recorded with events."""
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     return run_steps, ledger_of(run, run_steps)
 
 
-def without_events(run: Run, subject: str) -> Chart:
+def missing_events_chart(run: Run, subject: str) -> Chart:
     """Return the chart for a run in which no step was recorded with events."""
-    why, fix = without_ledger(Evidence(run, steps(run), None))
-    return nothing_to_draw(run, subject, why, fix)
+    why, fix = why_no_ledger(Evidence(run, find_steps(run), None))
+    return missing_data_chart(run, subject, why, fix)
 
 
-def how_judged(run: Run, run_steps: Steps) -> str:
+def step_basis(run: Run, run_steps: Steps) -> str:
     """Say which steps the numbers are from, for the label of an axis."""
-    if run_steps.found_by == LOOPLESS:
+    if run_steps.detected_by == WHOLE_RUN:
         return "the whole recording"
     count = int(run_steps.interior.sum())
     method = "estimated" if run.source.how == "virtual" else "recorded with the profiler on"
     return f"one interior step, {method}" if count == 1 else f"mean of {count} interior steps, {method}"
 
 
-def in_unit(axis: Axis, unit: Scale, most: int = 8) -> None:
+def label_time_axis(axis: Axis, unit: Scale, most: int = 8) -> None:
     """Label an axis of ns with numbers in a time unit."""
-    by(axis, unit.unit_ns, most)
+    label_axis(axis, unit.unit_ns, most)
 
 
-def in_bytes(axis: Axis, longest: float, most: int = 8) -> str:
+def label_bytes_axis(axis: Axis, longest: float, most: int = 8) -> str:
     """Label an axis of bytes with numbers in the unit that fits, and return the unit."""
     size, name = next(((size, name) for size, name in _SIZES if longest >= size), _SIZES[-1])
-    by(axis, size, most)
+    label_axis(axis, size, most)
     return name
 
 
 _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 
 
-def by(axis: Axis, size: float, most: int = 8) -> None:
+def label_axis(axis: Axis, size: float, most: int = 8) -> None:
     """Put ticks at round multiples of a unit of this size, labelled without the unit."""
     axis.set_major_locator(_UnitLocator(size, most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
@@ -88,7 +88,7 @@ def bar_rows(axes: Axes, labels: Sequence[str], right: float) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def thinned(at: Ints, values: NDArray[np.float64], most: int) -> tuple[Ints, NDArray[np.float64]]:
+def reduce_points(at: Ints, values: NDArray[np.float64], most: int) -> tuple[Ints, NDArray[np.float64]]:
     """Reduce a line to at most `most` points: minimum and maximum of each interval."""
     if len(at) <= most:
         return at, values
@@ -100,7 +100,7 @@ def thinned(at: Ints, values: NDArray[np.float64], most: int) -> tuple[Ints, NDA
     return at[indices], values[indices]
 
 
-def beside(axes: Axes, x: float, y: float, text: str, **more: Any) -> None:
+def label_bar_end(axes: Axes, x: float, y: float, text: str, **more: Any) -> None:
     """Write a value to the right of the end of its bar."""
-    style: Dress = {"va": "center", "ha": "left", "fontsize": 8.5, "color": INK, **more}
+    style: Style = {"va": "center", "ha": "left", "fontsize": 8.5, "color": TEXT_COLOUR, **more}
     axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", **style)

@@ -10,30 +10,30 @@ from typing import Any
 
 import matplotlib as mpl
 
-from gpulab.views.charts.drawing.lettering import MISSING
+from gpulab.views.charts.drawing.lettering import MISSING_GLYPH
 
 # A fixed background, so that a chart looks the same in light and dark notebooks; text has a contrast of 4.5:1 on it.
-PAPER, INK, SOFT, GRID = "#FBFBFA", "#1F2328", "#59626B", "#DDE1E4"
-Dress = dict[str, Any]  # style keywords of matplotlib for a mark or text
+BACKGROUND, TEXT_COLOUR, SOFT_COLOUR, GRID_COLOUR = "#FBFBFA", "#1F2328", "#59626B", "#DDE1E4"
+Style = dict[str, Any]  # style keywords of matplotlib for a mark or text
 TITLE_PT, TEXT_PT, SMALL_PT = 11.0, 9.0, 7.5  # SMALL_PT is the smallest text in a chart
 
 _SETTINGS = {
     "font.size": TEXT_PT,
-    "text.color": INK,
-    "axes.edgecolor": GRID,
+    "text.color": TEXT_COLOUR,
+    "axes.edgecolor": GRID_COLOUR,
     "axes.facecolor": "none",  # transparent, so that background and watermark are visible
-    "axes.labelcolor": SOFT,
+    "axes.labelcolor": SOFT_COLOUR,
     "axes.labelsize": 8.5,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "grid.color": GRID,
+    "grid.color": GRID_COLOUR,
     "grid.linewidth": 0.7,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
+    "xtick.color": SOFT_COLOUR,
+    "ytick.color": SOFT_COLOUR,
+    "xtick.labelcolor": TEXT_COLOUR,
+    "ytick.labelcolor": TEXT_COLOUR,
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
     "legend.frameon": False,
@@ -41,7 +41,7 @@ _SETTINGS = {
     "hatch.linewidth": 0.8,
     "figure.constrained_layout.h_pad": 0.05,
     "figure.constrained_layout.w_pad": 0.09,
-    "savefig.facecolor": PAPER,
+    "savefig.facecolor": BACKGROUND,
     "text.parse_math": False,  # dollar signs in names from a trace are not mathematics
     "text.usetex": False,
     "font.family": "DejaVu Sans",  # shipped with matplotlib: the same on all machines
@@ -64,9 +64,9 @@ def _all_settings() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def dressed() -> Iterator[None]:
+def chart_style() -> Iterator[None]:
     """Apply gpulab's style while a chart is created or drawn; the user's settings are restored afterwards."""
     settings: Any = _all_settings()
     with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=MISSING)
+        warnings.filterwarnings("ignore", message=MISSING_GLYPH)
         yield

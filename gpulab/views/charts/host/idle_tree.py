@@ -12,22 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.nesting import innermost
-from gpulab.analysis.host.frames import Frame, frame_of
-from gpulab.analysis.steps.ledger import HOST_KINDS, Ledger, Part, host_threads
-from gpulab.intervals import Coverage, Ints, Spans, intersect, merged, subtract, union
+from gpulab.analysis.host.frames import Frame, deepest_frame
+from gpulab.analysis.steps.ledger import HOST_KINDS, Ledger, Part, launching_threads
+from gpulab.intervals import Coverage, Ints, Spans, intersect, subtract, union, union_of
 from gpulab.rows import Array
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 
 MIN_FRAC = 0.01  # of all idle time: smaller operators are summed
 MIN_OPERATORS, MAX_OPERATORS = 2, 12  # operators listed per part
 OUTSIDE = -1  # code for time outside recorded operators
 
-_OPERATOR_KINDS = (Kind.OP, Kind.ANNOTATION, Kind.LOADER)
+_OPERATOR_KINDS = (EventKind.OP, EventKind.ANNOTATION, EventKind.LOADER)
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class IdleOperator:
     """Idle time of one part inside one operator of one thread; no name: outside operators, or a sum of small ones."""
 
     name: str | None
@@ -38,23 +38,23 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False)
-class Blamed:
+class IdlePart:
     """One part of the ledger and its operators, longest first; they sum to the part exactly."""
 
     part: Part
     ns: int
-    held: tuple[Held, ...]
+    operators: tuple[IdleOperator, ...]
 
 
-def blamed(run: Run, accounts: Ledger) -> tuple[Blamed, ...]:
+def idle_parts(run: Run, accounts: Ledger) -> tuple[IdlePart, ...]:
     """Return each non-empty part of the idle time, longest first."""
     idle = [(part, accounts.spans[part.key]) for part in accounts.parts if not part.busy]
     idle = sorted(((part, spans) for part, spans in idle if spans.total_ns), key=lambda pair: -pair[1].total_ns)
     if not idle:
         return ()
-    host = _Host(run, merged(*(spans for _, spans in idle)))
+    host = _Host(run, union_of(*(spans for _, spans in idle)))
     min_ns = MIN_FRAC * sum(spans.total_ns for _, spans in idle)
-    return tuple(Blamed(part, spans.total_ns, tuple(_operators(host, part, spans, min_ns))) for part, spans in idle)
+    return tuple(IdlePart(part, spans.total_ns, tuple(_operators(host, part, spans, min_ns))) for part, spans in idle)
 
 
 class _Host:
@@ -62,34 +62,34 @@ class _Host:
 
     def __init__(self, run: Run, idle: Spans) -> None:
         events, self.run = run.event_rows, run
-        threads = host_threads(run)
+        threads = launching_threads(run)
         self.threads = [run.main_thread, *(each for each in threads.tolist() if each != run.main_thread)]
         kinds = {*_OPERATOR_KINDS, *HOST_KINDS.values()}
         selected = np.isin(events["kind"], [int(kind) for kind in kinds]) & np.isin(events["thread"], threads)
         indices = np.flatnonzero(selected)
         start = events["start_ns"][indices]
-        overlaps_idle = Coverage.of(idle).within(start, start + events["dur_ns"][indices]) > 0
-        self.rows = events.where(indices[overlaps_idle])
+        overlaps_idle = Coverage.of(idle).covered_ns(start, start + events["dur_ns"][indices]) > 0
+        self.rows = events.select(indices[overlaps_idle])
         self._inner: dict[int, tuple[Spans, Array]] = {}
 
     def inner(self, thread: int) -> tuple[Spans, Array]:
         """Return the spans of the innermost operators of a thread, and their name codes."""
         if thread not in self._inner:
-            rows = self.rows.where(self.rows["thread"] == thread).of_kind(*_OPERATOR_KINDS)
+            rows = self.rows.select(self.rows["thread"] == thread).of_kind(*_OPERATOR_KINDS)
             inner = innermost(rows)
             order = np.argsort(inner.start_ns, kind="stable")
             self._inner[thread] = Spans(inner.start_ns[order], inner.end_ns[order]), rows["name"][inner.row[order]]
         return self._inner[thread]
 
 
-def _operators(host: _Host, part: Part, spans: Spans, min_ns: float) -> Iterator[Held]:
+def _operators(host: _Host, part: Part, spans: Spans, min_ns: float) -> Iterator[IdleOperator]:
     operators = [
         (thread, *operator)
         for thread, thread_spans in _by_thread(host, part, spans)
         for operator in _by_operator(host, thread, thread_spans)
     ]
     operators.sort(key=lambda operator: -operator[2])
-    names = host.run.event_rows.words("name").vocabulary
+    names = host.run.event_rows.text("name").vocabulary
     listed = [
         operator
         for index, operator in enumerate(operators[:MAX_OPERATORS])
@@ -98,10 +98,12 @@ def _operators(host: _Host, part: Part, spans: Spans, min_ns: float) -> Iterator
     if len(operators) == len(listed) + 1:
         listed = operators
     for thread, code, ns, operator_spans in listed:
-        yield Held(names[code] if code != OUTSIDE else None, thread, ns, frame_of(host.run, operator_spans))
+        yield IdleOperator(
+            names[code] if code != OUTSIDE else None, thread, ns, deepest_frame(host.run, operator_spans)
+        )
     rest = operators[len(listed) :]
     if rest:
-        yield Held(None, host.run.main_thread, sum(ns for _, _, ns, _ in rest), others=len(rest))
+        yield IdleOperator(None, host.run.main_thread, sum(ns for _, _, ns, _ in rest), others=len(rest))
 
 
 def _by_thread(host: _Host, part: Part, spans: Spans) -> Iterator[tuple[int, Spans]]:
@@ -110,7 +112,7 @@ def _by_thread(host: _Host, part: Part, spans: Spans) -> Iterator[tuple[int, Spa
     if part.key in HOST_KINDS:
         calls = host.rows.of_kind(HOST_KINDS[part.key])
         for thread in host.threads:
-            thread_spans = intersect(left, calls.where(calls["thread"] == thread).spans())
+            thread_spans = intersect(left, calls.select(calls["thread"] == thread).spans())
             left = subtract(left, thread_spans)
             if thread_spans.total_ns:
                 yield thread, thread_spans

@@ -11,30 +11,30 @@ from numpy.typing import NDArray
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.host.launch_delays import LaunchDelays
 from gpulab.analysis.steps.detection import Steps
-from gpulab.intervals import Coverage, Ints, Spans, merged, subtract, union
+from gpulab.intervals import Coverage, Ints, Spans, subtract, union, union_of
 from gpulab.run import Run
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Depths:
+class QueueDepth:
     """From `at_ns[i]` to `at_ns[i + 1]`, `depth[i]` kernels and copies are launched and unfinished."""
 
     at_ns: Ints
     depth: Ints
     window: Spans  # the interior steps
-    dry: Spans  # spans with an empty queue and an idle GPU
+    empty: Spans  # spans with an empty queue and an idle GPU
 
     @cached_property
-    def dry_frac(self) -> float:
+    def empty_frac(self) -> float:
         """Fraction of the interior steps with an empty queue and an idle GPU."""
-        return self.dry.total_ns / max(1, self.window.total_ns)
+        return self.empty.total_ns / max(1, self.window.total_ns)
 
     @cached_property
     def median(self) -> int:
         """The time-weighted median depth in the interior steps."""
-        time = Coverage.of(self.window).within(self.at_ns[:-1], self.at_ns[1:])
+        time = Coverage.of(self.window).covered_ns(self.at_ns[:-1], self.at_ns[1:])
         order = np.argsort(self.depth[:-1], kind="stable")
         until = np.cumsum(time[order])
         return int(self.depth[:-1][order][np.searchsorted(until, until[-1] / 2)]) if until[-1] else 0
@@ -55,7 +55,7 @@ class Depths:
         return np.asarray(np.maximum.reduceat(padded, cuts)[::2], np.int64)
 
 
-def depths(run: Run, run_steps: Steps, delays: LaunchDelays, device: int) -> Depths:
+def queue_depths(run: Run, run_steps: Steps, delays: LaunchDelays, device: int) -> QueueDepth:
     """Compute the queue depth; work counts from the start of its launch call to its end."""
     events, rows = run.event_rows, delays.rows
     start = events["start_ns"][rows["event"]]
@@ -70,10 +70,10 @@ def depths(run: Run, run_steps: Steps, delays: LaunchDelays, device: int) -> Dep
     at_ns, depth = at_ns[last], depth[last]
     lowest, highest = int(window.start_ns[0]), int(window.end_ns[-1])
     edge_low, edge_high = min(lowest, int(at_ns[0])) - 1, max(highest, int(at_ns[-1])) + 1
-    occupied = merged(union(launch, end), device_work(run, device).spans())
-    return Depths(
+    occupied = union_of(union(launch, end), device_work(run, device).spans())
+    return QueueDepth(
         at_ns=np.concatenate([[edge_low], at_ns, [edge_high]]).astype(np.int64),
         depth=np.concatenate([[0], depth, [0]]).astype(np.int64),
         window=window,
-        dry=subtract(window, occupied),
+        empty=subtract(window, occupied),
     )

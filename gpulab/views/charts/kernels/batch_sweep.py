@@ -10,15 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gpulab.analysis.data.loader import leading_loader
-from gpulab.analysis.steps.detection import Steps, grouped, steps
+from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.steps.detection import Steps, burst_means, find_steps
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw, sources
-from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT
+from gpulab.views.charts.drawing.chart import Chart, combined_source, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR
 from gpulab.views.sheet.palette import colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.views.virtual_gpu.memory_fit import MaxBatchView
-from gpulab.virtual.memory_fit.fitting import GAINING_FRAC, MaxBatch
+from gpulab.virtual.memory_fit.fitting import BEST_THROUGHPUT_FRAC, MaxBatch
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE
 from gpulab.wording import number, percent, scale
 
@@ -51,23 +51,25 @@ def batch_sweep(*runs_or_result: Run | Sequence[Run] | Mapping[int, Run] | MaxBa
     """
     if len(runs_or_result) == 1 and isinstance(runs_or_result[0], MaxBatch | MaxBatchView):
         result = runs_or_result[0]
-        return _of_max_batch(result.found if isinstance(result, MaxBatchView) else result)
+        return _of_max_batch(result.max_batch if isinstance(result, MaxBatchView) else result)
     sized_runs = list(_sized(runs_or_result))
     runs = [run for _, run in sized_runs]
     if len(runs) < 2:
-        return nothing_to_draw(runs, "Batch sweep", "only one run was passed, with one batch size", _NEED)
+        return missing_data_chart(runs, "Batch sweep", "only one run was passed, with one batch size", _NEED)
     unsized = sum(batch is None for batch, _ in sized_runs)
     if unsized:
         why = f"the batch size of {unsized} of {len(sized_runs)} runs is unknown"
-        return nothing_to_draw(runs, "Batch sweep", why, "Pass it: gpulab.charts.batch_sweep({32: run32, 64: run64})")
+        return missing_data_chart(
+            runs, "Batch sweep", why, "Pass it: gpulab.charts.batch_sweep({32: run32, 64: run64})"
+        )
     points = sorted(
         (_point(batch, run) for batch, run in sized_runs if batch), key=lambda point: point.batch if point else 0
     )
     measured = [each for each in points if each is not None]
     if len({each.batch for each in measured}) < 2:
         why = f"all of the {len(runs)} runs with steps have the same batch size"
-        return nothing_to_draw(runs, "Batch sweep", why, _NEED)
-    return _figure(measured, sources(runs), "error bars are the middle half of the steps")
+        return missing_data_chart(runs, "Batch sweep", why, _NEED)
+    return _figure(measured, combined_source(runs), "error bars are the middle half of the steps")
 
 
 def _sized(arguments: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
@@ -76,7 +78,7 @@ def _sized(arguments: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
         if isinstance(argument, Mapping):
             yield from argument.items()
         elif isinstance(argument, Run):
-            setup = leading_loader(argument)
+            setup = loader_with_most_batches(argument)
             yield (setup.batch_size if setup is not None else None), argument
         elif isinstance(argument, Sequence):
             yield from _sized(argument)
@@ -84,7 +86,7 @@ def _sized(arguments: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
 
 def _point(batch: int, run: Run) -> _Point | None:
     """Return the rate of the typical step; None if the run has no steps."""
-    run_steps = steps(run)
+    run_steps = find_steps(run)
     if run_steps.step_ns is None:
         return None
     low_ns, high_ns = np.percentile(_durations(run_steps), (25, 75))
@@ -94,15 +96,15 @@ def _point(batch: int, run: Run) -> _Point | None:
 
 def _durations(run_steps: Steps) -> np.ndarray:
     """Return the durations behind the quoted median, averaged over groups if steps come in groups."""
-    selected = run_steps.plain if run_steps.plain_ns is not None else run_steps.interior
-    return grouped(run_steps.dur_ns[selected], run_steps.burst)
+    selected = run_steps.unprofiled if run_steps.unprofiled_ns is not None else run_steps.interior
+    return burst_means(run_steps.dur_ns[selected], run_steps.burst)
 
 
 def _of_max_batch(result: MaxBatch) -> Chart:
     points = []
-    for trial in result.tried:
+    for trial in result.estimates:
         low, high = trial.per_s_range or (trial.per_s, trial.per_s)
-        points.append(_Point(trial.work, trial.per_s, low, high, trial.step_ns, trial.verdict != TOO_LARGE))
+        points.append(_Point(trial.samples, trial.per_s, low, high, trial.step_ns, trial.verdict != TOO_LARGE))
     points.sort(key=lambda point: point.batch)
     return _figure(points, f"virtual {result.spec.name}, estimated", "batches marked with a cross do not fit in memory")
 
@@ -110,11 +112,11 @@ def _of_max_batch(result: MaxBatch) -> Chart:
 def knee(points: Sequence[_Point]) -> _Point | None:
     """Return the smallest batch that fits and has 90 % of the highest rate of those that fit."""
     highest = max((each.per_s for each in points if each.fits), default=0.0)
-    return next((each for each in points if each.fits and each.per_s >= GAINING_FRAC * highest), None)
+    return next((each for each in points if each.fits and each.per_s >= BEST_THROUGHPUT_FRAC * highest), None)
 
 
 def _figure(points: Sequence[_Point], source: str, note: str) -> Chart:
-    return chart(
+    return single_plot(
         _answer(points),
         lambda axes: _draw(axes, points),
         source=source,
@@ -155,7 +157,7 @@ def _draw(axes: Axes, points: Sequence[_Point]) -> None:
             "X",
             markersize=7,
             color=colour(_REFUSED),
-            markeredgecolor=PAPER,
+            markeredgecolor=BACKGROUND,
             label="does not fit",
         )
         axes.axvspan(refused[0].batch, points[-1].batch * 1.5, color=colour(_REFUSED), alpha=0.07, linewidth=0)
@@ -163,7 +165,7 @@ def _draw(axes: Axes, points: Sequence[_Point]) -> None:
     top = max(each.high_per_s for each in points)
     knee_point = knee(points)
     if knee_point is not None and knee_point.batch < fitting[-1].batch:
-        _mark_knee(axes, knee_point, GAINING_FRAC * max(each.per_s for each in fitting))
+        _mark_knee(axes, knee_point, BEST_THROUGHPUT_FRAC * max(each.per_s for each in fitting))
     axes.set_ylim(0, 1.12 * top)
     axes.set_xlim(points[0].batch / 1.5, points[-1].batch * 1.5)
     axes.xaxis.set_major_locator(FixedLocator(_ticks([each.batch for each in points])))
@@ -176,11 +178,16 @@ def _draw(axes: Axes, points: Sequence[_Point]) -> None:
 
 def _mark_knee(axes: Axes, knee_point: _Point, level: float) -> None:
     """Draw a ring around the knee, and a line at the rate that defines it."""
-    ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.6}
+    ring: dict[str, Any] = {
+        "markersize": 13,
+        "markerfacecolor": "none",
+        "markeredgecolor": TEXT_COLOUR,
+        "markeredgewidth": 1.6,
+    }
     axes.plot([knee_point.batch], [knee_point.per_s], "o", **ring)
-    axes.axhline(level, color=SOFT, linewidth=0.9, linestyle="--")
+    axes.axhline(level, color=SOFT_COLOUR, linewidth=0.9, linestyle="--")
     position: dict[str, Any] = {"textcoords": "offset points", "va": "top"}
-    paper = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+    paper = {"facecolor": BACKGROUND, "edgecolor": "none", "pad": 1.5}
     axes.annotate(
         f"knee: {knee_point.batch:,}",
         (knee_point.batch, knee_point.per_s),
@@ -190,7 +197,7 @@ def _mark_knee(axes: Axes, knee_point: _Point, level: float) -> None:
         bbox=paper,
         **position,
     )
-    label = f"{percent(GAINING_FRAC)} of the highest rate"
+    label = f"{percent(BEST_THROUGHPUT_FRAC)} of the highest rate"
     transform = axes.get_yaxis_transform()
     axes.annotate(label, (1, level), (-4, -4), xycoords=transform, ha="right", fontsize=SMALL_PT, **position)
 
@@ -212,7 +219,7 @@ def _alt(points: Sequence[_Point], note: str) -> str:
     return f"Samples per second by batch size, on a logarithmic axis; {note}. {rates}"
 
 
-def _table(points: Sequence[_Point]) -> Table:
+def _table(points: Sequence[_Point]) -> TableBlock:
     unit = scale(max(each.step_ns for each in points))
     rows = [
         Row((
@@ -223,7 +230,9 @@ def _table(points: Sequence[_Point]) -> Table:
     ]  # fmt: skip
     omitted = len(points) - len(rows)
     caption = f"{omitted:,} larger batches are not listed." if omitted else ""
-    return Table(header=("batch", "samples/s", "range", f"step, {unit.unit}", ""), rows=tuple(rows), caption=caption)
+    return TableBlock(
+        header=("batch", "samples/s", "range", f"step, {unit.unit}", ""), rows=tuple(rows), caption=caption
+    )
 
 
 def _span(point: _Point) -> str:

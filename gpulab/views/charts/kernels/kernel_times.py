@@ -9,18 +9,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from gpulab.analysis.kernels.classification import Family, family_of
-from gpulab.analysis.kernels.interior import short
+from gpulab.analysis.kernels.classification import KernelFamily, kernel_family
+from gpulab.analysis.kernels.interior import short_kernel_name
 from gpulab.analysis.kernels.table import kernel_table
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.lettering import fitting
-from gpulab.views.charts.drawing.steps_and_ledger import bar_rows, beside, in_unit
-from gpulab.views.charts.drawing.style import INK, PAPER, Dress
+from gpulab.tables import EventKind
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.lettering import shorten_to_width
+from gpulab.views.charts.drawing.steps_and_ledger import bar_rows, label_bar_end, label_time_axis
+from gpulab.views.charts.drawing.style import BACKGROUND, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import NEUTRAL, colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, percent, scale, shorten
 
 SUBJECT = "Kernels"
@@ -39,14 +39,14 @@ _GENERIC = {
 _OPERATION = re.compile(r"\b(?:launch_)?(\w*?)(?:_?[Ff]unctor|_kernel_cuda|_kernel_impl|_scalar)\b")
 # Name, colour (one of the ledger's) and hatch of each family; the hatch distinguishes it without colour.
 FAMILIES = {
-    Family.MATRIX: ("matrix", "matmul", ""),
-    Family.STREAM: ("elementwise", "kernels", ""),
-    Family.OPTIMIZER: ("optimizer", "python", "\\\\\\\\"),
-    Family.LAYOUT: ("layout", "loader", "...."),
-    Family.SCATTERED: ("indexing", "sync", "----"),
-    Family.COMPILED: ("compiled", "copies", "xxxx"),
-    Family.COLLECTIVE: ("communication", "communication", "////"),
-    Family.OTHER: ("other", "", ""),
+    KernelFamily.MATRIX: ("matrix", "matmul", ""),
+    KernelFamily.STREAM: ("elementwise", "kernels", ""),
+    KernelFamily.OPTIMIZER: ("optimizer", "python", "\\\\\\\\"),
+    KernelFamily.LAYOUT: ("layout", "loader", "...."),
+    KernelFamily.GATHER_SCATTER: ("indexing", "sync", "----"),
+    KernelFamily.COMPILED: ("compiled", "copies", "xxxx"),
+    KernelFamily.COLLECTIVE: ("communication", "communication", "////"),
+    KernelFamily.OTHER: ("other", "", ""),
 }
 
 
@@ -55,7 +55,7 @@ class _Kernel:
     """One row of the table of kernels."""
 
     name: str
-    family: Family
+    family: KernelFamily
     count: int
     total_ns: int
     share_frac: float
@@ -71,7 +71,7 @@ def kernels(run: Run) -> Chart:
     table = kernel_table(run)
     if not len(table):
         why = "no GPU work was recorded in this run"
-        return nothing_to_draw(run, SUBJECT, why, "record on a machine with a GPU, or with gpulab.virtual_gpu")
+        return missing_data_chart(run, SUBJECT, why, "record on a machine with a GPU, or with gpulab.virtual_gpu")
     rows = _read(table, min(MAX_ROWS, len(table)))
     total_ns, names = int(table["total_ns"].sum()), len(table)
     largest = rows[:MAX_BARS]
@@ -81,7 +81,7 @@ def kernels(run: Run) -> Chart:
     def draw(axes: Axes) -> None:
         _draw(axes, largest, rest_ns, total_ns, names, unit)
 
-    return chart(
+    return single_plot(
         _answer(largest, total_ns, names),
         draw,
         source=run,
@@ -92,12 +92,12 @@ def kernels(run: Run) -> Chart:
 
 
 def _read(table: Rows, count: int) -> list[_Kernel]:
-    kernel_names = table.words("name")
+    kernel_names = table.text("name")
     columns = (table[name][:count].tolist() for name in ("kind", "count", "total_ns", "share_frac", "median_ns"))
     return [
         _Kernel(
             kernel_names[row] or "unnamed kernel",
-            Family.COLLECTIVE if kind == Kind.COLLECTIVE else family_of(kernel_names[row] or ""),
+            KernelFamily.COLLECTIVE if kind == EventKind.COLLECTIVE else kernel_family(kernel_names[row] or ""),
             launches,
             total,
             share,
@@ -107,12 +107,12 @@ def _read(table: Rows, count: int) -> list[_Kernel]:
     ]
 
 
-def called(name: str) -> str:
+def kernel_label(name: str) -> str:
     """Return the short name of a kernel: without template arguments, except the operation of a generic kernel."""
     name = name[:MAX_NAME]
     if "enable_if<" in name:  # a return type before the name
         name = name.partition(">::type ")[2] or name
-    short_name = short(name)
+    short_name = short_kernel_name(name)
     operation = ""
     if short_name in _GENERIC:
         operation = next((match for match in _OPERATION.findall(name) if match not in short_name), "")
@@ -122,41 +122,45 @@ def called(name: str) -> str:
 def _draw(axes: Axes, largest: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> None:
     for row, kernel in enumerate(largest):
         _, key, hatch = FAMILIES[kernel.family]
-        axes.barh(row, kernel.total_ns, height=0.74, facecolor=colour(key), edgecolor=PAPER, hatch=hatch, linewidth=0)
+        axes.barh(
+            row, kernel.total_ns, height=0.74, facecolor=colour(key), edgecolor=BACKGROUND, hatch=hatch, linewidth=0
+        )
         label = f"{unit(kernel.total_ns)}  {percent(kernel.share_frac)}  {count(kernel.count, 'launch')}"
-        beside(axes, kernel.total_ns, row, label)
+        label_bar_end(axes, kernel.total_ns, row, label)
     rest_bar_ns = 0
-    labels = [fitting(called(each.name), NAME_IN, 8.5) for each in largest]
+    labels = [shorten_to_width(kernel_label(each.name), NAME_IN, 8.5) for each in largest]
     if rest_ns > 0:
         rest_bar_ns = min(rest_ns, LONGEST_REST * largest[0].total_ns)
         axes.barh(len(largest), rest_bar_ns, height=0.74, facecolor="none", edgecolor=NEUTRAL, linewidth=1.0)
         cut = " (bar cut)" if rest_ns > rest_bar_ns else ""
-        beside(axes, rest_bar_ns, len(largest), f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{cut}")
+        label_bar_end(axes, rest_bar_ns, len(largest), f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{cut}")
         labels.append(f"{names - len(largest):,} others")
     bar_rows(axes, labels, 1.62 * max(largest[0].total_ns, rest_bar_ns))
-    in_unit(axes.xaxis, unit)
+    label_time_axis(axes.xaxis, unit)
     axes.set_xlabel(f"{unit.unit} in the whole recording")
     families = [family for family in FAMILIES if any(each.family is family for each in largest)]
     keys = [
-        Patch(facecolor=colour(FAMILIES[each][1]), edgecolor=PAPER, hatch=FAMILIES[each][2], linewidth=0)
+        Patch(facecolor=colour(FAMILIES[each][1]), edgecolor=BACKGROUND, hatch=FAMILIES[each][2], linewidth=0)
         for each in families
     ]
     family_names = [FAMILIES[each][0] for each in families]
-    position: Dress = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2}
-    axes.legend(keys, family_names, ncols=4, **position, columnspacing=1.2, handletextpad=0.5, labelcolor=INK)
+    position: Style = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2}
+    axes.legend(keys, family_names, ncols=4, **position, columnspacing=1.2, handletextpad=0.5, labelcolor=TEXT_COLOUR)
 
 
 def _answer(largest: list[_Kernel], total_ns: int, names: int) -> str:
     first = largest[0]
     share = sum(each.total_ns for each in largest) / max(1, total_ns)
-    first_share = f"{fitting(called(first.name), 3.2, 11)} takes {percent(first.share_frac)} of kernel time"
+    first_share = (
+        f"{shorten_to_width(kernel_label(first.name), 3.2, 11)} takes {percent(first.share_frac)} of kernel time"
+    )
     if names <= len(largest):
         return f"{first_share}, the largest of {count(names, 'kernel')}"
     return f"{first_share}; the {len(largest)} largest of {count(names, 'kernel')} take {percent(share)}"
 
 
 def _families(largest: list[_Kernel], total_ns: int) -> str:
-    ns_by_family: dict[Family, int] = {}
+    ns_by_family: dict[KernelFamily, int] = {}
     for kernel in largest:
         ns_by_family[kernel.family] = ns_by_family.get(kernel.family, 0) + kernel.total_ns
     ranked = sorted(ns_by_family.items(), key=lambda pair: -pair[1])
@@ -165,14 +169,15 @@ def _families(largest: list[_Kernel], total_ns: int) -> str:
 
 def _alt(largest: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> str:
     kernels = "; ".join(
-        f"{shorten(called(each.name), 50)} {unit(each.total_ns)}, {count(each.count, 'launch')}" for each in largest[:5]
+        f"{shorten(kernel_label(each.name), 50)} {unit(each.total_ns)}, {count(each.count, 'launch')}"
+        for each in largest[:5]
     )
     rest = f" The other {names - len(largest):,} take {percent(rest_ns / max(1, total_ns))}." if rest_ns > 0 else ""
     families = _families(largest, total_ns)
     return f"A bar for each kernel, longest first: {kernels}. By family, of the kernels shown: {families}.{rest}"
 
 
-def _table(kernels: list[_Kernel], table: Rows, total_ns: int) -> Table:
+def _table(kernels: list[_Kernel], table: Rows, total_ns: int) -> TableBlock:
     unit = scale(float(max(kernels[0].total_ns, 1)))
     launch_unit = scale(float(np.max(table["median_ns"][: len(kernels)], initial=1)))
     rows = [
@@ -196,4 +201,4 @@ def _table(kernels: list[_Kernel], table: Rows, total_ns: int) -> Table:
         Row(("total", "", f"{int(table['count'].sum()):,}", unit.number(total_ns), "100.0 %", ""), kind="total")
     )
     header = ("kernel", "family", "launches", f"{unit.unit}", "share", f"median, {launch_unit.unit}")
-    return Table(header=header, rows=tuple(rows), left=2)
+    return TableBlock(header=header, rows=tuple(rows), text_columns=2)

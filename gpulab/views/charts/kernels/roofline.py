@@ -10,17 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.ticker import FuncFormatter
 
-from gpulab.analysis.kernels.interior import interior
-from gpulab.analysis.kernels.roofline import MOST, Utilisation, Work, utilisation, works
+from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.roofline import (
+    MAX_KINDS_OF_WORK,
+    FlopsUtilisation,
+    OperatorWork,
+    flops_utilisation,
+    operator_work,
+)
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.steps_and_ledger import accounted, without_events
-from gpulab.views.charts.drawing.style import INK, PAPER, SOFT, Dress
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.steps_and_ledger import missing_events_chart, steps_and_ledger
+from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import clean, count, metric, number, percent, scale, shorten
 
 SUBJECT = "Roofline"
@@ -40,7 +46,7 @@ PRECISIONS = {
 class _Point:
     """One kind of work in the chart."""
 
-    work: Work
+    work: OperatorWork
     intensity: float  # floating-point operations per byte
     rate: float  # floating-point operations per second
     step_frac: float  # of the time of all kernels in interior steps
@@ -58,27 +64,27 @@ def roofline(run: Run) -> Chart:
     From gpulab.analysis.kernels.roofline and gpulab.hardware, over the interior steps. Bytes are the minimum traffic,
     so the true intensity may be lower. Operators without matrix work, or without recorded shapes, are not shown.
     """
-    run_steps, accounts = accounted(run)
+    run_steps, accounts = steps_and_ledger(run)
     if accounts is None:
-        return without_events(run, SUBJECT)
-    kernels = interior(run, run_steps, accounts)
+        return missing_events_chart(run, SUBJECT)
+    kernels = interior_kernels(run, run_steps, accounts)
     if kernels is None:
         why = "no GPU kernels were recorded in the steps"
-        return nothing_to_draw(run, SUBJECT, why, "record on a machine with a GPU, or with gpulab.virtual_gpu")
+        return missing_data_chart(run, SUBJECT, why, "record on a machine with a GPU, or with gpulab.virtual_gpu")
     spec = spec_of(kernels.gpu)
     if spec is None:
         name = clean(kernels.gpu.name if kernels.gpu else run.source.device, 60)
-        return nothing_to_draw(
+        return missing_data_chart(
             run, SUBJECT, f"the peaks of this GPU ({name}) are unknown", "see gpulab.hardware.gpus for the known GPUs"
         )
-    matrix_work = works(kernels)
-    total_ns = float(kernels["dur_ns"][kernels.begun].sum())
+    matrix_work = operator_work(kernels)
+    total_ns = float(kernels["dur_ns"][kernels.started_inside].sum())
     points = _points(matrix_work, spec, total_ns)
     if not points:
         why = "no matrix work with known shapes was recorded" if len(run.shape_rows) else "shapes were not recorded"
-        return nothing_to_draw(run, SUBJECT, why, "record with shapes, as %%gpuprofile does on a GPU")
-    used = utilisation(kernels, run_steps.traced_ns or 1, matrix_work)
-    return chart(
+        return missing_data_chart(run, SUBJECT, why, "record with shapes, as %%gpuprofile does on a GPU")
+    used = flops_utilisation(kernels, run_steps.traced_ns or 1, matrix_work)
+    return single_plot(
         _answer(points, used, spec),
         lambda axes: _draw(axes, points, spec),
         source=run,
@@ -88,7 +94,7 @@ def roofline(run: Run) -> Chart:
     )
 
 
-def _points(matrix_work: Sequence[Work], spec: GpuSpec, total_ns: float) -> list[_Point]:
+def _points(matrix_work: Sequence[OperatorWork], spec: GpuSpec, total_ns: float) -> list[_Point]:
     points = []
     for work in matrix_work:
         rate = work.flops_per_s
@@ -129,7 +135,7 @@ def _draw(axes: Axes, points: Sequence[_Point], spec: GpuSpec) -> None:
             sizes = [20 + 700 * point.step_frac for point in selected]
             axes.scatter(
                 [point.intensity for point in selected], [point.rate for point in selected], s=sizes, marker=marker,
-                color=colour(key), edgecolor=PAPER, linewidth=0.6, alpha=0.85, label=name, rasterized=True,
+                color=colour(key), edgecolor=BACKGROUND, linewidth=0.6, alpha=0.85, label=name, rasterized=True,
             )  # fmt: skip
     _label_largest(axes, points[:MAX_LABELLED])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -152,9 +158,9 @@ def _draw_roofs(
 ) -> None:
     highest, memory = roofs[0][0], spec.memory_bytes_per_s
     knee = highest / memory
-    axes.plot([low, knee], [memory * low, highest], color=INK, linewidth=1.6)
+    axes.plot([low, knee], [memory * low, highest], color=TEXT_COLOUR, linewidth=1.6)
     x = low ** (1 / 3) * knee ** (2 / 3)
-    offset: Dress = {"textcoords": "offset points", "ha": "right", "fontsize": 8.5, "color": INK}
+    offset: Style = {"textcoords": "offset points", "ha": "right", "fontsize": 8.5, "color": TEXT_COLOUR}
     axes.annotate(f"memory {metric(memory, 'B/s')}", (x, memory * x), xytext=(-8, 2), **offset)
     previous_peak, shifted = float("inf"), False
     for peak, precisions in roofs:
@@ -162,7 +168,13 @@ def _draw_roofs(
         shifted = not shifted and peak * 3 > previous_peak
         previous_peak = peak
         names = ", ".join(PRECISIONS[each][0] for each in precisions)
-        axes.plot([peak / memory, high], [peak, peak], color=INK, linewidth=1.6, linestyle=PRECISIONS[precisions[0]][3])
+        axes.plot(
+            [peak / memory, high],
+            [peak, peak],
+            color=TEXT_COLOUR,
+            linewidth=1.6,
+            linestyle=PRECISIONS[precisions[0]][3],
+        )
         axes.annotate(f"{names} {metric(peak, 'FLOP/s')}", (high, peak), xytext=(-120 if shifted else -4, 3), **offset)
 
 
@@ -183,28 +195,28 @@ def _label_largest(axes: Axes, largest: Sequence[_Point]) -> None:
         positions.append((x + right, y + up))
         axes.annotate(
             f"{rank}", (point.intensity, point.rate), xytext=(right, up), textcoords="offset points", ha="center",
-            va="center", fontsize=8, color=INK, zorder=6,
-            bbox={"boxstyle": "circle,pad=0.15", "facecolor": PAPER, "edgecolor": SOFT, "linewidth": 0.6},
+            va="center", fontsize=8, color=TEXT_COLOUR, zorder=6,
+            bbox={"boxstyle": "circle,pad=0.15", "facecolor": BACKGROUND, "edgecolor": SOFT_COLOUR, "linewidth": 0.6},
         )  # fmt: skip
 
 
-def _answer(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
+def _answer(points: Sequence[_Point], used: FlopsUtilisation | None, spec: GpuSpec) -> str:
     if used is None:
         first = points[0]
         return f"The largest matrix work reaches {percent(first.of_roof)} of the roof of the {spec.name}"
     kind = PRECISIONS[used.precision][0].replace("half", "half precision")
     reached = f"{percent(used.kernel_frac)} of the {spec.name}'s {metric(used.peak, 'FLOP/s')} in {kind}"
-    if used.told_frac < MOSTLY_KNOWN_FRAC:
-        return f"The {percent(used.told_frac)} of matrix work with known shapes reach {reached}"
+    if used.known_frac < MOSTLY_KNOWN_FRAC:
+        return f"The {percent(used.known_frac)} of matrix work with known shapes reach {reached}"
     return f"Matrix work reaches {reached}; {percent(used.step_frac)} over the whole step"
 
 
-def _work_name(work: Work) -> str:
-    sizes = " x ".join("[" + ", ".join(map(str, shape)) + "]" for shape in work.given.shapes[:2] if shape)
+def _work_name(work: OperatorWork) -> str:
+    sizes = " x ".join("[" + ", ".join(map(str, shape)) + "]" for shape in work.inputs.shapes[:2] if shape)
     return clean(shorten(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
 
 
-def _alt(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
+def _alt(points: Sequence[_Point], used: FlopsUtilisation | None, spec: GpuSpec) -> str:
     memory_bound = sum(point.step_frac for point in points if point.roof < _peak(spec, point.work.precision))
     largest = "; ".join(
         f"{_work_name(point.work)}: {metric(point.rate, 'FLOP/s')}, {percent(point.of_roof)} of its roof, "
@@ -212,7 +224,7 @@ def _alt(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> s
         for point in points[:MAX_LABELLED]
     )
     all_frac = sum(point.step_frac for point in points)
-    share = f" Matrix work with known arithmetic: {percent(used.told_frac)}." if used else ""
+    share = f" Matrix work with known arithmetic: {percent(used.known_frac)}." if used else ""
     return (
         f"{count(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
         f"({metric(spec.memory_bytes_per_s, 'B/s')}) and arithmetic. {percent(memory_bound)} of kernel time is memory-"
@@ -220,7 +232,7 @@ def _alt(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> s
     )
 
 
-def _table(points: Sequence[_Point], spec: GpuSpec) -> Table:
+def _table(points: Sequence[_Point], spec: GpuSpec) -> TableBlock:
     listed = points[:MAX_ROWS]
     unit = scale(float(max(point.work.total_ns for point in listed)))
     rows = [
@@ -238,5 +250,5 @@ def _table(points: Sequence[_Point], spec: GpuSpec) -> Table:
     caption = f"In the interior steps. Peaks of the {spec.name}: {spec.peaks_source}."
     omitted = len(points) - len(listed)
     caption += f" {omitted:,} kinds of work are not listed." if omitted else ""
-    caption += f" Only the {MOST} largest kinds were analysed." if len(points) >= MOST else ""
-    return Table(header=header, rows=tuple(rows), left=2, caption=caption)
+    caption += f" Only the {MAX_KINDS_OF_WORK} largest kinds were analysed." if len(points) >= MAX_KINDS_OF_WORK else ""
+    return TableBlock(header=header, rows=tuple(rows), text_columns=2, caption=caption)

@@ -10,29 +10,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from gpulab.analysis.host.cpu_contention import in_the_loop
+from gpulab.analysis.host.cpu_contention import host_samples_in_loop
 from gpulab.analysis.machine.clocks import (
     BRAKE,
     HEAT,
     POWER,
     SLOWDOWN,
     Clocks,
-    clocks,
-    median,
-    of_the_loop,
+    clocks_under_load,
+    gpu_samples_in_loop,
+    known_median,
     sensed_device,
 )
-from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.detection import find_steps
 from gpulab.columns import Column, Display
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Gpu, Machine, Run
 from gpulab.views import sensor_columns
-from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, panels
-from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit, thinned
-from gpulab.views.charts.drawing.style import INK, SOFT, Dress
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, stacked_plots
+from gpulab.views.charts.drawing.steps_and_ledger import label_axis, label_time_axis, reduce_points
+from gpulab.views.charts.drawing.style import SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import count, number, percent, quantity, scale, size
 
 SUBJECT = "Sensors"
@@ -67,7 +67,7 @@ def sensors(run: Run) -> Chart:
     used.
     """
     device = sensed_device(run)
-    rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
+    rows = run.gpu_rows.select(run.gpu_rows["device"] == device)
     on_gpu = len(rows) > 1
     gpu = run.machine.gpus[device] if 0 <= device < len(run.machine.gpus) else None
     plots = _panels(rows, gpu) if on_gpu else _panels(run.host_rows, run.machine) if len(run.host_rows) > 1 else []
@@ -75,8 +75,8 @@ def sensors(run: Run) -> Chart:
         why, fix = "no sensor was read during this run", "record with %%gpuprofile; a trace file has no sensors"
         if run.source.how == "virtual":
             why, fix = "a virtual GPU has no sensors", "record on a real GPU"
-        return nothing_to_draw(run, SUBJECT, why, fix)
-    throttling = clocks(run, steps(run)) if on_gpu else None
+        return missing_data_chart(run, SUBJECT, why, fix)
+    throttling = clocks_under_load(run, find_steps(run)) if on_gpu else None
     unit = scale(float(run.span_ns))
 
     def draw(all_axes: Sequence[Axes]) -> None:
@@ -85,11 +85,11 @@ def sensors(run: Run) -> Chart:
             if panel.column.name == CLOCK:
                 _mark_throttling(axes, rows)
         _explain_shading(all_axes[0], run)
-        in_unit(all_axes[-1].xaxis, unit)
+        label_time_axis(all_axes[-1].xaxis, unit)
         all_axes[-1].set_xlabel(f"{unit.unit} from the start of the run")
 
     answer = _gpu_answer(run, rows, throttling) if on_gpu else _host_answer(run)
-    return panels(
+    return stacked_plots(
         answer,
         draw,
         len(plots),
@@ -120,20 +120,20 @@ def _panels(rows: Rows, owner: Gpu | Machine | None) -> list[_Panel]:
 def _draw(axes: Axes, run: Run, panel: _Panel) -> None:
     for start, end in run.recording.windows_ns:
         axes.axvspan(start, end, facecolor=RECORDED, alpha=0.14, linewidth=0)
-    x, values = thinned(panel.at_ns, panel.values, MAX_POINTS)
+    x, values = reduce_points(panel.at_ns, panel.values, MAX_POINTS)
     axes.plot(x, values, color=colour(panel.key), linewidth=1.3, rasterized=len(x) > 500)
     highest = max(float(np.nanmax(values)), 1.0 if panel.column.is_share else 0.0)
     near = panel.limit is not None and highest >= 0.3 * panel.limit
     if panel.limit is not None and near:
-        axes.axhline(panel.limit, color=INK, linewidth=0.9, linestyle=(0, (5, 2)))
+        axes.axhline(panel.limit, color=TEXT_COLOUR, linewidth=0.9, linestyle=(0, (5, 2)))
         highest = max(highest, panel.limit)
-        style: Dress = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "va": "center"}
+        style: Style = {"textcoords": "offset points", "fontsize": 8, "color": SOFT_COLOUR, "va": "center"}
         label = f"{panel.column.limit.label if panel.column.limit else ''}\n{panel.show(panel.limit)}"
         axes.annotate(label, (1, panel.limit), xycoords=("axes fraction", "data"), xytext=(4, -3), **style)
     axes.set_ylim(0, 1.1 * highest or 1.0)
     unit, symbol = sensor_columns.axis_unit(panel.column, highest)
-    by(axes.yaxis, unit, 3)
-    axes.set_title(sensor_columns.axis_label(panel.column, symbol), loc="left", fontsize=8.5, color=SOFT, pad=3)
+    label_axis(axes.yaxis, unit, 3)
+    axes.set_title(sensor_columns.axis_label(panel.column, symbol), loc="left", fontsize=8.5, color=SOFT_COLOUR, pad=3)
 
 
 def _mark_throttling(axes: Axes, rows: Rows) -> None:
@@ -142,7 +142,7 @@ def _mark_throttling(axes: Axes, rows: Rows) -> None:
     for (name, marker, key), mask in reasons:
         x, values = rows["at_ns"][mask], rows[CLOCK][mask]
         stride = max(1, len(x) // 300)
-        style: Dress = {"marker": marker, "linestyle": "none", "markersize": 5, "markeredgecolor": INK}
+        style: Style = {"marker": marker, "linestyle": "none", "markersize": 5, "markeredgecolor": TEXT_COLOUR}
         axes.plot(x[::stride], values[::stride], color=colour(key), markeredgewidth=0.4, label=name, zorder=4, **style)
     if reasons:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0, fontsize=8, handletextpad=0.2)
@@ -163,7 +163,7 @@ def _throttling(rows: Rows) -> list[tuple[tuple[str, str, str], NDArray[np.bool_
 
 def _explain_shading(axes: Axes, run: Run) -> None:
     if run.recording.windows_ns:
-        axes.set_title("shaded: events recorded", loc="right", fontsize=8, color=SOFT, pad=3)
+        axes.set_title("shaded: events recorded", loc="right", fontsize=8, color=SOFT_COLOUR, pad=3)
 
 
 # Title, description and table.
@@ -172,33 +172,33 @@ def _explain_shading(axes: Axes, run: Run) -> None:
 def _gpu_answer(run: Run, rows: Rows, throttling: Clocks | None) -> str:
     if throttling is not None and throttling.clock_mhz:
         shares = (
-            ("power limit", throttling.held_by_power, throttling.power_frac),
-            ("temperature", throttling.held_by_heat, throttling.heat_frac),
+            ("power limit", throttling.power_throttled_frac, throttling.power_frac),
+            ("temperature", throttling.heat_throttled_frac, throttling.heat_frac),
         )
         for name, counted_frac, sampled_frac in shares:
             share = counted_frac if counted_frac is not None else sampled_frac
             if share and share >= THROTTLED_FRAC:
-                normal = f" of {number(throttling.free_mhz)}" if throttling.free_mhz else ""
+                normal = f" of {number(throttling.unthrottled_mhz)}" if throttling.unthrottled_mhz else ""
                 base = "of the time" if counted_frac is not None else "of the samples under load"
                 throttled = f"Clocks are throttled by the {name} in {percent(share)} {base}"
                 return f"{throttled}: {number(throttling.clock_mhz)}{normal} MHz"
         if throttling.brake_frac and throttling.brake_frac >= THROTTLED_FRAC:
             brake_share = f"{percent(throttling.brake_frac)} of the samples under load"
             return f"Hardware slowdown of the clocks in {brake_share}: {quantity(throttling.clock_mhz, 'MHz')}"
-    loop_rows = of_the_loop(run, steps(run), sensed_device(run))
+    loop_rows = gpu_samples_in_loop(run, find_steps(run), sensed_device(run))
     samples = loop_rows if len(loop_rows) else rows
     facts = []
     if _has_values(samples["util_frac"]):
         facts.append(f"Mean GPU utilisation {percent(_mean(samples['util_frac']))}")
-    if (power := median(samples["power_w"])) is not None:
+    if (power := known_median(samples["power_w"])) is not None:
         facts.append(f"median power {quantity(power, 'W')}")
-    if (used := median(samples["memory_used_bytes"])) is not None:
+    if (used := known_median(samples["memory_used_bytes"])) is not None:
         facts.append(f"{size(used)} in use")
     return ", ".join(facts) or "Few readings from the GPU's sensors"
 
 
 def _host_answer(run: Run) -> str:
-    rows = in_the_loop(run, steps(run))
+    rows = host_samples_in_loop(run, find_steps(run))
     rows = rows if len(rows) else run.host_rows
     facts = [f"Mean load of all cores {percent(_mean(rows['cpu_frac']))}"] if _has_values(rows["cpu_frac"]) else []
     if _has_values(rows["rss_bytes"]):
@@ -232,7 +232,7 @@ def _alt(run: Run, plots: Sequence[_Panel], rows: Rows | None) -> str:
     return f"{count(len(plots), 'plot')} over the run: {readings}{clock_text}.{shaded}"
 
 
-def _table(plots: Sequence[_Panel], rows: Rows | None) -> Table:
+def _table(plots: Sequence[_Panel], rows: Rows | None) -> TableBlock:
     body = [
         Row(
             (
@@ -246,4 +246,4 @@ def _table(plots: Sequence[_Panel], rows: Rows | None) -> Table:
     for (name, _, _), mask in _throttling(rows) if rows else ():
         body.append(Row((f"clocks {name}", f"{percent(float(mask.mean()))} of samples", "", "", "")))
     caption = f"Over {len(plots[0].values):,} samples of the whole run."
-    return Table(header=("", "mean", "min", "max", "limit"), rows=tuple(body), caption=caption)
+    return TableBlock(header=("", "mean", "min", "max", "limit"), rows=tuple(body), caption=caption)

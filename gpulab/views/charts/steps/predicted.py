@@ -9,19 +9,19 @@ from matplotlib.axes import Axes
 
 from gpulab import comparison
 from gpulab.comparison import Comparison
-from gpulab.comparison.sides import Given
+from gpulab.comparison.sides import Runs
 from gpulab.errors import GpulabError
 from gpulab.questions import predict
 from gpulab.replay.history import MeasuredPrediction
-from gpulab.rules.engine.evidence import gain_of
+from gpulab.rules.engine.evidence import gain_from_prediction
 from gpulab.rules.engine.finding import Gain
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, sources
-from gpulab.views.charts.drawing.shades import pale
+from gpulab.views.charts.drawing.chart import Chart, combined_source, missing_data_chart
+from gpulab.views.charts.drawing.shades import pale_shade
 from gpulab.views.charts.drawing.steps_and_ledger import bar_rows
-from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, dressed
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, chart_style
 from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, ratio, scale, sentence
 
 MAX_PAST = 12
@@ -30,8 +30,8 @@ _NEED = "Apply the fix, record the loop again, and pass both runs: gpulab.charts
 
 
 def predicted(
-    before: Given | Comparison,
-    after: Given | None = None,
+    before: Runs | Comparison,
+    after: Runs | None = None,
     *,
     rewrites: str | None = None,
     rule: str | None = None,
@@ -41,30 +41,31 @@ def predicted(
 
     From the comparison of two runs, each a run or several recordings of the same program. The prediction is that of the
     first finding, of `rule`, or of `rewrites` as in gpulab.whatif. `history`: earlier predictions on this machine, such
-    as gpulab.user_data.predictions.known(), shown in a second plot. gpulab.compare explains why a prediction was wrong.
+    as gpulab.user_data.predictions.read_measured_predictions(), shown in a second plot. gpulab.compare explains why a
+    prediction was wrong.
     """
     if isinstance(before, Comparison):
         return _figure(before, history)
     if after is None:
         why = "only one run was passed; a second run measures the prediction of the first"
-        return nothing_to_draw(_runs(before), "Predicted against measured", why, _NEED)
+        return missing_data_chart(_runs(before), "Predicted against measured", why, _NEED)
     try:
-        gain = gain_of(predict(_runs(before)[0], rewrites)) if rewrites else None
+        gain = gain_from_prediction(predict(_runs(before)[0], rewrites)) if rewrites else None
         compared = comparison.compare(before, after, rule, predicted=gain)
     except GpulabError as error:
-        why = f"{error.what.rstrip('.')}: {error.why}" if error.why else error.what
-        return nothing_to_draw([*_runs(before), *_runs(after)], "Predicted against measured", why, error.fix)
+        why = f"{error.problem.rstrip('.')}: {error.why}" if error.why else error.problem
+        return missing_data_chart([*_runs(before), *_runs(after)], "Predicted against measured", why, error.fix)
     return _figure(compared, history)
 
 
-def _runs(recordings: Given) -> list[Run]:
+def _runs(recordings: Runs) -> list[Run]:
     return [recordings] if isinstance(recordings, Run) else list(recordings)
 
 
 def _figure(compared: Comparison, history: Sequence[MeasuredPrediction]) -> Chart:
     past = list(history)[-MAX_PAST:]
-    source = sources([compared.before.run, compared.after.run])
-    with dressed():
+    source = combined_source([compared.before.run, compared.after.run])
+    with chart_style():
         figure = Chart(
             _answer(compared),
             source=source,
@@ -86,13 +87,15 @@ def _answer(compared: Comparison) -> str:
     if gain is None:
         unit = scale(max(compared.before_ns, compared.after_ns))
         span = f"{unit.number(compared.before_ns)} to {unit(compared.after_ns)} per step"
-        return f"No prediction; measured {span}" + ("" if compared.judged else ", which is not judged")
+        return f"No prediction; measured {span}" + ("" if compared.conclusive else ", which is not judged")
     unit = scale(gain.step_ns)
     span = f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     times = f"Predicted {span} per step, {_origin(compared)} {unit(compared.measured_ns)}"
-    if not compared.judged:
+    if not compared.conclusive:
         return f"{times}: not judged"
-    return f"{times}: {'inside' if compared.inside else 'outside'} the range ({ratio(compared.ratio)} as fast)"
+    return (
+        f"{times}: {'inside' if compared.in_predicted_range else 'outside'} the range ({ratio(compared.ratio)} as fast)"
+    )
 
 
 def _origin(compared: Comparison) -> str:
@@ -101,7 +104,7 @@ def _origin(compared: Comparison) -> str:
 
 def _interval(compared: Comparison, gain: Gain | None) -> tuple[float, float]:
     """Return the 95 % interval of the step time after the change, from the interval of the ratio."""
-    start_ns = gain.step_ns / gain.work if gain is not None else float(compared.before_ns)
+    start_ns = gain.step_ns / gain.work_ratio if gain is not None else float(compared.before_ns)
     return start_ns / compared.ratio_high, start_ns / compared.ratio_low
 
 
@@ -117,11 +120,16 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         names.insert(1, "predicted")
         best, worst = gain.best_ns / unit.unit_ns, gain.worst_ns / unit.unit_ns
         axes.barh(1, best, height=0.56, color=ACCENT)
-        style: dict[str, Any] = {"facecolor": pale(ACCENT, 0.25), "edgecolor": ACCENT, "hatch": "////", "linewidth": 1}
+        style: dict[str, Any] = {
+            "facecolor": pale_shade(ACCENT, 0.25),
+            "edgecolor": ACCENT,
+            "hatch": "////",
+            "linewidth": 1,
+        }
         axes.barh(1, worst - best, left=best, height=0.56, **style)
         _label_end(axes, 1, worst, f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}")
         floor = gain.floor_ns / unit.unit_ns
-        axes.plot([floor, floor], [0.62, 1.38], color=INK, linewidth=1.4)
+        axes.plot([floor, floor], [0.62, 1.38], color=TEXT_COLOUR, linewidth=1.4)
         axes.annotate(
             f"bound {unit(gain.floor_ns)}",
             (floor, 1.4),
@@ -136,7 +144,7 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         compared.measured_ns / unit.unit_ns,
         row,
         xerr=[[(compared.measured_ns - low) / unit.unit_ns], [(high - compared.measured_ns) / unit.unit_ns]],
-        color=INK,
+        color=TEXT_COLOUR,
         capsize=4,
         linewidth=1.2,
     )
@@ -147,7 +155,7 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         f"{unit(compared.measured_ns)} ({unit.range(low, high)})",
     )
     bar_rows(axes, names, 1.42 * longest / unit.unit_ns)
-    work = " for the work of one step before" if gain is not None and gain.work != 1 else " per step"
+    work = " for the work of one step before" if gain is not None and gain.work_ratio != 1 else " per step"
     axes.set_xlabel(f"{unit.unit}{work}{_KEY}")
 
 
@@ -168,21 +176,21 @@ def _draw_past(axes: Axes, past: Sequence[MeasuredPrediction]) -> None:
         axes.plot(
             [prediction.best_ns / likely, prediction.worst_ns / likely],
             [row, row],
-            color=pale(ACCENT, 0.6),
+            color=pale_shade(ACCENT, 0.6),
             linewidth=5,
             solid_capstyle="butt",
         )
         inside = prediction.best_ns <= prediction.measured_ns <= prediction.worst_ns
-        face = MEASURED if inside else PAPER
+        face = MEASURED if inside else BACKGROUND
         axes.plot(
             prediction.measured_ns / likely,
             row,
             "o" if inside else "X",
-            color=INK,
+            color=TEXT_COLOUR,
             markerfacecolor=face,
             markersize=5.5,
         )
-    axes.axvline(1, color=SOFT, linewidth=1, linestyle="--")
+    axes.axvline(1, color=SOFT_COLOUR, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(past)), [clean(each.kind, 16) for each in past], fontsize=SMALL_PT)
     axes.set_ylim(len(past) - 0.4, -0.6)
     axes.grid(False, axis="y")
@@ -206,7 +214,7 @@ def _alt(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
     return text
 
 
-def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
+def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> TableBlock:
     gain = compared.predicted
     unit = scale(max(compared.before_ns, compared.after_ns, compared.measured_ns))
     low, high = _interval(compared, gain)
@@ -231,7 +239,7 @@ def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
                 )
             )
         )
-    return Table(
+    return TableBlock(
         header=("", f"step, {unit.unit}", "range"),
         rows=tuple(rows),
         caption="The range of the measured step is its 95 % interval.",

@@ -10,17 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from gpulab.analysis.host.gc_and_compilation import stalled
-from gpulab.analysis.steps.detection import WARM_UP, Mask, Steps, steps, typical_ns
-from gpulab.analysis.steps.pauses import Passes, Pauses, passes, pauses
+from gpulab.analysis.host.gc_and_compilation import stall_spans
+from gpulab.analysis.steps.detection import WARM_UP_STEPS, Mask, Steps, find_steps, typical_ns
+from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_start_cost
 from gpulab.intervals import Ints, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind, StallKind
-from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, in_unit
-from gpulab.views.charts.drawing.style import INK, PAPER, SOFT, Dress
+from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
+from gpulab.views.charts.drawing.steps_and_ledger import WHOLE_RUN, label_time_axis
+from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, percent, ratio, scale, shorten
 
 SUBJECT = "Step times"
@@ -56,10 +56,10 @@ def step_times(run: Run) -> Chart:
     From gpulab.analysis.steps.detection, pauses and stalls, and the marks. A cause is named if it covers at least half
     of the excess over the median. Steps that no recorded event explains are "unexplained".
     """
-    run_steps = steps(run)
-    if run_steps.found_by == LOOPLESS or len(run_steps) < 2:
+    run_steps = find_steps(run)
+    if run_steps.detected_by == WHOLE_RUN or len(run_steps) < 2:
         fix = "record a loop of at least six steps, or call gpulab.step() once per step"
-        return nothing_to_draw(run, SUBJECT, "no steps were found in this run", fix)
+        return missing_data_chart(run, SUBJECT, "no steps were found in this run", fix)
     dur = run_steps.dur_ns
     middle = typical_ns(dur, run_steps.burst)
     out = _outliers(run, run_steps, middle)
@@ -69,7 +69,7 @@ def step_times(run: Run) -> Chart:
         _marks(axes, run_steps, out)
         _style_axes(axes, run_steps, middle, unit)
 
-    return chart(
+    return single_plot(
         _answer(run_steps, out, middle, unit),
         draw,
         source=run,
@@ -87,10 +87,10 @@ def _outliers(run: Run, run_steps: Steps, middle: int) -> _Outliers:
     index = np.flatnonzero(dur > FAR * middle)
     start, end = run_steps.start_ns[index], run_steps.end_ns[index]
     beyond = np.maximum(dur[index] - middle, 1)
-    run_pauses, epochs = pauses(run, run_steps), passes(run, run_steps)
+    run_pauses, epochs = find_pauses(run, run_steps), pass_start_cost(run, run_steps)
     causes = (
-        ("garbage collection", covered_ns(stalled(run, StallKind.GC), start, end)),
-        ("compilation", covered_ns(stalled(run, StallKind.COMPILE), start, end)),
+        ("garbage collection", covered_ns(stall_spans(run, StallKind.GC), start, end)),
+        ("compilation", covered_ns(stall_spans(run, StallKind.COMPILE), start, end)),
         ("start of an epoch", _passes_ns(epochs, start, end)),
         ("waiting for a batch", _waited_ns(run, start, end) - _usual_wait_ns(run, run_steps)),
         (
@@ -101,12 +101,12 @@ def _outliers(run: Run, run_steps: Steps, middle: int) -> _Outliers:
     why = np.full(len(index), UNEXPLAINED, object)
     for name, ns in reversed(causes):
         why[ns >= HALF * beyond] = name
-    early = (index < WARM_UP) & (why == UNEXPLAINED)
+    early = (index < WARM_UP_STEPS) & (why == UNEXPLAINED)
     why[early] = "warm-up"
     return _Outliers(index, tuple(why.tolist()), _pause_activity(run_pauses))
 
 
-def _passes_ns(epochs: Passes | None, start: Ints, end: Ints) -> Ints:
+def _passes_ns(epochs: PassStarts | None, start: Ints, end: Ints) -> Ints:
     return covered_ns(epochs.spans, start, end) if epochs else np.zeros(len(start), np.int64)
 
 
@@ -125,7 +125,7 @@ def _usual_wait_ns(run: Run, run_steps: Steps) -> int:
 
 def _pause_activity(paused: Pauses | None) -> str:
     """Return what most samples of the pauses show: the call into a library, else the user's line."""
-    return clean(shorten(paused.called or paused.frame or "", 40)) if paused else ""
+    return clean(shorten(paused.library_call or paused.frame or "", 40)) if paused else ""
 
 
 # Drawing.
@@ -139,12 +139,12 @@ def _marks(axes: Axes, run_steps: Steps, out: _Outliers) -> None:
         _band(axes, number[usual], dur[usual])
     else:
         recorded: Mask = run_steps.recorded
-        marker_style: Dress = {"linestyle": "none", "markersize": 4.5, "rasterized": True}
+        marker_style: Style = {"linestyle": "none", "markersize": 4.5, "rasterized": True}
         several = recorded.any() and not recorded.all()
-        for mask, face, name in ((recorded, colour("matmul"), "recorded"), (~recorded, PAPER, "not recorded")):
+        for mask, face, name in ((recorded, colour("matmul"), "recorded"), (~recorded, BACKGROUND, "not recorded")):
             if (mask & usual).any():
                 label = f"{name} with events" if several else None
-                edge: Dress = {"markerfacecolor": face, "markeredgecolor": colour("matmul"), "label": label}
+                edge: Style = {"markerfacecolor": face, "markeredgecolor": colour("matmul"), "label": label}
                 axes.plot(number[mask & usual], dur[mask & usual], marker="o", **marker_style, **edge)
     why = np.array(out.why, object)
     for name, (key, marker) in _MARKS.items():
@@ -153,7 +153,12 @@ def _marks(axes: Axes, run_steps: Steps, out: _Outliers) -> None:
             continue
         longest = indices if len(indices) <= MAX_OUTLIERS else indices[np.argsort(-dur[indices])[:MAX_OUTLIERS]]
         label = f"{out.pause or name} ({len(indices)})" if name == "pause" else f"{name} ({len(indices)})"
-        style: Dress = {"markerfacecolor": colour(key), "markeredgecolor": INK, "markeredgewidth": 0.6, "label": label}
+        style: Style = {
+            "markerfacecolor": colour(key),
+            "markeredgecolor": TEXT_COLOUR,
+            "markeredgewidth": 0.6,
+            "label": label,
+        }
         axes.plot(
             number[longest], dur[longest], marker=marker, markersize=7, linestyle="none", rasterized=True, **style
         )
@@ -173,16 +178,16 @@ def _band(axes: Axes, number: Ints, dur: NDArray[np.float64]) -> None:
 
 def _style_axes(axes: Axes, run_steps: Steps, middle: int, unit: Scale) -> None:
     longest = float(run_steps.dur_ns.max())
-    axes.axhline(middle, color=INK, linewidth=1.0)
+    axes.axhline(middle, color=TEXT_COLOUR, linewidth=1.0)
     axes.annotate(
         f"median\n{unit(middle)}", (1, middle), xycoords=("axes fraction", "data"), xytext=(4, 0),
         textcoords="offset points", va="center", fontsize=8.5,
     )  # fmt: skip
     if longest > FAR * middle:
-        axes.axhline(FAR * middle, color=SOFT, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.axhline(FAR * middle, color=SOFT_COLOUR, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.annotate(
             "2x median", (1, FAR * middle), xycoords=("axes fraction", "data"), xytext=(4, 0),
-            textcoords="offset points", va="bottom", fontsize=8.5, color=SOFT,
+            textcoords="offset points", va="bottom", fontsize=8.5, color=SOFT_COLOUR,
         )  # fmt: skip
     if longest > LOG_FROM * middle:
         axes.set_yscale("log")
@@ -190,15 +195,15 @@ def _style_axes(axes: Axes, run_steps: Steps, middle: int, unit: Scale) -> None:
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     else:
         axes.set_ylim(0, longest * 1.08)
-        in_unit(axes.yaxis, unit, 6)
+        label_time_axis(axes.yaxis, unit, 6)
     log = ", log scale" if longest > LOG_FROM * middle else ""
     axes.set_ylabel(f"{unit.unit} per step{log}")
-    axes.set_xlabel(f"step (found by {clean(run_steps.found_by, 60)})")
+    axes.set_xlabel(f"step (found by {clean(run_steps.detected_by, 60)})")
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     handles, names = axes.get_legend_handles_labels()
     if handles:
-        position: Dress = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2}
+        position: Style = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2}
         axes.legend(handles, names, ncols=3, **position, columnspacing=1.4, handletextpad=0.5)
 
 
@@ -245,7 +250,7 @@ def _alt(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
     return text + (f". During the pauses: {out.pause}" if out.pause else "")
 
 
-def _table(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> Table:
+def _table(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> TableBlock:
     dur = run_steps.dur_ns
     order = np.argsort(-dur[out.index], kind="stable")[:MAX_ROWS]
     listed = out.index[order] if len(out.index) else np.argsort(-dur, kind="stable")[:10]
@@ -258,4 +263,6 @@ def _table(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> Table:
     left = len(out.index) - len(order)
     caption = "Steps of more than twice the median, longest first" if len(out.index) else "The ten longest steps"
     caption += f"; {left:,} more are not listed." if left > 0 else "."
-    return Table(header=("", "cause", unit.unit, "of the median"), rows=tuple(rows), left=2, caption=caption)
+    return TableBlock(
+        header=("", "cause", unit.unit, "of the median"), rows=tuple(rows), text_columns=2, caption=caption
+    )

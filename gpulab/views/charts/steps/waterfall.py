@@ -11,13 +11,19 @@ from matplotlib.patches import Patch
 
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, chart
-from gpulab.views.charts.drawing.lettering import fitting
-from gpulab.views.charts.drawing.steps_and_ledger import accounted, bar_rows, beside, in_unit, without_events
-from gpulab.views.charts.drawing.style import PAPER, Dress
-from gpulab.views.compare.changes import signed
+from gpulab.views.charts.drawing.chart import Chart, single_plot
+from gpulab.views.charts.drawing.lettering import shorten_to_width
+from gpulab.views.charts.drawing.steps_and_ledger import (
+    bar_rows,
+    label_bar_end,
+    label_time_axis,
+    missing_events_chart,
+    steps_and_ledger,
+)
+from gpulab.views.charts.drawing.style import BACKGROUND, Style
+from gpulab.views.compare.changes import signed_number
 from gpulab.views.sheet.palette import NEUTRAL, colour
-from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, ratio, scale
 
 SUBJECT = "Change of the step time from run to run"
@@ -48,7 +54,7 @@ class _Bar:
     key: str  # "" for a step
 
 
-def waterfall(runs: Sequence[Run]) -> Chart:
+def run_waterfall(runs: Sequence[Run]) -> Chart:
     """Show the mean recorded step of each run, and the parts that changed between runs; `ledger` of several runs.
 
     From gpulab.analysis.steps.ledger: the changes sum to the difference exactly. Whether a difference is above the
@@ -56,9 +62,9 @@ def waterfall(runs: Sequence[Run]) -> Chart:
     """
     sides = []
     for run in runs:
-        _, accounts = accounted(run)
+        _, accounts = steps_and_ledger(run)
         if accounts is None:
-            return without_events(run, f"{SUBJECT} ({clean(run.name, 40)})")
+            return missing_events_chart(run, f"{SUBJECT} ({clean(run.name, 40)})")
         sides.append(_side(run, accounts))
     first_and_last = sides if len(sides) <= MAX_RUNS else [*sides[: MAX_RUNS - 1], sides[-1]]
     unit = scale(max(side.step_ns for side in sides), figures=4)
@@ -73,7 +79,7 @@ def waterfall(runs: Sequence[Run]) -> Chart:
         _draw(axes, bars, unit)
         axes.set_xlabel(f"{unit.unit} per step (mean of the recorded interior steps, with the profiler on)")
 
-    return chart(
+    return single_plot(
         _answer(sides, unit),
         draw,
         source=tuple(runs),
@@ -84,7 +90,7 @@ def waterfall(runs: Sequence[Run]) -> Chart:
 
 
 def _side(run: Run, accounts: Ledger) -> _Side:
-    part_ns = {part.key: float(accounts.of(part.key).mean()) for part in accounts.parts}
+    part_ns = {part.key: float(accounts.sum_ns(part.key).mean()) for part in accounts.parts}
     labels = {part.key: part.label for part in accounts.parts}
     return _Side(clean(run.name, 40), float(accounts.step_ns.mean()), part_ns, labels)
 
@@ -118,17 +124,17 @@ def _draw(axes: Axes, bars: Sequence[_Bar], unit: Scale) -> None:
         left, right = sorted((bar.start_ns, bar.start_ns + bar.ns))
         if not bar.key:
             axes.barh(row, right - left, left=left, height=0.8, color="#4B5560", linewidth=0)
-            beside(axes, right, row, unit(bar.ns), fontweight="bold")
+            label_bar_end(axes, right, row, unit(bar.ns), fontweight="bold")
             continue
-        style: Dress = {"hatch": GREW_HATCH, "edgecolor": PAPER} if bar.ns > 0 else {}
+        style: Style = {"hatch": GREW_HATCH, "edgecolor": BACKGROUND} if bar.ns > 0 else {}
         axes.barh(row, right - left, left=left, height=0.62, facecolor=colour(bar.key), linewidth=0, **style)
-        beside(axes, right, row, f"{signed(unit, round(bar.ns))} {unit.unit}")
-    names = [fitting(bar.name if not bar.key else f"   {bar.name}", NAME_IN, 8.5) for bar in bars]
+        label_bar_end(axes, right, row, f"{signed_number(unit, round(bar.ns))} {unit.unit}")
+    names = [shorten_to_width(bar.name if not bar.key else f"   {bar.name}", NAME_IN, 8.5) for bar in bars]
     bar_rows(axes, names, longest * 1.17)
     for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
         tick.set_fontweight("normal" if bar.key else "bold")
-    in_unit(axes.xaxis, unit)
-    keys = [Patch(facecolor=NEUTRAL), Patch(facecolor=NEUTRAL, edgecolor=PAPER, hatch=GREW_HATCH, linewidth=0)]
+    label_time_axis(axes.xaxis, unit)
+    keys = [Patch(facecolor=NEUTRAL), Patch(facecolor=NEUTRAL, edgecolor=BACKGROUND, hatch=GREW_HATCH, linewidth=0)]
     axes.legend(keys, ["shorter", "longer"], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1)
 
 
@@ -140,7 +146,7 @@ def _answer(sides: Sequence[_Side], unit: Scale) -> str:
     else:
         pace = f"{ratio(last.step_ns / first.step_ns)} the step time"
     steps = f"{unit(first.step_ns)} to {unit(last.step_ns)} per recorded step"
-    largest = f", mostly {label} ({signed(unit, round(change_ns))} {unit.unit})" if round(change_ns) else ""
+    largest = f", mostly {label} ({signed_number(unit, round(change_ns))} {unit.unit})" if round(change_ns) else ""
     return f"{last.name} against {first.name}: {pace}, {steps}{largest}"
 
 
@@ -148,12 +154,14 @@ def _alt(sides: Sequence[_Side], unit: Scale) -> str:
     texts = [f"A waterfall chart. {sides[0].name} takes {unit(sides[0].step_ns)} per recorded step"]
     for before, after in pairwise(sides):
         changes = sorted(_changes(before, after), key=lambda change: -abs(change[2]))[:3]
-        parts = ", ".join(f"{label} {signed(unit, round(ns))} {unit.unit}" for _, label, ns in changes if round(ns))
+        parts = ", ".join(
+            f"{label} {signed_number(unit, round(ns))} {unit.unit}" for _, label, ns in changes if round(ns)
+        )
         texts.append(f"{after.name} {unit(after.step_ns)}{f' ({parts})' if parts else ''}")
     return "; ".join(texts) + ". Means of recorded steps; gpulab.compare judges whether they differ by more than noise."
 
 
-def _table(sides: Sequence[_Side], unit: Scale, omission: str) -> Table:
+def _table(sides: Sequence[_Side], unit: Scale, omission: str) -> TableBlock:
     labels: dict[str, str] = {}
     for side in sides:
         labels |= side.labels
@@ -165,4 +173,4 @@ def _table(sides: Sequence[_Side], unit: Scale, omission: str) -> Table:
     rows.append(Row(("step", *(unit.number(side.step_ns) for side in sides)), kind="total"))
     header = (f"{unit.unit} per step", *(side.name for side in sides))
     caption = f"Means of the recorded interior steps; the parts sum to the step time.{omission}"
-    return Table(header=header, rows=tuple(rows), caption=caption)
+    return TableBlock(header=header, rows=tuple(rows), caption=caption)

@@ -16,7 +16,7 @@ _MAX_SEARCH_LENGTH = 200  # longer search texts are cut
 _MAX_LEVEL = 40
 
 
-def answer(scene: Callable[[], Scene], question: Question) -> tuple[dict[str, Any], list[bytes]]:
+def answer_question(scene: Callable[[], Scene], question: Question) -> tuple[dict[str, Any], list[bytes]]:
     """Return the answer to a question as a small dict and a list of buffers; a failed question gives an error message.
 
     The dict stays small because ipykernel inspects every item of it; the content is in the buffer. `form` is the type

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from gpulab.intervals import Ints
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from gpulab.views.timeline.scene.groups import Boxes
-from gpulab.views.timeline.scene.placed_run import Side
+from gpulab.views.timeline.scene.placed_run import PlacedRun
 from gpulab.wording import clean, shorten
 
-NAME_LETTERS = 200
+MAX_HIT_NAME_LENGTH = 200
 
 
-def search(
-    sides: Sequence[Side], rows: Sequence[Boxes | None], names: Sequence[str], text: str, most: int
+def search_names(
+    sides: Sequence[PlacedRun], rows: Sequence[Boxes | None], names: Sequence[str], text: str, max_results: int
 ) -> dict[str, Any]:
     """Find every event and step in the timeline whose name contains the text, ignoring case.
 
@@ -49,7 +49,7 @@ def search(
     return {
         "count": len(start),
         "total_ns": int(dur.sum()),
-        "hits": [hit(index) for index in order[: most if query else 0].tolist()],
+        "hits": [hit(index) for index in order[: max_results if query else 0].tolist()],
         "names": [
             {
                 "name": _display_name(names[int(codes[code])]),
@@ -57,28 +57,30 @@ def search(
                 "total_ns": int(total[code]),
                 "longest": hit(int(longest[index])),
             }
-            for index, code in enumerate(ranked[:most].tolist())
+            for index, code in enumerate(ranked[:max_results].tolist())
         ],
     }
 
 
 def _display_name(name: str) -> str:
-    return shorten(clean(name, NAME_LETTERS), NAME_LETTERS)
+    return shorten(clean(name, MAX_HIT_NAME_LENGTH), MAX_HIT_NAME_LENGTH)
 
 
-def _matches(sides: Sequence[Side], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
+def _matches(sides: Sequence[PlacedRun], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
     """Return row and position of each box with a matching name, and whether it is device work."""
     parts: list[tuple[np.ndarray, ...]] = []
     for side in sides:
         kinds = side.run.event_rows["kind"]
-        for placed in side.placed:
+        for placed in side.placed_groups:
             group = placed.group
-            if not group.events and group.id != "steps":
+            if not group.is_events and group.id != "steps":
                 continue
             for number, boxes in enumerate(group.rows, placed.first):
                 positions = np.flatnonzero(matching[boxes.name])
                 on_device = (
-                    kinds[boxes.id[positions]] >= Kind.KERNEL if group.events else np.zeros(len(positions), bool)
+                    kinds[boxes.id[positions]] >= EventKind.KERNEL
+                    if group.is_events
+                    else np.zeros(len(positions), bool)
                 )
                 parts.append((np.full(len(positions), number), positions, on_device))
     if not parts:

@@ -12,24 +12,24 @@ from gpulab.rows import Rows
 from gpulab.run import Gpu, Machine
 from gpulab.views import sensor_columns
 from gpulab.views.timeline.scene.groups import Curve, Floats, Group
-from gpulab.views.timeline.scene.rows import MOST_GPUS, RowBuilder, gpu_name
+from gpulab.views.timeline.scene.rows import MAX_GPUS, RowBuilder, gpu_name
 from gpulab.wording import count, sentence
 
-MISSED = 6  # a reading is valid for this many sampling periods; a longer interval without one is a gap
+MAX_MISSED_PERIODS = 6  # a reading is valid for this many sampling periods; a longer interval without one is a gap
 _HEADROOM = 1.05
 
 
-def curves(builder: RowBuilder) -> Iterator[Group]:
+def curve_groups(builder: RowBuilder) -> Iterator[Group]:
     """Yield the curves of a run, from top to bottom."""
     rows = builder.run.gpu_rows
     devices = np.unique(rows["device"])
     utilisation = [float(np.nansum(rows["util_frac"][rows["device"] == each])) for each in devices]
-    busiest = sorted(devices[np.argsort([-each for each in utilisation], kind="stable")][:MOST_GPUS].tolist())
+    busiest = sorted(devices[np.argsort([-each for each in utilisation], kind="stable")][:MAX_GPUS].tolist())
     if len(devices) > len(busiest):
         builder.notes.append(f"the sensors of {count(len(devices) - len(busiest), 'other GPU')} are not drawn")
     several = len(devices) > 1 or len(builder.run.machine.gpus) > 1
     for device in busiest:
-        yield from _gpu(builder, device, rows.where(rows["device"] == device), gpu_name(device, several=several))
+        yield from _gpu(builder, device, rows.select(rows["device"] == device), gpu_name(device, several=several))
     yield from _allocated(builder)
     yield from _sensors(builder, builder.run.host_rows, "host", owner=builder.run.machine)
 
@@ -63,8 +63,8 @@ def _sensor(
     yield Group(
         id=f"{source}:{column.name}",
         name=prefix + column.label,
-        about=f"{sentence(column.meaning)}{line}",
-        curve=with_holes(at + builder.shift_ns, values),
+        description=f"{sentence(column.meaning)}{line}",
+        curve=curve_with_gaps(at + builder.shift_ns, values),
         unit=unit.symbol,
         high=1.0 if column.is_share else _top(float(np.nanmax(values)), limit),
         format=unit.format,
@@ -77,26 +77,29 @@ def _top(highest: float, limit: float | None) -> float:
     return max(1e-9, _HEADROOM * max(highest, limit or 0.0))
 
 
-def with_holes(at_ns: Ints, values: Floats) -> Curve:
-    """Sort readings by time, and insert a gap (NaN) where none came for `MISSED` periods."""
+def curve_with_gaps(at_ns: Ints, values: Floats) -> Curve:
+    """Sort readings by time, and insert a gap (NaN) where none came for `MAX_MISSED_PERIODS` periods."""
     order = np.argsort(at_ns, kind="stable")
     at, value = at_ns[order], values[order].astype(np.float64)
     if len(at) < 3:
         return Curve(at, value)
     intervals = np.diff(at)
-    gaps = np.flatnonzero(intervals > MISSED * max(1, int(np.median(intervals))))
+    gaps = np.flatnonzero(intervals > MAX_MISSED_PERIODS * max(1, int(np.median(intervals))))
     # NaN right after the last reading before the gap, so that no line is drawn across it.
     return Curve(np.insert(at, gaps + 1, at[gaps] + 1), np.insert(value, gaps + 1, np.nan))
 
 
 def _throttling(builder: RowBuilder, device: int, rows: Rows, name: str) -> Group:
-    """Build the throttling row: a box lasts from a reading with throttle reasons to the next, or `MISSED` periods."""
+    """Build the throttling row: a box lasts from a reading with throttle reasons to the next reading.
+
+    If the next one is missing, it lasts `MAX_MISSED_PERIODS` periods.
+    """
     at, bits = rows["at_ns"], rows["throttle_bits"]
     order = np.argsort(at, kind="stable")
     at, measured = at[order], ~np.isnan(bits[order])
     reasons = np.where(measured, bits[order], 0).astype(np.int64)
     period = int(np.median(np.diff(at))) if len(at) > 1 else 0
-    until = np.minimum(np.append(at[1:], at[-1:] + period), at + MISSED * max(1, period))
+    until = np.minimum(np.append(at[1:], at[-1:] + period), at + MAX_MISSED_PERIODS * max(1, period))
     spans: dict[tuple[str, str], Spans] = {}
     reported = np.zeros(len(at), np.int64)
     names = rows.table.column("throttle_bits").flags
@@ -108,27 +111,31 @@ def _throttling(builder: RowBuilder, device: int, rows: Rows, name: str) -> Grou
         spans["throttle", label] = Spans(at[mask], until[mask])
     never = "" if spans else " No reading reported any throttling."
     about = f"Clock throttling by the driver, with its reason.{never}"
-    return Group(id=f"gpu{device}:throttle", name=f"{name} throttling", about=about, rows=(builder.segments(spans),))
+    return Group(
+        id=f"gpu{device}:throttle", name=f"{name} throttling", description=about, rows=(builder.row_of_spans(spans),)
+    )
 
 
 def _allocated(builder: RowBuilder) -> Iterator[Group]:
     """Yield the memory allocated to tensors: at every allocation if recorded, else at the start of each step."""
     run = builder.run
     for rows, source in ((run.memory_rows, "at every allocation"), (run.allocator_rows, "at the start of each step")):
-        measured = rows.where(np.flatnonzero(rows["allocated_bytes"] >= 0))
+        measured = rows.select(np.flatnonzero(rows["allocated_bytes"] >= 0))
         devices = np.unique(measured["device"]).tolist()
-        gpus = [each for each in devices if each >= 0][:MOST_GPUS]
+        gpus = [each for each in devices if each >= 0][:MAX_GPUS]
         for device in gpus or devices[:1]:
-            device_rows = measured.where(measured["device"] == device)
+            device_rows = measured.select(measured["device"] == device)
             order = np.argsort(device_rows["at_ns"], kind="stable")
             value = device_rows["allocated_bytes"][order].astype(np.float64)
             name = "memory allocated" if device >= 0 else "host memory allocated"
             yield Group(
                 id=f"allocated:{device}",
                 name=f"GPU {device} {name}" if len(gpus) > 1 else name,
-                about=f"Bytes allocated to tensors, {source}.",
+                description=f"Bytes allocated to tensors, {source}.",
                 curve=Curve(
-                    device_rows["at_ns"][order] + builder.shift_ns, value, held=source == "at every allocation"
+                    device_rows["at_ns"][order] + builder.shift_ns,
+                    value,
+                    is_step_function=source == "at every allocation",
                 ),
                 unit="B",
                 high=_top(float(value.max()), None),
@@ -138,8 +145,8 @@ def _allocated(builder: RowBuilder) -> Iterator[Group]:
             return
 
 
-def pieces(curve: Curve, start_ns: int, end_ns: int, most: int) -> tuple[Floats, Floats, Floats]:
-    """Sample a curve in a window at about `most` points or fewer; return times, lowest and highest values.
+def sample_curve(curve: Curve, start_ns: int, end_ns: int, max_points: int) -> tuple[Floats, Floats, Floats]:
+    """Sample a curve in a window at about `max_points` points or fewer; return times, lowest and highest values.
 
     If there are more readings, each point is an interval of the window with its lowest and highest reading.
     """
@@ -147,22 +154,22 @@ def pieces(curve: Curve, start_ns: int, end_ns: int, most: int) -> tuple[Floats,
     first = max(0, int(np.searchsorted(at, start_ns, side="left")) - 1)
     last = int(np.searchsorted(at, end_ns, side="right")) + 1
     at, value = at[first:last], value[first:last]
-    if curve.held:
+    if curve.is_step_function:
         at, value = _step_function(at, value, end_ns)
-    if len(at) <= most:
+    if len(at) <= max_points:
         return at.astype(np.float64), value, value
-    count = max(1, (most - 2) // 2)
+    count = max(1, (max_points - 2) // 2)
     edges = np.linspace(start_ns, end_ns, count + 1)
     interval = np.searchsorted(edges, at, side="right")  # the time before and after the window counts as intervals
     is_gap = np.isnan(value)
     changes = interval[1:] != interval[:-1]
     begins = np.flatnonzero(np.append(True, changes | (is_gap[1:] != is_gap[:-1])))
-    if len(begins) > most:  # too many gaps to show them all: only intervals without any reading are gaps
+    if len(begins) > max_points:  # too many gaps to show them all: only intervals without any reading are gaps
         begins = np.flatnonzero(np.append(True, changes))
     low, high = np.fmin.reduceat(value, begins), np.fmax.reduceat(value, begins)
     lasts = np.append(begins[1:], len(at)) - 1
     middle = (at[begins] + at[lasts]) / 2.0
-    if not curve.held:
+    if not curve.is_step_function:
         return middle, low, high
     # The value is constant across intervals without a change: add a point at either end of them.
     empty = np.flatnonzero(interval[begins[1:]] - interval[begins[:-1]] > 1)

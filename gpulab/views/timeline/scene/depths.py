@@ -6,10 +6,10 @@ import numpy as np
 
 from gpulab.intervals import Ints
 
-ROUNDED_NS = 2_000  # neighbours may overlap by this much and still be neighbours: old traces count in microseconds
+ROUNDING_NS = 2_000  # neighbours may overlap by this much and still be neighbours: old traces count in microseconds
 
 
-def depths(start_ns: Ints, end_ns: Ints) -> Ints:
+def call_depths(start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the call depth of each event of one thread: the number of events that contain it.
 
     Events are sorted by start, and the longer first. Where calls nest, the depth is the number of events that have
@@ -49,4 +49,4 @@ def _stack_depths(start_ns: Ints, end_ns: Ints) -> Ints:
 
 def _allowed_overlap(start: int, end: int, open_end: int) -> int:
     """Return by how many ns the open event may overlap this one as a neighbour; 0 if it contains this one."""
-    return min(ROUNDED_NS, (end - start) // 2) if open_end < end else 0
+    return min(ROUNDING_NS, (end - start) // 2) if open_end < end else 0

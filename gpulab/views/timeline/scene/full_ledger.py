@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, ledger
-from gpulab.intervals import Spans, gaps, merged, nothing, subtract, union
+from gpulab.analysis.steps.ledger import Ledger, build_ledger
+from gpulab.intervals import Spans, gaps, no_spans, subtract, union, union_of
 from gpulab.run import Run
 
 _MAX_SEPARATE_SPANS = 4
 
 
-def whole(run: Run, accounts: Ledger | None) -> dict[str, Spans]:
+def full_ledger(run: Run, accounts: Ledger | None) -> dict[str, Spans]:
     """Assign all recorded time to the parts of the ledger; empty without a ledger."""
     if accounts is None:
         return {}
@@ -25,7 +25,7 @@ def whole(run: Run, accounts: Ledger | None) -> dict[str, Spans]:
         return dict(accounts.spans)
     ledgers = [_ledger(run, spans) for spans in _separate(remainder)]
     return {
-        key: merged(spans, *(other.spans[key] for other in ledgers if other is not None))
+        key: union_of(spans, *(other.spans[key] for other in ledgers if other is not None))
         for key, spans in accounts.spans.items()
     }
 
@@ -43,19 +43,19 @@ def _separate(remainder: Spans) -> list[Spans]:
 def _ledger(run: Run, spans: Spans) -> Ledger | None:
     """Compute the ledger of spans as if each were a step."""
     every = np.ones(len(spans.start_ns), bool)
-    return ledger(run, Steps(spans.start_ns, spans.end_ns, every, every, ~every, "recording"))
+    return build_ledger(run, Steps(spans.start_ns, spans.end_ns, every, every, ~every, "recording"))
 
 
-def of_recorded(run: Run) -> Ledger | None:
+def ledger_of_recording(run: Run) -> Ledger | None:
     """Return the ledger of all recorded time, for a run without steps; None without events."""
-    spans = recorded(run)
+    spans = recorded_spans(run)
     return _ledger(run, spans) if len(spans.start_ns) else None
 
 
-def recorded(run: Run) -> Spans:
+def recorded_spans(run: Run) -> Spans:
     """Return when events were recorded, without pauses in which gpulab itself used the main thread."""
     if not len(run.event_rows):
-        return nothing()
+        return no_spans()
     windows, pauses = (
         np.array(pairs, np.int64).reshape(-1, 2) for pairs in (run.recording.windows_ns, run.recording.pauses_ns)
     )
@@ -67,5 +67,5 @@ def recorded(run: Run) -> Spans:
 
 def _remainder(run: Run, interior: Spans) -> Spans:
     """Return the recorded time that the ledger of the interior steps does not cover."""
-    bounds = zip(*(edges.tolist() for edges in recorded(run)), strict=True)
-    return merged(*[gaps(interior, start, end) for start, end in bounds])
+    bounds = zip(*(edges.tolist() for edges in recorded_spans(run)), strict=True)
+    return union_of(*[gaps(interior, start, end) for start, end in bounds])

@@ -28,34 +28,34 @@ class Boxes:
     key: Keys
     name: Codes  # index into the names of the scene
     id: Codes  # row in the events, or index of the step; -1: neither
-    reach_ns: Ints  # running maximum of the ends
+    max_end_ns: Ints  # running maximum of the ends
     layers: tuple[tuple[int, Coverage], ...]
-    covered: Coverage
-    tangled: bool
+    coverage: Coverage
+    overlaps: bool
     longest_ns: int
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def reaching(self, start_ns: int, end_ns: int) -> Ints:
+    def overlapping(self, start_ns: int, end_ns: int) -> Ints:
         """Return the positions of the boxes that overlap a time window, in order."""
-        first = int(np.searchsorted(self.reach_ns, start_ns, side="right"))
+        first = int(np.searchsorted(self.max_end_ns, start_ns, side="right"))
         last = int(np.searchsorted(self.start_ns, end_ns, side="left"))
-        if not self.tangled:  # the ends are sorted
+        if not self.overlaps:  # the ends are sorted
             return np.arange(first, last)
         return first + np.flatnonzero(self.end_ns[first:last] > start_ns)
 
-    def wide(self, start_ns: int, end_ns: int, least_ns: float) -> Ints:
-        """Return the positions of the boxes that overlap a time window and last at least `least_ns`."""
-        if self.longest_ns < least_ns:
+    def at_least(self, start_ns: int, end_ns: int, min_ns: float) -> Ints:
+        """Return the positions of the boxes that overlap a time window and last at least `min_ns`."""
+        if self.longest_ns < min_ns:
             return np.empty(0, np.int64)
-        first = int(np.searchsorted(self.reach_ns, start_ns, side="right"))
+        first = int(np.searchsorted(self.max_end_ns, start_ns, side="right"))
         last = int(np.searchsorted(self.start_ns, end_ns, side="left"))
-        positions = first + np.flatnonzero(self.end_ns[first:last] - self.start_ns[first:last] >= least_ns)
+        positions = first + np.flatnonzero(self.end_ns[first:last] - self.start_ns[first:last] >= min_ns)
         return positions[self.end_ns[positions] > start_ns]
 
 
-def boxes(start_ns: Ints, end_ns: Ints, key: Keys, name: Codes, id: Codes) -> Boxes:
+def build_boxes(start_ns: Ints, end_ns: Ints, key: Keys, name: Codes, id: Codes) -> Boxes:
     """Build a row of boxes from columns in any order."""
     if len(start_ns) > 1 and not _is_sorted(start_ns):
         order = np.lexsort((key, name, -end_ns, start_ns))
@@ -85,7 +85,7 @@ class Curve:
 
     at_ns: Ints
     value: Floats
-    held: bool = False
+    is_step_function: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -94,13 +94,13 @@ class Group:
 
     id: str
     name: str
-    about: str
+    description: str
     side: int = 0
     rows: tuple[Boxes, ...] = ()
     curve: Curve | None = None
     folded: bool = False
-    events: bool = False  # the ids of its boxes are rows in the events
-    nested: bool = False  # each row holds the calls made by the row above
+    is_events: bool = False  # the ids of its boxes are rows in the events
+    is_call_stack: bool = False  # each row holds the calls made by the row above
     unit: str = ""
     low: float = 0.0
     high: float = 1.0
@@ -108,27 +108,27 @@ class Group:
     threshold: float | None = None
 
     @property
-    def height(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return 1 if self.curve is not None else len(self.rows)
 
 
 @dataclass(eq=False)
-class Names:
+class NameTable:
     """The names of a scene during its construction; boxes refer to them by number."""
 
-    words: list[str] = field(default_factory=lambda: [""])
+    names: list[str] = field(default_factory=lambda: [""])
     _codes: dict[str, int] = field(default_factory=dict)
 
-    def add(self, vocabulary: Iterable[str]) -> int:
+    def add_vocabulary(self, vocabulary: Iterable[str]) -> int:
         """Append the vocabulary of a table and return the number of its first name."""
-        first = len(self.words)
-        self.words.extend(vocabulary)
+        first = len(self.names)
+        self.names.extend(vocabulary)
         return first
 
-    def of(self, text: str) -> int:
+    def code_of(self, text: str) -> int:
         """Return the number of a name that is not in a vocabulary, and add it if it is new."""
         if text not in self._codes:
-            self._codes[text] = len(self.words)
-            self.words.append(text)
+            self._codes[text] = len(self.names)
+            self.names.append(text)
         return self._codes[text]

@@ -10,22 +10,22 @@ import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import CPU_PARTS
-from gpulab.intervals import longest
+from gpulab.intervals import longest_spans
 from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.run import Run
-from gpulab.views.report.provenance import gap_words
-from gpulab.views.sheet.lanes import window
-from gpulab.views.timeline.scene.colours import KEYS, Key
+from gpulab.views.report.provenance import gap_text
+from gpulab.views.sheet.lanes import middle_window
+from gpulab.views.timeline.scene.colours import COLOUR_KEYS, ColourKey
 from gpulab.views.timeline.scene.groups import Group
-from gpulab.views.timeline.scene.placed_run import Placed, Side
+from gpulab.views.timeline.scene.placed_run import PlacedGroup, PlacedRun
 from gpulab.wording import clean, count, duration, ratio, sentence
 
-MOST_SPANS = 200
+MAX_EVIDENCE_SPANS = 200
 MARGIN_FRAC = 0.01  # on either side of the steps in the initial view
-INFLATED = 1.1
+MIN_REPORTED_INFLATION = 1.1
 
 
-def heading(diagnosis: Diagnosis, sides: Sequence[Side], span_ns: int, deepest: int) -> dict[str, Any]:
+def scene_header(diagnosis: Diagnosis, sides: Sequence[PlacedRun], span_ns: int, deepest: int) -> dict[str, Any]:
     """Return the header of a scene as JSON-compatible values."""
     run = diagnosis.run
     return {
@@ -37,7 +37,7 @@ def heading(diagnosis: Diagnosis, sides: Sequence[Side], span_ns: int, deepest: 
         "home": _home(diagnosis.steps, span_ns),
         "deepest": deepest,
         "sides": [{"name": clean(side.name, 120), "source": clean(_source(side.run), 300)} for side in sides],
-        "groups": [_group(side, placed) for side in sides for placed in side.placed],
+        "groups": [_group(side, placed) for side in sides for placed in side.placed_groups],
         "keys": [{"key": key.key, "label": key.label, "colour": key.colour} for key in _keys(sides[0])],
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "notes": [clean(note) for note in _notes(sides)],
@@ -45,11 +45,11 @@ def heading(diagnosis: Diagnosis, sides: Sequence[Side], span_ns: int, deepest: 
     }
 
 
-def _keys(side: Side) -> Iterator[Key]:
+def _keys(side: PlacedRun) -> Iterator[ColourKey]:
     """Yield the colours; a run without a GPU uses the labels of the CPU ledger."""
-    on_cpu = side.accounts is not None and side.accounts.device == "cpu"
+    on_cpu = side.ledger is not None and side.ledger.device == "cpu"
     labels = {part.key: part.label for part in CPU_PARTS} if on_cpu else {}
-    for key in KEYS:
+    for key in COLOUR_KEYS:
         yield replace(key, label=labels.get(key.key, key.label))
 
 
@@ -60,7 +60,7 @@ def _source(run: Run) -> str:
     return f"{source}, {date}" if date and date not in source else source
 
 
-def _watermark(sides: Sequence[Side]) -> str:
+def _watermark(sides: Sequence[PlacedRun]) -> str:
     """Return the sources of the runs that were not measured but simulated or predicted; "" if there are none."""
     sources = [str(side.run.source) for side in sides if side.run.source.how in ("virtual", "predicted")]
     if len(sources) == 1 and len(sides) > 1:
@@ -70,14 +70,14 @@ def _watermark(sides: Sequence[Side]) -> str:
 
 def _home(steps: Steps, span_ns: int) -> list[int]:
     """Return the initial window: a few interior steps, or the whole run."""
-    first_view = window(steps)
+    first_view = middle_window(steps)
     if first_view is None or first_view.end_ns <= first_view.start_ns:
         return [0, span_ns]
     margin = round(MARGIN_FRAC * (first_view.end_ns - first_view.start_ns))
     return [max(0, first_view.start_ns - margin), min(span_ns, first_view.end_ns + margin)]
 
 
-def _group(side: Side, placed: Placed) -> dict[str, Any]:
+def _group(side: PlacedRun, placed: PlacedGroup) -> dict[str, Any]:
     group: Group = placed.group
     return {
         "id": f"beside:{group.id}" if side.number else group.id,
@@ -85,9 +85,9 @@ def _group(side: Side, placed: Placed) -> dict[str, Any]:
         "kind": "boxes" if group.curve is None else "curve",
         "side": side.number,
         "first": placed.first,
-        "rows": group.height,
+        "rows": group.row_count,
         "folded": group.folded,
-        "about": group.about,
+        "about": group.description,
         "unit": group.unit,
         "low": group.low,
         "high": group.high,
@@ -97,30 +97,30 @@ def _group(side: Side, placed: Placed) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    spans = longest(finding.shown_by, MOST_SPANS)
+    spans = longest_spans(finding.spans, MAX_EVIDENCE_SPANS)
     return {
         "rule": finding.rule,
         "claim": clean(finding.claim),
         "confidence": finding.confidence,
         "spans": np.stack([spans.start_ns, spans.end_ns], axis=1).tolist(),
-        "more": len(finding.shown_by.start_ns) - len(spans.start_ns),
+        "more": len(finding.spans.start_ns) - len(spans.start_ns),
     }
 
 
-def _notes(sides: Sequence[Side]) -> Iterator[str]:
+def _notes(sides: Sequence[PlacedRun]) -> Iterator[str]:
     if len(sides) > 1:
         yield from _alignment(sides[0], sides[1])
     for side in sides:
         prefix = f"{side.name}: " if len(sides) > 1 else ""
-        notes = (*_recording_notes(side), *side.notes, *map(gap_words, side.run.recording.left_out), *_lost(side.run))
+        notes = (*_recording_notes(side), *side.notes, *map(gap_text, side.run.recording.left_out), *_lost(side.run))
         for note in notes:
             yield prefix + sentence(note)
 
 
-def _recording_notes(side: Side) -> Iterator[str]:
+def _recording_notes(side: PlacedRun) -> Iterator[str]:
     run, steps = side.run, side.steps
     if not len(run.event_rows):
-        has_curves = any(placed.group.curve is not None for placed in side.placed)
+        has_curves = any(placed.group.curve is not None for placed in side.placed_groups)
         level = run.recording.level
         yield f"no events were recorded (level {level})" if has_curves else "the run is empty: nothing was recorded"
         return
@@ -128,8 +128,8 @@ def _recording_notes(side: Side) -> Iterator[str]:
         yield _recorded_steps(steps)
     if run.source.how == "predicted":
         yield "sensors and memory are not predicted"
-    if steps.inflation is not None and steps.inflation >= INFLATED:
-        yield f"profiler overhead: profiled steps took {ratio(steps.inflation)} the time of the other steps"
+    if steps.profiler_overhead is not None and steps.profiler_overhead >= MIN_REPORTED_INFLATION:
+        yield f"profiler overhead: profiled steps took {ratio(steps.profiler_overhead)} the time of the other steps"
 
 
 def _recorded_steps(steps: Steps) -> str:
@@ -150,8 +150,8 @@ def _lost(run: Run) -> Iterator[str]:
         yield f"the trace lost {count(events, 'event')} ({cause})"
 
 
-def _alignment(first: Side, second: Side) -> Iterator[str]:
-    if None in (window(first.steps), window(second.steps)):
+def _alignment(first: PlacedRun, second: PlacedRun) -> Iterator[str]:
+    if None in (middle_window(first.steps), middle_window(second.steps)):
         yield "Both runs start at the left edge: they cannot be aligned by steps, because at least one has none."
     else:
         yield f"{second.name} (below) is aligned so that the first visible steps of both runs start together."

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Coverage, Ints
 from gpulab.run import Run
-from gpulab.tables import Kind
-from gpulab.views.timeline.scene.curves import curves
-from gpulab.views.timeline.scene.full_ledger import of_recorded, whole
-from gpulab.views.timeline.scene.groups import Boxes, Codes, Group, Names
-from gpulab.views.timeline.scene.rows import RowBuilder, groups, rows_of_events
+from gpulab.tables import EventKind
+from gpulab.views.timeline.scene.curves import curve_groups
+from gpulab.views.timeline.scene.full_ledger import full_ledger, ledger_of_recording
+from gpulab.views.timeline.scene.groups import Boxes, Codes, Group, NameTable
+from gpulab.views.timeline.scene.rows import RowBuilder, box_groups, event_row_numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedGroup:
     """A group with the number of its first row."""
 
     group: Group
@@ -29,18 +29,18 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Side:
+class PlacedRun:
     """One of the runs of a scene."""
 
     number: int
     run: Run
     steps: Steps
-    accounts: Ledger | None  # of the interior steps; without steps, of all recorded time; None without events
-    whole: dict[str, Coverage]  # the ledger of all recorded time, in the run's own time
-    spent_ns: dict[str, Ints]  # time of each step, by part of that ledger
+    ledger: Ledger | None  # of the interior steps; without steps, of all recorded time; None without events
+    ledger_coverage: dict[str, Coverage]  # the ledger of all recorded time, in the run's own time
+    step_part_ns: dict[str, Ints]  # time of each step, by part of that ledger
     shift_ns: int  # run time + shift = scene time
-    placed: tuple[Placed, ...]
-    first_name: int
+    placed_groups: tuple[PlacedGroup, ...]
+    first_name_code: int
     row_of: Codes  # row of each event; -1: not drawn
     partner: Codes  # for each event, the call that launched it or the first device work that it launched; -1: none
     notes: tuple[str, ...]
@@ -50,15 +50,17 @@ class Side:
         """The name of the run."""
         return self.run.name
 
-    def group_of(self, row: int) -> Placed | None:
+    def group_of(self, row: int) -> PlacedGroup | None:
         """Return the group of a row; None if the row belongs to another side."""
-        return next((each for each in self.placed if each.first <= row < each.first + each.group.height), None)
+        return next(
+            (each for each in self.placed_groups if each.first <= row < each.first + each.group.row_count), None
+        )
 
-    def around(self, event: int, kind: Kind = Kind.OP) -> int:
+    def enclosing_event(self, event: int, kind: EventKind = EventKind.OP) -> int:
         """Return the innermost event of a kind that contains this event; -1 if there is none."""
         row = int(self.row_of[event])
         placed = self.group_of(row) if row >= 0 else None
-        if placed is None or not placed.group.nested:
+        if placed is None or not placed.group.is_call_stack:
             return -1
         rows = self.run.event_rows
         at = int(rows["start_ns"][event]) + self.shift_ns
@@ -69,47 +71,47 @@ class Side:
                 return int(callers.id[index])
         return -1
 
-    def nested(self) -> Iterator[tuple[Boxes, Boxes | None]]:
+    def call_rows(self) -> Iterator[tuple[Boxes, Boxes | None]]:
         """Yield each row of operator calls with the row of the calls they made (None for the last row)."""
-        for placed in self.placed:
-            if placed.group.nested and not placed.group.id.startswith("python"):
+        for placed in self.placed_groups:
+            if placed.group.is_call_stack and not placed.group.id.startswith("python"):
                 rows = placed.group.rows
                 yield from zip(rows, (*rows[1:], None), strict=True)
 
 
-def side(
-    number: int, run: Run, steps: Steps, accounts: Ledger | None, names: Names, first_row: int, shift_ns: int
-) -> Side:
+def place_run(
+    number: int, run: Run, steps: Steps, accounts: Ledger | None, names: NameTable, first_row: int, shift_ns: int
+) -> PlacedRun:
     """Prepare a run for a scene; its rows are numbered from `first_row`."""
-    first_name = names.add(run.event_rows.words("name").vocabulary)
-    accounts = accounts or of_recorded(run)
-    spans = whole(run, accounts)
+    first_name = names.add_vocabulary(run.event_rows.text("name").vocabulary)
+    accounts = accounts or ledger_of_recording(run)
+    spans = full_ledger(run, accounts)
     coverage = {key: Coverage.of(part) for key, part in spans.items()}
     builder = RowBuilder(
         run=run,
         steps=steps,
         side=number,
         shift_ns=shift_ns,
-        whole=spans,
-        accounts=accounts,
+        ledger_spans=spans,
+        ledger=accounts,
         names=names,
-        first_name=first_name,
+        first_name_code=first_name,
     )
     placed = []
-    for group in (*groups(builder), *curves(builder)):
-        placed.append(Placed(group, first_row))
-        first_row += group.height
-    return Side(
+    for group in (*box_groups(builder), *curve_groups(builder)):
+        placed.append(PlacedGroup(group, first_row))
+        first_row += group.row_count
+    return PlacedRun(
         number=number,
         run=run,
         steps=steps,
-        accounts=accounts,
-        whole=coverage,
-        spent_ns={key: part.within(steps.start_ns, steps.end_ns) for key, part in coverage.items()},
+        ledger=accounts,
+        ledger_coverage=coverage,
+        step_part_ns={key: part.covered_ns(steps.start_ns, steps.end_ns) for key, part in coverage.items()},
         shift_ns=shift_ns,
-        placed=tuple(placed),
-        first_name=first_name,
-        row_of=rows_of_events([(each.group, each.first) for each in placed], len(run.event_rows)),
+        placed_groups=tuple(placed),
+        first_name_code=first_name,
+        row_of=event_row_numbers([(each.group, each.first) for each in placed], len(run.event_rows)),
         partner=_partners(run),
         notes=tuple(builder.notes),
     )
@@ -119,9 +121,9 @@ def _partners(run: Run) -> Codes:
     """Return for each event the other end of its launch; for a call with several launches, the first one."""
     partners = np.full(len(run.event_rows), -1, np.int32)
     work = device_work(run)
-    call = calls_of(work)
-    work, call = work.where(call >= 0), call[call >= 0]
-    partners[work.event] = call
+    call = launch_calls(work)
+    work, call = work.select(call >= 0), call[call >= 0]
+    partners[work.event_rows] = call
     latest_first = np.argsort(-work.start_ns, kind="stable")
-    partners[call[latest_first]] = work.event[latest_first]  # the first launch is written last
+    partners[call[latest_first]] = work.event_rows[latest_first]  # the first launch is written last
     return partners

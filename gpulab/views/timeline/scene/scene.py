@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
-from gpulab.analysis.steps.detection import Steps, steps
-from gpulab.analysis.steps.ledger import Ledger, ledger
+from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.replay.prediction import Prediction
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Run
 from gpulab.views.timeline.queries import cards
-from gpulab.views.timeline.queries.brush import brush
-from gpulab.views.timeline.queries.search import search
-from gpulab.views.timeline.scene.alignment import shift
-from gpulab.views.timeline.scene.groups import Boxes, Curve, Names
-from gpulab.views.timeline.scene.header import heading
-from gpulab.views.timeline.scene.placed_run import Side, side
-from gpulab.views.timeline.tiles.tile import NameTexts, tile
+from gpulab.views.timeline.queries.brush import analyse_window
+from gpulab.views.timeline.queries.search import search_names
+from gpulab.views.timeline.scene.alignment import alignment_shift_ns
+from gpulab.views.timeline.scene.groups import Boxes, Curve, NameTable
+from gpulab.views.timeline.scene.header import scene_header
+from gpulab.views.timeline.scene.placed_run import PlacedRun, place_run
+from gpulab.views.timeline.tiles.tile import DisplayNames, build_tile
 from gpulab.wording import duration
 
 if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
 
-DEEPEST_NS, MOST_LEVELS = 20_000, 30
+MIN_TILE_NS, MAX_LEVEL = 20_000, 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,25 +33,25 @@ class Scene:
     """One or two runs on a time axis that starts with the first run; all answers are plain values."""
 
     diagnosis: Diagnosis
-    sides: tuple[Side, ...]
+    sides: tuple[PlacedRun, ...]
     rows: tuple[Boxes | None, ...]  # None if the row is a curve
     curves: tuple[tuple[int, Curve], ...]  # by row
     names: tuple[str, ...]
     span_ns: int  # a multiple of 2**deepest, so that each tile splits into two of the next level
-    until_ns: int  # end of the run that ends last
-    texts: NameTexts = field(init=False)
+    end_ns: int  # end of the run that ends last
+    display_names: DisplayNames = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "texts", NameTexts(self.names))
+        object.__setattr__(self, "display_names", DisplayNames(self.names))
 
     def __repr__(self) -> str:
         names = " and ".join(repr(each.name) for each in self.sides)
         return f"Scene({names}, {duration(self.span_ns)}, {len(self.rows)} rows)"
 
     @property
-    def deepest(self) -> int:
+    def max_level(self) -> int:
         """The deepest level of tiles."""
-        return _deepest(self.until_ns)
+        return _deepest(self.end_ns)
 
     @property
     def shift_ns(self) -> int:
@@ -64,11 +64,11 @@ class Scene:
 
     def header(self) -> dict[str, Any]:
         """Return the header, which the page reads once."""
-        return heading(self.diagnosis, self.sides, self.span_ns, self.deepest)
+        return scene_header(self.diagnosis, self.sides, self.span_ns, self.max_level)
 
-    def stretch(self, level: int, index: int) -> tuple[int, int]:
+    def tile_window(self, level: int, index: int) -> tuple[int, int]:
         """Return start and end of a tile. Raises ValueError if the tile does not exist."""
-        width = self.tile_ns(level) if 0 <= level <= MOST_LEVELS else 0
+        width = self.tile_ns(level) if 0 <= level <= MAX_LEVEL else 0
         start, end = index * width, min((index + 1) * width, max(1, self.span_ns))
         if not width or index < 0 or end <= start:
             raise ValueError(f"there is no tile {index} at level {level}")
@@ -76,64 +76,64 @@ class Scene:
 
     def tile(self, level: int, index: int) -> bytes:
         """Return an encoded tile of at most 48 kB. Raises ValueError if the tile does not exist."""
-        window = self.stretch(level, index)
-        return tile(self.sides, self.rows, self.curves, self.texts, level, index, window)
+        window = self.tile_window(level, index)
+        return build_tile(self.sides, self.rows, self.curves, self.display_names, level, index, window)
 
-    def search(self, text: str, most: int = 50) -> dict[str, Any]:
+    def search(self, text: str, max_results: int = 50) -> dict[str, Any]:
         """Find events whose name contains the text, ignoring case: kernels first, then by total time."""
-        return search(self.sides, self.rows, self.names, text, most)
+        return search_names(self.sides, self.rows, self.names, text, max_results)
 
     def brush(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the ledger of a time window, and its kernels with the longest total time."""
-        start, end = (min(max(0, int(each)), self.until_ns) for each in (start_ns, end_ns))
-        return brush(self.sides, start, end)
+        start, end = (min(max(0, int(each)), self.end_ns) for each in (start_ns, end_ns))
+        return analyse_window(self.sides, start, end)
 
     def card(self, row: int, id: int) -> dict[str, Any] | None:
         """Return the details of a box; None if there is no such box."""
         side = self.side_of(row)
-        return None if side is None else cards.card(side, row, id)
+        return None if side is None else cards.box_card(side, row, id)
 
     def event(self, side: int, id: int) -> dict[str, Any] | None:
         """Return an event of a side as plain values, in its run's own time; None if there is no such event."""
-        return cards.event(self.sides[side], id) if 0 <= side < len(self.sides) else None
+        return cards.event_values(self.sides[side], id) if 0 <= side < len(self.sides) else None
 
-    def chosen(self, row: int, id: int) -> dict[str, Any] | None:
+    def selection(self, row: int, id: int) -> dict[str, Any] | None:
         """Return the details of a selected box: an event like `event`, or a step; None if it is neither."""
         side = self.side_of(row)
         placed = side.group_of(row) if side else None
         if side is None or placed is None or id < 0:
             return None
-        if placed.group.events:
-            return cards.event(side, id)
-        return cards.card(side, row, id)
+        if placed.group.is_events:
+            return cards.event_values(side, id)
+        return cards.box_card(side, row, id)
 
-    def side_of(self, row: int) -> Side | None:
+    def side_of(self, row: int) -> PlacedRun | None:
         """Return the side of a row."""
         return next((each for each in self.sides if each.group_of(row) is not None), None)
 
 
-def scene(diagnosis: Diagnosis, beside: Run | Diagnosis | Prediction | WhatIf | None = None) -> Scene:
+def build_scene(diagnosis: Diagnosis, second: Run | Diagnosis | Prediction | WhatIf | None = None) -> Scene:
     """Prepare a run for the timeline, with a second run or a prediction below it if one is given."""
-    names = Names()
-    sides = [side(0, diagnosis.run, diagnosis.steps, diagnosis.ledger, names, 0, 0)]
-    if beside is not None:
-        other = _diagnosed(beside)
-        first_row = sum(each.group.height for each in sides[0].placed)
-        sides.append(side(1, *other, names, first_row, shift(diagnosis.steps, other[1])))
+    names = NameTable()
+    sides = [place_run(0, diagnosis.run, diagnosis.steps, diagnosis.ledger, names, 0, 0)]
+    if second is not None:
+        other = _diagnosed(second)
+        first_row = sum(each.group.row_count for each in sides[0].placed_groups)
+        sides.append(place_run(1, *other, names, first_row, alignment_shift_ns(diagnosis.steps, other[1])))
     rows: list[Boxes | None] = []
     curves = []
     for part in sides:
-        for placed in part.placed:
+        for placed in part.placed_groups:
             if placed.group.curve is not None:
                 curves.append((placed.first, placed.group.curve))
             rows += placed.group.rows or [None]
     until_ns = _until_ns(sides)
     span_ns = -(-until_ns >> _deepest(until_ns)) << _deepest(until_ns)
-    return Scene(diagnosis, tuple(sides), tuple(rows), tuple(curves), tuple(names.words), span_ns, until_ns)
+    return Scene(diagnosis, tuple(sides), tuple(rows), tuple(curves), tuple(names.names), span_ns, until_ns)
 
 
 def _deepest(until_ns: int) -> int:
-    return min(MOST_LEVELS, max(0, ceil(log2(max(1.0, until_ns / DEEPEST_NS)))))
+    return min(MAX_LEVEL, max(0, ceil(log2(max(1.0, until_ns / MIN_TILE_NS)))))
 
 
 def _diagnosed(beside: Run | Diagnosis | Prediction | WhatIf) -> tuple[Run, Steps, Ledger | None]:
@@ -141,16 +141,16 @@ def _diagnosed(beside: Run | Diagnosis | Prediction | WhatIf) -> tuple[Run, Step
     if isinstance(beside, Diagnosis):
         return beside.run, beside.steps, beside.ledger
     if isinstance(beside, Prediction):
-        from gpulab.replay.predicted_run import emitted
+        from gpulab.replay.predicted_run import predicted_run
 
-        run = emitted(beside.timed)
+        run = predicted_run(beside.schedule)
     else:
         run = beside if isinstance(beside, Run) else beside.run
-    run_steps = steps(run)
-    return run, run_steps, ledger(run, run_steps)
+    run_steps = find_steps(run)
+    return run, run_steps, build_ledger(run, run_steps)
 
 
-def _until_ns(sides: Sequence[Side]) -> int:
+def _until_ns(sides: Sequence[PlacedRun]) -> int:
     """Return the end of the run that ends last; at least 1, so that the time axis is not empty."""
     ends = [1]
     for part in sides:

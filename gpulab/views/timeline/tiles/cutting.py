@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.intervals import Coverage, Ints, Spans, clip, intersect, nothing, union
+from gpulab.intervals import Coverage, Ints, Spans, clip, intersect, no_spans, union
 from gpulab.views.timeline.scene.groups import Boxes
 from gpulab.views.timeline.tiles.encoding import BOX_BYTES
 
@@ -28,7 +28,7 @@ _ROUNDS = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class BinLayer:
     """For one row and colour, the time in each bin that is filled by boxes which are not stored singly."""
 
     row: int
@@ -37,15 +37,15 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class TileContent:
     """The content of a tile: single boxes (`row` and position in it, sorted), and layers of bins."""
 
     start_ns: int
     end_ns: int
     edges_ns: Ints
     row: Ints
-    place: Ints
-    layers: tuple[Layer, ...]
+    position: Ints
+    layers: tuple[BinLayer, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +66,13 @@ class _Candidates:
 NameBytes = Callable[[Ints], Ints]
 
 
-def cut(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, room_bytes: int, name_bytes: NameBytes) -> Cut:
-    """Cut a time window so that boxes, names and bins take at most `room_bytes`. Rows that are curves are None."""
+def cut_tile(
+    rows: Sequence[Boxes | None], start_ns: int, end_ns: int, max_bytes: int, name_bytes: NameBytes
+) -> TileContent:
+    """Cut a time window so that boxes, names and bins take at most `max_bytes`. Rows that are curves are None."""
     candidates = _candidates(rows, start_ns, end_ns, name_bytes)
     covered_ns = _covered(rows, start_ns, end_ns)
-    max_bin_bytes = max(_MAX_BIN_BYTES, room_bytes - _MIN_BOX_BYTES)
+    max_bin_bytes = max(_MAX_BIN_BYTES, max_bytes - _MIN_BOX_BYTES)
     single, reserved = candidates.first(0), -1
     for _ in range(_ROUNDS):
         binned = _binned_layers(rows, covered_ns, candidates if reserved < 0 else single)
@@ -78,10 +80,10 @@ def cut(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, room_bytes: in
         if bins_bytes <= reserved:
             break
         reserved = bins_bytes
-        single = candidates.first(int(np.searchsorted(candidates.cost, room_bytes - reserved, side="right")))
+        single = candidates.first(int(np.searchsorted(candidates.cost, max_bytes - reserved, side="right")))
     else:
         reserved = _bins_bytes(list(covered_ns), max_bin_bytes)
-        single = candidates.first(int(np.searchsorted(candidates.cost, room_bytes - reserved, side="right")))
+        single = candidates.first(int(np.searchsorted(candidates.cost, max_bytes - reserved, side="right")))
     binned = _binned_layers(rows, covered_ns, single)
     bins, one_colour = _bin_format(binned, max_bin_bytes)
     edges = start_ns + (np.arange(bins + 1) * (end_ns - start_ns)) // bins
@@ -89,7 +91,7 @@ def cut(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, room_bytes: in
     layers = [layer for layer in layers if layer.filled_ns.any()]
     order = np.lexsort((single.position, single.row))
     row, position = single.row[order], single.position[order]
-    return Cut(start_ns, end_ns, edges, row, position, tuple(_merge_colours(layers) if one_colour else layers))
+    return TileContent(start_ns, end_ns, edges, row, position, tuple(_merge_colours(layers) if one_colour else layers))
 
 
 def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_bytes: NameBytes) -> _Candidates:
@@ -98,7 +100,7 @@ def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_b
     for number, row in enumerate(rows):
         if row is None or not len(row):
             continue
-        positions = row.wide(start_ns, end_ns, bin_ns)
+        positions = row.at_least(start_ns, end_ns, bin_ns)
         if len(positions):
             starts, ends = row.start_ns[positions], row.end_ns[positions]
             inside = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
@@ -124,7 +126,7 @@ def _covered(rows: Sequence[Boxes | None], start_ns: int, end_ns: int) -> dict[t
         if row is None or not len(row):
             continue
         for key, coverage in row.layers:
-            before, until = coverage.until(window).tolist()
+            before, until = coverage.covered_before_ns(window).tolist()
             if until > before:
                 covered_ns[number, key] = until - before
     return covered_ns
@@ -140,7 +142,7 @@ def _binned_layers(
     for (row, key), layer_ns in covered_ns.items():
         boxes = rows[row]
         assert boxes is not None
-        if boxes.tangled or single_ns[(row << 8) + key] < layer_ns:
+        if boxes.overlaps or single_ns[(row << 8) + key] < layer_ns:
             layers.append((row, key))
     return layers
 
@@ -159,22 +161,22 @@ def _bins_bytes(layers: Sequence[tuple[int, int]], max_bytes: int) -> int:
     return (len({row for row, _ in layers}) if one_colour else len(layers)) * (bins + _LAYER_BYTES)
 
 
-def _layer(rows: Sequence[Boxes | None], row: int, key: int, single: _Candidates, edges: Ints) -> Layer:
+def _layer(rows: Sequence[Boxes | None], row: int, key: int, single: _Candidates, edges: Ints) -> BinLayer:
     """Compute the bins of a row and colour key, without the time of the single boxes."""
     boxes = rows[row]
     assert boxes is not None
     coverage = dict(boxes.layers)[key]
-    filled = coverage.within(edges[:-1], edges[1:])
+    filled = coverage.covered_ns(edges[:-1], edges[1:])
     positions = single.position[single.row == row]
-    if boxes.tangled:
-        single_spans = union(boxes.start_ns[positions], boxes.end_ns[positions]) if len(positions) else nothing()
+    if boxes.overlaps:
+        single_spans = union(boxes.start_ns[positions], boxes.end_ns[positions]) if len(positions) else no_spans()
         single_spans = intersect(_clip(coverage.spans, int(edges[0]), int(edges[-1])), single_spans)
     else:
         positions = np.sort(positions[boxes.key[positions] == key])
         single_spans = Spans(boxes.start_ns[positions], boxes.end_ns[positions])
     if len(single_spans.start_ns):
-        filled = filled - Coverage.of(single_spans).within(edges[:-1], edges[1:])
-    return Layer(row, key, filled)
+        filled = filled - Coverage.of(single_spans).covered_ns(edges[:-1], edges[1:])
+    return BinLayer(row, key, filled)
 
 
 def _clip(spans: Spans, start_ns: int, end_ns: int) -> Spans:
@@ -184,25 +186,27 @@ def _clip(spans: Spans, start_ns: int, end_ns: int) -> Spans:
     return clip(Spans(spans.start_ns[first:last], spans.end_ns[first:last]), start_ns, end_ns)
 
 
-def _merge_colours(layers: Sequence[Layer]) -> list[Layer]:
+def _merge_colours(layers: Sequence[BinLayer]) -> list[BinLayer]:
     """Merge the layers of each row into one, with the colour of the largest."""
-    by_row: dict[int, list[Layer]] = {}
+    by_row: dict[int, list[BinLayer]] = {}
     for layer in layers:
         by_row.setdefault(layer.row, []).append(layer)
     return [
-        Layer(row, max(each, key=lambda layer: int(layer.filled_ns.sum())).key, np.sum([e.filled_ns for e in each], 0))
+        BinLayer(
+            row, max(each, key=lambda layer: int(layer.filled_ns.sum())).key, np.sum([e.filled_ns for e in each], 0)
+        )
         for row, each in by_row.items()
     ]
 
 
-def shares(layers: Sequence[Layer], edges: Ints) -> list[tuple[int, int, NDArray[np.uint8]]]:
+def bin_shares(layers: Sequence[BinLayer], edges: Ints) -> list[tuple[int, int, NDArray[np.uint8]]]:
     """Return row, key and the share of each bin, 0 to 255.
 
     A bin with any work is at least 1; a bin with any idle time is at most 254, summed over its row.
     """
     widths = np.maximum(np.diff(edges), 1)
     values_of_layers = []
-    by_row: dict[int, list[Layer]] = {}
+    by_row: dict[int, list[BinLayer]] = {}
     for layer in layers:
         by_row.setdefault(layer.row, []).append(layer)
     for row, row_layers in by_row.items():

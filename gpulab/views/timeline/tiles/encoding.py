@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_BYTES = 49_152
-DTYPES = {
+MAX_TILE_BYTES = 49_152
+COLUMN_TYPES = {
     "start": "f64",
     "dur": "f64",
     "row": "u16",
@@ -22,14 +22,14 @@ DTYPES = {
     "partner_at": "f64",
     "partner_row": "u16",
 }
-NUMPY = {"f64": "<f8", "f32": "<f4", "u16": "<u2", "u8": "<u1", "i32": "<i4"}
-BOX_BYTES = sum(np.dtype(NUMPY[each]).itemsize for each in DTYPES.values())
+NUMPY_TYPES = {"f64": "<f8", "f32": "<f4", "u16": "<u2", "u8": "<u1", "i32": "<i4"}
+BOX_BYTES = sum(np.dtype(NUMPY_TYPES[each]).itemsize for each in COLUMN_TYPES.values())
 NO_ROW = 65_535
 
 Array = NDArray[Any]
 
 
-def packed(
+def encode_tile(
     head: Mapping[str, Any],
     columns: Mapping[str, Array],
     bins: list[tuple[int, int, Array]],
@@ -42,13 +42,13 @@ def packed(
     def put(values: Array, dtype: str) -> int:
         """Append an array and return its offset."""
         nonlocal size
-        data = np.ascontiguousarray(values, np.dtype(NUMPY[dtype])).tobytes()
+        data = np.ascontiguousarray(values, np.dtype(NUMPY_TYPES[dtype])).tobytes()
         offset, padding = size, -len(data) % 8
         arrays.append(data + bytes(padding))
         size += len(data) + padding
         return offset
 
-    arrays_of = {name: [put(columns[name], dtype), len(columns[name]), dtype] for name, dtype in DTYPES.items()}
+    arrays_of = {name: [put(columns[name], dtype), len(columns[name]), dtype] for name, dtype in COLUMN_TYPES.items()}
     bins_of = [{"row": row, "key": key, "offset": put(shares, "u8")} for row, key, shares in bins]
     curve_of = [
         {
@@ -91,12 +91,12 @@ def _with_head(
     return struct.pack("<I", len(text)) + text + body
 
 
-def unpacked(tile: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
+def decode_tile(tile: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     """Decode the head and the columns of a tile."""
     (length,) = struct.unpack_from("<I", tile)
     head = json.loads(tile[4 : 4 + length])
     columns = {
-        name: np.frombuffer(tile, np.dtype(NUMPY[dtype]), count, offset)
+        name: np.frombuffer(tile, np.dtype(NUMPY_TYPES[dtype]), count, offset)
         for name, (offset, count, dtype) in head["columns"].items()
     }
     return head, columns

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from gpulab.views.timeline.scene.scene import Scene
-from gpulab.views.timeline.tiles.encoding import NUMPY, unpacked
-from gpulab.views.timeline.tiles.sheets import boxes_within, sheet
+from gpulab.views.timeline.tiles.encoding import NUMPY_TYPES, decode_tile
+from gpulab.views.timeline.tiles.sheets import count_boxes, encode_sheet
 
 _COMPLETE_LEVELS = 4  # all tiles of these levels are stored: the whole run, and a first zoom anywhere
 _MAX_EVIDENCE = 24  # evidence spans that are stored in full detail, of all findings together
-SHEET_BOXES = 3_000
+MAX_SHEET_BOXES = 3_000
 _KEY_BYTES = 24  # size of a piece in the file besides its data
 
 Piece = tuple[int, int]
@@ -80,14 +80,14 @@ class _Packer:
                 for child in (2 * index, 2 * index + 1)
                 if child * width < min(window[1], self._scene.span_ns) and (child + 1) * width > window[0]
             ]
-        self.complete = self.complete and (not candidates or last_level < self._scene.deepest)
+        self.complete = self.complete and (not candidates or last_level < self._scene.max_level)
 
     def add(self, piece: Piece) -> bool:
         """Store a piece; return False if there is not enough space."""
         level, index = piece
-        is_sheet = boxes_within(self._scene, level, index) <= SHEET_BOXES
-        data = sheet(self._scene, level, index) if is_sheet else self._scene.tile(level, index)
-        text = b64encode(gzip.compress(shuffled(data), 6, mtime=0)).decode()
+        is_sheet = count_boxes(self._scene, level, index) <= MAX_SHEET_BOXES
+        data = encode_sheet(self._scene, level, index) if is_sheet else self._scene.tile(level, index)
+        text = b64encode(gzip.compress(shuffle_bytes(data), 6, mtime=0)).decode()
         self._free_bytes -= len(text) + _KEY_BYTES
         if self._free_bytes < 0:
             return False
@@ -96,9 +96,9 @@ class _Packer:
         return True
 
 
-def shuffled(tile: bytes) -> bytes:
+def shuffle_bytes(tile: bytes) -> bytes:
     """Reorder the bytes of a tile for better compression: for each column all first bytes, then all second bytes."""
-    head, _ = unpacked(tile)
+    head, _ = decode_tile(tile)
     out = np.frombuffer(tile, np.uint8).copy()
     for offset, count, width in _arrays(head):
         if count and width > 1:
@@ -110,7 +110,7 @@ def shuffled(tile: bytes) -> bytes:
 def _arrays(head: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
     """Yield offset, number of items and item size of each array of a tile."""
     for offset, count, dtype in head["columns"].values():
-        yield offset, count, np.dtype(NUMPY[dtype]).itemsize
+        yield offset, count, np.dtype(NUMPY_TYPES[dtype]).itemsize
     for curve in head["curves"]:
         yield curve["offset_at"], curve["count"], 8
         yield curve["offset_low"], curve["count"], 4

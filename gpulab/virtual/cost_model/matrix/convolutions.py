@@ -7,43 +7,53 @@ from math import prod
 
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.primitives import PRODUCT_MEMORY, Engine, Shape, pass_ns, plain, tensor, tiling
-from gpulab.virtual.cost_model.rates import rates
-from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
-from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.cost_model.primitives import (
+    GEMM_MEMORY_FRAC,
+    GemmShape,
+    GemmUnits,
+    fastest_tiling,
+    float32_units,
+    memory_pass_ns,
+    tensor_core_units,
+)
+from gpulab.virtual.cost_model.rates import kernel_rates
+from gpulab.virtual.cost_model.tensors import HALF_DTYPES, bytes_per_element, c_type, detail, element_count
+from gpulab.virtual.op_log.ops import Op, TensorInfo
 
-CHANNELS_WANTED = 8  # minimum channels for tensor cores; fewer are padded with zeros
-WEIGHTS_SLOWER = 0.85  # weight gradient, which sums over the batch in parts: V100 trace, 0.65 instead of 0.75
-DEPTHWISE = 0.45  # of the memory bandwidth: a guess; these kernels read every pixel several times
+MIN_CHANNELS = 8  # minimum channels for tensor cores; fewer are padded with zeros
+WEIGHT_GRADIENT_FRAC = 0.85  # weight gradient, which sums over the batch in parts: V100 trace, 0.65 instead of 0.75
+DEPTHWISE_FRAC = 0.45  # of the memory bandwidth: a guess; these kernels read every pixel several times
 # NCHW-to-NHWC conversions, of an elementwise pass; H100 trace: 0.35, and less with three channels.
-TURNING, TURNING_HOPPER = 0.60, 0.35
-UNTURNED_TF32 = 0.8  # NCHW relative to channels last: cuDNN has TF32 kernels for both; a guess
+LAYOUT_FRAC, LAYOUT_HOPPER_FRAC = 0.60, 0.35
+NCHW_TF32_FRAC = 0.8  # NCHW relative to channels last: cuDNN has TF32 kernels for both; a guess
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class Convolution:
     """The tensors and parameters of one convolution."""
 
-    image: Tensor
-    weight: Tensor
-    result: Tensor
+    image: TensorInfo
+    weight: TensorInfo
+    result: TensorInfo
     groups: int
     transposed: bool
 
     @property
-    def taps(self) -> int:
+    def filter_positions(self) -> int:
         """Number of filter positions (kernel height times width)."""
         return prod(self.weight.sizes[2:])
 
     @property
-    def shape(self) -> Shape:
+    def gemm_shape(self) -> GemmShape:
         """The matrix product that computes the forward convolution."""
         small, large = (self.image, self.result) if self.transposed else (self.result, self.image)
         pixels = small.sizes[0] * prod(small.sizes[2:])
-        return Shape(self.groups, pixels, large.sizes[1] // self.groups * self.taps, small.sizes[1] // self.groups)
+        return GemmShape(
+            self.groups, pixels, large.sizes[1] // self.groups * self.filter_positions, small.sizes[1] // self.groups
+        )
 
     @property
-    def winograd(self) -> bool:
+    def uses_winograd(self) -> bool:
         """Whether Winograd's algorithm applies: 3 x 3, stride 1, one group, at least 16 channels."""
         same = self.image.sizes[2:] == self.result.sizes[2:] or all(
             0 <= before - after <= 2 for before, after in zip(self.image.sizes[2:], self.result.sizes[2:], strict=False)
@@ -87,78 +97,84 @@ def _backward_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def _are_images(*tensors: Tensor) -> bool:
+def _are_images(*tensors: TensorInfo) -> bool:
     """Whether all tensors have a batch, channel and spatial dimension, and none is empty."""
     dimensions = {len(each.sizes) for each in tensors}
-    return len(dimensions) == 1 and min(dimensions) >= 3 and all(elements(each) for each in tensors)
+    return len(dimensions) == 1 and min(dimensions) >= 3 and all(element_count(each) for each in tensors)
 
 
-def _sizes(op: Op, image: Tensor, weight: Tensor, result: Tensor) -> Sizes:
+def _sizes(op: Op, image: TensorInfo, weight: TensorInfo, result: TensorInfo) -> Convolution:
     """Return the sizes. The number of groups is recorded by the device, or follows from the channels of the weight."""
     transposed = detail(op, "transposed") == "True"
     recorded_groups = detail(op, "groups")
     inward = weight.sizes[0] if transposed else weight.sizes[1]
     groups = int(recorded_groups) if recorded_groups else 1 if transposed else max(1, image.sizes[1] // max(1, inward))
-    return Sizes(image, weight, result, groups, transposed)
+    return Convolution(image, weight, result, groups, transposed)
 
 
-def _product_kernels(op: Op, spec: GpuSpec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
+def _product_kernels(op: Op, spec: GpuSpec, sizes: Convolution, part: str) -> tuple[Kernel, ...]:
     """Return the kernels of one of the three products: fprop, dgrad (image gradient), wgrad (weight gradient)."""
     traffic_bytes = float(sizes.image.bytes + sizes.weight.bytes + sizes.result.bytes)
     dtype = sizes.image.dtype
     if sizes.groups > 1 and sizes.weight.sizes[1] == 1:
         return (_depthwise(spec, sizes, part, traffic_bytes),)
     shape = _shape_of(sizes, part)
-    half = dtype in HALVES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
+    half = dtype in HALF_DTYPES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
     tf32 = dtype == "float32" and op.tf32 and bool(spec.tf32_flops_per_s)
     if not half and not tf32:
         return _without_tensor_cores(spec, sizes, part, shape, traffic_bytes)
     return _on_tensor_cores(spec, sizes, part, shape, traffic_bytes, half)
 
 
-def _shape_of(sizes: Sizes, part: str) -> Shape:
-    shape = sizes.shape
+def _shape_of(sizes: Convolution, part: str) -> GemmShape:
+    shape = sizes.gemm_shape
     if part == "wgrad":
-        return Shape(shape.times, shape.columns, shape.rows, shape.inner)
+        return GemmShape(shape.batch, shape.columns, shape.rows, shape.inner)
     if part == "dgrad":
         pixels = sizes.image.sizes[0] * prod(sizes.image.sizes[2:])
         strided = max(1, pixels // max(1, shape.rows))  # with a stride, each pixel meets only part of the filter
-        inner = max(1, shape.columns * sizes.taps // strided)
-        return Shape(shape.times, pixels, inner, shape.inner // sizes.taps)
+        inner = max(1, shape.columns * sizes.filter_positions // strided)
+        return GemmShape(shape.batch, pixels, inner, shape.inner // sizes.filter_positions)
     return shape
 
 
 def _without_tensor_cores(
-    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, traffic_bytes: float
+    spec: GpuSpec, sizes: Convolution, part: str, shape: GemmShape, traffic_bytes: float
 ) -> tuple[Kernel, ...]:
-    gpu_rates = rates(spec)
-    share = gpu_rates.winograd if sizes.winograd else gpu_rates.direct
-    share *= WEIGHTS_SLOWER if part == "wgrad" else 1.0
+    gpu_rates = kernel_rates(spec)
+    share = gpu_rates.winograd_conv if sizes.uses_winograd else gpu_rates.direct_conv
+    share *= WEIGHT_GRADIENT_FRAC if part == "wgrad" else 1.0
     if sizes.image.dtype == "float64":
         share *= spec.float64_share
     name = _float32_name(spec, sizes, part, shape)
-    best = tiling(shape, spec, plain(spec, share), traffic_bytes)
+    best = fastest_tiling(shape, spec, float32_units(spec, share), traffic_bytes)
     main = Kernel(
-        name, best.ns + best.adding_ns, best.blocks, 256, 126, 49_152 if sizes.winograd else 6_400, OpClass.CONVOLUTION
+        name,
+        best.ns + best.split_k_reduce_ns,
+        best.blocks,
+        256,
+        126,
+        49_152 if sizes.uses_winograd else 6_400,
+        OpClass.CONVOLUTION,
     )
-    if not sizes.winograd or part == "wgrad":
+    if not sizes.uses_winograd or part == "wgrad":
         return (main,)
     c = c_type(sizes.image.dtype)
     tiles = (
         f"void cudnn::winograd::generateWinogradTilesKernel<0, {c}, {c}>"
         f"(cudnn::winograd::GenerateWinogradTilesParams<{c}, {c}>)"
     )
-    filters = max(1, elements(sizes.weight) // 4096)
-    filters_ns = pass_ns(3.0 * sizes.weight.bytes, spec, gpu_rates.stream)
+    filters = max(1, element_count(sizes.weight) // 4096)
+    filters_ns = memory_pass_ns(3.0 * sizes.weight.bytes, spec, gpu_rates.streaming)
     return Kernel(tiles, filters_ns, filters, 128, 40, 8704, OpClass.CONVOLUTION), main
 
 
-def _float32_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
+def _float32_name(spec: GpuSpec, sizes: Convolution, part: str, shape: GemmShape) -> str:
     c = c_type(sizes.image.dtype)
     maker = "ampere" if spec.generation >= 80 else "volta" if spec.generation >= 70 else "maxwell"
     if part == "wgrad":
         return f"void cudnn::cnn::wgrad_alg0_engine<{c}, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, {c} const*)"
-    if sizes.winograd:
+    if sizes.uses_winograd:
         return f"{maker}_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"
     if part == "dgrad":
         return f"{maker}_scudnn_128x64_stridedB_interior_nn_v1"
@@ -171,18 +187,20 @@ def _float32_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
 
 
 def _on_tensor_cores(
-    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, traffic_bytes: float, half: bool
+    spec: GpuSpec, sizes: Convolution, part: str, shape: GemmShape, traffic_bytes: float, half: bool
 ) -> tuple[Kernel, ...]:
-    gpu_rates, is_nchw = rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
-    engine = tensor(spec, tf32=not half, factor=gpu_rates.convolved * (WEIGHTS_SLOWER if part == "wgrad" else 1.0))
+    gpu_rates, is_nchw = kernel_rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
+    engine = tensor_core_units(
+        spec, tf32=not half, factor=gpu_rates.tensor_core_conv * (WEIGHT_GRADIENT_FRAC if part == "wgrad" else 1.0)
+    )
     if is_nchw and not half:
-        engine = Engine(engine.flops * UNTURNED_TF32, engine.tiles, engine.prologue, engine.step_ns)
+        engine = GemmUnits(engine.flops_per_s * NCHW_TF32_FRAC, engine.tiles, engine.prologue_steps, engine.step_ns)
     padded = _padded(sizes, part, shape)
-    best = tiling(padded, spec, engine, traffic_bytes / PRODUCT_MEMORY * gpu_rates.stream)
+    best = fastest_tiling(padded, spec, engine, traffic_bytes / GEMM_MEMORY_FRAC * gpu_rates.streaming)
     kind = ("bf16" if sizes.image.dtype == "bfloat16" else "f16") if half else "tf32"
     order = "nchw" if is_nchw and not half else "nhwc"
     name = _tensor_name(spec, kind, part, max(best.rows, best.columns), min(best.rows, best.columns), order)
-    main = Kernel(name, best.ns + best.adding_ns, best.blocks, 256, 232, 81_920, OpClass.CONVOLUTION)
+    main = Kernel(name, best.ns + best.split_k_reduce_ns, best.blocks, 256, 232, 81_920, OpClass.CONVOLUTION)
     if not is_nchw or not half:
         return (main,)
     inputs, output = _converted_tensors(sizes, part)
@@ -190,18 +208,18 @@ def _on_tensor_cores(
     return *conversions, main, _conversion(output, spec, "nhwcToNchw")
 
 
-def _padded(sizes: Sizes, part: str, shape: Shape) -> Shape:
+def _padded(sizes: Convolution, part: str, shape: GemmShape) -> GemmShape:
     """Return the shape with channels padded for tensor cores."""
     channels = max(1, sizes.weight.sizes[1])
-    if channels >= CHANNELS_WANTED or part == "dgrad":
+    if channels >= MIN_CHANNELS or part == "dgrad":
         return shape
-    padded = CHANNELS_WANTED if channels > 4 else 4
+    padded = MIN_CHANNELS if channels > 4 else 4
     if part == "wgrad":
-        return Shape(shape.times, shape.rows, shape.inner, shape.columns // channels * padded)
-    return Shape(shape.times, shape.rows, shape.inner // channels * padded, shape.columns)
+        return GemmShape(shape.batch, shape.rows, shape.inner, shape.columns // channels * padded)
+    return GemmShape(shape.batch, shape.rows, shape.inner // channels * padded, shape.columns)
 
 
-def _converted_tensors(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def _converted_tensors(sizes: Convolution, part: str) -> tuple[tuple[TensorInfo, TensorInfo], TensorInfo]:
     """Return the tensors to convert to NHWC before the product, and the one to convert back to NCHW after it."""
     if part == "fprop":
         return (sizes.image, sizes.weight), sizes.result
@@ -210,16 +228,16 @@ def _converted_tensors(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], 
     return (sizes.image, sizes.result), sizes.weight
 
 
-def _conversion(tensor_: Tensor, spec: GpuSpec, way: str) -> Kernel:
+def _conversion(tensor_: TensorInfo, spec: GpuSpec, way: str) -> Kernel:
     kind = {"float16": "__half", "bfloat16": "__nv_bfloat16"}.get(tensor_.dtype, "float")
     flags = "false, true" if way == "nchwToNhwc" else "true, false"
     name = (
         f"void cudnn::ops::{way}Kernel<{kind}, {kind}, float, {flags}, (cudnnKernelDataType_t)0>"
         f"(cudnn::ops::{way.replace('To', '2').lower()}_params_t<float>, {kind} const*, {kind}*)"
     )
-    blocks = max(1, elements(tensor_) // 2048)
-    share = rates(spec).stream * (TURNING_HOPPER if spec.generation >= 90 else TURNING)
-    ns = pass_ns(2.0 * tensor_.bytes, spec, share)
+    blocks = max(1, element_count(tensor_) // 2048)
+    share = kernel_rates(spec).streaming * (LAYOUT_HOPPER_FRAC if spec.generation >= 90 else LAYOUT_FRAC)
+    ns = memory_pass_ns(2.0 * tensor_.bytes, spec, share)
     return Kernel(name, ns, blocks, 256, 32, 2112, OpClass.COPY)
 
 
@@ -240,34 +258,39 @@ def _tensor_name(spec: GpuSpec, kind: str, part: str, tall: int, wide: int, orde
     return f"void cutlass__5x_cudnn::Kernel<{kernel}>({kernel}::Params)"
 
 
-def _depthwise(spec: GpuSpec, sizes: Sizes, part: str, traffic_bytes: float) -> Kernel:
+def _depthwise(spec: GpuSpec, sizes: Convolution, part: str, traffic_bytes: float) -> Kernel:
     c = c_type(sizes.image.dtype)
     way = {"fprop": "forward", "dgrad": "backward", "wgrad": "grad_weight"}[part]
     name = f"void at::native::(anonymous namespace)::conv_depthwise2d_{way}_kernel<3, {c}, int>(...)"
-    blocks = max(1, elements(sizes.result) // 512)
-    share = DEPTHWISE * rates(spec).stream / max(1.0, width(sizes.image) / 2) * 2
-    share = min(share, rates(spec).stream)
+    blocks = max(1, element_count(sizes.result) // 512)
+    share = DEPTHWISE_FRAC * kernel_rates(spec).streaming / max(1.0, bytes_per_element(sizes.image) / 2) * 2
+    share = min(share, kernel_rates(spec).streaming)
     if part == "wgrad":
         share *= 0.5  # one block per weight sums over the batch
-    return Kernel(name, pass_ns(traffic_bytes, spec, share, fixed=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION)
+    return Kernel(
+        name, memory_pass_ns(traffic_bytes, spec, share, fixed_factor=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION
+    )
 
 
-def _bias(result: Tensor, traffic_bytes: float, spec: GpuSpec) -> Kernel:
+def _bias(result: TensorInfo, traffic_bytes: float, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
-        f"void at::native::elementwise_kernel<128, {4 if width(result) < 4 else 2}, at::native::gpu_kernel_impl_nocast<"
+        f"void at::native::elementwise_kernel<128, {4 if bytes_per_element(result) < 4 else 2}, "
+        "at::native::gpu_kernel_impl_nocast<"
         f"at::native::CUDAFunctor_add<{c}> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<{c}> const&)>"
     )
-    blocks = max(1, elements(result) // 512)
-    return Kernel(name, pass_ns(traffic_bytes, spec, rates(spec).stream), blocks, 128, 24, 0, OpClass.ELEMENTWISE)
+    blocks = max(1, element_count(result) // 512)
+    return Kernel(
+        name, memory_pass_ns(traffic_bytes, spec, kernel_rates(spec).streaming), blocks, 128, 24, 0, OpClass.ELEMENTWISE
+    )
 
 
-def _bias_gradient(result: Tensor, spec: GpuSpec) -> Kernel:
+def _bias_gradient(result: TensorInfo, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
         f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::func_wrapper_t<{c}, "
         "at::native::sum_functor<float> >, unsigned int, float, 4> >"
     )
     blocks = max(1, result.sizes[1])
-    ns = pass_ns(float(result.bytes), spec, 0.8 * rates(spec).stream, rows=blocks, fixed=1.5)
+    ns = memory_pass_ns(float(result.bytes), spec, 0.8 * kernel_rates(spec).streaming, rows=blocks, fixed_factor=1.5)
     return Kernel(name, ns, blocks, 512, 32, 16, OpClass.REDUCTION)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.matrix import gemm_names
-from gpulab.virtual.cost_model.primitives import Engine, Shape, Tiling, pass_ns, plain, tensor, tiling
-from gpulab.virtual.cost_model.rates import rates
-from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, width
-from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.cost_model.primitives import (
+    GemmShape,
+    GemmUnits,
+    Tiling,
+    fastest_tiling,
+    float32_units,
+    memory_pass_ns,
+    tensor_core_units,
+)
+from gpulab.virtual.cost_model.rates import kernel_rates
+from gpulab.virtual.cost_model.tensors import HALF_DTYPES, bytes_per_element, c_type, element_count
+from gpulab.virtual.op_log.ops import Op, TensorInfo
 
 _LAYOUTS = {(True, False): "tn", (True, True): "nn", (False, True): "nt", (False, False): "tt"}
-COLUMN_NS = 10_000.0  # per column of a decomposition: two or three small kernels; a guess
+DECOMPOSITION_COLUMN_NS = 10_000.0  # per column of a decomposition: two or three small kernels; a guess
 
 
 def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
@@ -23,10 +31,10 @@ def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     shape = _shape(left, right)
     if shape is None or not shape.flops:
         return ()
-    return product(op, shape, spec, left=left, right=right)
+    return gemm_kernels(op, shape, spec, left=left, right=right)
 
 
-def _factors(op: Op) -> tuple[Tensor, Tensor] | None:
+def _factors(op: Op) -> tuple[TensorInfo, TensorInfo] | None:
     """Return the two tensors that are multiplied: the last two inputs, after an optional bias."""
     if len(op.inputs) < 2:
         return None
@@ -37,55 +45,57 @@ def _factors(op: Op) -> tuple[Tensor, Tensor] | None:
     return None
 
 
-def _shape(left: Tensor, right: Tensor) -> Shape | None:
+def _shape(left: TensorInfo, right: TensorInfo) -> GemmShape | None:
     a, b = left.sizes, right.sizes
     if len(a) == len(b) == 3 and a[0] == b[0] and a[2] == b[1]:
-        return Shape(a[0], a[1], a[2], b[2])
+        return GemmShape(a[0], a[1], a[2], b[2])
     if len(a) == len(b) == 2 and a[1] == b[0]:
-        return Shape(1, a[0], a[1], b[1])
+        return GemmShape(1, a[0], a[1], b[1])
     if len(a) == 2 and len(b) == 1 and a[1] == b[0]:
-        return Shape(1, a[0], a[1], 1)
+        return GemmShape(1, a[0], a[1], 1)
     if len(a) == len(b) == 1 and a == b:
-        return Shape(1, 1, a[0], 1)
+        return GemmShape(1, 1, a[0], 1)
     return None
 
 
-def product(op: Op, shape: Shape, spec: GpuSpec, *, left: Tensor, right: Tensor) -> tuple[Kernel, ...]:
+def gemm_kernels(op: Op, shape: GemmShape, spec: GpuSpec, *, left: TensorInfo, right: TensorInfo) -> tuple[Kernel, ...]:
     """Return the kernels of a matrix product of this shape, for the dtypes and layouts of its factors."""
-    dtype, element_bytes = left.dtype, width(left)
+    dtype, element_bytes = left.dtype, bytes_per_element(left)
     layout = _LAYOUTS[left.contiguous, right.contiguous]
-    traffic_bytes = shape.times * element_bytes * float(
+    traffic_bytes = shape.batch * element_bytes * float(
         shape.rows * shape.inner + shape.inner * shape.columns + shape.rows * shape.columns
     )  # fmt: skip
-    batched = shape.times > 1
+    batched = shape.batch > 1
     if min(shape.rows, shape.columns) == 1 and not batched:
         return (_vector(shape, dtype, traffic_bytes, spec),)
     align = _alignment(shape, left, right, element_bytes)
     engine, on_tensor_cores = _engine(op, dtype, align, spec)
     # From Hopper on, split-K needs no separate reduction kernel.
-    tiles = tiling(shape, spec, engine, traffic_bytes, adds=not (on_tensor_cores and spec.generation >= 90))
+    tiles = fastest_tiling(
+        shape, spec, engine, traffic_bytes, reduce_kernel=not (on_tensor_cores and spec.generation >= 90)
+    )
     name = _name(spec, dtype, tiles, layout, align, on_tensor_cores)
     of = OpClass.BATCHED if batched else OpClass.TENSOR_PRODUCT if on_tensor_cores else OpClass.PRODUCT
     shared = 147_456 if on_tensor_cores and spec.generation >= 80 else 32_768
     main = Kernel(name, tiles.ns, tiles.blocks, 256 if tiles.rows * tiles.columns >= 8192 else 128, 168, shared, of)
-    if not tiles.adding_ns:
+    if not tiles.split_k_reduce_ns:
         return (main,)
-    blocks = max(1, shape.times * shape.rows * shape.columns // 512)
-    return main, Kernel(gemm_names.split_reduce(dtype), tiles.adding_ns, blocks, 512, 40, 0, of)
+    blocks = max(1, shape.batch * shape.rows * shape.columns // 512)
+    return main, Kernel(gemm_names.split_k_reduce_name(dtype), tiles.split_k_reduce_ns, blocks, 512, 40, 0, of)
 
 
-def _vector(shape: Shape, dtype: str, traffic_bytes: float, spec: GpuSpec) -> Kernel:
+def _vector(shape: GemmShape, dtype: str, traffic_bytes: float, spec: GpuSpec) -> Kernel:
     """Return the kernel of a matrix-vector product, whose time is that of reading the matrix once."""
     rows = max(shape.rows, shape.columns)
     name = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>"
-    if dtype in HALVES:
+    if dtype in HALF_DTYPES:
         name = "void gemvNSP_kernel<__half, __half, __half, float, 1, 32, 4, 1024>"
     blocks = max(1, rows // 4)
-    return Kernel(name, pass_ns(traffic_bytes, spec, 0.8 * rates(spec).stream, fixed=2.0), blocks, 128, 40, 0,
-                  OpClass.PRODUCT)  # fmt: skip
+    dur_ns = memory_pass_ns(traffic_bytes, spec, 0.8 * kernel_rates(spec).streaming, fixed_factor=2.0)
+    return Kernel(name, dur_ns, blocks, 128, 40, 0, OpClass.PRODUCT)
 
 
-def _alignment(shape: Shape, left: Tensor, right: Tensor, element_bytes: int) -> int:
+def _alignment(shape: GemmShape, left: TensorInfo, right: TensorInfo, element_bytes: int) -> int:
     """Return the elements per vector load that all three matrices allow, by the lengths of their rows."""
     lengths = (
         shape.inner if left.contiguous else shape.rows,
@@ -98,58 +108,58 @@ def _alignment(shape: Shape, left: Tensor, right: Tensor, element_bytes: int) ->
     return most
 
 
-def _engine(op: Op, dtype: str, align: int, spec: GpuSpec) -> tuple[Engine, bool]:
+def _engine(op: Op, dtype: str, align: int, spec: GpuSpec) -> tuple[GemmUnits, bool]:
     """Return the arithmetic units, and whether they are tensor cores."""
-    gpu_rates = rates(spec)
-    if dtype in HALVES:
+    gpu_rates = kernel_rates(spec)
+    if dtype in HALF_DTYPES:
         if spec.generation < 70 or (dtype == "bfloat16" and not spec.bfloat16_flops_per_s):
-            return plain(spec), False  # older GPUs compute bfloat16 products in float32 and round the result
+            return float32_units(spec), False  # older GPUs compute bfloat16 products in float32 and round the result
         factor = 1.0 if align >= 8 else gpu_rates.misaligned[{4: 0, 2: 1}.get(align, 2)]
-        return tensor(spec, tf32=False, factor=factor, odd=align < 8), True
+        return tensor_core_units(spec, tf32=False, factor=factor, misaligned=align < 8), True
     if dtype == "float32" and op.tf32 and spec.tf32_flops_per_s:
         factor = 1.0 if align >= 4 else gpu_rates.misaligned_tf32[0 if align == 2 else 1]
-        return tensor(spec, tf32=True, factor=factor), True
+        return tensor_core_units(spec, tf32=True, factor=factor), True
     if dtype == "float64":
-        return plain(spec, gpu_rates.plain * spec.float64_share), False
+        return float32_units(spec, gpu_rates.float32_gemm * spec.float64_share), False
     if dtype.startswith("complex"):
-        return plain(spec, gpu_rates.plain / 4), False
-    return plain(spec), False
+        return float32_units(spec, gpu_rates.float32_gemm / 4), False
+    return float32_units(spec), False
 
 
 def _name(spec: GpuSpec, dtype: str, tiles: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
-    if on_tensor_cores and dtype in HALVES:
-        return gemm_names.half_product(spec.generation, dtype, tiles.rows, tiles.columns, layout, align)
+    if on_tensor_cores and dtype in HALF_DTYPES:
+        return gemm_names.half_gemm_name(spec.generation, dtype, tiles.rows, tiles.columns, layout, align)
     if on_tensor_cores:
-        return gemm_names.tf32_product(spec.generation, tiles.rows, tiles.columns, layout, align)
+        return gemm_names.tf32_gemm_name(spec.generation, tiles.rows, tiles.columns, layout, align)
     if dtype == "float64":
         maker = "ampere" if spec.generation >= 80 else "volta"
         return f"{maker}_dgemm_{min(tiles.rows, 64)}x{min(tiles.columns, 64)}_{layout}"
-    if dtype in HALVES:
-        return gemm_names.half_without_tensor_cores(dtype, tiles.rows, tiles.columns, layout)
-    return gemm_names.plain_product(spec.generation, tiles.rows, tiles.columns, layout, tiles.split)
+    if dtype in HALF_DTYPES:
+        return gemm_names.half_gemm_name_without_tensor_cores(dtype, tiles.rows, tiles.columns, layout)
+    return gemm_names.float32_gemm_name(spec.generation, tiles.rows, tiles.columns, layout, tiles.split_k)
 
 
 def kernels_by_flops(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Return the kernels of an unknown operator with FLOPs, as a product with its output sizes and its FLOPs."""
-    if not op.inputs or not op.outputs or not elements(op.outputs[0]):
+    if not op.inputs or not op.outputs or not element_count(op.outputs[0]):
         return ()
     columns = op.outputs[0].sizes[-1] if op.outputs[0].sizes else 1
-    rows = elements(op.outputs[0]) // columns
-    shape = Shape(1, rows, max(1, round(op.flops / 2 / rows / columns)), columns)
-    return product(op, shape, spec, left=op.inputs[0], right=op.inputs[0])
+    rows = element_count(op.outputs[0]) // columns
+    shape = GemmShape(1, rows, max(1, round(op.flops / 2 / rows / columns)), columns)
+    return gemm_kernels(op, shape, spec, left=op.inputs[0], right=op.inputs[0])
 
 
 def decomposition_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Return one kernel for an SVD, QR, Cholesky, inverse or FFT; an order-of-magnitude guess."""
     most = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.bytes, default=None)
-    if most is None or not elements(most):
+    if most is None or not element_count(most):
         return ()
     traffic_bytes = 4.0 * most.bytes
-    ns = pass_ns(traffic_bytes, spec, rates(spec).stream, fixed=2.0)
+    ns = memory_pass_ns(traffic_bytes, spec, kernel_rates(spec).streaming, fixed_factor=2.0)
     if "fft" not in op.name and len(most.sizes) >= 2:
         size = min(most.sizes[-2:])
-        many = elements(most) // (most.sizes[-1] * most.sizes[-2])
+        many = element_count(most) // (most.sizes[-1] * most.sizes[-2])
         # Columns run in sequence, the matrices of a batch in parallel.
-        ns += size * COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.float32_flops_per_s) * 1e9
+        ns += size * DECOMPOSITION_COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.float32_flops_per_s) * 1e9
     name = f"void cusolver_{op.name.rpartition('::')[2].strip('_')}_kernel<{c_type(most.dtype)}>"
-    return (Kernel(name, ns, max(1, elements(most) // 1024), 256, 64, 8192, OpClass.OTHER),)
+    return (Kernel(name, ns, max(1, element_count(most) // 1024), 256, 64, 8192, OpClass.OTHER),)

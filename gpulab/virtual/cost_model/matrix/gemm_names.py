@@ -5,7 +5,7 @@ from __future__ import annotations
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
 
 
-def plain_product(generation: int, rows: int, columns: int, layout: str, split: int) -> str:
+def float32_gemm_name(generation: int, rows: int, columns: int, layout: str, split: int) -> str:
     """Return the name of a float32 product without tensor cores."""
     tall, wide = max(rows, columns), min(rows, columns)
     if generation >= 90:
@@ -18,7 +18,7 @@ def plain_product(generation: int, rows: int, columns: int, layout: str, split: 
     return f"{maker}_sgemm_{tall}x{wide}{sliced}_{layout}"
 
 
-def tf32_product(generation: int, rows: int, columns: int, layout: str, align: int) -> str:
+def tf32_gemm_name(generation: int, rows: int, columns: int, layout: str, align: int) -> str:
     """Return the name of a float32 product with TF32 on tensor cores."""
     tile = _tile(rows, columns)
     if align < 4 or generation < 90:
@@ -32,7 +32,7 @@ def tf32_product(generation: int, rows: int, columns: int, layout: str, align: i
     )
 
 
-def half_product(generation: int, dtype: str, rows: int, columns: int, layout: str, align: int) -> str:
+def half_gemm_name(generation: int, dtype: str, rows: int, columns: int, layout: str, align: int) -> str:
     """Return the name of a float16 or bfloat16 product on tensor cores."""
     kind, tile = _SHORT.get(dtype, "f16"), _tile(rows, columns)
     if align < 8:
@@ -62,14 +62,14 @@ def _misaligned(generation: int, kind: str, tile: str, layout: str, align: int) 
     return f"void cutlass::Kernel2<{kernel}>({kernel}::Params)"
 
 
-def half_without_tensor_cores(dtype: str, rows: int, columns: int, layout: str) -> str:
+def half_gemm_name_without_tensor_cores(dtype: str, rows: int, columns: int, layout: str) -> str:
     """Return the name of a half-precision product on a GPU without tensor cores for it."""
     if dtype == "bfloat16":
         return "void magma_sgemmEx_kernel<float, __nv_bfloat16, __nv_bfloat16, true, false, 6, 4, 6, 3, 4>"
     return f"maxwell_fp16_sgemm_fp16_{_tile(rows, columns)}_{layout}"
 
 
-def split_reduce(dtype: str) -> str:
+def split_k_reduce_name(dtype: str) -> str:
     """Return the name of the reduction kernel of a split-K product."""
     kind = {"float16": "__half", "bfloat16": "__nv_bfloat16"}.get(dtype, "float")
     return (

@@ -7,7 +7,7 @@ from typing import Any
 _HEAD_SIZE_ALIGNMENT = {"float32": 4, "float16": 8, "bfloat16": 8}
 
 
-def chosen(sm: int, query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> str:
+def select_kernel(sm: int, query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> str:
     """Return the kernel that PyTorch selects: "flash", "efficient" or "math".
 
     The cuDNN kernel is not modelled: PyTorch uses it only if enabled explicitly, or with some versions of cuDNN.
@@ -44,7 +44,7 @@ def _supports_efficient(sm: int, query: Any, value: Any, mask: Any) -> bool:
     return bool(query.shape[-1] % step == 0 and value.shape[-1] % step == 0)
 
 
-def attention(sm: int) -> Any:
+def attention_for(sm: int) -> Any:
     """Return scaled_dot_product_attention as a GPU of this compute capability (80 for 8.0) runs it."""
 
     def scaled_dot_product_attention(
@@ -55,7 +55,7 @@ def attention(sm: int) -> Any:
 
         aten = torch.ops.aten
         _check_inputs(query, key, value, attn_mask, is_causal)
-        family = chosen(sm, query, key, value, attn_mask, enable_gqa)
+        family = select_kernel(sm, query, key, value, attn_mask, enable_gqa)
         if family == "math":
             options = {"dropout_mask": None, "scale": scale}
             if enable_gqa:  # since torch 2.5

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 # From the reference of torch.amp, "CUDA Ops that can autocast to float16".
-LOWER = [
+HALF_PRECISION = [
     "_convolution",
     "_convolution.deprecated",
     "_scaled_dot_product_flash_attention",
@@ -113,7 +113,7 @@ FLOAT32 = [
     "norm.Scalar",
     "norm.ScalarOpt_dim",
 ]
-FLOAT32_UNLESS_TOLD = [
+FLOAT32_BY_DEFAULT = [
     "cumprod",
     "cumsum",
     "linalg_matrix_norm",
@@ -126,7 +126,7 @@ FLOAT32_UNLESS_TOLD = [
     "sum",
     "sum.dim_IntList",
 ]
-WIDEST = [
+WIDEST_INPUT_TYPE = [
     "addcdiv",
     "addcmul",
     "atan2",
@@ -142,7 +142,7 @@ WIDEST = [
 BANNED = ("binary_cross_entropy",)
 
 
-class Autocast:
+class AutocastKernels:
     """Autocast kernels with their cache of cast weights."""
 
     def __init__(self) -> None:
@@ -157,8 +157,9 @@ class Autocast:
         import torch
 
         kernels: dict[str, Callable[..., Any]] = {}
-        lists = ((LOWER, self._lower), (FLOAT32, self._float32), (FLOAT32_UNLESS_TOLD, self._float32_by_default),
-                 (WIDEST, self._widest), (BANNED, self._banned))  # fmt: skip
+        lists = ((HALF_PRECISION, self._lower), (FLOAT32, self._float32),
+                 (FLOAT32_BY_DEFAULT, self._float32_by_default), (WIDEST_INPUT_TYPE, self._widest),
+                 (BANNED, self._banned))  # fmt: skip
         for names, make_kernel in lists:
             for name in names:
                 if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):

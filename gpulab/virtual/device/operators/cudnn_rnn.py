@@ -63,7 +63,7 @@ def _call_cudnn(name: str, data: Any, hx: Any, params: Any, biases: bool, option
     return (out, last, last_cell) if lstm else (out, last)
 
 
-def specials() -> dict[Any, Any]:
+def overrides() -> dict[Any, Any]:
     """Return the implementations of the two cuDNN operators, by operator."""
     import torch
 

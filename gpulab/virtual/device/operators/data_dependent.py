@@ -7,19 +7,19 @@ from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.tensors import assumed_values
-from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
-from gpulab.virtual.op_log.ops import Way
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, virtual_device
+from gpulab.virtual.op_log.ops import CopyDirection
 
 _HALF = "half of the elements"
 
 
-class Unknown:
+class DataDependentOps:
     """Implementations of the operators whose result size depends on values."""
 
     def __init__(self, assumptions: Assumptions) -> None:
         self._assumptions = assumptions
 
-    def specials(self) -> dict[Any, Any]:
+    def overrides(self) -> dict[Any, Any]:
         """Return the implementations by operator."""
         import torch
 
@@ -32,7 +32,7 @@ class Unknown:
             aten.unique_consecutive.default: self.unique,
             aten.unique_dim.default: self.unique_dim,
             aten.unique_dim_consecutive.default: self.unique_dim,
-            aten.repeat_interleave.Tensor: self.repeat,
+            aten.repeat_interleave.Tensor: self.repeat_interleave,
             aten.bincount.default: self.bincount,
             aten.histc.default: self.histc,
             aten.index.Tensor: self.index,
@@ -40,21 +40,21 @@ class Unknown:
             aten.index_put_.default: self.index_put,
             aten.index_put.default: self.index_put,
             aten._index_put_impl_.default: self.index_put,
-            aten._pack_padded_sequence.default: self.pack,
+            aten._pack_padded_sequence.default: self.pack_padded_sequence,
         }
 
     def _count(self, tensor: Any, subject: str) -> int:
         value = assumed_values.known_value(tensor)
         if isinstance(value, bool):
             return int(tensor.numel()) if value else 0
-        self._assumptions.take(subject, _HALF)
+        self._assumptions.add(subject, _HALF)
         return -(-int(tensor.numel()) // 2)
 
     def _record_with_count(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """Record the operator, and the copy with which the host reads the number of results."""
         name = func.name().partition(".")[0]
         mode.recorder.op(name, args, kwargs, out)
-        mode.recorder.copy(name, Way.TO_HOST, 8)
+        mode.recorder.copy(name, CopyDirection.DEVICE_TO_HOST, 8)
         return out
 
     def nonzero(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ class Unknown:
         import torch
 
         source, dim = args[0], args[1] % args[0].dim()
-        self._assumptions.take("how many values differ, as with unique", _HALF)
+        self._assumptions.add("how many values differ, as with unique", _HALF)
         sizes = list(source.shape)
         size, sizes[dim] = sizes[dim], -(-sizes[dim] // 2)
         values = mode.allocate(source, tuple(sizes))
@@ -99,11 +99,11 @@ class Unknown:
         counts = mode.allocate(source, (sizes[dim],), torch.int64)
         return self._record_with_count(mode, func, args, kwargs, (values, inverse, counts))
 
-    def repeat(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def repeat_interleave(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`repeat_interleave` with the repeats in a tensor."""
         size = kwargs.get("output_size")
         if size is None:
-            self._assumptions.take("how often repeat_interleave repeats", "once each")
+            self._assumptions.add("how often repeat_interleave repeats", "once each")
             return self._record_with_count(mode, func, args, kwargs, mode.allocate(args[0], tuple(args[0].shape)))
         out = mode.allocate(args[0], (int(size),))
         mode.recorder.op("aten::repeat_interleave", args, kwargs, out)
@@ -115,7 +115,7 @@ class Unknown:
 
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-        self._assumptions.take("the largest value that bincount reads", f"{max(least, 1) - 1}")
+        self._assumptions.add("the largest value that bincount reads", f"{max(least, 1) - 1}")
         out = mode.allocate(args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
         return self._record_with_count(mode, func, args, kwargs, out)
 
@@ -168,19 +168,25 @@ class Unknown:
                 if index.dtype in (torch.bool, torch.uint8):
                     converted += list(index.nonzero().unbind(1))
                     continue
-                mode.recorder.copy("aten::copy_", Way.TO_DEVICE, index.numel() * index.element_size())
-                converted.append(mode.fake_like(index, gpu()))
+                mode.recorder.copy("aten::copy_", CopyDirection.HOST_TO_DEVICE, index.numel() * index.element_size())
+                converted.append(mode.fake_like(index, virtual_device()))
             elif index.dtype in (torch.bool, torch.uint8):
                 rows = self.nonzero(mode, torch.ops.aten.nonzero.default, (index,), {})
                 sizes = (int(rows.shape[0]),)
                 strides = (1,)
-                converted += [mode.fake_like(rows, gpu(), sizes=sizes, strides=strides) for _ in range(index.dim())]
+                converted += [
+                    mode.fake_like(rows, virtual_device(), sizes=sizes, strides=strides) for _ in range(index.dim())
+                ]
             else:
                 converted.append(index)
-        return [mode.fake_like(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
-                for each in converted]  # fmt: skip
+        return [
+            mode.fake_like(each, virtual_device())
+            if isinstance(each, torch.Tensor) and each.device.type == "cpu"
+            else each
+            for each in converted
+        ]
 
-    def pack(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def pack_padded_sequence(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`pack_padded_sequence`: the lengths are on the host and known."""
         import torch
 

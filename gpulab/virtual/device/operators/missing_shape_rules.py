@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.virtual.device.tensors.error_messages import on_two_devices
+from gpulab.virtual.device.tensors.error_messages import device_mismatch
 from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type
 
 
-def specials() -> dict[Any, Any]:
+def overrides() -> dict[Any, Any]:
     """Return the implementations by operator; only operators that this PyTorch has."""
     import torch
 
@@ -59,7 +59,7 @@ def _false(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
 def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     log_probs, targets = args[0], args[1]
     if not isinstance(log_probs, fake_tensor_type()):
-        raise on_two_devices(func, [log_probs])
+        raise device_mismatch(func, [log_probs])
     steps, batch = int(log_probs.shape[0]), int(log_probs.shape[1]) if log_probs.dim() == 3 else 1
     longest = int(targets.shape[-1]) if targets.dim() == 2 else -(-int(targets.shape[0]) // batch)
     losses = mode.allocate(log_probs, (batch,))
@@ -71,8 +71,8 @@ def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _group_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     # PyTorch's shape rule decomposes it and fails for tensors with three dimensions.
     x, weight, bias, batch, channels, _, groups = args[:7]
-    if any(isinstance(each, torch_tensor()) and not isinstance(each, fake_tensor_type()) for each in (x, weight, bias)):
-        raise on_two_devices(func, [x])
+    if any(isinstance(each, tensor_type()) and not isinstance(each, fake_tensor_type()) for each in (x, weight, bias)):
+        raise device_mismatch(func, [x])
     if channels % groups:
         raise RuntimeError("Expected number of channels in input to be divisible by num_groups, but got input of shape "
                            f"{list(x.shape)} and num_groups={groups}")  # fmt: skip
@@ -82,7 +82,7 @@ def _group_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return results
 
 
-def torch_tensor() -> Any:
+def tensor_type() -> Any:
     """Return torch.Tensor."""
     import torch
 

@@ -8,7 +8,7 @@ _CONVOLUTION_ARGS = ("stride", "padding", "dilation", "transposed", "output_padd
 _IS_CAUSAL_INDEX = {"aten::_scaled_dot_product_flash_attention": 4, "aten::_scaled_dot_product_efficient_attention": 6}
 
 
-def told_name(packet: str, args: Any) -> str:
+def profiler_name(packet: str, args: Any) -> str:
     """Return the name that the profiler shows on a GPU."""
     if packet in ("aten::_to_copy",):
         return "aten::copy_"
@@ -30,7 +30,7 @@ def _by_cudnn(tensor: Any, weight: Any, training: Any) -> bool:
     return bool(tensor.dim() >= 3 and tensor.shape[0] <= (880801 if training else 65535))
 
 
-def details(name: str, args: Any, kwargs: Any) -> tuple[tuple[str, str], ...]:
+def cost_model_details(name: str, args: Any, kwargs: Any) -> tuple[tuple[str, str], ...]:
     """Return further arguments of an operator that the cost model needs."""
     if name == "aten::convolution":
         return tuple(zip(_CONVOLUTION_ARGS, map(str, args[3:9]), strict=False))

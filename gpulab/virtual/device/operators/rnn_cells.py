@@ -31,7 +31,7 @@ def _gru(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any 
     return torch.ops.aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
 
 
-def specials() -> dict[Any, Any]:
+def overrides() -> dict[Any, Any]:
     """Return the implementations of the fused kernels, by operator."""
     import torch
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
 
-MOST_BYTES = 2**26
+MAX_ARGUMENT_BYTES = 2**26
 
 
-def on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def run_on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator on zeros and return GPU tensors of the result shapes.
 
     Returns NotImplemented if the arguments exceed `MOST_BYTES`, or if the operator fails.
@@ -18,7 +18,7 @@ def on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     tensors = tensors_in([*args, *kwargs.values()])
-    if sum(each.numel() * each.element_size() for each in tensors) > MOST_BYTES:
+    if sum(each.numel() * each.element_size() for each in tensors) > MAX_ARGUMENT_BYTES:
         return NotImplemented
 
     def zeros_like(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @functools.cache
-def composite(func: Any) -> bool:
+def is_composite(func: Any) -> bool:
     """Return whether PyTorch decomposes the operator into others, which are what a GPU runs."""
     import torch
 
@@ -23,7 +23,7 @@ def launches_nothing(func: Any) -> bool:
     if not schema.is_mutable and any(each.alias_info is not None for each in schema.returns):
         return True
     op_name = func.name().partition(".")[0].removeprefix("aten::")
-    return op_name in _WITHOUT_KERNEL or reshapes(func)
+    return op_name in _WITHOUT_KERNEL or reshapes_in_place(func)
 
 
 _WITHOUT_KERNEL = {
@@ -35,20 +35,20 @@ _IN_PLACE_VIEWS = {"t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "as_
 
 
 @functools.cache
-def reshapes(func: Any) -> bool:
+def reshapes_in_place(func: Any) -> bool:
     """Return whether the operator changes the shape of its argument in place, over the same memory."""
     op_name = func.name().partition(".")[0].removeprefix("aten::")
     return bool(func._schema.is_mutable) and op_name in _IN_PLACE_VIEWS
 
 
 @functools.cache
-def resizes(func: Any) -> bool:
+def may_resize(func: Any) -> bool:
     """Return whether the operator may give an existing tensor more memory."""
     name = func.name()
     return "resize" in name or "out" in name.rpartition(".")[2].split("_") or name.startswith("aten::set_")
 
 
-def counted_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+def count_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Return the FLOPs of an operator by torch.utils.flop_counter; 0 if it does not know the operator."""
     counter = _flop_counters().get(func._overloadpacket)
     if counter is None:

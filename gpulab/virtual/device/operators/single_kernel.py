@@ -15,7 +15,7 @@ def kernels(sm: int) -> dict[str, Callable[..., Any]]:
     import torch
 
     kernels_by_name: dict[str, Callable[..., Any]] = {
-        "scaled_dot_product_attention": attention.attention(sm),
+        "scaled_dot_product_attention": attention.attention_for(sm),
         "dropout": _dropout,
         "softmax.int": _softmax("_softmax"),
         "log_softmax.int": _softmax("_log_softmax"),
@@ -54,7 +54,7 @@ def _softmax(name: str) -> Callable[..., Any]:
 
 def _isclose(self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
     result = self == other
-    assumed_values.know(result, True)  # torch.equal and torch.allclose are assumed to be true, too
+    assumed_values.set_known_value(result, True)  # torch.equal and torch.allclose are assumed to be true, too
     return result
 
 

@@ -7,35 +7,35 @@ from math import prod
 from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.tensors.tensor_info import dense
+from gpulab.virtual.device.tensors.tensor_info import is_dense
 
 _FLOAT, _INT, _BOOL = 1.0, 1, False
-MOST_FILLED = 2**16  # elements; larger copies to the host are left zero, which costs nothing
+MAX_FILLED_ELEMENTS = 2**16  # elements; larger copies to the host are left zero, which costs nothing
 
 
-def number(tensor: Any, assumptions: Assumptions) -> Any:
+def item_value(tensor: Any, assumptions: Assumptions) -> Any:
     """Return the value that `.item()` gives: the known value, or an assumed one."""
     import torch
 
     value = known_value(tensor)
     if value is not None:
         if isinstance(value, bool):
-            assumptions.take("whether values are finite, close or valid, as with isfinite", str(value))
+            assumptions.add("whether values are finite, close or valid, as with isfinite", str(value))
         return value
     if tensor.dtype is torch.bool:
-        assumptions.take("booleans read from the GPU, as with if or .item()", str(_BOOL))
+        assumptions.add("booleans read from the GPU, as with if or .item()", str(_BOOL))
         return _BOOL
     if tensor.dtype.is_complex:
-        assumptions.take("complex values read from the GPU, as with .item()", "1+0j")
+        assumptions.add("complex values read from the GPU, as with .item()", "1+0j")
         return complex(_FLOAT)
     if tensor.dtype.is_floating_point:
-        assumptions.take("numbers read from the GPU, as with .item()", str(_FLOAT))
+        assumptions.add("numbers read from the GPU, as with .item()", str(_FLOAT))
         return _FLOAT
-    assumptions.take("integers read from the GPU, as with .item()", str(_INT))
+    assumptions.add("integers read from the GPU, as with .item()", str(_INT))
     return _INT
 
 
-def on_host(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
+def host_copy(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
     """Return a real CPU tensor for a copy from the GPU."""
     import torch
 
@@ -43,7 +43,7 @@ def on_host(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
     fill = known_value(tensor)
     if fill is None:
         fill = _assumed_value(tensor, dtype)
-        assumptions.take("tensors copied from the GPU to the host, as with .cpu()", f"{fill} in every element")
+        assumptions.add("tensors copied from the GPU to the host, as with .cpu()", f"{fill} in every element")
     strides = _dense_strides(tensor)
     if fill == 0:
         return _zeros(tuple(tensor.shape), strides, dtype)
@@ -55,7 +55,7 @@ def _assumed_value(tensor: Any, dtype: Any) -> Any:
 
     if dtype is torch.bool:
         return _BOOL
-    if tensor.numel() > MOST_FILLED:
+    if tensor.numel() > MAX_FILLED_ELEMENTS:
         return 0
     # Integers are often indices: index 0 exists.
     is_integer = not (dtype.is_floating_point or dtype.is_complex)
@@ -75,7 +75,7 @@ def _dense_strides(tensor: Any) -> tuple[int, ...]:
     """Return the strides of a dense tensor, else those of a contiguous tensor of the same shape."""
     import torch
 
-    if dense(tensor):
+    if is_dense(tensor):
         return tuple(tensor.stride())
     return tuple(torch._prims_common.make_contiguous_strides_for(tuple(tensor.shape)))
 
@@ -90,26 +90,26 @@ def known_value(tensor: Any) -> Any:
     return entry[0] if entry is not None and _version(tensor) in entry[1] else None
 
 
-def know(tensor: Any, value: Any, *, written: bool = False) -> None:
+def set_known_value(tensor: Any, value: Any, *, by_current_op: bool = False) -> None:
     """Note that every element of this tensor has this value until something writes to it.
 
     `written`: the running operator writes the value; PyTorch increments the tensor's version only after it.
     """
     version = _version(tensor)
-    tensor._gpulab_known = (value, (version, version + 1) if written else (version,))
+    tensor._gpulab_known = (value, (version, version + 1) if by_current_op else (version,))
 
 
 def _version(tensor: Any) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
-def learned(name: str, args: Any, out: Any) -> None:
+def infer_known_value(name: str, args: Any, out: Any) -> None:
     """Set the known value of an operator's result if it follows without the values of its inputs."""
     rule = _RULES.get(name)
     if rule is not None:
         value = rule(args)
         if value is not None:
-            know(out, value)
+            set_known_value(out, value)
 
 
 def _self_equality(args: Any) -> Any:

@@ -7,23 +7,23 @@ from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.tensors import assumed_values
-from gpulab.virtual.device.tensors.error_messages import on_two_devices
-from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
-from gpulab.virtual.device.tensors.pinned import Pinned
-from gpulab.virtual.device.tensors.tensor_info import dense
-from gpulab.virtual.op_log.ops import Way
+from gpulab.virtual.device.tensors.error_messages import device_mismatch
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, virtual_device
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
+from gpulab.virtual.device.tensors.tensor_info import is_dense
+from gpulab.virtual.op_log.ops import CopyDirection
 
 _COPY = "aten::copy_"
 
 
-class Moves:
+class CopyOps:
     """Implementations of operators that copy between host and GPU or read values."""
 
-    def __init__(self, assumptions: Assumptions, pinned: Pinned) -> None:
+    def __init__(self, assumptions: Assumptions, pinned: PinnedStorages) -> None:
         self._assumptions = assumptions
         self._pinned = pinned
 
-    def specials(self) -> dict[Any, Any]:
+    def overrides(self) -> dict[Any, Any]:
         """Return the implementations by operator."""
         import torch
 
@@ -31,7 +31,7 @@ class Moves:
         return {
             aten._to_copy.default: self.to_copy,
             aten.copy_.default: self.copy_,
-            aten._foreach_copy_.default: self.copy_lists,
+            aten._foreach_copy_.default: self.foreach_copy_,
             aten._local_scalar_dense.default: self.item,
             aten.equal.default: self.equal,
             aten.allclose.default: self.equal,
@@ -48,11 +48,13 @@ class Moves:
         non_blocking = bool(kwargs.get("non_blocking"))
         if not isinstance(source, fake_tensor_type()):
             strides = _strides(source, kwargs.get("memory_format"))
-            copy = mode.fake_like(source, gpu(), dtype=dtype, strides=strides)
+            copy = mode.fake_like(source, virtual_device(), dtype=dtype, strides=strides)
             mode.storages.allocate(copy, mode.recorder.phase)
             self._record_upload(mode, copy, source, non_blocking)
             if source.numel() == 1 and not source.is_conj():
-                assumed_values.know(copy, source.to(dtype).item())  # the value is known: it comes from the host
+                assumed_values.set_known_value(
+                    copy, source.to(dtype).item()
+                )  # the value is known: it comes from the host
             return copy
         if device is None or device.type == "cuda":
             return NotImplemented
@@ -61,7 +63,7 @@ class Moves:
         self._record_download(
             mode, source, source.dtype if not non_blocking else dtype, non_blocking, pinned=non_blocking
         )
-        copy = assumed_values.on_host(source, self._assumptions, dtype)
+        copy = assumed_values.host_copy(source, self._assumptions, dtype)
         if non_blocking:
             self._pinned.add(copy)
         return copy
@@ -81,9 +83,9 @@ class Moves:
         self._record_download(
             mode, source, target.dtype if non_blocking else source.dtype, non_blocking and pinned, pinned
         )
-        return target.copy_(assumed_values.on_host(source, self._assumptions, target.dtype))
+        return target.copy_(assumed_values.host_copy(source, self._assumptions, target.dtype))
 
-    def copy_lists(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def foreach_copy_(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`torch._foreach_copy_`; one copy per tensor if both host and GPU tensors are involved."""
         fake = fake_tensor_type()
         if all(isinstance(each, fake) for each in (*args[0], *args[1])):
@@ -98,41 +100,41 @@ class Moves:
         converts_on_gpu = non_blocking and source.dtype != target.dtype
         element_size = (source if converts_on_gpu else target).element_size()
         size, pinned = target.numel() * element_size, self._pinned.has(source)
-        mode.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
+        mode.recorder.copy(_COPY, CopyDirection.HOST_TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
         if converts_on_gpu:
             mode.recorder.op(_COPY, (target,), {}, target)
 
     def _record_download(self, mode: Any, source: Any, dtype: Any, non_blocking: bool, pinned: bool) -> None:
         size = source.numel() * dtype.itemsize
-        mode.recorder.copy(_COPY, Way.TO_HOST, size, pinned=pinned, non_blocking=non_blocking)
+        mode.recorder.copy(_COPY, CopyDirection.DEVICE_TO_HOST, size, pinned=pinned, non_blocking=non_blocking)
 
     def item(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`.item()`, float(), bool(), if."""
-        mode.recorder.copy("aten::_local_scalar_dense", Way.TO_HOST, args[0].element_size())
-        return assumed_values.number(args[0], self._assumptions)
+        mode.recorder.copy("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, args[0].element_size())
+        return assumed_values.item_value(args[0], self._assumptions)
 
     def equal(self, mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
         """`torch.equal`."""
         if args[0].device != args[1].device:
-            raise on_two_devices(func, args[:2])
+            raise device_mismatch(func, args[:2])
         if tuple(args[0].shape) != tuple(args[1].shape):
             return False
         mode.recorder.op("aten::eq", args[:2], {}, ())
-        mode.recorder.copy("aten::equal", Way.TO_HOST, 1)
-        self._assumptions.take("whether two tensors are equal, as with torch.equal", "True")
+        mode.recorder.copy("aten::equal", CopyDirection.DEVICE_TO_HOST, 1)
+        self._assumptions.add("whether two tensors are equal, as with torch.equal", "True")
         return True
 
     def unscale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> None:
         """GradScaler unscales gradients and checks for infinities."""
         mode.record(func, args, kwargs, ())
-        self._assumptions.take("whether gradients are infinite, as GradScaler checks", "none")
-        assumed_values.know(args[1], 0.0, written=True)
+        self._assumptions.add("whether gradients are infinite, as GradScaler checks", "none")
+        assumed_values.set_known_value(args[1], 0.0, by_current_op=True)
 
     def update_scale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """GradScaler updates its scale."""
         scale = assumed_values.known_value(args[0])
         mode.record(func, args, kwargs, args[0])
-        assumed_values.know(args[0], scale or 65536.0, written=True)
+        assumed_values.set_known_value(args[0], scale or 65536.0, by_current_op=True)
         return args[0]
 
 
@@ -142,6 +144,6 @@ def _strides(tensor: Any, layout: Any) -> Sequence[int]:
     if layout in (torch.channels_last, torch.channels_last_3d):
         return torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
     preserves = layout in (None, torch.preserve_format)
-    if preserves and dense(tensor):
+    if preserves and is_dense(tensor):
         return tuple(tensor.stride())
     return torch._prims_common.make_contiguous_strides_for(tuple(tensor.shape))

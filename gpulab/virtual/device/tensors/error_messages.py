@@ -15,7 +15,7 @@ _SHAPE_CHECKED = {
 }  # fmt: skip
 
 
-def reworded(func: Any, args: Any, kwargs: Any, error: RuntimeError | IndexError) -> Exception:
+def error_of_real_tensors(func: Any, args: Any, kwargs: Any, error: RuntimeError | IndexError) -> Exception:
     """Return the error that real tensors of these sizes would raise; the same error if unknown."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
@@ -39,7 +39,7 @@ def reworded(func: Any, args: Any, kwargs: Any, error: RuntimeError | IndexError
     return error
 
 
-def written(func: Any, args: Any) -> tuple[Any] | None:
+def in_place_result(func: Any, args: Any) -> tuple[Any] | None:
     """Return the result of an in-place operator (an argument or None) as a 1-tuple; None for other operators."""
     schema = func._schema
     written_indices = [
@@ -52,7 +52,7 @@ def written(func: Any, args: Any) -> tuple[Any] | None:
     return (args[written_indices[0]],) if len(schema.returns) == 1 and written_indices[0] < len(args) else None
 
 
-def on_two_devices(func: Any, tensors: Any) -> RuntimeError:
+def device_mismatch(func: Any, tensors: Any) -> RuntimeError:
     """Return the error for an operator with both GPU and CPU tensors."""
     if "conv" in func.name() and len(tensors) > 1:
         kinds = [f"torch.{'' if each.device.type == 'cpu' else 'cuda.'}FloatTensor" for each in tensors]
@@ -65,7 +65,7 @@ def on_two_devices(func: Any, tensors: Any) -> RuntimeError:
     )
 
 
-def not_a_view() -> RuntimeError:
+def incompatible_view() -> RuntimeError:
     """Return the error for a `view` that the strides do not allow; PyTorch's shape rule raises a ValueError."""
     return RuntimeError(
         "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
@@ -73,7 +73,7 @@ def not_a_view() -> RuntimeError:
     )
 
 
-def no_such_device() -> RuntimeError:
+def invalid_device_index() -> RuntimeError:
     """Return the error for any device index but 0."""
     return RuntimeError(
         "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
@@ -81,7 +81,7 @@ def no_such_device() -> RuntimeError:
     )
 
 
-def forked() -> RuntimeError:
+def forked_process() -> RuntimeError:
     """Return the error for a process forked from the one with the virtual GPU."""
     return RuntimeError(
         "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' "
@@ -89,7 +89,7 @@ def forked() -> RuntimeError:
     )
 
 
-def outlived() -> CaptureError:
+def closed_virtual_gpu() -> CaptureError:
     """Return the error for a tensor of a closed virtual GPU."""
     return CaptureError(
         "This tensor belongs to a virtual GPU that is closed.",
@@ -98,7 +98,7 @@ def outlived() -> CaptureError:
     )
 
 
-def unsupported(name: str) -> CaptureError:
+def unsupported_operator(name: str) -> CaptureError:
     """Return the error for an operator whose result shape is unknown."""
     return CaptureError(
         f"The virtual GPU does not support the operator {name}.",

@@ -13,45 +13,51 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpulab.virtual.device.operators.run_on_zeros import on_zeros
-from gpulab.virtual.device.operators.schema import composite, counted_flops, launches_nothing, reshapes, resizes
-from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.operators.run_on_zeros import run_on_zeros
+from gpulab.virtual.device.operators.schema import (
+    count_flops,
+    is_composite,
+    launches_nothing,
+    may_resize,
+    reshapes_in_place,
+)
+from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors import assumed_values, op_cache
 from gpulab.virtual.device.tensors.error_messages import (
-    no_such_device,
-    not_a_view,
-    on_two_devices,
-    outlived,
-    reworded,
-    unsupported,
-    written,
+    closed_virtual_gpu,
+    device_mismatch,
+    error_of_real_tensors,
+    in_place_result,
+    incompatible_view,
+    invalid_device_index,
+    unsupported_operator,
 )
-from gpulab.virtual.device.tensors.layouts import mended
-from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.tensors.layouts import with_gpu_memory_format
+from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
-from gpulab.virtual.device.torch_api.per_thread import of_thread
+from gpulab.virtual.device.torch_api.per_thread import per_thread_property
 
-Special = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-_OUTCOMES: dict[Any, op_cache.Outcome] = {}  # shared by all virtual GPUs: outcomes depend on sizes only
+Override = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+_OUTCOMES: dict[Any, op_cache.OpOutcome] = {}  # shared by all virtual GPUs: outcomes depend on sizes only
 _KNOWN_VALUE_DTYPES = frozenset({"bool", "float32", "float64", "int32", "int64"})
 _GEMMS = re.compile(r"aten::(mm|addmm|bmm|baddbmm|mv|dot|convolution|convolution_backward)(\.|$)")
-TOLD_NS = 5_000  # shorter operators on CPU tensors count as Python time of the program
+MIN_HOST_OP_NS = 5_000  # shorter operators on CPU tensors count as Python time of the program
 
 
-class Fakes:
+class FakeDispatch:
     """Dispatch of every operator on the virtual GPU; a mixin of torch's FakeTensorMode, see `fake_mode`."""
 
     avoid_device_init = True
-    enter_stack = of_thread("enter_stack", list)
-    in_kernel_invocation = of_thread("in_kernel_invocation", bool)
-    old_dispatch_mode_flags = of_thread("old_dispatch_mode_flags", deque)
-    old_non_infra_dispatch_mode_flags = of_thread("old_non_infra_dispatch_mode_flags", deque)
-    old_without_ignore_compile_internals_dispatch_mode_flags = of_thread("old_without_ignore", deque)
-    recorder: Recorder
-    storages: Storages
-    overrides: Mapping[Any, Special]
+    enter_stack = per_thread_property("enter_stack", list)
+    in_kernel_invocation = per_thread_property("in_kernel_invocation", bool)
+    old_dispatch_mode_flags = per_thread_property("old_dispatch_mode_flags", deque)
+    old_non_infra_dispatch_mode_flags = per_thread_property("old_non_infra_dispatch_mode_flags", deque)
+    old_without_ignore_compile_internals_dispatch_mode_flags = per_thread_property("old_without_ignore", deque)
+    recorder: OpRecorder
+    storages: StorageMemory
+    overrides: Mapping[Any, Override]
 
-    def attach(self, recorder: Recorder, storages: Storages, overrides: Mapping[Any, Special]) -> None:
+    def attach(self, recorder: OpRecorder, storages: StorageMemory, overrides: Mapping[Any, Override]) -> None:
         """Attach the recorder, the memory and the operators with their own implementation (`overrides`)."""
         self.recorder, self.storages, self.overrides = recorder, storages, overrides
         self.closed = False
@@ -63,7 +69,7 @@ class Fakes:
 
     def __enter__(self) -> Any:
         if self.closed:
-            raise outlived()
+            raise closed_virtual_gpu()
         return super().__enter__()  # type: ignore[misc]
 
     def __exit__(self, *error: Any) -> None:
@@ -84,15 +90,15 @@ class Fakes:
         if not fakes and requested is None:
             return self._run_on_cpu(func, args, kwargs)
         if any(each.fake_mode is not self for each in fakes):
-            raise outlived()
+            raise closed_virtual_gpu()
         inner = getattr(self._inner, "depth", 0)
         if len(fakes) < len(tensors) and (inner or func not in self.overrides):
             args, kwargs = self._with_fake_cpu_tensors(args, kwargs)
         if inner:
             return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
         self.recorder.entered()
-        if not self.recorder.began and any(each.requires_grad for each in fakes) and grad_enabled():
-            self.recorder.began = True  # training: creating and moving parameters needs no gradients
+        if not self.recorder.training_started and any(each.requires_grad for each in fakes) and grad_enabled():
+            self.recorder.training_started = True  # training: creating and moving parameters needs no gradients
         with self._lock:  # FakeTensorMode is not thread-safe
             self._inner.depth = 1
             try:
@@ -107,10 +113,10 @@ class Fakes:
         if device is None or device.type == "cpu" or (device.type == "meta" and self.is_meta_requested()):
             return None
         if device.type == "cuda" and device.index not in (None, 0):
-            raise no_such_device()
+            raise invalid_device_index()
         if device.type not in ("cuda", "meta"):
             return None
-        kwargs["device"] = gpu()
+        kwargs["device"] = virtual_device()
         return kwargs["device"]
 
     @staticmethod
@@ -123,11 +129,11 @@ class Fakes:
         pinned = kwargs.pop("pin_memory", False)
         if getattr(self._inner, "depth", 0):
             return func(*args, **kwargs)
-        start_ns = self.recorder.begin()
+        start_ns = self.recorder.start_cpu_timer()
         out = func(*args, **kwargs)
-        spent_ns = self.recorder.since(start_ns)
-        if spent_ns < TOLD_NS or func.namespace != "aten":
-            self.recorder.worked(spent_ns)
+        spent_ns = self.recorder.elapsed_cpu_ns(start_ns)
+        if spent_ns < MIN_HOST_OP_NS or func.namespace != "aten":
+            self.recorder.add_cpu_time(spent_ns)
         else:
             values = [*args, *kwargs.values()] if kwargs else args
             self.recorder.host_op(func.name().partition(".")[0], tensors_in(values) or tensors_in((out,)), spent_ns)
@@ -170,7 +176,7 @@ class Fakes:
         import torch
 
         strides = torch._prims_common.make_contiguous_strides_for(sizes)
-        tensor = self.fake_like(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
+        tensor = self.fake_like(like, virtual_device(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
         self.storages.allocate(tensor, self.recorder.phase)
         return tensor
 
@@ -180,21 +186,21 @@ class Fakes:
             out = override(self, func, args, kwargs)
             if out is not NotImplemented:
                 return out
-        elif composite(func):
+        elif is_composite(func):
             self._inner.depth = 0
             with self:  # record the operators that a GPU would run
                 return func.decompose(*args, **kwargs)
-        key = op_cache.key_of(func, args, kwargs, fake_tensor_type())
+        key = op_cache.cache_key(func, args, kwargs, fake_tensor_type())
         cached_outcome = _OUTCOMES.get(key) if key is not None else None
         if cached_outcome is not None:
-            out = op_cache.again(self, fake_tensor_type(), cached_outcome, args, gpu())
+            out = op_cache.rebuild_result(self, fake_tensor_type(), cached_outcome, args, virtual_device())
             self._record_outcome(func, cached_outcome, args, out)
             return out
         out = self.infer_result(func, types, args, kwargs)
         if out is not NotImplemented:
             outcome = self.record(func, args, kwargs, out)
             if key is not None and outcome is not None:
-                if len(_OUTCOMES) >= op_cache.MOST:
+                if len(_OUTCOMES) >= op_cache.MAX_OUTCOMES:
                     _OUTCOMES.clear()
                 _OUTCOMES[key] = outcome
         return out
@@ -206,14 +212,14 @@ class Fakes:
         tensors = tensors_in([*args, *kwargs.values()])
         if _GEMMS.match(func.name()):  # the shape rules accept mixed devices and dtypes, the real kernels do not
             if len({each.device for each in tensors}) > 1:
-                raise on_two_devices(func, tensors)
+                raise device_mismatch(func, tensors)
             if len({each.dtype for each in tensors}) > 1:
-                raise reworded(func, args, kwargs, RuntimeError("mat1 and mat2 must have the same dtype"))
+                raise error_of_real_tensors(func, args, kwargs, RuntimeError("mat1 and mat2 must have the same dtype"))
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
             if any(each.device.type == "cpu" for each in tensors_in(out if isinstance(out, list | tuple) else (out,))):
-                raise on_two_devices(func, tensors)
-            return mended(func, args, out)
+                raise device_mismatch(func, tensors)
+            return with_gpu_memory_format(func, args, out)
         except (
             fake.UnsupportedOperatorException,
             fake.DynamicOutputShapeException,
@@ -221,49 +227,49 @@ class Fakes:
             fake.UnsupportedFakeTensorException,
             NotImplementedError,
         ) as error:
-            changed = written(func, args)
+            changed = in_place_result(func, args)
             if changed is not None:
                 return changed[0]
-            out = on_zeros(self, func, args, kwargs)
+            out = run_on_zeros(self, func, args, kwargs)
             if out is NotImplemented:
-                raise unsupported(func.name()) from error
+                raise unsupported_operator(func.name()) from error
             return out
         except ValueError:
             if not func.name().startswith("aten::view"):
                 raise
-            raise not_a_view() from None
+            raise incompatible_view() from None
         except (RuntimeError, IndexError) as error:
             if "two different devices" in str(error) or "at least two devices" in str(error):
-                raise on_two_devices(func, tensors) from None
-            raise reworded(func, args, kwargs, error) from None
+                raise device_mismatch(func, tensors) from None
+            raise error_of_real_tensors(func, args, kwargs, error) from None
 
-    def record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> op_cache.Outcome | None:
+    def record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> op_cache.OpOutcome | None:
         """Record an operator and allocate its results; return the outcome if it can be cached."""
         fakes = [each for each in tensors_in([*args, *kwargs.values()]) if each.device.type == "cuda"]
         results = tensors_in(out if isinstance(out, list | tuple) else (out,))
-        again = None if resizes(func) or reshapes(func) else op_cache.learned(args, out, fakes)
-        flops, view = counted_flops(func, args, kwargs, out), launches_nothing(func)
-        outcome = op_cache.outcome_of(
-            func, args, kwargs, fakes, results, flops=flops, view=view, again=again or ((), "", -1)
+        again = None if may_resize(func) or reshapes_in_place(func) else op_cache.result_recipe(args, out, fakes)
+        flops, view = count_flops(func, args, kwargs, out), launches_nothing(func)
+        outcome = op_cache.op_outcome(
+            func, args, kwargs, fakes, results, flops=flops, is_view=view, recipe=again or ((), "", -1)
         )
         self._record_outcome(func, outcome, args, out)
         return outcome if again is not None else None
 
-    def _record_outcome(self, func: Any, outcome: op_cache.Outcome, args: Any, out: Any) -> None:
+    def _record_outcome(self, func: Any, outcome: op_cache.OpOutcome, args: Any, out: Any) -> None:
         phase = self.recorder.phase
-        self.storages.memory.phase(phase)
-        allocate = self.storages.reallocate if resizes(func) else self.storages.allocate
-        if outcome.how != "given":
+        self.storages.memory.enter_phase(phase)
+        allocate = self.storages.reallocate if may_resize(func) else self.storages.allocate
+        if outcome.result_form != "given":
             for result in out if isinstance(out, list | tuple) else (out,):
-                if result is not None and getattr(result, "fake_device", None) == gpu():
+                if result is not None and getattr(result, "fake_device", None) == virtual_device():
                     allocate(result, phase)
-        self.recorder.ran(outcome, phase)
+        self.recorder.record_outcome(outcome, phase)
         if (
             len(outcome.outputs) == 1
             and outcome.outputs[0].dtype in _KNOWN_VALUE_DTYPES
             and isinstance(out, fake_tensor_type())
         ):
-            assumed_values.learned(func.name(), args, out)
+            assumed_values.infer_known_value(func.name(), args, out)
 
 
 @functools.cache
@@ -279,11 +285,11 @@ def fake_mode() -> Any:
     """Return the class of the dispatch mode."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return type("VirtualGpuMode", (Fakes, FakeTensorMode), {})
+    return type("VirtualGpuMode", (FakeDispatch, FakeTensorMode), {})
 
 
 @functools.cache
-def gpu() -> Any:
+def virtual_device() -> Any:
     """Return the device cuda:0."""
     import torch
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Make = Callable[[Any, tuple[int, ...]], Any]  # creates a tensor like another, with these strides
+StridedFactory = Callable[[Any, tuple[int, ...]], Any]  # creates a tensor like another, with these strides
 
 _FORWARD, _BACKWARD = "aten::convolution", "aten::convolution_backward"
 
 
-def mended(func: Any, args: Any, out: Any, make: Make | None = None) -> Any:
+def with_gpu_memory_format(func: Any, args: Any, out: Any, factory: StridedFactory | None = None) -> Any:
     """Return an operator's result in the memory format of a GPU; `make` (default: its fake mode) creates it."""
     name = func._overloadpacket._qualified_op_name
     if name == _FORWARD:
-        return _to_channels_last(out, make) if _is_channels_last(args[0]) or _is_channels_last(args[1]) else out
+        return _to_channels_last(out, factory) if _is_channels_last(args[0]) or _is_channels_last(args[1]) else out
     if name == _BACKWARD and (_is_channels_last(args[1]) or _is_channels_last(args[2])):
-        return tuple([_to_channels_last(each, make) for each in out])
+        return tuple([_to_channels_last(each, factory) for each in out])
     return out
 
 
@@ -29,7 +29,7 @@ def _is_channels_last(tensor: Any) -> bool:
     return bool(tensor.is_contiguous(memory_format=layout))
 
 
-def _to_channels_last(tensor: Any, make: Make | None) -> Any:
+def _to_channels_last(tensor: Any, make: StridedFactory | None) -> Any:
     import torch
 
     if tensor is None or tensor.dim() not in (4, 5):

@@ -12,27 +12,27 @@ import math
 from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.operators.schema import composite, counted_flops
-from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.operators.schema import count_flops, is_composite
+from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors import assumed_values
-from gpulab.virtual.device.tensors.error_messages import no_such_device, unsupported, written
-from gpulab.virtual.device.tensors.layouts import mended
-from gpulab.virtual.device.tensors.op_cache import outcome_of
-from gpulab.virtual.device.tensors.pinned import Pinned
-from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.tensors.error_messages import in_place_result, invalid_device_index, unsupported_operator
+from gpulab.virtual.device.tensors.layouts import with_gpu_memory_format
+from gpulab.virtual.device.tensors.op_cache import op_outcome
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
+from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
-from gpulab.virtual.op_log.ops import Way
+from gpulab.virtual.op_log.ops import CopyDirection
 
 _COPY = "aten::copy_"
 
 
-class Metas:
+class MetaDispatch:
     """Dispatch of every operator on meta tensors; a mixin of torch's TorchDispatchMode, see `meta_mode`."""
 
-    recorder: Recorder
-    storages: Storages
+    recorder: OpRecorder
+    storages: StorageMemory
     assumptions: Assumptions
-    pinned: Pinned
+    pinned: PinnedStorages
     inference_depth = 0  # > 0 while PyTorch computes a result: it must then see the meta device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -40,13 +40,13 @@ class Metas:
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             if device.index not in (None, 0):
-                raise no_such_device()
-            kwargs["device"] = device = meta()
+                raise invalid_device_index()
+            kwargs["device"] = device = meta_device()
         tensors = tensors_in([*args, *kwargs.values()])
         metas = [each for each in tensors if is_meta(each)]
         if not metas and (device is None or device.type != "meta"):
             return self._run_on_cpu(func, args, kwargs)
-        if composite(func):
+        if is_composite(func):
             with self:  # type: ignore[attr-defined]
                 return func.decompose(*args, **kwargs)
         special = _specials().get(func)
@@ -68,25 +68,27 @@ class Metas:
     def _infer_result(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self.inference_depth += 1
         try:
-            return mended(func, args, func(*args, **kwargs), _strided)
+            return with_gpu_memory_format(func, args, func(*args, **kwargs), _strided)
         except NotImplementedError as error:
-            changed = written(func, args)
+            changed = in_place_result(func, args)
             if changed is None:
-                raise unsupported(func.name()) from error
+                raise unsupported_operator(func.name()) from error
             return changed[0]
         finally:
             self.inference_depth -= 1
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], metas: list[Any], out: Any) -> None:
         phase = self.recorder.phase
-        self.storages.memory.phase(phase)
+        self.storages.memory.enter_phase(phase)
         results = [result for result in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(result)]
         for result in results:
             self.storages.reallocate(result, phase)
-        flops = counted_flops(func, args, kwargs, out)
-        self.recorder.ran(outcome_of(func, args, kwargs, metas, results, flops=flops, view=_is_view(func)), phase)
+        flops = count_flops(func, args, kwargs, out)
+        self.recorder.record_outcome(
+            op_outcome(func, args, kwargs, metas, results, flops=flops, is_view=_is_view(func)), phase
+        )
         if len(results) == 1 and results[0] is out:
-            assumed_values.learned(func.name(), args, out)
+            assumed_values.infer_known_value(func.name(), args, out)
 
     # Operators that need values.
 
@@ -97,12 +99,12 @@ class Metas:
             if device is None or device.type == "meta":
                 return NotImplemented
             self._record_download(source)
-            return assumed_values.on_host(source, self.assumptions, kwargs.get("dtype"))
+            return assumed_values.host_copy(source, self.assumptions, kwargs.get("dtype"))
         copy = func(*args, **kwargs)
         self.storages.allocate(copy, self.recorder.phase)
         self._record_upload(copy, source, bool(kwargs.get("non_blocking")))
         if source.numel() == 1:
-            assumed_values.know(copy, source.to(copy.dtype).item())
+            assumed_values.set_known_value(copy, source.to(copy.dtype).item())
         return copy
 
     def copy_(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -114,12 +116,12 @@ class Metas:
             self._record_upload(target, source, bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False)))
             return target
         self._record_download(source)
-        return target.copy_(assumed_values.on_host(source, self.assumptions, target.dtype))
+        return target.copy_(assumed_values.host_copy(source, self.assumptions, target.dtype))
 
     def item(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`.item()`, float(), bool(), if."""
-        self.recorder.copy("aten::_local_scalar_dense", Way.TO_HOST, args[0].element_size())
-        return assumed_values.number(args[0], self.assumptions)
+        self.recorder.copy("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, args[0].element_size())
+        return assumed_values.item_value(args[0], self.assumptions)
 
     def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Indices of nonzero elements."""
@@ -127,7 +129,7 @@ class Metas:
 
         out = torch.empty((self._true_count(args[0]), args[0].dim()), dtype=torch.int64, device="meta")
         self._record(func, args, kwargs, [args[0]], out)
-        self.recorder.copy("aten::nonzero", Way.TO_HOST, 8)
+        self.recorder.copy("aten::nonzero", CopyDirection.DEVICE_TO_HOST, 8)
         return out
 
     def masked_select(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -139,10 +141,10 @@ class Metas:
             (self._true_count(args[1]) * elements // max(1, args[1].numel()),), dtype=args[0].dtype, device="meta"
         )
         self._record(func, args, kwargs, [each for each in args if is_meta(each)], out)
-        self.recorder.copy("aten::masked_select", Way.TO_HOST, 8)
+        self.recorder.copy("aten::masked_select", CopyDirection.DEVICE_TO_HOST, 8)
         return out
 
-    def masked(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def masked_index(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`tensor[mask]`, read or written: PyTorch first calls nonzero on the mask."""
         import torch
 
@@ -165,7 +167,7 @@ class Metas:
         value = assumed_values.known_value(tensor)
         if isinstance(value, bool):
             return int(tensor.numel()) if value else 0
-        self.assumptions.take("how many elements are nonzero or true, as with masks", "half of the elements")
+        self.assumptions.add("how many elements are nonzero or true, as with masks", "half of the elements")
         return -(-int(tensor.numel()) // 2)
 
     def softmax(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -181,22 +183,22 @@ class Metas:
     def unscale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """GradScaler unscales gradients and checks for infinities."""
         self._record(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], None)
-        self.assumptions.take("whether gradients are infinite, as GradScaler checks", "none")
-        assumed_values.know(args[1], 0.0, written=True)
+        self.assumptions.add("whether gradients are infinite, as GradScaler checks", "none")
+        assumed_values.set_known_value(args[1], 0.0, by_current_op=True)
 
     def update_scale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """GradScaler updates its scale."""
         scale = assumed_values.known_value(args[0])
         self._record(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], args[0])
-        assumed_values.know(args[0], scale or 65536.0, written=True)
+        assumed_values.set_known_value(args[0], scale or 65536.0, by_current_op=True)
         return args[0]
 
     def _record_upload(self, target: Any, source: Any, non_blocking: bool) -> None:
         size, pinned = target.numel() * target.element_size(), self.pinned.has(source)
-        self.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
+        self.recorder.copy(_COPY, CopyDirection.HOST_TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
 
     def _record_download(self, source: Any) -> None:
-        self.recorder.copy(_COPY, Way.TO_HOST, source.numel() * source.element_size())
+        self.recorder.copy(_COPY, CopyDirection.DEVICE_TO_HOST, source.numel() * source.element_size())
 
 
 @functools.cache
@@ -204,11 +206,11 @@ def meta_mode() -> Any:
     """Return the class of the dispatch mode."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    return type("CountingMode", (Metas, TorchDispatchMode), {})
+    return type("CountingMode", (MetaDispatch, TorchDispatchMode), {})
 
 
 @functools.cache
-def meta() -> Any:
+def meta_device() -> Any:
     """Return PyTorch's meta device."""
     import torch
 
@@ -239,23 +241,23 @@ def _specials() -> Any:
 
     aten = torch.ops.aten
     functions = {
-        "_to_copy": Metas.to_copy,
-        "copy_": Metas.copy_,
-        "_local_scalar_dense": Metas.item,
-        "_softmax": Metas.softmax,
-        "_log_softmax": Metas.softmax,
-        "_amp_foreach_non_finite_check_and_unscale_": Metas.unscale,
-        "_amp_update_scale_": Metas.update_scale,
-        "nonzero": Metas.nonzero,
-        "masked_select": Metas.masked_select,
-        "index_put": Metas.masked,
-        "index_put_": Metas.masked,
-        "_index_put_impl_": Metas.masked,
+        "_to_copy": MetaDispatch.to_copy,
+        "copy_": MetaDispatch.copy_,
+        "_local_scalar_dense": MetaDispatch.item,
+        "_softmax": MetaDispatch.softmax,
+        "_log_softmax": MetaDispatch.softmax,
+        "_amp_foreach_non_finite_check_and_unscale_": MetaDispatch.unscale,
+        "_amp_update_scale_": MetaDispatch.update_scale,
+        "nonzero": MetaDispatch.nonzero,
+        "masked_select": MetaDispatch.masked_select,
+        "index_put": MetaDispatch.masked_index,
+        "index_put_": MetaDispatch.masked_index,
+        "_index_put_impl_": MetaDispatch.masked_index,
     }
     implementations = {
         getattr(aten, name).default: special for name, special in functions.items() if hasattr(aten, name)
     }
-    return {**implementations, aten.index.Tensor: Metas.masked}
+    return {**implementations, aten.index.Tensor: MetaDispatch.masked_index}
 
 
 @functools.cache

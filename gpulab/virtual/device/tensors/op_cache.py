@@ -7,58 +7,58 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.virtual.device.operators.naming import details, told_name
-from gpulab.virtual.device.tensors.tensor_info import longest, seen
-from gpulab.virtual.op_log.ops import Tensor
+from gpulab.virtual.device.operators.naming import cost_model_details, profiler_name
+from gpulab.virtual.device.tensors.tensor_info import describe_tensor, longest_list_length
+from gpulab.virtual.op_log.ops import TensorInfo
 
-MOST = 50_000  # cached outcomes
+MAX_OUTCOMES = 50_000  # cached outcomes
 _SCALARS = (int, float, bool, str, type(None))
 
 
 @dataclass(slots=True)
-class Outcome:
+class OpOutcome:
     """An operator with arguments of given sizes: how to make its results again, and its op log record."""
 
-    made: tuple[Any, ...]  # (sizes, strides, dtype, storage offset, or -1 for a new storage), or None
-    how: str  # "one", "tuple", "list", "given" (an argument, changed in place) or "nothing"
-    given: int  # index of the argument that is returned (`how` is "given") or viewed
+    result_recipes: tuple[Any, ...]  # (sizes, strides, dtype, storage offset, or -1 for a new storage), or None
+    result_form: str  # "one", "tuple", "list", "given" (an argument, changed in place) or "nothing"
+    source_index: int  # index of the argument that is returned (`how` is "given") or viewed
     name: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     flops: int
-    view: bool
-    lists: int
+    is_view: bool
+    list_length: int
     details: tuple[tuple[str, str], ...]
 
 
-def outcome_of(
-    func: Any, args: Any, kwargs: Any, inputs: list[Any], results: list[Any], *, flops: int, view: bool,
-    again: tuple[tuple[Any, ...], str, int] = ((), "", -1),
-) -> Outcome:  # fmt: skip
+def op_outcome(
+    func: Any, args: Any, kwargs: Any, inputs: list[Any], results: list[Any], *, flops: int, is_view: bool,
+    recipe: tuple[tuple[Any, ...], str, int] = ((), "", -1),
+) -> OpOutcome:  # fmt: skip
     """Return the outcome of an operator with these GPU tensors as inputs and results; `again` comes from `learned`."""
-    name = told_name(func.name().partition(".")[0], args)
+    name = profiler_name(func.name().partition(".")[0], args)
     takes_lists = "_foreach_" in name or "_fused_" in name or "_amp_" in name
-    return Outcome(
-        *again,
+    return OpOutcome(
+        *recipe,
         name=name,
-        inputs=tuple([seen(each) for each in inputs]),
-        outputs=tuple([seen(each) for each in results]),
+        inputs=tuple([describe_tensor(each) for each in inputs]),
+        outputs=tuple([describe_tensor(each) for each in results]),
         flops=flops,
-        view=view or (bool(results) and not any(each.numel() for each in results)),
-        lists=longest([*args, *kwargs.values()]) if takes_lists else 0,
-        details=details(name, args, kwargs),
+        is_view=is_view or (bool(results) and not any(each.numel() for each in results)),
+        list_length=longest_list_length([*args, *kwargs.values()]) if takes_lists else 0,
+        details=cost_model_details(name, args, kwargs),
     )
 
 
-def key_of(func: Any, args: Any, kwargs: Any, kind: Any) -> Any:
+def cache_key(func: Any, args: Any, kwargs: Any, tensor_type: Any) -> Any:
     """Return the cache key of a call; None if it cannot be cached. `kind` is the type of GPU tensors."""
     parts: list[Any] = [func]
-    if not _extend_key(parts, args, kind):
+    if not _extend_key(parts, args, tensor_type):
         return None
     if kwargs:
         for name, value in kwargs.items():
             parts.append(name)
-            if not _extend_key(parts, (value,), kind):
+            if not _extend_key(parts, (value,), tensor_type):
                 return None
     return tuple(parts)
 
@@ -92,7 +92,7 @@ def _hashable_types() -> tuple[Any, ...]:
     return (*kinds, torch.strided)
 
 
-def learned(args: Any, out: Any, fakes: list[Any]) -> tuple[tuple[Any, ...], str, int] | None:
+def result_recipe(args: Any, out: Any, fakes: list[Any]) -> tuple[tuple[Any, ...], str, int] | None:
     """Return how to make a result again from sizes alone: (made, how, given); None if that is impossible."""
     if out is None:
         return (), "nothing", -1
@@ -126,18 +126,18 @@ def learned(args: Any, out: Any, fakes: list[Any]) -> tuple[tuple[Any, ...], str
     return tuple(recipe), form, 0
 
 
-def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any:
+def rebuild_result(mode: Any, tensor_type: Any, outcome: OpOutcome, args: Any, device: Any) -> Any:
     """Make the results of a cached outcome."""
     import torch
     from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
-    if outcome.how == "nothing":
+    if outcome.result_form == "nothing":
         return None
-    if outcome.how == "given":
-        return args[outcome.given]
+    if outcome.result_form == "given":
+        return args[outcome.source_index]
     results: list[Any] = []
     with in_kernel_invocation_manager(mode):
-        for recipe in outcome.made:
+        for recipe in outcome.result_recipes:
             if recipe is None:
                 results.append(None)
                 continue
@@ -146,10 +146,10 @@ def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any
                 results.append(torch.empty_strided(sizes, strides, dtype=dtype, device="meta"))
             else:
                 results.append(_view(args[0], sizes, strides, dtype, offset))
-    results = [None if each is None else kind(mode, each, device) for each in results]
-    if outcome.how == "one":
+    results = [None if each is None else tensor_type(mode, each, device) for each in results]
+    if outcome.result_form == "one":
         return results[0]
-    return results if outcome.how == "list" else tuple(results)
+    return results if outcome.result_form == "list" else tuple(results)
 
 
 def _view(source: Any, sizes: Any, strides: Any, dtype: Any, offset: int) -> Any:

@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 
-class Pinned:
+class PinnedStorages:
     """The pinned storages, until they are freed."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Pinned:
         """Return whether this tensor's memory is pinned."""
         return bool(self._finalizers) and tensor.untyped_storage()._cdata in self._finalizers
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Stop tracking all storages."""
         for finalizer in list(self._finalizers.values()):
             finalizer.detach()

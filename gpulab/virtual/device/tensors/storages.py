@@ -5,18 +5,18 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.memory_fit.allocator import Full
-from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.memory_fit.allocator import OutOfGpuMemory
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
 from gpulab.virtual.op_log.ops import Phase, Role
 
 _MIB, _GIB = 2**20, 2**30
 
 
-class Storages:
+class StorageMemory:
     """Allocations by PyTorch storage: allocated when a storage is first used, freed when it dies."""
 
-    def __init__(self, memory: Memory, recorder: Recorder) -> None:
+    def __init__(self, memory: SimulatedMemory, recorder: OpRecorder) -> None:
         self.memory = memory
         self._recorder = recorder
         self._keys: dict[int, int] = {}  # allocation key, by the address of PyTorch's storage object
@@ -42,7 +42,7 @@ class Storages:
         finalizer.atexit = False
         self._finalizers[address] = finalizer
 
-    def counts(self, address: int) -> bool:
+    def has_memory(self, address: int) -> bool:
         """Return whether the storage at this address has memory on this GPU."""
         return address in self._keys
 
@@ -64,7 +64,7 @@ class Storages:
         self._busy = True
         try:
             self.memory.allocate(key, size, phase)
-        except Full as full:
+        except OutOfGpuMemory as full:
             raise _out_of_memory(full) from None
         finally:
             self._busy = False
@@ -90,11 +90,11 @@ class Storages:
         finally:
             self._busy = False
 
-    def role(self, tensor: Any, role: Role) -> None:
+    def set_role(self, tensor: Any, role: Role) -> None:
         """Set the role of the memory of a tensor."""
         key = self._keys.get(tensor.untyped_storage()._cdata)
         if key is not None:
-            self.memory.role(key, role)
+            self.memory.set_role(key, role)
 
     def address(self, tensor: Any) -> int:
         """Return the address of a tensor's first element; 0 for a tensor without memory, as in PyTorch."""
@@ -102,7 +102,7 @@ class Storages:
         begin = -1 if key is None else self.memory.address(key)
         return 0 if begin < 0 else begin + int(tensor.storage_offset()) * int(tensor.element_size())
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Stop tracking all storages."""
         for finalizer in self._finalizers.values():
             finalizer.detach()
@@ -112,12 +112,12 @@ class Storages:
         self._sizes.clear()
 
 
-def _out_of_memory(full: Full) -> Exception:
+def _out_of_memory(full: OutOfGpuMemory) -> Exception:
     import torch
 
     unallocated = full.reserved_bytes - full.allocated_bytes
     return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate {_size(full.needed_bytes)}. GPU 0 has a total capacity of "
+        f"CUDA out of memory. Tried to allocate {_size(full.segment_bytes)}. GPU 0 has a total capacity of "
         f"{_size(full.capacity_bytes)} of which {_size(full.free_bytes)} is free. Including non-PyTorch memory, this "
         f"process has {_size(full.capacity_bytes - full.free_bytes)} memory in use. Of the allocated memory "
         f"{_size(full.allocated_bytes)} is allocated by PyTorch, and {_size(unallocated)} is reserved by PyTorch but "

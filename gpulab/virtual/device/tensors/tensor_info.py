@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from gpulab.virtual.op_log.ops import Tensor
+from gpulab.virtual.op_log.ops import TensorInfo
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:
@@ -22,14 +22,14 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
     return tensors
 
 
-def on_gpu(value: Any) -> bool:
+def is_gpu_tensor(value: Any) -> bool:
     """Return whether this is a tensor on the GPU."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
-def seen(tensor: Any) -> Tensor:
+def describe_tensor(tensor: Any) -> TensorInfo:
     """Return the op log's description of a tensor."""
     import torch
 
@@ -42,10 +42,10 @@ def seen(tensor: Any) -> Tensor:
     if not contiguous and len(sizes) in (4, 5):
         layout = torch.channels_last if len(sizes) == 4 else torch.channels_last_3d
         last = tensor.is_contiguous(memory_format=layout)
-    return Tensor(sizes, str(tensor.dtype)[6:], elements * tensor.element_size(), contiguous, last)
+    return TensorInfo(sizes, str(tensor.dtype)[6:], elements * tensor.element_size(), contiguous, last)
 
 
-def longest(values: Iterable[Any]) -> int:
+def longest_list_length(values: Iterable[Any]) -> int:
     """Return the length of the longest tensor list among arguments."""
     import torch
 
@@ -53,7 +53,7 @@ def longest(values: Iterable[Any]) -> int:
     return max((len(each) for each in lists if isinstance(each[0], torch.Tensor)), default=0)
 
 
-def dense(tensor: Any) -> bool:
+def is_dense(tensor: Any) -> bool:
     """Return whether the elements fill their memory without holes or overlaps, in some order of dimensions."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.architectures import parse_capability, threads_per_multiprocessor
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.device.tensors.error_messages import no_such_device
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.device.tensors.error_messages import invalid_device_index
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 from gpulab.virtual.device.torch_api.streams import StreamContext, Streams
-from gpulab.virtual.device.torch_api.tensor_methods import full_device
+from gpulab.virtual.device.torch_api.tensor_methods import device_with_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ _LEGACY_TYPES = ("Float", "Double", "Half", "Long", "Int", "Byte")
 
 
 @dataclass(frozen=True)
-class Properties:
+class DeviceProperties:
     """The result of torch.cuda.get_device_properties."""
 
     name: str
@@ -49,11 +49,11 @@ class Properties:
         )
 
 
-class Device:
+class DeviceContext:
     """`with torch.cuda.device(0):`."""
 
     def __init__(self, device: Any) -> None:
-        self.idx = index_of(device, optional=True)
+        self.idx = device_index(device, optional=True)
         self.prev_idx = 0
 
     def __enter__(self) -> None:
@@ -63,11 +63,11 @@ class Device:
         return None
 
 
-def index_of(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+def device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """Return the index of a device in any form that PyTorch accepts; the only index is 0."""
     if device is None or (isinstance(device, int) and device < 0):
         return 0
-    resolved = full_device(device)
+    resolved = device_with_index(device)
     if resolved.type != "cuda":
         if allow_cpu and resolved.type == "cpu":
             return -1
@@ -75,36 +75,36 @@ def index_of(device: Any, optional: bool = False, allow_cpu: bool = False) -> in
     return 0
 
 
-def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Streams) -> None:
+def install(stack: ExitStack, spec: GpuSpec, recorder: OpRecorder, streams: Streams) -> None:
     """Patch torch.cuda until the stack is closed."""
     import torch
 
     gpu_info = _gpu_info(spec)
     running = _streams_and_waits(recorder, streams)
     # The program may have imported names before: patch the classes themselves, and what torch's functions call.
-    swap(stack, torch.cuda.Stream, __new__=lambda cls, *args, **kwargs: streams.Stream(*args, **kwargs))
-    swap(stack, torch.cuda.Event, __new__=lambda cls, *args, **kwargs: streams.Event(*args, **kwargs))
+    patch_attributes(stack, torch.cuda.Stream, __new__=lambda cls, *args, **kwargs: streams.Stream(*args, **kwargs))
+    patch_attributes(stack, torch.cuda.Event, __new__=lambda cls, *args, **kwargs: streams.Event(*args, **kwargs))
     below = {"_cuda_synchronize": running["synchronize"], "_cuda_getDeviceCount": lambda: 1,
              "_cuda_getDevice": lambda: 0, "_cuda_setDevice": lambda device: None,
              "_cuda_emptyCache": lambda: torch.cuda.empty_cache()}  # fmt: skip
-    swap(stack, torch._C, **below)
-    swap(
+    patch_attributes(stack, torch._C, **below)
+    patch_attributes(
         stack,
         torch.cuda,
         **{f"{name}Tensor": _legacy_tensor_class(name) for name in _LEGACY_TYPES},
     )
-    swap(stack, torch.cuda, **gpu_info, **running, **_random_functions())
-    swap(stack, torch.cuda._utils, _get_device_index=index_of)
-    swap(stack, torch.version, cuda=CUDA_VERSION)
-    swap(
+    patch_attributes(stack, torch.cuda, **gpu_info, **running, **_random_functions())
+    patch_attributes(stack, torch.cuda._utils, _get_device_index=device_index)
+    patch_attributes(stack, torch.version, cuda=CUDA_VERSION)
+    patch_attributes(
         stack,
         torch.backends.cudnn,
         is_available=lambda: True,
         version=lambda: CUDNN_VERSION,
         is_acceptable=lambda tensor: False,
     )  # fmt: skip - recurrent layers then do not flatten their weights for cuDNN
-    swap(stack, torch.backends.cuda, is_built=lambda: True)
-    accelerator(
+    patch_attributes(stack, torch.backends.cuda, is_built=lambda: True)
+    patch_accelerator(
         stack,
         is_available=lambda: True,
         device_count=lambda: 1,
@@ -116,19 +116,19 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Stream
         current_stream=torch.cuda.current_stream,
         set_stream=torch.cuda.set_stream,
     )
-    swap(stack, torch._C, _accelerator_getAccelerator=lambda: torch.device("cuda"))
-    ranges = Ranges(recorder)
-    swap(stack, torch.cuda.nvtx, range_push=ranges.push, range_pop=ranges.pop, range=ranges.named,
+    patch_attributes(stack, torch._C, _accelerator_getAccelerator=lambda: torch.device("cuda"))
+    ranges = NvtxRanges(recorder)
+    patch_attributes(stack, torch.cuda.nvtx, range_push=ranges.push, range_pop=ranges.pop, range=ranges.range,
          mark=lambda msg: None, range_start=lambda msg: 0, range_end=lambda number: None)  # fmt: skip
-    swap(stack, torch.cuda.random, **_random_functions())
+    patch_attributes(stack, torch.cuda.random, **_random_functions())
 
 
-def accelerator(stack: ExitStack, **values: Any) -> None:
+def patch_accelerator(stack: ExitStack, **values: Any) -> None:
     """Patch torch.accelerator, which exists since PyTorch 2.6."""
     import torch
 
     if hasattr(torch, "accelerator"):
-        swap(stack, torch.accelerator, **values)
+        patch_attributes(stack, torch.accelerator, **values)
 
 
 def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
@@ -136,13 +136,13 @@ def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
     import torch
 
     major, minor = parse_capability(spec.compute_capability) or (0, 0)
-    properties = Properties(
+    properties = DeviceProperties(
         spec.driver_name, major, minor, spec.usable_bytes, spec.multiprocessors, spec.l2_bytes,
         max_threads_per_multi_processor=threads_per_multiprocessor(spec.compute_capability),
     )  # fmt: skip
 
-    def properties_of(device: Any = None) -> Properties:
-        index_of(device)
+    def properties_of(device: Any = None) -> DeviceProperties:
+        device_index(device)
         return properties
 
     bfloat16 = spec.bfloat16_flops_per_s is not None
@@ -150,12 +150,12 @@ def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "init": lambda: None,
-        "_lazy_init": lambda: full_device("cuda") and None,
+        "_lazy_init": lambda: device_with_index("cuda") and None,
         "_lazy_call": lambda callable, **kwargs: callable(),
         "_is_compiled": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": lambda device: index_of(device) and None,
+        "set_device": lambda device: device_index(device) and None,
         "get_device_name": lambda device=None: properties_of(device).name,
         "get_device_capability": lambda device=None: (properties_of(device).major, properties_of(device).minor),
         "get_device_properties": properties_of,
@@ -163,12 +163,12 @@ def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
         "is_tf32_supported": lambda: bfloat16,
         "can_device_access_peer": lambda device, peer_device: _no_peer(device, peer_device),
         "get_arch_list": lambda: ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
-        "device": Device,
-        "device_of": lambda obj: Device(0),
+        "device": DeviceContext,
+        "device_of": lambda obj: DeviceContext(0),
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
-        "_get_device": lambda device: torch.device("cuda", index_of(device)),
-        "_get_device_index": index_of,
+        "_get_device": lambda device: torch.device("cuda", device_index(device)),
+        "_get_device_index": device_index,
         "ipc_collect": lambda: None,
     }
 
@@ -189,15 +189,15 @@ def _legacy_tensor_class(name: str) -> Any:
 
 
 def _no_peer(device: Any, peer: Any) -> bool:
-    index_of(device)
-    raise no_such_device()
+    device_index(device)
+    raise invalid_device_index()
 
 
-def _streams_and_waits(recorder: Recorder, streams: Streams) -> dict[str, Any]:
+def _streams_and_waits(recorder: OpRecorder, streams: Streams) -> dict[str, Any]:
     """Return the functions of torch.cuda that synchronise, and those for streams."""
 
     def synchronize(device: Any = None) -> None:
-        index_of(device)
+        device_index(device)
         recorder.entered()
         recorder.wait("cudaDeviceSynchronize")
         recorder.left()
@@ -218,7 +218,7 @@ def _streams_and_waits(recorder: Recorder, streams: Streams) -> dict[str, Any]:
         "StreamContext": lambda stream: StreamContext(streams, stream),
         "current_stream": lambda device=None: streams.current,
         "default_stream": lambda device=None: streams.default,
-        "set_stream": streams.make_current,
+        "set_stream": streams.set_current,
         "is_current_stream_capturing": lambda: False,
         "_sleep": sleep,
     }
@@ -252,16 +252,16 @@ def _random_functions() -> dict[str, Any]:
     }
 
 
-class Ranges:
+class NvtxRanges:
     """torch.cuda.nvtx: named ranges, recorded as those of record_function."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OpRecorder) -> None:
         self._recorder = recorder
         self._open: list[str] = []
 
     def push(self, msg: str) -> int:
         """Start a range."""
-        self._recorder.range(msg, opens=True)
+        self._recorder.range(msg, is_start=True)
         self._open.append(msg)
         return len(self._open) - 1
 
@@ -269,11 +269,11 @@ class Ranges:
         """End the innermost range."""
         if not self._open:
             return -1
-        self._recorder.range(self._open.pop(), opens=False)
+        self._recorder.range(self._open.pop(), is_start=False)
         return len(self._open)
 
     @contextmanager
-    def named(self, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+    def range(self, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
         """`with torch.cuda.nvtx.range(...)`."""
         self.push(msg)
         try:

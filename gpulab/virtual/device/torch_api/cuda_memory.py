@@ -6,25 +6,27 @@ from collections import OrderedDict
 from contextlib import ExitStack
 from typing import Any
 
-from gpulab.virtual.device.torch_api.patches import swap
-from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.device.torch_api.patches import patch_attributes
+from gpulab.virtual.memory_fit.memory import SimulatedMemory
 
 
-def install(stack: ExitStack, memory: Memory) -> None:
+def install(stack: ExitStack, memory: SimulatedMemory) -> None:
     """Patch the memory functions until the stack is closed."""
     import torch
 
     functions = _memory_functions(memory)
-    swap(stack, torch.cuda, **{name: each for name, each in functions.items() if hasattr(torch.cuda, name)})
-    swap(
+    patch_attributes(stack, torch.cuda, **{name: each for name, each in functions.items() if hasattr(torch.cuda, name)})
+    patch_attributes(
         stack, torch.cuda.memory, **{name: each for name, each in functions.items() if hasattr(torch.cuda.memory, name)}
     )
-    swap(stack, torch.cuda.memory, _lazy_init=lambda: None, is_initialized=lambda: True)
+    patch_attributes(stack, torch.cuda.memory, _lazy_init=lambda: None, is_initialized=lambda: True)
     accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
-    swap(stack, accelerator, **{name: each for name, each in functions.items() if hasattr(accelerator, name)})
+    patch_attributes(
+        stack, accelerator, **{name: each for name, each in functions.items() if hasattr(accelerator, name)}
+    )
 
 
-def _memory_functions(memory: Memory) -> dict[str, Any]:
+def _memory_functions(memory: SimulatedMemory) -> dict[str, Any]:
     def stats(device: Any = None) -> dict[str, int]:
         return OrderedDict(sorted(memory.stats().items()))
 
@@ -66,7 +68,7 @@ def _memory_functions(memory: Memory) -> dict[str, Any]:
     }
 
 
-def _summary(memory: Memory) -> str:
+def _summary(memory: SimulatedMemory) -> str:
     stats = memory.stats()
     rows = [("Allocated memory", "allocated_bytes"), ("GPU reserved memory", "reserved_bytes")]
     lines = ["PyTorch CUDA memory summary, device ID 0 (virtual, simulated)", f"{'':22}{'now':>14}{'peak':>14}"]

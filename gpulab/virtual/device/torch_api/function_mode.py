@@ -7,17 +7,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gpulab.virtual.device.recorder import Recorder
-from gpulab.virtual.device.torch_api.tensor_methods import full_device
+from gpulab.virtual.device.recorder import OpRecorder
+from gpulab.virtual.device.torch_api.tensor_methods import device_with_index
 
 _PACKAGE = Path(__file__).parents[2]
 
 
-class Calls:
+class CallInterceptor:
     """Handler of all PyTorch calls; a mixin of torch's TorchFunctionMode, see `function_mode`."""
 
-    recorder: Recorder
-    meta = False  # the program itself requests the meta device in this call
+    recorder: OpRecorder
+    meta_requested = False  # the program itself requests the meta device in this call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -29,12 +29,12 @@ class Calls:
             if device is None:
                 return func(*args, **kwargs)
             if str(device) != "meta":
-                return func(*args, **{**kwargs, "device": full_device(device)})
-            self.meta = True
+                return func(*args, **{**kwargs, "device": device_with_index(device)})
+            self.meta_requested = True
             try:
                 return func(*args, **kwargs)
             finally:
-                self.meta = False
+                self.meta_requested = False
         except Exception as error:
             program_error = _as_on_cuda(error) if isinstance(error, RuntimeError) else error
             raise program_error.with_traceback(_without_gpulab_frames(error.__traceback__)) from error.__cause__
@@ -66,4 +66,4 @@ def function_mode() -> Any:
     """Return the class of the function mode."""
     from torch.overrides import TorchFunctionMode
 
-    return type("VirtualGpuCalls", (Calls, TorchFunctionMode), {})
+    return type("VirtualGpuCalls", (CallInterceptor, TorchFunctionMode), {})

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 
 def install(stack: ExitStack) -> None:
     """Patch nn.Module until the stack is closed."""
     import torch
 
-    swap(stack, torch.nn.Module, _apply=_apply)
+    patch_attributes(stack, torch.nn.Module, _apply=_apply)
 
 
 def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
@@ -37,7 +37,7 @@ def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
             continue
         parameter.grad = None
         del grad
-        become(parameter, changed)
+        replace_parameter_tensor(parameter, changed)
         if changed_grad is not None:
             parameter.grad = changed_grad.detach().requires_grad_(changed_grad.requires_grad)
     for name, buffer in self._buffers.items():
@@ -46,15 +46,15 @@ def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
     return self
 
 
-def become(parameter: Any, changed: Any) -> None:
+def replace_parameter_tensor(parameter: Any, tensor: Any) -> None:
     """Replace the tensor of a parameter, possibly on another device, but keep the parameter object."""
     import torch
 
     fake = fake_tensor_type()
-    if not isinstance(parameter, fake) and not isinstance(changed, fake):
-        parameter.data = changed
+    if not isinstance(parameter, fake) and not isinstance(tensor, fake):
+        parameter.data = tensor
         return
-    new = torch.nn.Parameter(changed.detach(), requires_grad=parameter.requires_grad)
+    new = torch.nn.Parameter(tensor.detach(), requires_grad=parameter.requires_grad)
     # Like torch.utils.swap_tensors, which refuses tensors with weak references, and fake tensors have them.
     parameter.__class__, new.__class__ = new.__class__, parameter.__class__
     parameter.__dict__, new.__dict__ = {**new.__dict__, **_user_attributes(parameter)}, _fake_attributes(parameter)

@@ -11,7 +11,7 @@ from typing import Any
 _ABSENT = object()
 
 
-def swap(stack: ExitStack, owner: Any, **values: Any) -> None:
+def patch_attributes(stack: ExitStack, owner: Any, **values: Any) -> None:
     """Set attributes of a module or class until the stack is closed."""
     for name, value in values.items():
         original = vars(owner).get(name, _ABSENT)
@@ -26,7 +26,7 @@ def _restore(owner: Any, name: str, original: Any) -> None:
         setattr(owner, name, original)
 
 
-def extend(stack: ExitStack, items: list[Any], value: Any) -> None:
+def patch_list(stack: ExitStack, items: list[Any], value: Any) -> None:
     """Add to a list until the stack is closed."""
     if value not in items:
         items.append(value)
@@ -34,7 +34,7 @@ def extend(stack: ExitStack, items: list[Any], value: Any) -> None:
 
 
 @contextmanager
-def kernels(functions: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
+def registered_kernels(functions: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
     """Register Python kernels for aten operators under a dispatch key; remove them on exit."""
     import torch
 

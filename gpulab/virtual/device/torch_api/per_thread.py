@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def of_thread(name: str, make: Callable[[], Any]) -> Any:
+def per_thread_property(name: str, make: Callable[[], Any]) -> Any:
     """Return a property with one value per thread, created by `make` on first use."""
 
     def get(self: Any) -> Any:

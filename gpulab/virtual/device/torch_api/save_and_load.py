@@ -8,38 +8,38 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors import tensor_info
-from gpulab.virtual.device.torch_api.patches import swap
-from gpulab.virtual.op_log.ops import Way
+from gpulab.virtual.device.torch_api.patches import patch_attributes
+from gpulab.virtual.op_log.ops import CopyDirection
 
 _MAX_DEPTH = 20
 
 
-def install(stack: ExitStack, assumptions: Assumptions, recorder: Recorder) -> None:
+def install(stack: ExitStack, assumptions: Assumptions, recorder: OpRecorder) -> None:
     """Patch torch.save and torch.load until the stack is closed."""
     import torch
 
-    swap(stack, torch, save=_save(assumptions, recorder), load=_load())
+    patch_attributes(stack, torch, save=_save(assumptions, recorder), load=_load())
 
 
-def _save(assumptions: Assumptions, recorder: Recorder) -> Callable[..., None]:
+def _save(assumptions: Assumptions, recorder: OpRecorder) -> Callable[..., None]:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     original = torch.save
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        tensors = on_gpu(obj)
+        tensors = gpu_tensors(obj)
         if not tensors:
             with _disable_current_modes():
                 original(obj, f, *args, **kwargs)
             return
         recorder.entered()
         for tensor in tensors:
-            recorder.copy("aten::copy_", Way.TO_HOST, tensor.numel() * tensor.element_size())
+            recorder.copy("aten::copy_", CopyDirection.DEVICE_TO_HOST, tensor.numel() * tensor.element_size())
         recorder.left()
-        assumptions.take("files that torch.save writes of tensors on the GPU", "none: nothing is written")
+        assumptions.add("files that torch.save writes of tensors on the GPU", "none: nothing is written")
         warnings.warn(
             "torch.save wrote nothing: tensors on the virtual GPU have no values. "
             "The time of their copies to the host is included.",
@@ -92,14 +92,14 @@ def _move_to_gpu(value: Any, to_gpu: set[int], depth: int) -> Any:
     return value
 
 
-def on_gpu(value: Any, depth: int = 0) -> list[Any]:
+def gpu_tensors(value: Any, depth: int = 0) -> list[Any]:
     """Return the GPU tensors in a value that is saved, each once."""
     import torch
 
-    if tensor_info.on_gpu(value):
+    if tensor_info.is_gpu_tensor(value):
         return [value]
     if isinstance(value, torch.nn.Module):
-        return on_gpu(list(value.state_dict().values()), depth)
+        return gpu_tensors(list(value.state_dict().values()), depth)
     if depth > _MAX_DEPTH or isinstance(value, str | bytes | torch.Tensor):
         return []
     if isinstance(value, dict):
@@ -110,5 +110,5 @@ def on_gpu(value: Any, depth: int = 0) -> list[Any]:
         return []
     tensors: dict[int, Any] = {}
     for item in value:
-        tensors.update({id(tensor): tensor for tensor in on_gpu(item, depth + 1)})
+        tensors.update({id(tensor): tensor for tensor in gpu_tensors(item, depth + 1)})
     return list(tensors.values())

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from gpulab.virtual.device.recorder import DEFAULT_STREAM, Recorder
+from gpulab.virtual.device.recorder import DEFAULT_STREAM, OpRecorder
 
 
-class Clock(Protocol):
+class VirtualTime(Protocol):
     """Virtual time as streams and events read it."""
 
     @property
     def now_ns(self) -> int:
         """The host's time."""
 
-    def done_ns(self, event: int) -> int | None:
+    def event_done_ns(self, event: int) -> int | None:
         """Return when an event completes; None if it was never recorded."""
 
 
 class Streams:
     """The streams of the GPU, and the classes torch.cuda.Stream and torch.cuda.Event."""
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, recorder: OpRecorder, clock: VirtualTime) -> None:
         self.recorder, self.clock = recorder, clock
         self._streams = DEFAULT_STREAM
         self._events = 0
@@ -39,7 +39,7 @@ class Streams:
         self._events += 1
         return self._events
 
-    def make_current(self, stream: Any) -> None:
+    def set_current(self, stream: Any) -> None:
         """Make this the current stream."""
         if stream is not None:
             self.current = stream
@@ -55,11 +55,11 @@ class StreamContext:
 
     def __enter__(self) -> Any:
         self._before.append(self._streams.current)
-        self._streams.make_current(self.stream)
+        self._streams.set_current(self.stream)
         return self.stream
 
     def __exit__(self, *error: object) -> None:
-        self._streams.make_current(self._before.pop())
+        self._streams.set_current(self._before.pop())
 
 
 class _Stream:
@@ -75,9 +75,9 @@ class _Stream:
     @property
     def device(self) -> Any:
         """cuda:0."""
-        from gpulab.virtual.device.tensors.fake_tensors import gpu
+        from gpulab.virtual.device.tensors.fake_tensors import virtual_device
 
-        return gpu()
+        return virtual_device()
 
     device_index = 0
 
@@ -151,7 +151,7 @@ class _Event:
         recorder = self.streams.recorder
         recorder.entered()
         self.number = self.streams.next_event()
-        recorder.signal(self.number, target.number)
+        recorder.record_event(self.number, target.number)
         recorder.left()
 
     def wait(self, stream: Any = None) -> None:
@@ -160,7 +160,7 @@ class _Event:
         if self.number is not None:
             recorder = self.streams.recorder
             recorder.entered()
-            recorder.hold(self.number, target.number)
+            recorder.stream_wait(self.number, target.number)
             recorder.left()
 
     def synchronize(self) -> None:
@@ -188,7 +188,7 @@ class _Event:
         return float(end_ns - start_ns) / 1e6
 
     def _done_ns(self) -> int | None:
-        return None if self.number is None else self.streams.clock.done_ns(self.number)
+        return None if self.number is None else self.streams.clock.event_done_ns(self.number)
 
     def __repr__(self) -> str:
         return "<torch.cuda.Event uninitialized>" if self.number is None else f"<torch.cuda.Event {self.number:#x}>"

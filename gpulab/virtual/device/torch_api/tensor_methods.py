@@ -7,21 +7,21 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpulab.errors import CaptureError
-from gpulab.virtual.device.tensors.error_messages import forked, no_such_device
-from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
-from gpulab.virtual.device.tensors.pinned import Pinned
-from gpulab.virtual.device.tensors.storages import Storages
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.tensors.error_messages import forked_process, invalid_device_index
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, virtual_device
+from gpulab.virtual.device.tensors.pinned import PinnedStorages
+from gpulab.virtual.device.tensors.storages import StorageMemory
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 _GPU_PROCESS = [0]  # id of the process with the virtual GPU; forked processes cannot use it
 
 
-def at_home() -> None:
+def claim_process() -> None:
     """Make this the process with the virtual GPU."""
     _GPU_PROCESS[0] = os.getpid()
 
 
-def full_device(device: Any) -> Any:
+def device_with_index(device: Any) -> Any:
     """Return the device; for the GPU with its index, which C++ would otherwise ask CUDA for."""
     import torch
 
@@ -31,30 +31,30 @@ def full_device(device: Any) -> Any:
     if resolved.type != "cuda":
         return resolved
     if resolved.index not in (None, 0):
-        raise no_such_device()
+        raise invalid_device_index()
     if os.getpid() != _GPU_PROCESS[0]:
-        raise forked()
-    return gpu()
+        raise forked_process()
+    return virtual_device()
 
 
-def install(stack: ExitStack, storages: Storages, pinned: Pinned) -> None:
+def install(stack: ExitStack, storages: StorageMemory, pinned: PinnedStorages) -> None:
     """Patch the methods until the stack is closed."""
     import torch
 
-    at_home()
-    swap(stack, torch.Tensor, **_methods_of_all(pinned))
-    swap(stack, fake_tensor_type(), **_methods_of_gpu_tensors(storages))
+    claim_process()
+    patch_attributes(stack, torch.Tensor, **_methods_of_all(pinned))
+    patch_attributes(stack, fake_tensor_type(), **_methods_of_gpu_tensors(storages))
     parse = torch._C._nn._parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
-            kwargs["device"] = full_device(kwargs["device"])
-        return parse(*[full_device(each) for each in args], **kwargs)
+            kwargs["device"] = device_with_index(kwargs["device"])
+        return parse(*[device_with_index(each) for each in args], **kwargs)
 
-    swap(stack, torch._C._nn, _parse_to=parse_to)
+    patch_attributes(stack, torch._C._nn, _parse_to=parse_to)
 
 
-def _methods_of_all(pinned: Pinned) -> dict[str, Any]:
+def _methods_of_all(pinned: PinnedStorages) -> dict[str, Any]:
     """Return the patched methods of all tensors."""
     import torch
 
@@ -66,21 +66,21 @@ def _methods_of_all(pinned: Pinned) -> dict[str, Any]:
         elif isinstance(kwargs.get("other"), torch.Tensor):
             other = kwargs.pop("other")
             kwargs |= {"device": other.device, "dtype": other.dtype}
-        args = tuple(full_device(each) if isinstance(each, str | int | torch.device) else each for each in args)
+        args = tuple(device_with_index(each) if isinstance(each, str | int | torch.device) else each for each in args)
         if "device" in kwargs:
-            kwargs["device"] = full_device(kwargs["device"])
+            kwargs["device"] = device_with_index(kwargs["device"])
         if isinstance(self, fake_type):  # C++ does not know that it is already on cuda:0
-            if args and args[0] == gpu():
+            if args and args[0] == virtual_device():
                 dtype = args[1] if len(args) > 1 else None
                 rest = args[2:] if dtype is None or isinstance(dtype, torch.dtype) else args[1:]
                 args = (dtype if isinstance(dtype, torch.dtype) else self.dtype, *rest)
-            if kwargs.get("device") == gpu():
+            if kwargs.get("device") == virtual_device():
                 kwargs = {name: each for name, each in kwargs.items() if name != "device"}
                 kwargs.setdefault("dtype", self.dtype)
         return original_to(self, *args, **kwargs)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
-        target = gpu() if device is None else full_device(device)
+        target = virtual_device() if device is None else device_with_index(device)
         options = {} if memory_format is None else {"memory_format": memory_format}
         return self.to(target, non_blocking=non_blocking, **options)
 
@@ -99,12 +99,12 @@ def _methods_of_all(pinned: Pinned) -> dict[str, Any]:
     return {"to": to, "cuda": cuda, "pin_memory": pin_memory, "is_pinned": is_pinned}
 
 
-def _methods_of_gpu_tensors(storages: Storages) -> dict[str, Any]:
+def _methods_of_gpu_tensors(storages: StorageMemory) -> dict[str, Any]:
     """Return the methods of GPU tensors."""
     import torch
 
     def new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
-        return torch.tensor(data, **{"dtype": self.dtype, "device": gpu(), **kwargs})
+        return torch.tensor(data, **{"dtype": self.dtype, "device": virtual_device(), **kwargs})
 
     def numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.requires_grad:

@@ -6,7 +6,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 
 def install(stack: ExitStack, mode: Any, calls: Any) -> None:
@@ -24,16 +24,16 @@ def install(stack: ExitStack, mode: Any, calls: Any) -> None:
             modes.enter_context(calls)
             original(self)
 
-    swap(stack, threading.Thread, _bootstrap_inner=bootstrap)
+    patch_attributes(stack, threading.Thread, _bootstrap_inner=bootstrap)
     _WORKER_LOOPS.append(worker._worker_loop)
     stack.callback(_WORKER_LOOPS.pop)
-    swap(stack, worker, _worker_loop=work)
+    patch_attributes(stack, worker, _worker_loop=worker_loop)
 
 
 _WORKER_LOOPS: list[Any] = []  # PyTorch's own loop; workers find their function by name, so it cannot be a closure
 
 
-def work(*args: Any, **kwargs: Any) -> None:
+def worker_loop(*args: Any, **kwargs: Any) -> None:
     """Run a DataLoader worker process without the inherited modes: it has no GPU and runs at full speed."""
     from torch.overrides import _get_current_function_mode_stack, _pop_mode
     from torch.utils._python_dispatch import _disable_current_modes

@@ -8,10 +8,10 @@ from typing import Any
 
 from gpulab.errors import CaptureError
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 
-def refusal(feature: str, why: str, fix: str) -> Callable[..., Any]:
+def unsupported_feature(feature: str, why: str, fix: str) -> Callable[..., Any]:
     """Return a function that raises CaptureError for an unsupported feature."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -24,9 +24,9 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
     """Patch the unsupported features until the stack is closed; torch.compile returns the model unchanged."""
     import torch
 
-    swap(stack, torch.nn.parallel.DataParallel, forward=_forward_on_one_gpu)
-    swap(stack, torch, compile=_compile(assumptions))
-    swap(stack, torch.nn.Module, compile=_compile_module(assumptions))
+    patch_attributes(stack, torch.nn.parallel.DataParallel, forward=_forward_on_one_gpu)
+    patch_attributes(stack, torch, compile=_compile(assumptions))
+    patch_attributes(stack, torch.nn.Module, compile=_compile_module(assumptions))
     _refuse_many_gpus(stack)
     _refuse_graphs(stack)
     _refuse_history(stack)
@@ -37,12 +37,12 @@ def _refuse_many_gpus(stack: ExitStack) -> None:
     import torch
 
     reason = "there is one virtual GPU, and communication between GPUs is not simulated"
-    refuse_ddp = refusal(
+    refuse_ddp = unsupported_feature(
         "DistributedDataParallel",
         reason,
         "run the unwrapped model; this gives its step on one GPU, without communication",
     )
-    swap(stack, torch.nn.parallel.DistributedDataParallel, __init__=refuse_ddp)
+    patch_attributes(stack, torch.nn.parallel.DistributedDataParallel, __init__=refuse_ddp)
     if not torch.distributed.is_available():
         return
     original = torch.distributed.init_process_group
@@ -56,24 +56,24 @@ def _refuse_many_gpus(stack: ExitStack) -> None:
             )
         return original(backend, *args, **kwargs)
 
-    swap(stack, torch.distributed, init_process_group=init_process_group)
+    patch_attributes(stack, torch.distributed, init_process_group=init_process_group)
     from torch.distributed import fsdp
 
     fix = "run the unwrapped model on one virtual GPU; FSDP would shard the memory that it shows"
-    swap(stack, fsdp.FullyShardedDataParallel, __init__=refusal("FSDP", reason, fix))
+    patch_attributes(stack, fsdp.FullyShardedDataParallel, __init__=unsupported_feature("FSDP", reason, fix))
     if hasattr(fsdp, "fully_shard"):
-        swap(stack, fsdp, fully_shard=refusal("fully_shard", reason, fix))
+        patch_attributes(stack, fsdp, fully_shard=unsupported_feature("fully_shard", reason, fix))
 
 
 def _refuse_graphs(stack: ExitStack) -> None:
     import torch
 
-    graphs = refusal(
+    graphs = unsupported_feature(
         "A CUDA graph",
         "capturing one needs a real GPU",
         "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates the speed-up",
     )
-    swap(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
+    patch_attributes(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
 
 
 def _refuse_sensors(stack: ExitStack) -> None:
@@ -82,27 +82,27 @@ def _refuse_sensors(stack: ExitStack) -> None:
     fix = "leave it out; the report estimates GPU utilisation"
     for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used"):
         if hasattr(torch.cuda, name):
-            sensor = refusal(f"torch.cuda.{name}", "there is no GPU with sensors to read", fix)
-            swap(stack, torch.cuda, **{name: sensor})
+            sensor = unsupported_feature(f"torch.cuda.{name}", "there is no GPU with sensors to read", fix)
+            patch_attributes(stack, torch.cuda, **{name: sensor})
 
 
 def _refuse_history(stack: ExitStack) -> None:
     import torch
 
-    history = refusal(
+    history = unsupported_feature(
         "CUDA's memory history",
         "PyTorch's CUDA allocator writes it, and it is not used here",
         "leave it out; the run records every allocation, and gpulab's report shows them",
     )
     names = ("_record_memory_history", "_snapshot", "_dump_snapshot")
-    swap(stack, torch.cuda.memory, **{name: history for name in names if hasattr(torch.cuda.memory, name)})
+    patch_attributes(stack, torch.cuda.memory, **{name: history for name in names if hasattr(torch.cuda.memory, name)})
 
 
 def _compile(assumptions: Assumptions) -> Callable[..., Any]:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda model: compile(model, **options)
-        assumptions.take("how torch.compile changes a model", "not at all: the model runs uncompiled")
+        assumptions.add("how torch.compile changes a model", "not at all: the model runs uncompiled")
         return model
 
     return compile
@@ -110,7 +110,7 @@ def _compile(assumptions: Assumptions) -> Callable[..., Any]:
 
 def _compile_module(assumptions: Assumptions) -> Callable[..., None]:
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        assumptions.take("how torch.compile changes a model", "not at all: the model runs uncompiled")
+        assumptions.add("how torch.compile changes a model", "not at all: the model runs uncompiled")
 
     return compile
 

@@ -1,7 +1,7 @@
 """A batch is copied from pageable memory in every step."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, run_of, stepped
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
@@ -13,12 +13,12 @@ def step(name=PAGEABLE, copy_ms=18.0, beside_ms=0.0):
     def events(at):
         number = round(at)
         return [
-            event(Kind.OP, "aten::copy_", at, copy_ms + 1),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, copy_ms + 0.5, correlation=number),
-            event(Kind.MEMCPY, name, at + 0.5, copy_ms, correlation=number, size=64_000_000, stream=14),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + copy_ms + 0.6, 0.2),
-            event(Kind.KERNEL, "ampere_sgemm", at, beside_ms),
-            event(Kind.KERNEL, "ampere_sgemm", at + copy_ms + 2, 98 - copy_ms),
+            event(EventKind.OP, "aten::copy_", at, copy_ms + 1),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, copy_ms + 0.5, correlation=number),
+            event(EventKind.MEMCPY, name, at + 0.5, copy_ms, correlation=number, size=64_000_000, stream=14),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + copy_ms + 0.6, 0.2),
+            event(EventKind.KERNEL, "ampere_sgemm", at, beside_ms),
+            event(EventKind.KERNEL, "ampere_sgemm", at + copy_ms + 2, 98 - copy_ms),
         ]
 
     return events
@@ -36,11 +36,11 @@ def provoked_by_a_call_that_drains_the_queue():
     def events(at):
         number = round(at)
         return [
-            event(Kind.KERNEL, "ampere_sgemm", at, 60),  # of the step before: the call waits for it
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 62, correlation=number),
-            event(Kind.MEMCPY, PAGEABLE, at + 60, 1.5, correlation=number, size=8_000_000),
-            event(Kind.OP, "aten::conv2d", at + 62, 8),
-            event(Kind.KERNEL, "ampere_sgemm", at + 70, 29),
+            event(EventKind.KERNEL, "ampere_sgemm", at, 60),  # of the step before: the call waits for it
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, 62, correlation=number),
+            event(EventKind.MEMCPY, PAGEABLE, at + 60, 1.5, correlation=number, size=8_000_000),
+            event(EventKind.OP, "aten::conv2d", at + 62, 8),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 70, 29),
         ]
 
     return run_of(stepped(events))
@@ -66,9 +66,9 @@ def spared_because_the_call_is_long_only_while_the_gpu_works():
     def events(at):
         number = round(at)
         return [
-            event(Kind.KERNEL, "ampere_sgemm", at, 97),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 1, 60, correlation=number),
-            event(Kind.MEMCPY, PAGEABLE, at + 60, 0.9, correlation=number, size=8_000_000, stream=14),
+            event(EventKind.KERNEL, "ampere_sgemm", at, 97),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 1, 60, correlation=number),
+            event(EventKind.MEMCPY, PAGEABLE, at + 60, 0.9, correlation=number, size=8_000_000, stream=14),
         ]
 
     return run_of(stepped(events))

@@ -1,7 +1,7 @@
 """A batch is copied from pinned memory while nothing computes."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, run_of, stepped
 
 PINNED = "Memcpy HtoD (Pinned -> Device)"
@@ -11,9 +11,9 @@ def step(name=PINNED, copy_ms=20.0, kernel_at_ms=20.0):
     def events(at):
         number = round(at)
         return [
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 0.02, correlation=number),
-            event(Kind.MEMCPY, name, at, copy_ms, correlation=number, size=500_000_000, stream=14),
-            event(Kind.KERNEL, "ampere_sgemm", at + kernel_at_ms, 100 - kernel_at_ms),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, 0.02, correlation=number),
+            event(EventKind.MEMCPY, name, at, copy_ms, correlation=number, size=500_000_000, stream=14),
+            event(EventKind.KERNEL, "ampere_sgemm", at + kernel_at_ms, 100 - kernel_at_ms),
         ]
 
     return events

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.runs.made_loading_runs import HERE, from_main, from_workers, kernel
+from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, from_main, from_workers, kernel
 from tests.support.runs.made_runs import NO_WORKERS, loader_call, run_of, stepped
 
 
@@ -20,11 +20,11 @@ def provoked_by_items_that_wait_for_a_web_service():
 
 
 def provoked_by_an_iterable_dataset():
-    return from_main(loader=replace(HERE, batches=None))
+    return from_main(loader=replace(MAIN_PROCESS_LOADER, batches=None))
 
 
 def provoked_by_a_loader_that_makes_no_batches():
-    return from_main(loader=replace(HERE, batch_size=None))
+    return from_main(loader=replace(MAIN_PROCESS_LOADER, batch_size=None))
 
 
 def spared_as_queued_work_covers_the_fetch():

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.runs.made_loading_runs import HERE, WORKERS, from_main, from_workers
+from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, WORKERS, from_main, from_workers
 
 
 def provoked_by_workers_that_are_blocked():
@@ -27,7 +27,7 @@ def provoked_by_a_main_process_while_cores_are_idle_for_reads():
 
 
 def provoked_by_a_main_process_whose_files_lie_on_a_network():
-    return from_main(cpu_frac=0.1, loader=replace(HERE, location="fuse.gcsfuse"))
+    return from_main(cpu_frac=0.1, loader=replace(MAIN_PROCESS_LOADER, location="fuse.gcsfuse"))
 
 
 def spared_as_the_workers_compute():
@@ -55,4 +55,4 @@ def spared_as_the_main_process_waits_for_a_service():
 
 
 def spared_as_the_local_disk_is_not_waited_for():
-    return from_main(loader=replace(HERE, location="ext4"))
+    return from_main(loader=replace(MAIN_PROCESS_LOADER, location="ext4"))

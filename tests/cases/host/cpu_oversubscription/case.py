@@ -1,6 +1,6 @@
 """More threads than cores: not where they fit, not where a neighbour is busy, not where a GPU computes."""
 
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_loading_runs import from_workers
 from tests.support.runs.made_runs import event, host_sample, run_of, stepped
 
@@ -17,7 +17,7 @@ def computing(*, threads="8", cores=2.0, preempted_per_s=2000, throttled=0.0, ru
         )
         for at in range(0, 1000, 50)
     ]
-    events = stepped(lambda at: [event(Kind.OP, op, at, 97)], count=10)
+    events = stepped(lambda at: [event(EventKind.OP, op, at, 97)], count=10)
     return run_of(events, samples=samples, cores=cores, facts={"threads": threads})
 
 
@@ -56,7 +56,7 @@ def spared_as_the_threads_hardly_run():
 
 
 def spared_as_nobody_was_watched():
-    events = stepped(lambda at: [event(Kind.OP, "aten::convolution", at, 97)], count=10)
+    events = stepped(lambda at: [event(EventKind.OP, "aten::convolution", at, 97)], count=10)
     return run_of(events, cores=2.0, facts={"threads": "8"})
 
 

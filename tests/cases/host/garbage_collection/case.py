@@ -1,11 +1,11 @@
 """Collections of garbage in the loop, and what only looks like it."""
 
-from gpulab.tables import STALLS, Kind
+from gpulab.tables import STALLS, EventKind
 from tests.support.runs.made_runs import event, host_samples, rows, run_of, stall, stepped
 
 
 def kernel(at, dur):
-    return event(Kind.KERNEL, "ampere_sgemm", at, dur)
+    return event(EventKind.KERNEL, "ampere_sgemm", at, dur)
 
 
 def collected(stalls, step=lambda at: [kernel(at + 50, 50)], count=10):

@@ -1,7 +1,7 @@
 """Another Python thread that runs while the loop wants to, and what only looks like it."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, host_samples, loader_call, mark, run_of, stepped
 
 BESIDE = {"frame": "train (cell line 9)", "others_frame": "count_words (cell line 3)"}
@@ -9,7 +9,7 @@ BESIDE = {"frame": "train (cell line 9)", "others_frame": "count_words (cell lin
 
 def gaps(at):
     """On the CPU: ten operators, and after each of them 5 ms until the interpreter is free."""
-    return [event(Kind.OP, "aten::addmm", at + 10 * number, 5) for number in range(10)]
+    return [event(EventKind.OP, "aten::addmm", at + 10 * number, 5) for number in range(10)]
 
 
 def provoked_by_a_thread_that_counts():
@@ -18,7 +18,7 @@ def provoked_by_a_thread_that_counts():
 
 def provoked_beside_a_gpu():
     def step(at):
-        return [event(Kind.KERNEL, "ampere_sgemm", at + 10 * number, 4) for number in range(10)]
+        return [event(EventKind.KERNEL, "ampere_sgemm", at + 10 * number, 4) for number in range(10)]
 
     return run_of(stepped(step), samples=host_samples(600, main=0.4, others=0.6, **BESIDE))
 
@@ -45,7 +45,7 @@ def spared_where_other_programs_take_the_cores():
 
 def spared_where_batches_of_workers_are_waited_for():
     def step(at):
-        return [loader_call(at, 50, workers=2), event(Kind.OP, "aten::addmm", at + 50, 50)]
+        return [loader_call(at, 50, workers=2), event(EventKind.OP, "aten::addmm", at + 50, 50)]
 
     marks = [mark(100 * number, 50, process_ms=100 * number) for number in range(6)]
     samples = host_samples(600, main=0.5, others=0.5, **BESIDE)

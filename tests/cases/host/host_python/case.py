@@ -1,11 +1,11 @@
 """Python code in the loop, and what only looks like it."""
 
-from gpulab.tables import STALLS, Kind
+from gpulab.tables import STALLS, EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, host_samples, loader_call, rows, run_of, stall, stepped
 
 
 def kernel(at, dur):
-    return event(Kind.KERNEL, "ampere_sgemm", at, dur)
+    return event(EventKind.KERNEL, "ampere_sgemm", at, dur)
 
 
 def outside(at):
@@ -19,7 +19,7 @@ def provoked_by_preprocessing_in_the_loop():
 
 def provoked_by_recorded_frames():
     def step(at):
-        return [event(Kind.PYTHON, "video.py(98): preprocess", at, 49), kernel(at + 50, 50)]
+        return [event(EventKind.PYTHON, "video.py(98): preprocess", at, 49), kernel(at + 50, 50)]
 
     return run_of(stepped(step))
 
@@ -35,7 +35,7 @@ def spared_where_the_data_loader_builds_the_batches():
 
 def spared_where_operators_are_dispatched():
     def step(at):
-        pieces = [event(Kind.OP, "aten::add", at + number * 0.25, 0.15) for number in range(400)]
+        pieces = [event(EventKind.OP, "aten::add", at + number * 0.25, 0.15) for number in range(400)]
         return [*pieces, *(kernel(at + number * 0.25, 0.005) for number in range(400))]
 
     return run_of(stepped(step))

@@ -1,14 +1,14 @@
 """The host waits for the GPU, and the queue runs dry."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, loader_call, run_of, stepped
 
 TO_HOST, TO_DEVICE = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
 
 
 def kernel(at, dur):
-    return event(Kind.KERNEL, "ampere_sgemm", at, dur)
+    return event(EventKind.KERNEL, "ampere_sgemm", at, dur)
 
 
 def waits(*, ops=("aten::item", "aten::_local_scalar_dense"), call="cudaStreamSynchronize", after=20.0, then=None):
@@ -17,10 +17,10 @@ def waits(*, ops=("aten::item", "aten::_local_scalar_dense"), call="cudaStreamSy
     def events(at):
         return [
             kernel(at, 60),
-            *(event(Kind.OP, name, at + 1, 59.2) for name in ops),
-            event(Kind.SYNC, call, at + 2, 58.1),
-            then(at) if then else event(Kind.OP, "aten::add", at + 60.2, after),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 60 + after, 0.01),
+            *(event(EventKind.OP, name, at + 1, 59.2) for name in ops),
+            event(EventKind.SYNC, call, at + 2, 58.1),
+            then(at) if then else event(EventKind.OP, "aten::add", at + 60.2, after),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 60 + after, 0.01),
             kernel(at + 60 + after, 40 - after),
         ]
 
@@ -34,12 +34,15 @@ def copies(name, copy_ms=2.0, call_ms=60.0):
         number = round(at)
         return [
             kernel(at, 60),
-            *(event(Kind.OP, op, at + 1, call_ms + copy_ms) for op in ("aten::to", "aten::_to_copy", "aten::copy_")),
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 1, call_ms + copy_ms - 1, correlation=number),
-            event(Kind.MEMCPY, name, at + 60, copy_ms, correlation=number, size=1000),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + call_ms + copy_ms + 0.1, 0.1),
-            event(Kind.OP, "aten::add", at + 63, 12),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 75, 0.01),
+            *(
+                event(EventKind.OP, op, at + 1, call_ms + copy_ms)
+                for op in ("aten::to", "aten::_to_copy", "aten::copy_")
+            ),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at + 1, call_ms + copy_ms - 1, correlation=number),
+            event(EventKind.MEMCPY, name, at + 60, copy_ms, correlation=number, size=1000),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + call_ms + copy_ms + 0.1, 0.1),
+            event(EventKind.OP, "aten::add", at + 63, 12),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 75, 0.01),
             kernel(at + 75, 24),
         ]
 
@@ -71,7 +74,7 @@ def spared_because_hardly_any_idle_time_follows():
 
 
 def spared_because_the_value_is_on_the_cpu():
-    return run_of(stepped(lambda at: [event(Kind.OP, "aten::item", at, 30), kernel(at + 40, 60)]))
+    return run_of(stepped(lambda at: [event(EventKind.OP, "aten::item", at, 30), kernel(at + 40, 60)]))
 
 
 def spared_because_it_is_a_batch_that_is_copied_to_the_gpu():
@@ -90,10 +93,10 @@ def spared_because_the_copy_to_the_host_is_not_waited_for():
 def spared_because_it_is_the_profiler_s_own_at_the_end():
     """No loop: the whole run is judged, and after its last work the profiler stops."""
     events = [
-        event(Kind.OP, "aten::mm", 0, 5),
-        event(Kind.LAUNCH, "cudaLaunchKernel", 1, 0.01),
+        event(EventKind.OP, "aten::mm", 0, 5),
+        event(EventKind.LAUNCH, "cudaLaunchKernel", 1, 0.01),
         kernel(2, 60),
-        event(Kind.SYNC, "cudaDeviceSynchronize", 6, 60),
-        event(Kind.OP, "aten::view", 70, 30),
+        event(EventKind.SYNC, "cudaDeviceSynchronize", 6, 60),
+        event(EventKind.OP, "aten::view", 70, 30),
     ]
     return run_of(events)

@@ -1,13 +1,13 @@
 """Recompilation of a function, and compilations that happen once."""
 
-from gpulab.tables import STALLS, Kind, StallKind
+from gpulab.tables import STALLS, EventKind, StallKind
 from tests.support.runs.made_runs import event, host_samples, rows, run_of, stall, stepped
 
 AGAIN = "forward (model.py:12), again: tensor 'x' size mismatch at index 1. expected 40, actual 41"
 
 
 def compiled(stalls, count=12):
-    step = lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
+    step = lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
     compilations = [stall(at, dur, reason, StallKind.COMPILE) for at, dur, reason in stalls]
     return run_of(stepped(step, count=count), samples=host_samples(100 * count), stall_rows=rows(STALLS, compilations))
 

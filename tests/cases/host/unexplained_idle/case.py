@@ -1,14 +1,14 @@
 """A loop that waits while no thread computes, and waits with a known cause."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, host_samples, loader_call, mark, run_of, stepped
 
 REQUEST = {"frame": "labels_of (cell line 4)", "called": "requests.api.get"}
 
 
 def waits(at):
-    return [event(Kind.OP, "aten::addmm", at + 40, 60)]
+    return [event(EventKind.OP, "aten::addmm", at + 40, 60)]
 
 
 def provoked_by_a_service_that_answers_slowly():
@@ -16,7 +16,7 @@ def provoked_by_a_service_that_answers_slowly():
 
 
 def provoked_beside_an_idle_gpu():
-    step = lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
+    step = lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
     return run_of(stepped(step), samples=host_samples(600, main=0.1, **REQUEST))
 
 
@@ -26,7 +26,7 @@ def spared_where_the_main_thread_computes():
 
 def spared_where_batches_are_waited_for():
     def step(at):
-        return [loader_call(at, 40, workers=1), event(Kind.OP, "aten::addmm", at + 40, 60)]
+        return [loader_call(at, 40, workers=1), event(EventKind.OP, "aten::addmm", at + 40, 60)]
 
     marks = [mark(100 * number, 40) for number in range(6)]
     return run_of(stepped(step), marks=marks, samples=host_samples(600, main=0.6), loaders=[Loader(workers=1)])
@@ -34,7 +34,7 @@ def spared_where_batches_are_waited_for():
 
 def spared_where_storage_is_read_by_the_main_process():
     def step(at):
-        return [loader_call(at, 40), event(Kind.OP, "aten::addmm", at + 40, 60)]
+        return [loader_call(at, 40), event(EventKind.OP, "aten::addmm", at + 40, 60)]
 
     marks = [mark(100 * number, 40, cpu_ms=2) for number in range(6)]
     return run_of(stepped(step), marks=marks, samples=host_samples(600, main=0.62), loaders=[Loader(workers=0)])
@@ -43,9 +43,9 @@ def spared_where_storage_is_read_by_the_main_process():
 def spared_where_the_gpu_is_waited_for():
     def step(at):
         return [
-            event(Kind.KERNEL, "ampere_sgemm", at, 60),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 1, 59),
-            event(Kind.KERNEL, "ampere_sgemm", at + 75, 25),
+            event(EventKind.KERNEL, "ampere_sgemm", at, 60),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, 59),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 75, 25),
         ]
 
     return run_of(stepped(step), samples=host_samples(600, main=0.4))

@@ -1,6 +1,6 @@
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, mark, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, mark, on_gpu, stepped
 
 TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true>(params)"
 CONVOLUTION = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
@@ -9,9 +9,9 @@ CONVOLUTION = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_til
 def convolving(turning_ms, name=TURN):
     def step(at):
         return [
-            *launched(name, at, turning_ms, number=round(at) + 1),
-            *launched(CONVOLUTION, at + turning_ms, 95 - turning_ms, number=round(at) + 2, called_ms=at + 1),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 2, 93),
+            *launched_kernel(name, at, turning_ms, number=round(at) + 1),
+            *launched_kernel(CONVOLUTION, at + turning_ms, 95 - turning_ms, number=round(at) + 2, called_ms=at + 1),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 2, 93),
         ]
 
     return stepped(step)
@@ -39,7 +39,7 @@ def spared_by_transposes_that_the_program_asks_for():
 
 def spared_where_the_host_is_the_limit():
     def step(at):
-        return [event(Kind.OP, "aten::conv2d", at, 99), *launched(TURN, at + 1, 20, number=round(at) + 1)]
+        return [event(EventKind.OP, "aten::conv2d", at, 99), *launched_kernel(TURN, at + 1, 20, number=round(at) + 1)]
 
     # Steps after the recorded ones are as long: recording adds nothing, and the host needs all of each.
     marks = [mark(100 * number, 1) for number in range(14)]

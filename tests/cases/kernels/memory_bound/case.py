@@ -1,5 +1,5 @@
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, on_gpu, stepped
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 GIB = 2**28  # so many float32 numbers
@@ -9,13 +9,13 @@ def adding(elements, dur_ms, *, gpu="H100", name=ADD, told=True, many=4):
     """Additions of two float32 tensors: twelve bytes an element, each beside a matrix product."""
 
     def step(at):
-        events = [event(Kind.SYNC, "cudaStreamSynchronize", at + 1, many * (dur_ms + 2) - 0.99)]
+        events = [event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, many * (dur_ms + 2) - 0.99)]
         sizes = {"shapes": [[elements], [elements]], "dtypes": ["float", "float"]} if told else {}
         for n in range(many):
             number, begin = round(at) * 10 + 2 * n + 1, at + n * (dur_ms + 2)
             called = at + 0.01 * n
-            events += launched(name, begin, dur_ms, number=number, op="aten::add", called_ms=called, **sizes)
-            events += launched(
+            events += launched_kernel(name, begin, dur_ms, number=number, op="aten::add", called_ms=called, **sizes)
+            events += launched_kernel(
                 "nvjet_tst", begin + dur_ms, 2, number=number + 1, op="aten::mm", called_ms=called + 0.005
             )
         return events

@@ -1,5 +1,5 @@
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, on_gpu, stepped
 
 ODD = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
 BF16 = ["c10::BFloat16", "c10::BFloat16"]
@@ -8,8 +8,8 @@ BF16 = ["c10::BFloat16", "c10::BFloat16"]
 def products(name, dur_ms=80, shapes=((96, 3137, 64), (96, 64, 3137))):
     def step(at):
         recorded = {"op": "aten::bmm", "shapes": shapes, "dtypes": BF16}
-        waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
-        return [*launched(name, at, dur_ms, number=round(at) + 1, **recorded), waits]
+        waits = event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
+        return [*launched_kernel(name, at, dur_ms, number=round(at) + 1, **recorded), waits]
 
     return stepped(step)
 

@@ -1,6 +1,6 @@
 from gpulab.run import Loader
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, loader_call, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, loader_call, on_gpu, stepped
 
 PLAIN, TF32, HALF = "volta_sgemm_128x64_nn", "cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", "nvjet_tst_128x64"
 OTHER = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
@@ -11,11 +11,11 @@ def busy_with(name, dur_ms=60):
 
     def step(at):
         return [
-            *launched(name, at, dur_ms, number=round(at) + 1),
-            *launched(
+            *launched_kernel(name, at, dur_ms, number=round(at) + 1),
+            *launched_kernel(
                 "vectorized_elementwise_kernel", at + dur_ms, 98 - dur_ms, number=round(at) + 2, called_ms=at + 1
             ),
-            event(Kind.SYNC, "cudaStreamSynchronize", at + 2, 96),
+            event(EventKind.SYNC, "cudaStreamSynchronize", at + 2, 96),
         ]
 
     return stepped(step)
@@ -53,8 +53,8 @@ def spared_where_the_gpu_waits_for_its_data():
     def step(at):
         return [
             loader_call(at, 80),
-            *launched(PLAIN, at + 80, 15, number=round(at) + 1),
-            event(Kind.OP, "x", at + 81, 18),
+            *launched_kernel(PLAIN, at + 80, 15, number=round(at) + 1),
+            event(EventKind.OP, "x", at + 81, 18),
         ]
 
     return on_gpu(stepped(step), "V100", loaders=[Loader(workers=0, batch_size=8)])

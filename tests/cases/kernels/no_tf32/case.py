@@ -1,13 +1,13 @@
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, on_gpu, stepped
 
 SINGLE = "ampere_sgemm_128x64_nn"
 
 
 def products(name, dur_ms=80):
     def step(at):
-        waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
-        return [*launched(name, at, dur_ms, number=round(at) + 1), waits]
+        waits = event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
+        return [*launched_kernel(name, at, dur_ms, number=round(at) + 1), waits]
 
     return stepped(step)
 

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from gpulab.run import Loader, Machine
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import GPUS, event, gpu_samples, launched, on_gpu, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import GPUS, event, gpu_samples, launched_kernel, on_gpu, stepped
 
 CELL = "void cudnn::rnn_kernel<float>(params)"
 H100 = replace(GPUS["H100"], memory_bytes=80 * 10**9)
@@ -12,8 +12,8 @@ def busy(grid, *, used=10e9, working_ms=90, loaders=()):
     """A GPU that always works, on kernels of so many blocks."""
 
     def step(at):
-        waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 2, working_ms - 5)
-        return [*launched(CELL, at, working_ms, number=round(at) + 1, grid=grid), waits]
+        waits = event(EventKind.SYNC, "cudaStreamSynchronize", at + 2, working_ms - 5)
+        return [*launched_kernel(CELL, at, working_ms, number=round(at) + 1, grid=grid), waits]
 
     samples = gpu_samples({"memory_used_bytes": used})
     return on_gpu(stepped(step), machine=Machine(gpus=(H100,)), gpu_rows=samples, loaders=loaders)

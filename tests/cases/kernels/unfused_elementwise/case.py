@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from gpulab.run import Machine
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import GPUS, event, gpu_samples, launched, on_gpu, run_of, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import GPUS, event, gpu_samples, launched_kernel, on_gpu, run_of, stepped
 
 KERNELS = {
     "mul": "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<float, MulFunctor<float>>>(int)",
@@ -23,10 +23,10 @@ def kernels(*names, grids=None, each_ms=10, compute_ms=30):
 
     def step(at):
         long_ms = compute_ms + each_ms * (len(names) - 2)
-        events, begin = [event(Kind.SYNC, "cudaStreamSynchronize", at + 5, long_ms - 4.99)], at
+        events, begin = [event(EventKind.SYNC, "cudaStreamSynchronize", at + 5, long_ms - 4.99)], at
         for place, (name, grid) in enumerate(zip(names, grids, strict=True)):
             dur = compute_ms / 2 if name == "gemm" else each_ms
-            events += launched(
+            events += launched_kernel(
                 KERNELS[name], begin, dur, number=round(at) * 100 + place, grid=grid, called_ms=at + place * 0.01
             )
             begin += dur
@@ -37,10 +37,10 @@ def kernels(*names, grids=None, each_ms=10, compute_ms=30):
 
 def operators(*names, each_ms=6.0, compute_ms=40):
     def step(at):
-        events = [event(Kind.OP, "aten::addmm", at, compute_ms)]
+        events = [event(EventKind.OP, "aten::addmm", at, compute_ms)]
         at += compute_ms
         for name in names:
-            events.append(event(Kind.OP, f"aten::{name}", at, each_ms))
+            events.append(event(EventKind.OP, f"aten::{name}", at, each_ms))
             at += each_ms
         return events
 
@@ -92,17 +92,17 @@ def spared_by_pytorch_s_own_operators_on_a_cpu():
 
 
 def spared_by_many_tiny_operators_whose_cost_is_their_call():
-    return run_of(stepped(lambda at: [event(Kind.OP, "aten::mul", at + 0.02 * n, 0.004) for n in range(4000)]))
+    return run_of(stepped(lambda at: [event(EventKind.OP, "aten::mul", at + 0.02 * n, 0.004) for n in range(4000)]))
 
 
 def spared_by_the_loop_of_an_optimizer():
     def step(at):
-        update = event(Kind.ANNOTATION, "Optimizer.step#AdamW.step", at + 40, 50)
+        update = event(EventKind.ANNOTATION, "Optimizer.step#AdamW.step", at + 40, 50)
         names = ("mul", "add", "mul", "sqrt", "div") * 6
         return [
-            event(Kind.OP, "aten::addmm", at, 40),
+            event(EventKind.OP, "aten::addmm", at, 40),
             update,
-            *(event(Kind.OP, f"aten::{name}_", at + 41 + 1.5 * place, 1.5) for place, name in enumerate(names)),
+            *(event(EventKind.OP, f"aten::{name}_", at + 41 + 1.5 * place, 1.5) for place, name in enumerate(names)),
         ]
 
     return run_of(stepped(step))
@@ -113,11 +113,11 @@ def rounds(*names, times=16, grid=1, full=False):
     each_ms = 98 / (times * len(names))
 
     def step(at):
-        events, begin = [event(Kind.SYNC, "cudaStreamSynchronize", at + 1, 97)], at
+        events, begin = [event(EventKind.SYNC, "cudaStreamSynchronize", at + 1, 97)], at
         for place in range(times * len(names)):
             name = KERNELS[names[place % len(names)]]
             number = round(at) * 10_000 + place
-            events += launched(name, begin, each_ms, number=number, grid=grid, called_ms=at + place * 0.001)
+            events += launched_kernel(name, begin, each_ms, number=number, grid=grid, called_ms=at + place * 0.001)
             begin += each_ms
         return events
 

@@ -1,6 +1,6 @@
 from gpulab.run import Optimizer
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import event, launched, on_gpu, run_of, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, launched_kernel, on_gpu, run_of, stepped
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 
@@ -11,9 +11,9 @@ def updating_on_cpu(pieces, each_ms, *, name="aten::mul_", kind="AdamW", length_
     def step(at):
         begin = at + 50
         return [
-            event(Kind.OP, "aten::addmm", at, 49),
-            event(Kind.ANNOTATION, f"Optimizer.step#{kind}.step", begin, length_ms),
-            *(event(Kind.OP, name, begin + length_ms * n / pieces, each_ms) for n in range(pieces)),
+            event(EventKind.OP, "aten::addmm", at, 49),
+            event(EventKind.ANNOTATION, f"Optimizer.step#{kind}.step", begin, length_ms),
+            *(event(EventKind.OP, name, begin + length_ms * n / pieces, each_ms) for n in range(pieces)),
         ]
 
     return stepped(step)
@@ -23,11 +23,13 @@ def updating_on_gpu(pieces, *, name=ADD, spread_ms=45):
     def step(at):
         begin = at + 50
         events = [
-            *launched("nvjet_tst_128x64", at, 49, number=round(at) * 1000),
-            event(Kind.ANNOTATION, "Optimizer.step#AdamW.step", begin, spread_ms),
+            *launched_kernel("nvjet_tst_128x64", at, 49, number=round(at) * 1000),
+            event(EventKind.ANNOTATION, "Optimizer.step#AdamW.step", begin, spread_ms),
         ]
         for n in range(pieces):
-            events += launched(name, begin + 0.01 + spread_ms * n / pieces, 0.003, number=round(at) * 1000 + n + 1)
+            events += launched_kernel(
+                name, begin + 0.01 + spread_ms * n / pieces, 0.003, number=round(at) * 1000 + n + 1
+            )
         return events
 
     return stepped(step)
@@ -70,13 +72,13 @@ def spared_where_it_only_waits_for_the_backward_pass():
     def step(at):
         begin = at + 5
         events = [
-            *launched("nvjet_tst_128x64", at, 95, number=round(at) * 1000),
-            event(Kind.ANNOTATION, "Optimizer.step#AdamW.step", begin, 60),
-            event(Kind.SYNC, "cudaDeviceSynchronize", at + 66, 33),
+            *launched_kernel("nvjet_tst_128x64", at, 95, number=round(at) * 1000),
+            event(EventKind.ANNOTATION, "Optimizer.step#AdamW.step", begin, 60),
+            event(EventKind.SYNC, "cudaDeviceSynchronize", at + 66, 33),
         ]
         for n in range(200):
             number, called = round(at) * 1000 + n + 1, begin + 0.1 + 0.29 * n
-            events += launched(ADD, at + 95 + 0.004 * n, 0.003, number=number, called_ms=called)
+            events += launched_kernel(ADD, at + 95 + 0.004 * n, 0.003, number=number, called_ms=called)
         return events
 
     return on_gpu(stepped(step))

@@ -1,7 +1,7 @@
 """Reduced GPU clocks under load."""
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import MS, event, gpu_series, run_of, stepped
 
 CARD = Gpu(index=0, name="Made GPU", power_limit_w=700.0, power_default_w=700.0, sm_clock_max_mhz=1980.0)
@@ -10,7 +10,7 @@ IDLE, POWER, HEAT, BRAKE = 0x1, 0x4, 0x20, 0x80
 
 
 def run(sensors, gpu=CARD, util=0.95):
-    events = stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 97)])
+    events = stepped(lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at, 97)])
     usual = {"util_frac": util, "sm_clock_mhz": 1980.0, "throttle_bits": 0.0, "power_w": 500.0, "temperature_c": 60.0}
     samples = gpu_series(lambda number: {**usual, **sensors(number)})
     return run_of(events, gpu_rows=samples, machine=Machine(gpus=(gpu,), cores_allowed=8.0))

@@ -1,12 +1,12 @@
 """What the memory controller says of a busy GPU."""
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, gpu_series, run_of, stepped
 
 
 def run(util, memory, kernel="vectorized_elementwise_kernel"):
-    events = stepped(lambda at: [event(Kind.KERNEL, kernel, at, 97)])
+    events = stepped(lambda at: [event(EventKind.KERNEL, kernel, at, 97)])
     samples = gpu_series(lambda _: {"util_frac": util, "memory_util_frac": memory})
     return run_of(events, gpu_rows=samples, machine=Machine(gpus=(Gpu(index=0, name="Made GPU"),), cores_allowed=8.0))
 

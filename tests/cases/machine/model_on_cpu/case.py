@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gpulab.run import Gpu, Loader, Machine, Model, Recording, Source
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, loader_call, run_of, stepped
 
 CARD = Gpu(index=0, name="Made GPU")
@@ -11,7 +11,7 @@ HERE = Source(how="measured", device="Made GPU")
 
 
 def on_cpu(at):
-    return [event(Kind.OP, "aten::addmm", at + 10 * number, 9.5) for number in range(10)]
+    return [event(EventKind.OP, "aten::addmm", at + 10 * number, 9.5) for number in range(10)]
 
 
 def run(step, *, gpus=(CARD,), models=(), activities=("cpu", "cuda"), facts=None, **more):
@@ -36,10 +36,10 @@ def provoked_by_a_pytorch_that_cannot_use_the_gpu():
 def provoked_by_a_part_of_the_model_that_stayed_behind():
     def step(at):
         return [
-            event(Kind.OP, "aten::addmm", at, 40),
-            event(Kind.OP, "aten::addmm", at + 41, 1),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 41.5, 0.01),
-            event(Kind.KERNEL, "ampere_sgemm", at + 42, 57),
+            event(EventKind.OP, "aten::addmm", at, 40),
+            event(EventKind.OP, "aten::addmm", at + 41, 1),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 41.5, 0.01),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 42, 57),
         ]
 
     return run(step, models=(Model(kind="ResNet", name="net", device="cpu and cuda"),))
@@ -52,9 +52,9 @@ def spared_because_there_is_no_gpu():
 def spared_because_the_products_launch_kernels():
     def step(at):
         return [
-            event(Kind.OP, "aten::addmm", at, 40),
-            event(Kind.LAUNCH, "cudaLaunchKernel", at + 39, 0.01),
-            event(Kind.KERNEL, "ampere_sgemm", at + 40, 59),
+            event(EventKind.OP, "aten::addmm", at, 40),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at + 39, 0.01),
+            event(EventKind.KERNEL, "ampere_sgemm", at + 40, 59),
         ]
 
     return run(step, models=(Model(kind="ResNet", name="net", device="cuda"),))
@@ -62,18 +62,22 @@ def spared_because_the_products_launch_kernels():
 
 def spared_because_the_loader_computes():
     def step(at):
-        return [loader_call(at, 41), event(Kind.OP, "aten::mm", at, 40), event(Kind.KERNEL, "sgemm", at + 42, 57)]
+        return [
+            loader_call(at, 41),
+            event(EventKind.OP, "aten::mm", at, 40),
+            event(EventKind.KERNEL, "sgemm", at + 42, 57),
+        ]
 
     return run(step, loaders=[Loader(workers=0)])
 
 
 def spared_because_a_cell_without_a_loop_is_for_debugging():
-    made = run_of([event(Kind.OP, "aten::addmm", 0, 90)], machine=Machine(gpus=(CARD,)))
+    made = run_of([event(EventKind.OP, "aten::addmm", 0, 90)], machine=Machine(gpus=(CARD,)))
     return replace(made, source=HERE)
 
 
 def spared_because_what_the_gpu_did_could_not_be_recorded():
-    return run(lambda at: [*on_cpu(at), event(Kind.LAUNCH, "cudaLaunchKernel", at + 5, 0.01)])
+    return run(lambda at: [*on_cpu(at), event(EventKind.LAUNCH, "cudaLaunchKernel", at + 5, 0.01)])
 
 
 def spared_because_the_trace_is_somebody_else_s():

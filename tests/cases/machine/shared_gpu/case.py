@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import ALLOCATOR, Kind
+from gpulab.tables import ALLOCATOR, EventKind
 from tests.support.runs.made_runs import MS, event, gpu_series, rows, run_of, stepped
 
 CARD = Gpu(index=0, name="Made GPU", uuid="GPU-0", memory_bytes=80 << 30)
@@ -15,7 +15,7 @@ def run(sensors, gpus=(CARD,), reserved=None, step=None):
     usual = {"util_frac": 0.95, "memory_used_bytes": 10 * GIB}
     samples = gpu_series(lambda _: {**usual, **sensors})
     allocator = rows(ALLOCATOR, [] if reserved is None else [state(number, reserved) for number in range(6)])
-    events = stepped(step or (lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 97)]))
+    events = stepped(step or (lambda at: [event(EventKind.KERNEL, "ampere_sgemm", at, 97)]))
     machine = Machine(gpus=gpus, cores_allowed=8.0)
     return run_of(events, gpu_rows=samples, machine=machine, allocator_rows=allocator)
 

@@ -1,7 +1,7 @@
 """Large pinned copies over a link that is slower than it could be."""
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, gpu_series, run_of, stepped
 
 X16 = Gpu(index=0, name="Made GPU", link_generation_max=4, link_width_max=16)
@@ -15,9 +15,9 @@ def step(rate, size=200_000_000):
     def events(at):
         number = round(at)
         return [
-            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 0.02, correlation=number),
-            event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at, copy_ms, correlation=number, size=size),
-            event(Kind.KERNEL, "ampere_sgemm", at + copy_ms, 99 - copy_ms),
+            event(EventKind.COPY_CALL, "cudaMemcpyAsync", at, 0.02, correlation=number),
+            event(EventKind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at, copy_ms, correlation=number, size=size),
+            event(EventKind.KERNEL, "ampere_sgemm", at + copy_ms, 99 - copy_ms),
         ]
 
     return events

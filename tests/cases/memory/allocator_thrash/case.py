@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpulab.tables import ALLOCATOR, Kind
+from gpulab.tables import ALLOCATOR, EventKind
 from tests.support.runs.made_runs import MS, event, rows, run_of, stepped
 
 STEPS = 8
@@ -30,9 +30,9 @@ def loop(calls, readings=(), only=range(STEPS)):
     def step(at):
         calls_of_step = calls if round(at / 100) in only else ()
         return [
-            event(Kind.LAUNCH, "cudaLaunchKernel", at, 1),
-            event(Kind.KERNEL, "k", at + 1, 60),
-            *(event(Kind.ALLOC, name, at + 62 + 10 * number, 10) for number, name in enumerate(calls_of_step)),
+            event(EventKind.LAUNCH, "cudaLaunchKernel", at, 1),
+            event(EventKind.KERNEL, "k", at + 1, 60),
+            *(event(EventKind.ALLOC, name, at + 62 + 10 * number, 10) for number, name in enumerate(calls_of_step)),
         ]
 
     run = run_of(stepped(step, count=STEPS))
@@ -78,7 +78,7 @@ def spared_as_pinned_host_memory_is_asked_for():
 
 def spared_as_the_gpu_works_meanwhile():
     run = loop(("cudaMalloc",))
-    busy = [event(Kind.KERNEL, "k", at, 99) for at in range(0, 100 * STEPS, 100)]
-    calls = [event(Kind.ALLOC, "cudaMalloc", at + 20, 10) for at in range(0, 100 * STEPS, 100)]
-    marks = [event(Kind.STEP, f"ProfilerStep#{at}", at, 100) for at in range(0, 100 * STEPS, 100)]
+    busy = [event(EventKind.KERNEL, "k", at, 99) for at in range(0, 100 * STEPS, 100)]
+    calls = [event(EventKind.ALLOC, "cudaMalloc", at + 20, 10) for at in range(0, 100 * STEPS, 100)]
+    marks = [event(EventKind.STEP, f"ProfilerStep#{at}", at, 100) for at in range(0, 100 * STEPS, 100)]
     return replace(run, event_rows=run_of([*marks, *busy, *calls]).event_rows)

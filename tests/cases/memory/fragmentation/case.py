@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import ALLOCATOR, Kind
+from gpulab.tables import ALLOCATOR, EventKind
 from tests.support.runs.made_runs import MS, event, rows, run_of, stepped
 
 GIB = 2**30
@@ -27,7 +27,7 @@ def reading(step, *, allocated=30, reserved=76, split=20, peak=55, retries=0, **
 
 
 def loop(*, capacity=80, gpus=None, **values):
-    run = run_of(stepped(lambda at: [event(Kind.KERNEL, "k", at, 99)], count=STEPS))
+    run = run_of(stepped(lambda at: [event(EventKind.KERNEL, "k", at, 99)], count=STEPS))
     gpus = (Gpu(index=0, name="Made GPU", memory_bytes=capacity * GIB),) if gpus is None else gpus
     readings = [reading(step, **values) for step in range(STEPS)]
     return replace(run, machine=Machine(gpus=gpus), allocator_rows=rows(ALLOCATOR, readings))

@@ -119,7 +119,7 @@ def spared_as_it_grows_by_next_to_nothing():
 
 def spared_as_there_are_too_few_steps():
     run = on_gpu(lambda step: 1000 + 2 * step)
-    few = run.mark_rows.where(np.arange(len(run.mark_rows)) < 12)
+    few = run.mark_rows.select(np.arange(len(run.mark_rows)) < 12)
     return replace(run, mark_rows=few)
 
 

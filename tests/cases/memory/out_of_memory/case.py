@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gpulab.run import Failure, Loader
-from gpulab.tables import HOLDERS, Kind
+from gpulab.tables import HOLDERS, EventKind
 from tests.support.runs.made_runs import MS, event, rows, run_of, stepped
 
 GIB = 2**30
@@ -32,7 +32,7 @@ def holder(owner, kind, gib, *, device=0, tensors=1, largest="[64, 3, 224, 224] 
 
 def ended(failure_of_run, *holders, **more):
     loaders = (Loader(workers=2, batch_size=64, name="batches"),)
-    run = run_of([event(Kind.OP, "aten::relu", 0, 5)], loaders=loaders, **more)
+    run = run_of([event(EventKind.OP, "aten::relu", 0, 5)], loaders=loaders, **more)
     return replace(run, outcome="OutOfMemoryError", failure=failure_of_run, holder_rows=rows(HOLDERS, holders))
 
 
@@ -85,19 +85,19 @@ def provoked_without_a_word_about_who_and_how_much():
 
 
 def provoked_by_a_loop_that_went_well_for_a_while():
-    events = stepped(lambda at: [event(Kind.KERNEL, "k", at, 90)])
+    events = stepped(lambda at: [event(EventKind.KERNEL, "k", at, 90)])
     run = ended(failure(), holder("the step under way", "graph", 60))
     return replace(run, event_rows=run_of(events).event_rows, span_ns=600 * MS)
 
 
 def spared_as_the_user_interrupted_it():
-    return replace(run_of([event(Kind.OP, "aten::relu", 0, 5)]), outcome="KeyboardInterrupt")
+    return replace(run_of([event(EventKind.OP, "aten::relu", 0, 5)]), outcome="KeyboardInterrupt")
 
 
 def spared_as_it_ended_by_another_error():
-    return replace(run_of([event(Kind.OP, "aten::relu", 0, 5)]), outcome="RuntimeError")
+    return replace(run_of([event(EventKind.OP, "aten::relu", 0, 5)]), outcome="RuntimeError")
 
 
 def spared_as_a_list_grew_but_nothing_ran_out():
     grew = {"who": "losses", "kind": "graph", "device": -1, "bytes": -1, "tensors": 64, "largest": None}
-    return replace(run_of([event(Kind.OP, "aten::relu", 0, 5)]), holder_rows=rows(HOLDERS, [grew]))
+    return replace(run_of([event(EventKind.OP, "aten::relu", 0, 5)]), holder_rows=rows(HOLDERS, [grew]))

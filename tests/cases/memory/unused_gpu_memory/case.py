@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpulab.run import Gpu, Loader, Machine
-from gpulab.tables import ALLOCATOR, Kind
+from gpulab.tables import ALLOCATOR, EventKind
 from tests.support.runs.made_runs import MS, event, gpu_samples, rows, run_of, stepped
 
 GIB = 2**30
@@ -13,7 +13,7 @@ STEPS = 8
 
 
 def loop(*, reserved=8, capacity=80, used=None, make_step=None, gpus=None):
-    make_step = make_step or (lambda at: [event(Kind.KERNEL, "k", at, 99)])
+    make_step = make_step or (lambda at: [event(EventKind.KERNEL, "k", at, 99)])
     run = run_of(stepped(make_step, count=STEPS), loaders=(Loader(workers=0, batch_size=32),))
     gpus = (Gpu(index=0, name="Made GPU", memory_bytes=capacity * GIB),) if gpus is None else gpus
     told = {column.name: reserved * GIB for column in ALLOCATOR.columns if column.name.endswith("_bytes")}

@@ -1,5 +1,5 @@
 from gpulab.run import Model
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, rank_of, stepped
 
 
@@ -8,17 +8,17 @@ def step(name="DataParallel.forward", *, gpus=4, spread_ms=20, gather_ms=5):
 
     def events(at):
         copies = [
-            event(Kind.MEMCPY, "Memcpy PtoP (Device -> Device)", at, spread_ms / 2, device=0, size=100_000_000)
+            event(EventKind.MEMCPY, "Memcpy PtoP (Device -> Device)", at, spread_ms / 2, device=0, size=100_000_000)
             for _ in range(gpus > 1)
         ]
         return [
-            event(Kind.ANNOTATION, name, at, 60),
-            event(Kind.OP, "Broadcast", at, spread_ms),
+            event(EventKind.ANNOTATION, name, at, 60),
+            event(EventKind.OP, "Broadcast", at, spread_ms),
             *copies,
-            *(event(Kind.KERNEL, "ampere_sgemm", at + spread_ms, 60, device=gpu) for gpu in range(gpus)),
-            event(Kind.OP, "Gather", at + spread_ms + 60, gather_ms),
+            *(event(EventKind.KERNEL, "ampere_sgemm", at + spread_ms, 60, device=gpu) for gpu in range(gpus)),
+            event(EventKind.OP, "Gather", at + spread_ms + 60, gather_ms),
             event(
-                Kind.KERNEL,
+                EventKind.KERNEL,
                 "multi_tensor_apply_kernel",
                 at + spread_ms + 60 + gather_ms,
                 40 - gather_ms - spread_ms,

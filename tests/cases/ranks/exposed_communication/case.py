@@ -1,5 +1,5 @@
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import collective, event, moving, rank_of, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import collective, collective_columns, event, rank_of, stepped
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -8,24 +8,26 @@ def training(talks, *, compute_ms=60, wrapped="DistributedDataParallel.forward",
     """Steps of 100 ms: compute, and collectives where `talks(at)` puts them."""
 
     def step(at):
-        update = [event(Kind.ANNOTATION, "Optimizer.step#SGD.step", at + 95, 1)] if optimizer else []
+        update = [event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at + 95, 1)] if optimizer else []
         return [
-            event(Kind.ANNOTATION, wrapped, at, 10),
-            event(Kind.KERNEL, "ampere_sgemm", at, compute_ms),
+            event(EventKind.ANNOTATION, wrapped, at, 10),
+            event(EventKind.KERNEL, "ampere_sgemm", at, compute_ms),
             *talks(at),
             *update,
-            event(Kind.KERNEL, "multi_tensor_apply_kernel", at + 95, 5),
+            event(EventKind.KERNEL, "multi_tensor_apply_kernel", at + 95, 5),
         ]
 
     return rank_of(stepped(step), 0, **more)
 
 
 def provoked_by_all_reduces_after_the_backward_pass():
-    return training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(90_000_000))])
+    return training(lambda at: [collective(REDUCE, at + 60, 30, moves=collective_columns(90_000_000))])
 
 
 def provoked_by_gradients_of_16_bits():
-    return training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(90_000_000, dtype="BFloat16"))])
+    return training(
+        lambda at: [collective(REDUCE, at + 60, 30, moves=collective_columns(90_000_000, dtype="BFloat16"))]
+    )
 
 
 def provoked_by_collectives_that_the_trace_tells_nothing_of():
@@ -36,7 +38,7 @@ def provoked_by_an_exchange_of_all_with_all():
     name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     return training(
         lambda at: [
-            event(Kind.ANNOTATION, "nccl:all_to_all", at + 55, 1),
+            event(EventKind.ANNOTATION, "nccl:all_to_all", at + 55, 1),
             collective(name, at + 60, 20),
         ],
         wrapped="forward",
@@ -59,7 +61,7 @@ def provoked_by_sharded_inference():
 
 
 def provoked_by_rccl():
-    moves = moving(8_816_192, dtype="BFloat16")
+    moves = collective_columns(8_816_192, dtype="BFloat16")
     return training(
         lambda at: [collective("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", at + 60, 30, moves=moves)]
     )
@@ -78,4 +80,4 @@ def spared_as_the_gpu_works_alone():
 
 
 def spared_as_a_reduction_within_the_gpu_is_no_communication():
-    return training(lambda at: [event(Kind.KERNEL, "void at::native::reduce_kernel<512, 1>", at + 60, 30)])
+    return training(lambda at: [event(EventKind.KERNEL, "void at::native::reduce_kernel<512, 1>", at + 60, 30)])

@@ -1,7 +1,7 @@
 import numpy as np
 
 from gpulab.run import Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, gpu_samples, rank_of, stepped
 
 GIB = float(1 << 30)
@@ -12,7 +12,7 @@ TAKEN = {"util_frac": 0.0, "memory_used_bytes": 40 * GIB, "others_memory_bytes":
 
 def working(*sensors, gpus=None, devices=(0,)):
     def step(at):
-        return [event(Kind.KERNEL, "ampere_sgemm", at, 90, device=device) for device in devices]
+        return [event(EventKind.KERNEL, "ampere_sgemm", at, 90, device=device) for device in devices]
 
     count = len(sensors) if gpus is None else gpus
     machine = Machine(gpus=tuple(Gpu(index=index, name="Made GPU") for index in range(count)))
@@ -36,8 +36,8 @@ def provoked_by_one_gpu_of_two_that_works_a_little():
 def provoked_by_the_work_in_a_trace():
     def step(at):
         return [
-            event(Kind.KERNEL, "ampere_sgemm", at, 90, device=0),
-            event(Kind.KERNEL, "ampere_sgemm", at, 0.5, device=1),
+            event(EventKind.KERNEL, "ampere_sgemm", at, 90, device=0),
+            event(EventKind.KERNEL, "ampere_sgemm", at, 0.5, device=1),
         ]
 
     return rank_of(stepped(step))

@@ -1,8 +1,16 @@
 """Eight ranks, one of which may arrive late at the collectives."""
 
 from gpulab.run import Loader
-from gpulab.tables import Kind
-from tests.support.runs.made_runs import collective, event, gpu_samples, loader_call, moving, rank_of, stepped
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import (
+    collective,
+    collective_columns,
+    event,
+    gpu_samples,
+    loader_call,
+    rank_of,
+    stepped,
+)
 
 RANKS = 8
 LATE = 3
@@ -21,11 +29,16 @@ def job(fetch_ms=lambda rank, step: 0, compute_ms=lambda rank, step: 60, *, kind
             fetch = fetch_ms(rank, number)
             return [
                 *([loader_call(at, fetch)] if fetch else []),
-                event(Kind.ANNOTATION, "DistributedDataParallel.forward", at + fetch, 10),
-                event(Kind.KERNEL, "ampere_sgemm", at + fetch, arrival - at - fetch),
-                collective(kind[0], arrival, done - arrival, moves=moving(5_000_000, collective=kind[1], size=RANKS)),
-                event(Kind.ANNOTATION, "Optimizer.step#SGD.step", done, 1),
-                event(Kind.KERNEL, "multi_tensor_apply_kernel", done, at + 100 - done),
+                event(EventKind.ANNOTATION, "DistributedDataParallel.forward", at + fetch, 10),
+                event(EventKind.KERNEL, "ampere_sgemm", at + fetch, arrival - at - fetch),
+                collective(
+                    kind[0],
+                    arrival,
+                    done - arrival,
+                    moves=collective_columns(5_000_000, collective=kind[1], size=RANKS),
+                ),
+                event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", done, 1),
+                event(EventKind.KERNEL, "multi_tensor_apply_kernel", done, at + 100 - done),
             ]
 
         return stepped(step)
