@@ -47,5 +47,5 @@ def problem_text(problem: Exception) -> str:
     return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({location})"
 
 
-def _rebuild(kind: type[GpulabError], what: str, why: str, fix: str) -> GpulabError:
-    return kind(what, why=why, fix=fix)
+def _rebuild(kind: type[GpulabError], problem: str, why: str, fix: str) -> GpulabError:
+    return kind(problem, why=why, fix=fix)

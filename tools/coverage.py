@@ -106,10 +106,10 @@ def page() -> str:
 
 
 def _rows(article: int) -> Iterator[str]:
-    rows = [(place, each) for each in topics() for place in each.places if place.article == article]
-    for place, each in sorted(rows, key=lambda pair: pair[0].first):
+    rows = [(place, topic) for topic in topics() for place in topic.places if place.article == article]
+    for place, topic in sorted(rows, key=lambda pair: pair[0].first):
         lines = str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
-        yield f"| {lines} | {each.topic} | {', '.join(map(_linked, each.experiments)) or 'left out'} |"
+        yield f"| {lines} | {topic.topic} | {', '.join(map(_linked, topic.experiments)) or 'left out'} |"
 
 
 def _linked(experiment: str) -> str:

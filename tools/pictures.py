@@ -77,7 +77,7 @@ def main(folder: Path) -> int:
         with lab(Path(name)) as server, browser() as chromium:
             for theme, width in itertools.product(("light", "dark"), WIDTHS):
                 page = chromium.new_context(viewport={"width": WIDTHS[width], "height": 2300}).new_page()
-                for view_name, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
+                for view_name, picture in take_pictures(Notebook(page, server, "pictures.ipynb"), theme):
                     path = folder / f"{view_name}-{theme}-{width}.png"
                     path.write_bytes(picture)
                     print(f"{path}: {len(picture) / 1000:.0f} kB")
@@ -85,7 +85,7 @@ def main(folder: Path) -> int:
     return 0
 
 
-def taken(notebook: Notebook, theme: str) -> Any:
+def take_pictures(notebook: Notebook, theme: str) -> Any:
     """Each view's name and its picture, in one theme."""
     if theme == "dark":
         notebook.command("apputils:change-theme", {"theme": "JupyterLab Dark"})

@@ -160,7 +160,8 @@ def updated_card(entry: Dataset, card: DataCard) -> DataCard:
     """The card with device, date, versions and sizes of the runs that lie in the folder now."""
     run = entry.load()
     files = {
-        file: RunFile(name=known.name, bytes=(entry.folder / file).stat().st_size) for file, known in card.runs.items()
+        file: RunFile(name=run_file.name, bytes=(entry.folder / file).stat().st_size)
+        for file, run_file in card.runs.items()
     }
     return msgspec.structs.replace(
         card,

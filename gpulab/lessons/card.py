@@ -42,14 +42,14 @@ def summary(
         ("when the fix does not help", lesson.limits),
     )
     facts = Facts(tuple((name, text) for name, text in points if text))
-    held = sum(claim.holds for claim in claims)
+    held_count = sum(claim.holds for claim in claims)
     blocks: list[Block] = [Answer(claim=f"Summary of {lesson.number} {lesson.title}", leading=True), facts]
     if claims:
         rows = tuple(
             Row((claim.sentence, "yes" if claim.holds else "no", claim.values, claim.source)) for claim in claims
         )
         table = TableBlock(header=("claim", "holds", "your measurements", "source"), rows=rows, text_columns=4)
-        blocks.append(Section(f"{held} of {count(len(claims), 'claim')} held here", (table,)))
+        blocks.append(Section(f"{held_count} of {count(len(claims), 'claim')} held_count here", (table,)))
     if predicted:
         header = ("question", "your prediction", "right answer")
         table = TableBlock(header=header, rows=tuple(map(Row, predicted)), text_columns=3)

@@ -17,4 +17,4 @@ class Assumptions:
 
     def entries(self) -> tuple[Assumption, ...]:
         """Return all assumptions so far."""
-        return tuple(Assumption(what, taken, count) for (what, taken), count in self._counts.items())
+        return tuple(Assumption(unknown, value, count) for (unknown, value), count in self._counts.items())

@@ -266,7 +266,9 @@ with L.gpu("busy memory"):
     used["busy memory"] = utilisation.memory_used_frac()
 
 full, streaming = (gpu_load(gpulab.runs[name]) for name in used)
-utilisation.utilisation_table(full, streaming).assign(**{"memory used": [f"{100 * share:.0f} %" for share in used.values()]})
+utilisation.utilisation_table(full, streaming).assign(
+    **{"memory used": [f"{100 * share:.0f} %" for share in used.values()]}
+)
 
 # %% tags=["reveal"]
 L.reveal("memory", full.traffic_frac, "%")
@@ -307,8 +309,8 @@ for network, sizes in batch_sizes.items():
 utilisation.utilisation_table(*loads.values())
 
 # %% tags=["reveal"]
-rise = loads["image_network", 1].traffic_frac / loads["image_network", 0].traffic_frac
-fall = loads["large_layers", 1].traffic_frac / loads["large_layers", 0].traffic_frac
+rise = loads["image_training_step", 1].traffic_frac / loads["image_training_step", 0].traffic_frac
+fall = loads["large_layers_step", 1].traffic_frac / loads["large_layers_step", 0].traffic_frac
 L.reveal("batch", rise, "times")
 
 # %% tags=["claim"]
@@ -447,7 +449,7 @@ L.claim(
 # A *roofline* chart shows such limits. The horizontal axis is arithmetic intensity: operations per byte read or written. The vertical axis is operations per second. Under the slanted part of the roof, the memory bandwidth is the limit; under the flat part, the arithmetic is. The chart shows the large layers of 01.3 at batch size one: under 1 % of the peak, but close to their roof. A faster kernel would not help them. A larger batch would, because it does more work per byte.
 
 # %% tags=["measure"]
-gpulab.charts.roofline(gpulab.runs["large_layers 1"])
+gpulab.charts.roofline(gpulab.runs["large_layers_step 1"])
 
 # %% [markdown]
 # ## Name the metrics

@@ -198,8 +198,9 @@ L.predict("burst")
 
 # %% tags=["exercise"]
 costs_ms = queue_model.bursty_costs(100, usual_ms=10, burst_ms=110, every=16)
-print(f"no workers: {queue_model.simulate_loader(costs_ms, 20, workers=0).stalls} of 99 steps wait")
-print(f"one worker, prefetch factor 2: {queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
+simulate = queue_model.simulate_loader
+print(f"no workers: {simulate(costs_ms, 20, workers=0).stalls} of 99 steps wait")
+print(f"one worker, prefetch factor 2: {simulate(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
 display(L.reveal("burst"))
 # <blank> the smallest prefetch factor with which no step after the first one waits, as a number
 # was: prefetch = None

@@ -365,7 +365,10 @@ half_dtype = torch.bfloat16
 MIB = 2**20
 shares = {}
 for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
-    before, after = mixed_precision.count_saved_bytes(model, samples), mixed_precision.count_saved_bytes(model, samples, half_dtype)
+    before, after = (
+        mixed_precision.count_saved_bytes(model, samples),
+        mixed_precision.count_saved_bytes(model, samples, half_dtype),
+    )
     shares[name] = after.activation_bytes / before.activation_bytes
     change = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
     print(f"{name}: activations {change}, plus {after.weight_bytes / MIB:.1f} MiB of cast weights")
@@ -606,9 +609,14 @@ in_float32 = formulas(torch.float32)
 # </fix>
 in_float16 = formulas(torch.float16)
 columns = {"float16": in_float16, "float32": in_float32}
-print(f"torch.softmax, in float16: {half_precision.format_tensor(scores.softmax(dim=0))}; it subtracts the maximum before exp")
+print(
+    f"torch.softmax, in float16: {half_precision.format_tensor(scores.softmax(dim=0))}; it subtracts the maximum first"
+)
 pd.DataFrame(
-    {dtype: {name: half_precision.format_tensor(value) for name, value in column.items()} for dtype, column in columns.items()}
+    {
+        dtype: {name: half_precision.format_tensor(value) for name, value in column.items()}
+        for dtype, column in columns.items()
+    }
 )
 
 # %% tags=["claim"]
@@ -760,7 +768,10 @@ def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
     return precision_tables.checkpoint_round_trip({part: stateful.state_dict() for part, stateful in state.items()})
 
 
-article_warnings, current_warnings = precision_tables.warning_categories(article_code), precision_tables.warning_categories(current_code)
+article_warnings, current_warnings = (
+    precision_tables.warning_categories(article_code),
+    precision_tables.warning_categories(current_code),
+)
 uninterrupted, checkpoint = train_from(20), train_from(10)
 without_scaler_parts = ("model", "optimizer")
 # <fix>

@@ -265,11 +265,16 @@ gpulab.charts.memory_over_time(gpulab.runs["later"])
 fixed = replace(later, keeps_graph=False)  # the loop appends validation losses after .detach()
 # </fix>
 all_steps_ran = oom_programs.runs_on_card(fixed, "later_fixed")
-L.same(oom_programs.train_program(oom_programs.shrink_program(later), "cpu"), oom_programs.train_program(oom_programs.shrink_program(fixed), "cpu"))
+L.same(
+    oom_programs.train_program(oom_programs.shrink_program(later), "cpu"),
+    oom_programs.train_program(oom_programs.shrink_program(fixed), "cpu"),
+)
 
 # %% tags=["claim"]
 display(L.reveal("later"))
-growth_before, growth_after = (oom_programs.growth_per_step_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
+growth_before, growth_after = (
+    oom_programs.growth_per_step_bytes(gpulab.runs[name]) for name in ("later", "later_fixed")
+)
 L.claim(
     "with graphs in its list, the program grows by more than 512 MiB per step and runs out of memory; without them it "
     "grows by less than 1 MiB, and all 32 steps run",
@@ -458,7 +463,9 @@ fixed_segments = fragmentation.replay_requests(requests, fragmentation.FixedSegm
 # was: allocator = fragmentation.FixedSegments
 allocator = fragmentation.ExpandableSegment
 # </fix>
-expandable = fragmentation.replay_requests(requests[: fixed_segments.served], allocator(capacity_bytes))  # until the first one fails
+expandable = fragmentation.replay_requests(
+    requests[: fixed_segments.served], allocator(capacity_bytes)
+)  # until the first one fails
 expandable_all = fragmentation.replay_requests(requests, allocator(capacity_bytes))
 fragmentation.allocator_table(
     {"fixed segments": fixed_segments, "expandable segment": expandable},

@@ -218,7 +218,11 @@ def adam_steps(device, options, count=12):
     return parameters, optimizer
 
 
-implementations = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": launches.valid_adam_options(best)}
+implementations = {
+    "for-loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": launches.valid_adam_options(best),
+}
 rewrites = {"foreach": "optimizer=foreach", "fused": "optimizer=fused"}
 adam, lines = {}, []
 for name, options in implementations.items():
@@ -273,7 +277,11 @@ L.predict("graph")
 # %% tags=["same"]
 def generate(growing, count=24):
     """Return the tokens that the decoder generates on this machine's own device."""
-    decoder, token, tokens = launches.token_decoder(L.device, growing_cache=growing), torch.tensor([7], device=L.device), []
+    decoder, token, tokens = (
+        launches.token_decoder(L.device, growing_cache=growing),
+        torch.tensor([7], device=L.device),
+        [],
+    )
     with torch.no_grad():
         for _ in range(count):
             token = decoder(token)
@@ -305,7 +313,9 @@ if L.device == "cuda":
         for _ in range(48):
             replay()
             gpulab.step()
-    print(f"measured with a graph: {launches.launch_signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]")
+    print(
+        f"measured with a graph: {launches.launch_signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]"
+    )
 print(
     f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)"
 )
@@ -373,7 +383,9 @@ def one_graph(x, weight):
 
 
 rows, weight = torch.linspace(-1, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
-explained = {function.__name__: fusion.count_graphs(function, rows, weight) for function in (reading, printing, one_graph)}
+explained = {
+    function.__name__: fusion.count_graphs(function, rows, weight) for function in (reading, printing, one_graph)
+}
 for name, result in explained.items():
     print(f"{name:9s} graphs: {result.graphs}, breaks: {result.breaks}")
 
@@ -399,7 +411,7 @@ L.claim(
 L.predict("loop")
 
 # %% [markdown]
-# **Exercise.** Write the persistent program. It is number `program.place` of `program.programs`, processes every tile assigned to it, and loads the table as rarely as possible.
+# **Exercise.** Write the persistent program. It is number `program.index` of `program.programs`, processes every tile assigned to it, and loads the table as rarely as possible.
 
 # %% tags=["exercise"]
 TILES, PROGRAMS = 1056, launches.H100_MULTIPROCESSORS
@@ -408,7 +420,7 @@ samples = np.arange(TILES * 64, dtype=np.float32).reshape(TILES, 64)
 
 def one_tile(program, out, tile=None):
     """Scale one tile by the table: the given tile, or the tile with this program's number."""
-    tile = program.place if tile is None else tile
+    tile = program.index if tile is None else tile
     out[tile] = samples[tile] * program.load()  # the table, from GPU memory
 
 
@@ -417,7 +429,7 @@ def persistent(program, out):
     # <blank> a loop over tiles: which tiles belong to this program, and what is loaded before the loop?
     # was: one_tile(program, out)
     gains = program.load()
-    for tile in range(program.place, TILES, program.programs):
+    for tile in range(program.index, TILES, program.programs):
         out[tile] = samples[tile] * gains
     # </blank>
 

@@ -24,7 +24,13 @@ from gpulab import synthetic
 from gpulab.lessons.labs.machine import monitor_readings
 from gpulab.lessons.labs.steps.checklist import OPEN, checklist, checklist_items
 from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath, photo_us
-from gpulab.lessons.labs.data.snapshots import Snapshots, augment_batch, decode_images, sample_batches, image_search_network
+from gpulab.lessons.labs.data.snapshots import (
+    Snapshots,
+    augment_batch,
+    decode_images,
+    sample_batches,
+    image_search_network,
+)
 
 torch.manual_seed(0)
 steps = L.pick(tiny=8, lab=20, full=60)
@@ -175,7 +181,9 @@ L.claim(
 L.predict("share")
 
 # %% tags=["reveal"]
-optimisation = OptimisationPath(L, train, pixels, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]})
+optimisation = OptimisationPath(
+    L, train, pixels, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]}
+)
 change_of_share = gpu_busy_share(optimisation.run("precision", "layout")) - gpu_busy_share(gpulab.runs["decoded"])
 L.reveal("share", change_of_share, "%")
 
@@ -286,7 +294,9 @@ L.predict("rules")
 
 # %% tags=["reveal"]
 machines = monitor_readings.MACHINE_MODELS
-right_by_rule = sum(monitor_readings.rule_of_thumb(machine.readings) == monitor_readings.best_change(machine) for machine in machines)
+right_by_rule = sum(
+    monitor_readings.rule_of_thumb(machine.readings) == monitor_readings.best_change(machine) for machine in machines
+)
 L.reveal("rules", right_by_rule, "of 8")
 
 # %% tags=["given"]

@@ -33,7 +33,7 @@ def test_each_kernel_is_counted_in_the_step_in_which_it_starts(late_ms):
     assert kernels.per_step(kernels.mask_names(lambda name: True)) == 2
     (work,) = operator_work(kernels)
     assert work.count == 2 * kernels.step_count
-    assert work.total_ns == 80 * MS * kernels.many
+    assert work.total_ns == 80 * MS * kernels.step_count
     assert work.flops_per_s == pytest.approx(2 * 1024**3 / 40e-3)
     assert kernels.longest_name(kernels.started_inside) == ("sgemm", 80 * MS)
 

@@ -27,24 +27,24 @@ def begins(pattern, alone=""):
 
 def test_each_loop_iteration_is_found():
     assert begins("xy" + "abc" * 8 + "z") == list(range(2, 26, 3))
-    assert repeats_in("xy" + "abc" * 8 + "z").member.tolist() == [False] * 2 + [True] * 24 + [False]
+    assert repeats_in("xy" + "abc" * 8 + "z").in_loop.tolist() == [False] * 2 + [True] * 24 + [False]
 
 
 def test_fewer_than_eight_repeats_are_no_loop():
     assert begins("abc" * 7) == []
-    assert not repeats_in("abc" * 7).member.any()
+    assert not repeats_in("abc" * 7).in_loop.any()
 
 
 def test_an_item_that_never_follows_itself_starts_an_iteration_but_no_loop():
     assert begins("sss", alone="s") == [1, 2]
     assert begins("aaa", alone="s") == []
-    assert not repeats_in("sss", alone="s").member.any()
+    assert not repeats_in("sss", alone="s").in_loop.any()
 
 
 def test_nested_loops_are_found():
     pattern = ("a" * 8 + "b") * 8
     assert set(range(0, 72, 9)) <= set(begins(pattern))
-    assert repeats_in(pattern).member.all()
+    assert repeats_in(pattern).in_loop.all()
 
 
 def test_an_item_outside_all_patterns_interrupts_a_loop():
@@ -68,7 +68,7 @@ def test_loops_equal_those_of_a_slow_search(parts):
     letters = "".join(text * times for text, times in parts)
     result = repeats_in(letters)
     assert result.in_loop.tolist() == by_search(letters).tolist()
-    assert not (result.begins & ~result.member).any()
+    assert not (result.starts_iteration & ~result.in_loop).any()
 
 
 def test_runs_of_eight_equal_items_are_found():

@@ -64,8 +64,8 @@ def test_every_run_is_in_the_result_and_the_last_of_each_in_gpulab_runs(slower):
 
 def test_the_report_is_a_comparison_with_experiment_details(slower):
     result, _ = slower
-    assert result.comparison_view.ratio < 1
-    assert [len(side.runs) for side in result.comparison_view.sides] == [3, 3]
+    assert result.comparison.ratio < 1
+    assert [len(side.runs) for side in result.comparison.sides] == [3, 3]
     text, html = repr(result), result._repr_html_()
     for phrase in (
         "of the medians of 3 runs",

@@ -120,7 +120,8 @@ def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(men
     assert one.name == "pin+precision"
     recorded_run = gpulab.runs["pin+precision"]
     assert (
-        OptimisationPath(mending.lab, train, mending.decoded_images, 5, {("batch",): recorded_run}).run("batch") is recorded_run
+        OptimisationPath(mending.lab, train, mending.decoded_images, 5, {("batch",): recorded_run}).run("batch")
+        is recorded_run
     )
 
 

@@ -35,7 +35,9 @@ def broken(live: Kernel) -> Iterator[Kernel]:
     live.run("from gpulab.capture.session import Session\nfrom gpulab.magics import recording")
     live.run("kept, kept_report = dict(vars(Session)), recording.diagnosis_report")
     yield live
-    live.run("for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.diagnosis_report = kept_report")
+    live.run(
+        "for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.diagnosis_report = kept_report"
+    )
 
 
 def displayed_text(reply: Reply) -> str:
@@ -413,7 +415,9 @@ def test_an_interrupt_while_recording_starts_stops_the_cell(broken):
 
 
 def test_an_interrupt_while_the_report_is_made_keeps_run_and_value(broken):
-    broken.run("import time\ndef slow(run): print('started', flush=True); time.sleep(30)\nrecording.diagnosis_report = slow")
+    broken.run(
+        "import time\ndef slow(run): print('started', flush=True); time.sleep(30)\nrecording.diagnosis_report = slow"
+    )
     reply = broken.interrupted("%%gpuprofile hurried --level sensors\n5", notebook=True)
     assert (reply.status, reply.value) == ("ok", "5")
     assert "%gpureport hurried" in displayed_text(reply)

@@ -35,7 +35,7 @@ def check(path):
     assert all(each.dur_ns > 0 for each in path.segments)
     assert sum(path.by_kind.values()) == path.step_ns
     lengths = path.schedule.device_steps_ns if path.bound_by == "device" else path.schedule.host_steps_ns
-    if path.timed.graph.steps.detected_by != "whole run":
+    if path.schedule.graph.steps.detected_by != "whole run":
         assert path.step_ns == pytest.approx(float(lengths[path.step]), abs=2)
 
 
@@ -61,16 +61,16 @@ def test_a_path_does_not_get_shorter_by_more_than_what_is_taken_from_it(loop, le
     begin = path.segments[0].start_ns
     then = sweep(base.graph.with_device(dur_ns=dur))
     last = path.segments[-1]
-    end = then.device_end_ns[last.index] if last.on_device else then.node_end_ns[base.graph.step_last[path.step]]
+    end = then.device_end_ns[last.index] if last.on_device else then.node_end_ns[base.graph.step_end_node[path.step]]
     # Where it ends moves by no more than where it begins does.
     moved_ns = path.segments[-1].end_ns - end
-    started = begin - min(then.node_end_ns[base.graph.step_first[path.step]], begin)
+    started = begin - min(then.node_end_ns[base.graph.step_start_node[path.step]], begin)
     assert moved_ns <= max(started, 0.0) + off_before(base, path, off, left) + 2
 
 
 def off_before(base, path, off, left):
     """How much device work before the step was made shorter: the backlog that a step may inherit."""
-    before = np.arange(len(off)) < base.graph.host.first_op[base.graph.step_first[path.step]]
+    before = np.arange(len(off)) < base.graph.host.first_op[base.graph.step_start_node[path.step]]
     return float((base.graph.device.dur_ns * (1 - left))[before & off].sum())
 
 
@@ -118,7 +118,7 @@ def test_what_would_shorten_it_is_replayed_not_read_off_the_path():
         assert 0 <= lever.tenth_ns <= lever.all_ns + 1
         assert lever.all_ns <= base.host_device_step_ns
     # Host and GPU take the same time: taking away all of the one leaves the other.
-    assert max(lever.all_ns for lever in gains.values()) < 0.2 * base.own_ns
+    assert max(lever.all_ns for lever in gains.values()) < 0.2 * base.host_device_step_ns
 
 
 def test_a_tenth_less_of_what_decides_alone_gives_a_tenth_of_it():

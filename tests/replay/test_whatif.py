@@ -166,7 +166,7 @@ def test_the_order_in_which_changes_are_asked_for_does_not_matter(scenes):
     able = [
         name for name in NAMES if refusal_reason(scene, (chosen(name),)) is None and name not in ("batch", "sync_every")
     ]
-    texts = [name if chosen(name).rewrite.usual is not None else f"{name}={VALUES[name]}" for name in able]
+    texts = [name if chosen(name).rewrite.default is not None else f"{name}={VALUES[name]}" for name in able]
     for one, other in itertools.combinations(texts, 2):
         forth = predict(scene, parsing.parse_changes(f"{one} {other}"), samples=2)
         back = predict(scene, parsing.parse_changes(f"{other}, {one}"), samples=2)
@@ -263,4 +263,4 @@ def test_an_editor_completes_what_a_prediction_has(asked):
     jedi = pytest.importorskip("jedi")
     code = f"import gpulab\ndef ask(run: gpulab.Run) -> None:\n    told = {asked}\n    told."
     offered = {each.name for each in jedi.Script(code).complete(4, 9)}
-    assert {"prediction", "run", "save", "page"} <= offered
+    assert {"prediction", "run", "save", "html_page"} <= offered

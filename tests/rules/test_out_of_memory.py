@@ -193,7 +193,7 @@ import gpulab
 from gpulab.workloads.memory import leaks_and_oom
 try:
     with gpulab.profile("ran_out"):
-        leaks_and_oom.train_on_a_card()
+        leaks_and_oom.train_with_limited_memory()
 except Exception as error:
     assert type(error).__name__ == "OutOfMemoryError", error
 gpulab.save(gpulab.runs["ran_out"], sys.argv[1])
@@ -266,7 +266,7 @@ def test_micro_batches_of_the_fix_give_the_same_gradients():
 def test_an_error_of_the_memory_watch_does_not_reach_the_user(monkeypatch):
     watch = MemoryWatch()
     monkeypatch.setattr("gpulab.capture.memory.watch.find_holders", lambda *_: 1 / 0)
-    monkeypatch.setattr(watch._growing, "look", lambda *_: 1 / 0)
+    monkeypatch.setattr(watch._growing, "inspect", lambda *_: 1 / 0)
     watch.boundary(9, None)
     failure, rows = watch.finish(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
     assert failure.needed_bytes == 2 * GIB

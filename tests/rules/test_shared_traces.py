@@ -24,7 +24,7 @@ def test_resnet_without_workers_waits_for_data_a_third_of_each_step(diagnosed):
     assert rules(diagnosis)[0] == "no_workers"
     assert diagnosis.first.confidence == "certain"
     assert diagnosis.ledger.total_frac("loader") == pytest.approx(0.336, abs=0.015)
-    assert diagnosis.ledger.share("loader") == pytest.approx(0.336, abs=0.015)
+    assert diagnosis.ledger.typical_frac("loader") == pytest.approx(0.336, abs=0.015)
     assert diagnosis.first.gain.bound == pytest.approx(1.496, abs=0.003)
 
 

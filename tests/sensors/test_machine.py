@@ -104,7 +104,7 @@ def test_describing_the_machine_leaves_nvml_closed(standin):
 
 
 def test_describing_the_machine_does_not_import_torch():
-    code = "import sys; from gpulab.sensors import machine; machine(); print('torch' in sys.modules)"
+    code = "import sys; from gpulab.sensors import describe_machine; describe_machine(); print('torch' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert process.stdout.strip() == "False", process.stderr
 

@@ -337,9 +337,7 @@ def test_thermal_throttling_is_read_without_power_throttling(standin, opened, qu
     standin.reset(gpus=1)
     if question == "field":
         standin.fault("nvmlDeviceGetViolationStatus", NOT_SUPPORTED)
-        standin.fault(
-            "field", NOT_SUPPORTED, skip=1, count=1
-        )  # the first field that is asked for is the power drawn
+        standin.fault("field", NOT_SUPPORTED, skip=1, count=1)  # the first field that is asked for is the power drawn
     else:
         standin.fault(question, TIMEOUT, count=1)
     nvml = opened()

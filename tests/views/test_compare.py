@@ -90,7 +90,7 @@ def test_both_ledgers_are_drawn_on_one_scale(mended):
 
 def test_findings_are_told_as_resolved_new_and_remaining(mended):
     text = repr(mended)
-    assert [finding.rule for finding in mended.comparison.solution_view] == ["no_workers"]
+    assert [finding.rule for finding in mended.comparison.resolved] == ["no_workers"]
     assert re.search(r"resolved: GPU idle 40 %", text)
     assert "remaining: none" in text
 

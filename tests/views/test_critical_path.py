@@ -65,7 +65,7 @@ def test_the_critical_path_lane_is_full_and_each_colour_has_its_share(loading):
     timeline = picture(critical_path_section(loading.schedule))
     assert timeline.lane_names == ("critical path", "host", "GPU")
     path = critical_path(loading.schedule)
-    inked = {key: areas(timeline.lanes_svg, key)[-1] for key in ("loader", "matmul")}
+    inked = {key: areas(timeline.svg, key)[-1] for key in ("loader", "matmul")}
     # Drawn from the ground to their own top, the lowest is as it is; together they fill the lane.
     assert max(inked.values()) <= WIDTH * LEVELS
     assert path.by_kind["loader"] + path.by_kind["matmul"] > 0.95 * path.step_ns
@@ -75,9 +75,9 @@ def test_the_critical_path_lane_is_full_and_each_colour_has_its_share(loading):
 
 def test_a_line_above_a_lane_shows_where_the_path_is_in_it(loading):
     timeline = picture(critical_path_section(loading.schedule))
-    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', timeline.lanes_svg)
+    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', timeline.svg)
     assert [top for top, _ in strips] == ["30", "60"], "of the host's lane and of the GPU's"
-    path = critical_path(loading.timed)
+    path = critical_path(loading.schedule)
     for (_, lanes_drawn), on_device in zip(strips, (False, True), strict=True):
         width = sum(int(end) - int(start) for start, end in re.findall(r"M(\d+) 0H(\d+)", lanes_drawn))
         share = path.spans(on_device=on_device).total_ns / path.step_ns
@@ -145,7 +145,7 @@ def test_a_change_that_changes_nothing_draws_the_same_step_twice(loading):
 def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
     prediction = told(loading, "free_input")
     graph = dataclasses.replace(prediction.schedule.graph, limits_ns={"the workers": 1_200_000.0})
-    limited = dataclasses.replace(prediction, timed=dataclasses.replace(prediction.schedule, graph=graph))
+    limited = dataclasses.replace(prediction, schedule=dataclasses.replace(prediction.schedule, graph=graph))
     table = before_and_after(limited).table
     (total,) = [row for row in table.rows if row.kind == "total"]
     assert float(total.cells[2]) == pytest.approx(1.2, abs=0.02)
@@ -172,8 +172,8 @@ def test_pictures_are_bounded_well_formed_and_hold_no_foreign_text(recorded):
 
     where = ready(gpulab.load(recorded("v100_resnet50_workers4.json.gz")))
     for timeline in (picture(critical_path_section(where.schedule)), before_and_after(told(where, "free_input"))):
-        assert len(timeline.lanes_svg) <= MAX_BYTES
-        root = ElementTree.fromstring(timeline.lanes_svg)
+        assert len(timeline.svg) <= MAX_BYTES
+        root = ElementTree.fromstring(timeline.svg)
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "g", "path"}
         assert timeline.alt
 

@@ -86,7 +86,7 @@ def test_a_python_that_cannot_be_started_is_an_error(monkeypatch):
 CHANGED_PYTORCH = {
     "autocast does nothing": (
         "torch.get_autocast_dtype = lambda kind: torch.float32",
-        "autocast failed: WrongError: ",
+        "autocast failed: SelftestError: ",
     ),
     "an internal function is gone": (
         "from torch._subclasses import fake_tensor; del fake_tensor.in_kernel_invocation_manager",
@@ -94,7 +94,7 @@ CHANGED_PYTORCH = {
     ),
     "nothing is restored": (
         "from gpulab.virtual.device.torch_api import patches; patches._restore = lambda *args: None",
-        "restoring PyTorch failed: WrongError: ",
+        "restoring PyTorch failed: SelftestError: ",
     ),
 }
 

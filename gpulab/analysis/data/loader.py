@@ -57,9 +57,7 @@ def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
         by_marks = _by_marks(run, steps)
         fetch_ns = by_marks.pop("fetch_ns") or fetch_ns
         if ledger.device == "gpu":
-            by_marks.pop(
-                "min_rest_ns", None
-            )  # the host may run ahead of the GPU, so its rest of the step is no bound
+            by_marks.pop("min_rest_ns", None)  # the host may run ahead of the GPU, so its rest of the step is no bound
     measured = ledger.device == "cpu" and len(run.mark_rows)
     # If the CPU is the device, it computes nothing while the main thread fetches: all fetch time is exposed.
     exposed_ns = fetch_ns if measured else round(exposed_ns * scale)

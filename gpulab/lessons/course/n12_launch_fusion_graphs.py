@@ -283,7 +283,7 @@ LESSON = Lesson(
             hints=(
                 "What does one program do in one_tile, and how often does it load the table?",
                 "Count the loads: call program.load() once before a loop over tiles, not inside it.",
-                "for tile in range(program.place, TILES, program.programs)",
+                "for tile in range(program.index, TILES, program.programs)",
             ),
         ),
     ),

@@ -30,12 +30,12 @@ EVIDENCE_MARGIN_FRAC = 0.35  # of the duration of the evidence, on either side
 MIN_WINDOW_NS = 20_000  # the narrowest window that Python requests
 
 
-def timeline(run: Run | Diagnosis, beside: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
+def timeline(run: Run | Diagnosis, other: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
     """Return the zoomable timeline of a run, with a second run or a prediction below it if one is given.
 
     `live`: whether it is interactive; detected if None. Raises RunError for objects that are not runs.
     """
-    for argument in (run,) if beside is None else (run, beside):
+    for argument in (run,) if other is None else (run, other):
         if not isinstance(argument, Run | Diagnosis if argument is run else SecondRun):
             raise RunError(
                 f"A {type(argument).__name__} has no timeline.",
@@ -43,7 +43,7 @@ def timeline(run: Run | Diagnosis, beside: SecondRun | None = None, *, live: boo
                 fix='pass runs: gpulab.timeline(gpulab.runs["before"], gpulab.runs["after"])',
             )
     diagnosis = run if isinstance(run, Diagnosis) else diagnose(run)
-    return TimelineView(build_scene(diagnosis, beside), live=live)
+    return TimelineView(build_scene(diagnosis, other), live=live)
 
 
 class TimelineView:

@@ -262,6 +262,6 @@ _PARTS: dict[str, Callable[[], None]] = {
 
 def _check_run(run: Any) -> None:
     """Check that the operators of all parts were recorded."""
-    names = {name for name in run.event_rows.words("name").to_list() if name}
+    names = {name for name in run.event_rows.text("name").to_list() if name}
     for name in ("aten::addmm", "aten::convolution_backward", "aten::_foreach_add_", "aten::_scaled_dot_product_flash"):
         _check(any(name in each for each in names), f"{name} was not recorded")

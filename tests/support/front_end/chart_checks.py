@@ -65,7 +65,7 @@ def check_words(chart) -> None:
     header, rows = chart.table.header, chart.table.rows
     assert len(rows) <= MOST_ROWS
     assert all(len(row.cells) == len(header) for row in rows)
-    texts = [chart.answer, *(cell for row in rows for cell in row.cells), chart.alt]
+    texts = [chart.headline, *(cell for row in rows for cell in row.cells), chart.alt]
     unfinished = [text for text in texts if _ABSENT.search(_without_names(text))]
     assert not unfinished, unfinished
 

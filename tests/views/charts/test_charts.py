@@ -266,7 +266,7 @@ def test_a_chart_without_its_data_says_what_is_missing_and_never_draws_an_empty_
     words = " ".join(text.get_text() for text, _ in texts(drawn))
     assert len(words) > len(drawn.headline) + len(drawn.source) + 30
     assert drawn.table.rows == ()
-    assert "0" not in drawn.answer
+    assert "0" not in drawn.headline
 
 
 @by_chart

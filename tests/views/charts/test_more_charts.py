@@ -82,7 +82,7 @@ def million() -> Run:
 def test_an_empty_run_gives_what_is_missing_and_what_to_do_and_no_empty_frame(chart):
     made = chart(run_of())
     check(made)
-    assert "not measured" in made.answer
+    assert "not measured" in made.headline
     assert drawn_texts(made)
 
 

@@ -127,7 +127,7 @@ def test_shuffled_bytes_are_stored_plane_by_plane(large_scene):
 
 def test_the_search_index_contains_all_names_of_the_run(large_scene, html):
     index = json.loads(gzip.decompress(b64decode(data_of(html)["names"])))
-    names = large_scene.search("", most=10_000)["names"]
+    names = large_scene.search("", max_results=10_000)["names"]
     assert index == {"names": json.loads(json.dumps(names)), "all": True}
     assert RARE in {each["name"] for each in index["names"]}
 

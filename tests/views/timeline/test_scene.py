@@ -168,7 +168,9 @@ def test_the_ledger_row_equals_the_ledger_of_interior_steps_and_covers_the_whole
     keys = [key["key"] for key in run_scene.header()["keys"]]
     for part in diagnosis.ledger.parts:
         covered = dict(row.layers).get(keys.index(part.key))
-        memory = 0 if covered is None else int(covered.covered_ns(diagnosis.steps.start_ns[1], diagnosis.steps.end_ns[4]))
+        memory = (
+            0 if covered is None else int(covered.covered_ns(diagnosis.steps.start_ns[1], diagnosis.steps.end_ns[4]))
+        )
         assert memory == diagnosis.ledger.part_ns[part.key].sum()
     assert row.coverage.total_ns == 600_000_000
 

@@ -464,10 +464,10 @@ def test_host_work_is_copies_to_the_gpu_and_operators_on_this_cpu():
 def test_a_step_time_with_notable_copies_or_cpu_work_says_so(gpu, monkeypatch):
     assert "CPU" not in str(max_batch_view(gpu))
     host_work = HostWork(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
-    monkeypatch.setattr(StandIn, "from_host", host_work)
+    monkeypatch.setattr(StandIn, "host_work", host_work)
     text = " ".join(str(max_batch_view(gpu)).split())
     assert "copies of 32 MiB from pageable CPU memory (40 ms)" in text
-    monkeypatch.setattr(StandIn, "from_host", HostWork(cpu_ns=40 * MS))
+    monkeypatch.setattr(StandIn, "host_work", HostWork(cpu_ns=40 * MS))
     assert "the CPU of this machine (40 ms)" in " ".join(str(max_batch_view(gpu)).split())
 
 
@@ -476,7 +476,7 @@ def max_batch_view(gpu):
 
 
 def test_a_batch_that_exceeds_the_memory_of_this_machine_is_not_run(gpu, monkeypatch):
-    monkeypatch.setattr(StandIn, "from_host", HostWork(bytes=8 * MIB))
+    monkeypatch.setattr(StandIn, "host_work", HostWork(bytes=8 * MIB))
     monkeypatch.setattr(cpu_share, "allocatable_bytes", lambda: 40 * MIB)
     with pytest.raises(RunError, match="CPU memory") as error:
         max_batch(training(gpu, sample=1), "h100", gpu_factory=gpu)

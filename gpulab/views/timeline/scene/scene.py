@@ -136,16 +136,16 @@ def _deepest(until_ns: int) -> int:
     return min(MAX_LEVEL, max(0, ceil(log2(max(1.0, until_ns / MIN_TILE_NS)))))
 
 
-def _diagnosed(beside: Run | Diagnosis | Prediction | WhatIf) -> tuple[Run, Steps, Ledger | None]:
+def _diagnosed(other: Run | Diagnosis | Prediction | WhatIf) -> tuple[Run, Steps, Ledger | None]:
     """Return a run with its steps and its ledger."""
-    if isinstance(beside, Diagnosis):
-        return beside.run, beside.steps, beside.ledger
-    if isinstance(beside, Prediction):
+    if isinstance(other, Diagnosis):
+        return other.run, other.steps, other.ledger
+    if isinstance(other, Prediction):
         from gpulab.replay.predicted_run import predicted_run
 
-        run = predicted_run(beside.schedule)
+        run = predicted_run(other.schedule)
     else:
-        run = beside if isinstance(beside, Run) else beside.run
+        run = other if isinstance(other, Run) else other.run
     run_steps = find_steps(run)
     return run, run_steps, build_ledger(run, run_steps)
 
