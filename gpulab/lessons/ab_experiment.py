@@ -56,7 +56,7 @@ def experiment(
     without the profiler, and only measures times. `rewrites`: the change that `after` makes, as for gpulab.whatif; the
     report then compares the prediction from the first recording of `before` with the measurement.
 
-    Both variants run alternately, so load and temperature of the machine affect both equally. The last recording of
+    Variants alternate, so load and temperature of the machine affect both equally. The last recording of
     each is stored as gpulab.runs["experiment.before"] and ["experiment.after"]; all of them are in the `before` and
     `after` of the return value. An exception in a variant is propagated, and nothing of its run is stored.
     Raises RunError if the results differ, CaptureError if recording cannot start.
@@ -71,20 +71,16 @@ def experiment(
         # The results may hold the memory of a model, which must be free during the recordings: store no reference.
         equal_results = check_equality(_run(before, seed), _run(after, seed), equal)
         runs = _alternate(before, after, repeats, lambda variant, name: _record(variant, name, level, steps, seed))
-    sides, order = (runs[::2], runs[1::2]), [run.name for run in runs]
+    sides, order = (runs[::2], runs[1::2]), tuple(run.name for run in runs)
     before_runs, after_runs = (side if repeats > 1 else side[0] for side in sides)
     comparison = compare(before_runs, after_runs, rule, predicted=predicted, rewrites=rewrites)
-    rows = (
-        ("equal results", equal_results.description),
-        ("order", ", ".join(order)),
-        ("seed", f"{seed} before each run"),
-    )
+    rows = (("equal results", equal_results.description), ("order", ", ".join(order)), ("seed", str(seed)))
     return Experiment(
         Sheet("gpulab: an experiment", comparison_blocks(comparison, (Facts(rows),))),
         comparison=comparison,
         before=tuple(sides[0]),
         after=tuple(sides[1]),
-        order=tuple(order),
+        order=order,
         equality=equal_results,
     )
 

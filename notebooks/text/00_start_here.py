@@ -106,11 +106,14 @@ L.claim(
 
 # %% tags=["setup"]
 import inspect
+import warnings
 
 import torch
 from torch import nn
 
 from gpulab import synthetic
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # lesson 05 explains this warning
 from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":

@@ -296,7 +296,7 @@ L.predict("batch")
 
 # %% tags=["measure"]
 # <fix>
-# was: batch_sizes = {utilisation.image_network: (8, 8), utilisation.large_layers: (1, 1)}
+# was: batch_sizes = {utilisation.image_training_step: (8, 8), utilisation.large_layers_step: (1, 1)}
 batch_sizes = {utilisation.image_training_step: (8, 512), utilisation.large_layers_step: (1, 4096)}
 # </fix>
 loads = {}

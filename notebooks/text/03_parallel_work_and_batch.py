@@ -19,8 +19,8 @@ from torch import nn
 
 from gpulab import synthetic
 from gpulab.lessons import COUNTED, SIMULATED
-from gpulab.lessons.labs.kernels import batch_size, gradient_noise
 from gpulab.lessons.labs.data import padding
+from gpulab.lessons.labs.kernels import batch_size, gradient_noise
 from gpulab.lessons.labs.steps import throughput
 
 torch.set_num_threads(1)  # the CPU computations here are too small to gain from a second core
@@ -416,7 +416,7 @@ L.claim(
 data = synthetic.table(2048, 32)
 halved_rate = gradient_noise.train_small_classifier(data, adapt="rate")
 # <fix>
-# was: doubled_batch = gradient_noise.train(data, answer="rate")
+# was: doubled_batch = gradient_noise.train_small_classifier(data, adapt="rate")
 doubled_batch = gradient_noise.train_small_classifier(data, adapt="batch")
 # </fix>
 batch_16 = gradient_noise.train_small_classifier(data, adapt="none")

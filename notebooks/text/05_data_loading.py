@@ -162,7 +162,7 @@ def measure_loading(dataset_class, cost_s, workers, items_per_worker=16):
 most = 8
 io_bound = {n: measure_loading(loading.IoBoundDataset, 0.040, n) for n in (0, 1, 2, 4)}
 # <fix>
-# was: io_bound[most] = measure_loading(loading.Waiting, 0.040, 1)
+# was: io_bound[most] = measure_loading(loading.IoBoundDataset, 0.040, 1)
 io_bound[most] = measure_loading(loading.IoBoundDataset, 0.040, most)
 # </fix>
 cpu_bound = {n: measure_loading(loading.CpuBoundDataset, 0.005, n) for n in (0, 1, 2, 4, most)}
@@ -235,7 +235,7 @@ def make_indexed_loader(**options):
 
 restarted = loading.time_epoch_gaps(make_indexed_loader(), 3)
 # <fix>
-# was: persistent = loading.epochs(make_indexed_loader(), 3)
+# was: persistent = loading.time_epoch_gaps(make_indexed_loader(), 3)
 persistent = loading.time_epoch_gaps(make_indexed_loader(persistent_workers=True), 3)
 # </fix>
 for name, epochs_result in (("restarted", restarted), ("persistent", persistent)):
@@ -311,7 +311,7 @@ def count_reads(cache, **options):
 
 (folder / "cache").mkdir(exist_ok=True)
 # <fix>
-# was: cache = caching.Ram()
+# was: cache = caching.MemoryCache()
 cache = caching.DiskCache(folder / "cache")
 # </fix>
 reads = {
@@ -361,7 +361,7 @@ def private_memory_growth_mb(names):
 
 list_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
 # <fix>
-# was: array_mb = private_memory_growth_mb(loading.Names(100_000, packed=False))
+# was: array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
 array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=True))
 # </fix>
 one_per_core = max(1, int(cores))
@@ -431,7 +431,7 @@ order = np.random.default_rng(0).permutation(len(rows))
 files = packing.time_reader(packing.read_from_files, folder, order)
 mapped = packing.time_reader(packing.read_from_memmap, folder, order)
 # <fix>
-# was: tar = packing.measured(packing.from_map, folder, order)
+# was: tar = packing.time_reader(packing.read_from_memmap, folder, order)
 tar = packing.time_reader(packing.read_from_tar, folder, order)
 # </fix>
 packing.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
@@ -454,12 +454,12 @@ L.claim(
 #
 # Write `epochs(folder, orders)`. `orders` holds five lists of 1,200 row numbers, one list per epoch. For each list, read these rows and add up all their values. Return the list of the five sums.
 #
-# `folder` holds the rows in three formats: one file per row (read them with `packing.from_files`), `rows.npy` and `rows.tar`. Never hold more than 1 MB of data in memory, and open as few files as you can. **The target is three opens for all five epochs.** For a hint, run `L.hint("opens")` in a new cell; each further call gives the next hint.
+# `folder` holds the rows in three formats: one file per row (read them with `packing.read_from_files`), `rows.npy` and `rows.tar`. Never hold more than 1 MB of data in memory, and open as few files as you can. **The target is three opens for all five epochs.** For a hint, run `L.hint("opens")` in a new cell; each further call gives the next hint.
 
 # %% tags=["exercise"]
 def epochs(folder, orders):
     # <blank> five epochs with at most three opens and 1 MB of memory
-    # was: return [packing.from_files(folder, order) for order in orders]
+    # was: return [packing.read_from_files(folder, order) for order in orders]
     rows = np.load(folder / "rows.npy", mmap_mode="r")
     return [sum(float(rows[index].sum()) for index in order) for order in orders]
     # </blank>

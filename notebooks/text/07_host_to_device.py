@@ -24,9 +24,9 @@ import torch
 from IPython.display import display
 from torch import nn
 
-from gpulab.lessons.labs.copies import copying, transfers, races
-from gpulab.lessons.labs.steps import throughput
+from gpulab.lessons.labs.copies import copying, races, transfers
 from gpulab.lessons.labs.machine import topology
+from gpulab.lessons.labs.steps import throughput
 
 ROWS, WIDTH, STEPS = 8192, 8192, 12
 BATCH_BYTES = 2 * ROWS * WIDTH  # two bytes per number
@@ -575,7 +575,7 @@ L.check("slot", answer)
 
 # %% tags=["claim"]
 # <fix>
-# was: outputs = {name: topology.MACHINES["a"] for name in topology.MACHINES}
+# was: outputs = {name: topology.TOPOLOGY_TEXTS["a"] for name in topology.TOPOLOGY_TEXTS}
 outputs = topology.TOPOLOGY_TEXTS
 # </fix>
 links = {name: topology.parse_topology(output) for name, output in outputs.items()}

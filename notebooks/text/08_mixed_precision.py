@@ -197,7 +197,7 @@ L.predict("eight")
 # %% tags=["measure"]
 fp32_layers = mixed_precision.layer_calls(runs["fp32"])
 # <fix>
-# was: bf16_layers = mixed_precision.layers(runs["fp32"])
+# was: bf16_layers = mixed_precision.layer_calls(runs["fp32"])
 bf16_layers = mixed_precision.layer_calls(runs["bf16"])
 # </fix>
 display(precision_tables.peak_table(), precision_tables.layer_table(fp32_layers, bf16_layers))

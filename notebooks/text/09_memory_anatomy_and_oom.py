@@ -23,8 +23,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes
 from gpulab.lessons.labs import tables
+from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the CPU computations here are small
@@ -634,7 +634,7 @@ with L.gpu("attention_unfused"):
     unfused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
 with L.gpu("attention_fused"):
     # <fix>
-    # was: fused_bytes = sizes.attention_peaks(unfused_attention, lengths)
+    # was: fused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
     fused_bytes = sizes.attention_peak_bytes(nn.functional.scaled_dot_product_attention, lengths)
     # </fix>
 bytes_by_size = {

@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn import functional
 
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs.kernels import fusion
-from gpulab.lessons.labs.host import launches
 from gpulab.lessons.labs import tables
+from gpulab.lessons.labs.host import launches
+from gpulab.lessons.labs.kernels import fusion
 
 runs = gpulab.runs
 
@@ -355,7 +355,7 @@ L.predict("breaks")
 
 
 # %% [markdown]
-# Here are two functions: one reads a value, and one prints. `fusion.graphs` uses PyTorch's `torch._dynamo.explain` to show the graphs that torch.compile would make, without compiling: two seconds instead of a minute. Your turn: write `one_graph` so that it returns the same as `reading`, but in one graph.
+# Here are two functions: one reads a value, and one prints. `fusion.count_graphs` uses PyTorch's `torch._dynamo.explain` to show the graphs that torch.compile would make, without compiling: two seconds instead of a minute. Your turn: write `one_graph` so that it returns the same as `reading`, but in one graph.
 
 # %% tags=["exercise"]
 def reading(x, weight):

@@ -21,16 +21,16 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from gpulab import synthetic
-from gpulab.lessons.labs.machine import monitor_readings
-from gpulab.lessons.labs.steps.checklist import OPEN, checklist, checklist_items
-from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath, photo_us
 from gpulab.lessons.labs.data.snapshots import (
     Snapshots,
     augment_batch,
     decode_images,
-    sample_batches,
     image_search_network,
+    sample_batches,
 )
+from gpulab.lessons.labs.machine import monitor_readings
+from gpulab.lessons.labs.steps.checklist import OPEN, checklist, checklist_items
+from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath, photo_us
 
 torch.manual_seed(0)
 steps = L.pick(tiny=8, lab=20, full=60)
@@ -334,7 +334,7 @@ checklist(gpulab.runs["decoded"])
 
 # %% tags=["claim"]
 # <fix>
-# was: items_before, items_decoded = items(before), items(before)
+# was: items_before, items_decoded = checklist_items(before), checklist_items(before)
 items_before, items_decoded = checklist_items(before), checklist_items(gpulab.runs["decoded"])
 # </fix>
 L.claim(

@@ -21,9 +21,9 @@ L
 from IPython.display import display
 
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs.drills import evidence, drills, decision_trees
-from gpulab.lessons.labs.steps import throughput
+from gpulab.lessons.labs.drills import decision_trees, drills, evidence
 from gpulab.lessons.labs.drills.spaced_repetition import review_days
+from gpulab.lessons.labs.steps import throughput
 
 answers = {}
 evidence.case_catalogue()

@@ -66,7 +66,7 @@ def test_every_question_of_a_lesson_has_an_answer(one):
         else:
             assert question.right in keys
             assert question.explanation, f"{question.key} has no explanation"
-    assert set(one.before) <= set(IDS), "requires a lesson that does not exist"
+    assert set(one.prerequisites) <= set(IDS), "requires a lesson that does not exist"
 
 
 def test_paths_contain_only_lessons_that_exist():

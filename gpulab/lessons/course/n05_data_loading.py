@@ -40,7 +40,7 @@ WAIT = Question(
     hints=(
         "How many items are in a batch, and how long does one item take?",
         "Compare 8 x 6 ms with the time a small model needs for a step.",
-        "photos = loading.Waiting(..., wait_s=0.006), and make_loader(workers=0).",
+        "photos = loading.IoBoundDataset(..., wait_s=0.006), and make_loader(workers=0).",
     ),
 )
 CAUSE = Question(
@@ -246,7 +246,7 @@ CACHE = Question(
     hints=(
         "In which process does the dataset read an item?",
         "What happens to a worker at the end of an epoch? See 05.3.",
-        "Every worker gets its own copy of caching.Ram() when it starts.",
+        "Every worker gets its own copy of caching.MemoryCache() when it starts.",
     ),
 )
 FORMATS = Question(

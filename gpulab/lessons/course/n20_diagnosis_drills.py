@@ -279,7 +279,7 @@ LESSON = Lesson(
             hints=(
                 "In which phase did it fail?",
                 "Compare the bytes of the parameters times four with the memory of the GPU.",
-                'The entry states of decision_trees.memory_facts(drills.beside("memory2")).',
+                'The entry states of decision_trees.memory_facts(drills.named_run("memory2")).',
             ),
         ),
         Question(
@@ -329,7 +329,8 @@ LESSON = Lesson(
             hints=(
                 "Which counter divides the twelve runs into halves?",
                 "busy divides them six to six; loader, copies and growth divide the remaining ones.",
-                "print(decision_trees.walk(decision_trees.UTILISATION, drills.reads(1))) shows the path of the tree, "
+                "print(decision_trees.walk(decision_trees.UTILISATION, drills.counter_values(1))) shows the path of "
+                "the tree, "
                 "which needs 52.",
             ),
         ),

@@ -158,12 +158,10 @@ def memory_bound(evidence: Evidence) -> Finding | None:
     What to do: move fewer bytes: smaller dtypes, fewer passes, less recomputation.
     """
     kernels = evidence.cached(interior_kernels)
-    slow_traffic = (
-        memory_bound_work(kernels, evidence.cached(operator_work_of_run), _NEAR_PEAK_FRAC)
-        if kernels is not None
-        else None
-    )
-    if kernels is None or slow_traffic is None:
+    if kernels is None:
+        return None
+    slow_traffic = memory_bound_work(kernels, evidence.cached(operator_work_of_run), _NEAR_PEAK_FRAC)
+    if slow_traffic is None:
         return None
     share = evidence.step_share(slow_traffic.cost_ns)
     if share < _MIN_MEMORY_BOUND_FRAC:
