@@ -258,10 +258,14 @@ def _of_torch(name: str) -> bool:
     return name.startswith(("torchinductor_", "TORCHINDUCTOR_"))
 
 
+# A DataLoader's queues and the history of an IPython shell of an earlier test end their own threads a moment later.
+_OTHERS_THREADS = ("QueueFeederThread", "IPythonHistorySavingThread")
+
+
 def _process_state() -> dict[str, Any]:
     """What a recording could leave behind in this process; torch's part only where torch is imported."""
     # A DataLoader's queues end their own threads a moment after the last worker went.
-    threads = sorted(thread.name for thread in threading.enumerate() if thread.name != "QueueFeederThread")
+    threads = sorted(thread.name for thread in threading.enumerate() if thread.name not in _OTHERS_THREADS)
     state: dict[str, Any] = {
         "threads": threads,
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
