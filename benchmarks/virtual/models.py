@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from gpulab.hardware.lookup import resolve
-from gpulab.virtual.device.device import FakeDevice
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.device.fake_device import FakeDevice
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 from gpulab.virtual.op_log.ops import Op, Record
 
 BOUNDLESS = 10**15  # bytes: nothing is refused for want of memory

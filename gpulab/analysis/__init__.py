@@ -30,11 +30,11 @@ work there is no busy time. Figures cover all devices together unless one is giv
 `devices(run)` lists the devices that worked.
 """
 
-from gpulab.analysis.copies.table import COPIES, copy_table
+from gpulab.analysis.copies.copy_table import COPIES, copy_table
 from gpulab.analysis.events.busy import BUSY, busy_table, busy_time
 from gpulab.analysis.events.device_work import devices
 from gpulab.analysis.host.launch_delays import LAUNCHES, launch_delays
-from gpulab.analysis.kernels.table import KERNELS, kernel_table
+from gpulab.analysis.kernels.kernel_table import KERNELS, kernel_table
 from gpulab.analysis.steps.detection import step_table
 from gpulab.analysis.steps.gaps import GAPS, gap_table
 from gpulab.tables import STEPS

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab.capture.user_names import describe_model, describe_optimizer, find_loader_names
+from gpulab.capture.user_variables import describe_model, describe_optimizer, find_loader_names
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system

@@ -16,7 +16,7 @@ from gpulab.comparison.compare_runs import compare
 from gpulab.comparison.comparison import MIN_DIFFERENCE_FRAC, Comparison
 from gpulab.comparison.outcomes import measured_prediction
 from gpulab.comparison.reasons import Reason
+from gpulab.comparison.run_sequence import Story
 from gpulab.comparison.sides import ComparedSide
-from gpulab.comparison.stories import Story
 
 __all__ = ["MIN_DIFFERENCE_FRAC", "ComparedSide", "Comparison", "Reason", "Story", "compare", "measured_prediction"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import overload
 
 from gpulab.comparison.comparison import Comparison, compare_sides
+from gpulab.comparison.run_sequence import Story, compare_in_order
 from gpulab.comparison.sides import Runs, build_side, with_unique_names
-from gpulab.comparison.stories import Story, compare_in_order
 from gpulab.errors import RunError
 from gpulab.rules import Gain
 

@@ -170,7 +170,7 @@ def cause_remains(pair: Pair) -> Reason | None:
     parts = [part for part in pair.parts if part.key in cause.ledger_parts]
     left_ns, before_ns = sum(part.after_ns for part in parts), sum(part.before_ns for part in parts)
     remaining = f": {duration(left_ns)} per step remain of {duration(before_ns)}" if before_ns else ""
-    return Reason("lessened", f"the cause was reduced, not removed{remaining}", max(1, left_ns))
+    return Reason("cause_remains", f"the cause was reduced, not removed{remaining}", max(1, left_ns))
 
 
 def other_part_grew(pair: Pair) -> Reason | None:
@@ -181,7 +181,9 @@ def other_part_grew(pair: Pair) -> Reason | None:
     )
     if largest is None or largest.difference_ns <= GROWN_FRAC * pair.before_ns:
         return None
-    return Reason("grown", f"{largest.label} grew by {duration(largest.difference_ns)} per step", largest.difference_ns)
+    return Reason(
+        "other_part_grew", f"{largest.label} grew by {duration(largest.difference_ns)} per step", largest.difference_ns
+    )
 
 
 def other_part_shrank(pair: Pair) -> Reason | None:
@@ -193,7 +195,9 @@ def other_part_shrank(pair: Pair) -> Reason | None:
     if not fixed_parts or largest is None or -largest.difference_ns <= GROWN_FRAC * pair.before_ns:
         return None
     return Reason(
-        "shrunk", f"{largest.label} also shrank by {duration(-largest.difference_ns)} per step", largest.difference_ns
+        "other_part_shrank",
+        f"{largest.label} also shrank by {duration(-largest.difference_ns)} per step",
+        largest.difference_ns,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.intervals import Spans, union
 from gpulab.replay.batched_sweep import batch_step_times
 from gpulab.replay.graph.graph import NONE, Graph, NodeKind

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpulab.errors import StoreError
 from gpulab.run import TABLE_FIELDS, Run
-from gpulab.store import newer
+from gpulab.store import newer_schema
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import Document, decode_document
@@ -70,8 +70,8 @@ def _run(archive: Archive, most_bytes: int) -> Run:
     run = Run(**fields)
     if (problem := find_inconsistency(run)) is not None:
         raise invalid_run_error(f"it is damaged: {problem}")
-    run, of_unknown_kinds = newer.drop_unknown_kinds(run)
-    return newer.with_ignored_parts(run, [*ignored, *of_unknown_kinds], document.schema)
+    run, of_unknown_kinds = newer_schema.drop_unknown_kinds(run)
+    return newer_schema.with_ignored_parts(run, [*ignored, *of_unknown_kinds], document.schema)
 
 
 def _tables(archive: Archive, document: Document) -> dict[str, bytes]:

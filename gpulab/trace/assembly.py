@@ -8,8 +8,8 @@ from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Machine, Recording, Run, Source
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind
 from gpulab.trace import metadata
+from gpulab.trace.columns.builder import TraceTables
 from gpulab.trace.columns.categories import loader_has_workers
-from gpulab.trace.columns.columns import TraceTables
 from gpulab.trace.reading.batches import Header
 from gpulab.trace.reading.limits import ENDS_EARLY, Losses
 
@@ -33,7 +33,7 @@ def assemble_run(name: str, tables: TraceTables, header: Header, losses: Losses)
     loaders, loader_fact = _loaders(rows)
     facts = metadata.facts(header) | loader_fact
     if losses.repairs:
-        facts["mended"] = ", ".join(sorted(losses.repairs))
+        facts["repairs"] = ", ".join(sorted(losses.repairs))
     recording = Recording(
         windows_ns=((0, _complete_until_ns(rows, tables.span_ns, losses)),) if len(rows) else (),
         activities=_activities(rows),

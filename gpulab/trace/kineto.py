@@ -11,13 +11,13 @@ from pathlib import Path
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import assemble_run
-from gpulab.trace.columns.columns import ColumnBuilder, TraceTables
+from gpulab.trace.columns.builder import ColumnBuilder, TraceTables
 from gpulab.trace.reading.batches import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
+from gpulab.trace.reading.chunks import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
 from gpulab.trace.reading.damaged import read_damaged_chunk
 from gpulab.trace.reading.decoder import parse_events, parse_last_chunk
 from gpulab.trace.reading.header import merge_headers, parse_header_after, parse_header_around
 from gpulab.trace.reading.limits import EVENT_LIMIT, METADATA, MIB, TOO_MUCH_DAMAGE, UNREADABLE, Limits, Losses
-from gpulab.trace.reading.pieces import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
 from gpulab.trace.reading.text_blocks import FIX, Progress, file_label, read_blocks
 
 _CHEAP_BYTES = 64 * MIB  # of text

@@ -17,7 +17,7 @@ from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.assembly import torch_settings
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.marks import MarkClocks, StepMarks
-from gpulab.capture.memory.watch import MemoryWatch
+from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError, RunError
 from gpulab.hardware.lookup import resolve
@@ -27,15 +27,15 @@ from gpulab.sensors import describe_machine
 from gpulab.virtual.clock import VirtualClock
 from gpulab.virtual.cost_model.kernel import OpClass
 from gpulab.virtual.cost_model.uncertainty import step_ns, step_range_ns
-from gpulab.virtual.device.counting import COUNTED_FACT, LIMITATIONS, NO_HOST, CountingDevice, fallback_warning
-from gpulab.virtual.device.device import FakeDevice
+from gpulab.virtual.device.counting_device import COUNTED_FACT, LIMITATIONS, NO_HOST, CountingDevice, fallback_warning
+from gpulab.virtual.device.fake_device import FakeDevice
 from gpulab.virtual.host.costs import HostCosts, calibrated_host
 from gpulab.virtual.host.garbage import gc_between_steps, gc_frozen
 from gpulab.virtual.loading.arrivals import BatchArrivals
 from gpulab.virtual.loading.hooks import log_batches
-from gpulab.virtual.memory_fit.cpu_share import HostWork, sum_host_work
+from gpulab.virtual.memory_fit.host_work import HostWork, sum_host_work
 from gpulab.virtual.op_log.events import MAIN, THREADS
-from gpulab.virtual.op_log.memory import LoggedMemory
+from gpulab.virtual.op_log.logged_memory import LoggedMemory
 from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT, Assumption, Record, StepEnd
 from gpulab.virtual.selftest.run import selftest_result
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from gpulab.lessons.labs import tables
-from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes
+from gpulab.lessons.labs.memory import memory_counters, fragmentation, oom_programs, oom_fixes, sizes
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the CPU computations here are small
@@ -355,7 +355,7 @@ L.claim(
 # 5. **Verify the fix**: the same losses, the new peak, and the time it costs.
 
 # %% tags=["measure"]
-remedies.program_table("wide", "many", "long", "more")
+oom_fixes.program_table("wide", "many", "long", "more")
 
 # %% [markdown]
 # Your turn: for each of the four programs, choose the *cheapest* fix that makes it run. In order of cost:
@@ -374,7 +374,7 @@ remedies.program_table("wide", "many", "long", "more")
 # was: chosen = {}
 chosen = {"wide": "state", "many": "half", "long": "fused", "more": "parts"}
 # </blank>
-attempts = remedies.try_fixes(chosen)
+attempts = oom_fixes.try_fixes(chosen)
 display(attempts)
 L.score("cheapest", len(attempts.solved) if chosen else None)
 
@@ -562,9 +562,9 @@ L.predict("inplace")
 # %% tags=["measure"]
 torch.manual_seed(0)
 x = torch.randn(2**20)
-with counters.count_allocations() as out_of_place:
+with memory_counters.count_allocations() as out_of_place:
     out_of_place_result = torch.relu(2 * x + 1)
-with counters.count_allocations() as in_place:
+with memory_counters.count_allocations() as in_place:
     # <fix>
     # was: in_place_result = torch.relu(2 * x + 1)
     in_place_result = (2 * x).add_(1).relu_()
@@ -582,7 +582,7 @@ def saved_for_backward(activation, layers=4):
     with torch.device("meta"):
         model = nn.Sequential(*[module for _ in range(layers) for module in (nn.Linear(1024, 1024), activation())])
         x = torch.empty(4096, 1024)
-        return counters.saved_bytes(lambda: model(x), model)
+        return memory_counters.saved_bytes(lambda: model(x), model)
 
 
 relu_bytes, gelu_bytes = saved_for_backward(nn.ReLU), saved_for_backward(nn.GELU)
@@ -642,7 +642,7 @@ bytes_by_size = {
     "attention, separate operators": unfused_bytes,
     "attention, fused": fused_bytes,
 }
-exponents = {name: counters.growth_exponent(bytes_of_size) for name, bytes_of_size in bytes_by_size.items()}
+exponents = {name: memory_counters.growth_exponent(bytes_of_size) for name, bytes_of_size in bytes_by_size.items()}
 lines = []
 for name, exponent in exponents.items():
     bytes_of_size = bytes_by_size[name]
@@ -686,7 +686,7 @@ def saved_bytes_in(context, evaluating=True):
     with torch.device("meta"):
         model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
         with context:
-            return counters.saved_bytes(lambda: model(x), model)
+            return memory_counters.saved_bytes(lambda: model(x), model)
 
 
 # <fix>
@@ -770,7 +770,7 @@ L.claim(
 # was: plan = []
 plan = ["state", "parts"]
 # </blank>
-outcome = remedies.try_plan(plan)
+outcome = oom_fixes.try_plan(plan)
 display(outcome)
 L.score("fewest", outcome.count)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.roofline import operator_work
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.events.enclosing_operators import enclosing_operators
 from gpulab.analysis.kernels.bytes_moved import min_bytes_moved
 from gpulab.analysis.kernels.flops import flops, parse_inputs
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.occupancy import gpu_fill
 from gpulab.analysis.kernels.roofline import flops_utilisation, operator_work
 from gpulab.analysis.steps.detection import find_steps

@@ -22,11 +22,11 @@ from gpulab.analysis import (
     launch_delays,
     step_table,
 )
-from gpulab.analysis.copies.table import COPIES, copy_direction, host_memory
+from gpulab.analysis.copies.copy_table import COPIES, copy_direction, host_memory
 from gpulab.analysis.events.busy import BUSY
 from gpulab.analysis.events.groups import group_by_code
 from gpulab.analysis.host.launch_delays import LAUNCHES
-from gpulab.analysis.kernels.table import KERNELS
+from gpulab.analysis.kernels.kernel_table import KERNELS
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.gaps import GAPS
 from gpulab.intervals import union

@@ -9,8 +9,8 @@ from gpulab.analysis.kernels.families import (
     is_layout_conversion,
     is_softmax,
 )
-from gpulab.analysis.kernels.interior import short_kernel_name
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.interior_kernels import short_kernel_name
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import (
     UNKNOWN_ARITHMETIC,
     Cores,

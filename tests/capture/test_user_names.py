@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 import gpulab
-from gpulab.capture import user_names as names_module
-from gpulab.rules.engine.user_names import user_names
+from gpulab.capture import user_variables as names_module
+from gpulab.rules.engine.pasted_names import user_names
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -10,8 +10,8 @@ from gpulab.errors import GpulabError
 from gpulab.files.datasets import dataset
 from gpulab.lessons.course import lesson
 from gpulab.lessons.labs.drills import decision_trees, drills
+from gpulab.lessons.labs.drills.answer_checks import CAUSE_BY_ACTION, EXPECTED_READINGS, answer_problem, contradiction
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES
-from gpulab.lessons.labs.drills.counters import RUN_COUNTERS, read_counters
 from gpulab.lessons.labs.drills.evidence import (
     answer_terms,
     case_catalogue,
@@ -20,8 +20,8 @@ from gpulab.lessons.labs.drills.evidence import (
     drill_views,
     report_verdict,
 )
+from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS, read_counters
 from gpulab.lessons.labs.drills.spaced_repetition import Deck, review_days
-from gpulab.lessons.labs.drills.verdicts import CAUSE_BY_ACTION, EXPECTED_READINGS, answer_problem, contradiction
 from gpulab.lessons.labs.steps import throughput
 
 BESIDE = ("worked_example", "memory1", "memory2", "memory3")

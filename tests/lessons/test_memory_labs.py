@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import gpulab  # noqa: E402  (after the skip)
 from gpulab.lessons.equality import check_equality  # noqa: E402
 from gpulab.lessons.labs import tables  # noqa: E402
-from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes  # noqa: E402
+from gpulab.lessons.labs.memory import fragmentation, memory_counters, oom_fixes, oom_programs, sizes  # noqa: E402
 from gpulab.virtual.memory_fit.allocator import block_bytes  # noqa: E402
 
 MIB = 2**20
@@ -27,28 +27,28 @@ def test_saved_bytes_count_each_storage_once_without_weights(device, act, each):
     # Linear keeps its input and GELU its own; ReLU keeps its output, which is the next layer's input.
     with torch.device(device):
         model, x = layers(3, act), torch.empty(32, 64)
-        saved_size = counters.saved_bytes(lambda: model(x), model)
+        saved_size = memory_counters.saved_bytes(lambda: model(x), model)
     one = 32 * 64 * 4
     assert saved_size == 3 * each * one + (one if each == 1 else 0)
-    assert counters.saved_bytes(lambda: model(x)) == saved_size + sum(
+    assert memory_counters.saved_bytes(lambda: model(x)) == saved_size + sum(
         w.numel() * 4 for w in list(model.parameters())[2::2]
     )
 
 
 def test_nothing_is_saved_without_gradients_and_everything_in_eval_mode():
     model, x = layers(2), torch.ones(4, 64)
-    saved_size = counters.saved_bytes(lambda: model(x), model)
-    assert saved_size == counters.saved_bytes(lambda: model.eval()(x), model) > 0
+    saved_size = memory_counters.saved_bytes(lambda: model(x), model)
+    assert saved_size == memory_counters.saved_bytes(lambda: model.eval()(x), model) > 0
     for off in (torch.no_grad, torch.inference_mode):
         with off():
-            assert counters.saved_bytes(lambda: model(x), model) == 0
+            assert memory_counters.saved_bytes(lambda: model(x), model) == 0
 
 
 def test_allocations_are_counted_and_in_place_operators_make_none():
     x = torch.ones(1000)
-    with counters.count_allocations() as separate:
+    with memory_counters.count_allocations() as separate:
         torch.relu(x * 2 + 1)
-    with counters.count_allocations() as counts:
+    with memory_counters.count_allocations() as counts:
         x.mul_(2).add_(1).relu_()
         x.view(10, 100)
     assert (separate.count, separate.bytes) == (3, 12000)
@@ -90,7 +90,7 @@ def test_a_table_is_text_as_well():
 
 @pytest.mark.parametrize("power", [0, 1, 2, 1.5])
 def test_the_exponent_of_a_power_is_found(power):
-    assert counters.growth_exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
+    assert memory_counters.growth_exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
 
 
 # Programs.
@@ -133,7 +133,7 @@ def words(view):
 
 
 def test_each_fix_is_tried_and_so_is_every_cheaper_one():
-    trials = remedies.try_fixes({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
+    trials = oom_fixes.try_fixes({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
     assert trials.solved == ("long",)
     assert "no cheaper fix" in words(trials)
     assert "but a cheaper fix" in words(trials)
@@ -142,27 +142,27 @@ def test_each_fix_is_tried_and_so_is_every_cheaper_one():
 
 
 def test_missing_choices_and_unknown_programs_are_reported():
-    trials = remedies.try_fixes({"short": "half"})
+    trials = oom_fixes.try_fixes({"short": "half"})
     assert trials.solved == ()
     assert words(trials).count("chosen yet") == 4
     assert "'short'" in words(trials)
 
 
 def test_a_plan_reports_the_failed_allocation():
-    assert remedies.try_plan([]).count is None
-    first = remedies.try_plan(["half"])
+    assert oom_fixes.try_plan([]).count is None
+    first = oom_fixes.try_plan(["half"])
     assert first.count is None
     assert "batch size" in words(first)
-    second = remedies.try_plan(["state"])
+    second = oom_fixes.try_plan(["state"])
     assert "in forward" in words(second)
     assert "batch size" not in words(second)
-    assert remedies.try_plan(["state", "parts"]).count == 2
-    assert remedies.try_plan("half").count is None  # one word is a list of one
-    assert "'magic'" in words(remedies.try_plan(["magic"]))
+    assert oom_fixes.try_plan(["state", "parts"]).count == 2
+    assert oom_fixes.try_plan("half").count is None  # one word is a list of one
+    assert "'magic'" in words(oom_fixes.try_plan(["magic"]))
 
 
 def test_failures_of_programs_are_compared_in_columns():
-    text = words(remedies.program_table("long", "wide"))
+    text = words(oom_fixes.program_table("long", "wide"))
     assert "16 GiB" in text  # the scores: 16 heads, 16384 tokens squared, four bytes
     assert "22.7 GiB" in text  # more than the card has for tensors
     assert "21.6 GiB" in text

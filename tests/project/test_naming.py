@@ -1,4 +1,4 @@
-"""Names of the package and its tests: nouns and verbs that a newcomer would search for, each with one meaning.
+"""Names of the package and its tools: nouns and verbs that a newcomer would search for, each with one meaning.
 
 Two checks read the source alone. `banned_names` lists stored names (variables, parameters, functions, classes, fields)
 that say nothing about their value. `duplicate_names` lists public functions and classes that two modules define.

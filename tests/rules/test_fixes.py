@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpulab.rules.engine.user_names import user_names
+from gpulab.rules.engine.pasted_names import user_names
 from gpulab.run import Loader, Model, Optimizer, Run
 from tests.support.pasted_code import Notebook
 from tests.support.runs.cases import ALL, diagnose_case, diagnosis_of

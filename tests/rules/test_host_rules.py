@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import gpulab
+from gpulab.analysis.host.cpu_use import thread_cpu_use
 from gpulab.analysis.host.gc_and_compilation import gc_cost
 from gpulab.analysis.host.python_time import classify_python_time
-from gpulab.analysis.host.threads import thread_cpu_use
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.analysis.steps.pauses import find_pauses

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
 from gpulab import store  # noqa: E402
+from gpulab.capture.memory.memory_watch import MemoryWatch  # noqa: E402
 from gpulab.capture.memory.out_of_memory import parse_failure  # noqa: E402
-from gpulab.capture.memory.watch import MemoryWatch  # noqa: E402
 from gpulab.rules import diagnose  # noqa: E402
 from gpulab.views.report.report import report  # noqa: E402
 from gpulab.workloads.memory import leaks_and_oom, simulated_card  # noqa: E402
@@ -265,7 +265,7 @@ def test_micro_batches_of_the_fix_give_the_same_gradients():
 
 def test_an_error_of_the_memory_watch_does_not_reach_the_user(monkeypatch):
     watch = MemoryWatch()
-    monkeypatch.setattr("gpulab.capture.memory.watch.find_holders", lambda *_: 1 / 0)
+    monkeypatch.setattr("gpulab.capture.memory.memory_watch.find_holders", lambda *_: 1 / 0)
     monkeypatch.setattr(watch._growing, "inspect", lambda *_: 1 / 0)
     watch.boundary(9, None)
     failure, rows = watch.finish(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))

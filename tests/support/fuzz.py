@@ -26,7 +26,7 @@ import gpulab
 from gpulab import store, trace
 from gpulab.run import TABLE_FIELDS
 from gpulab.tables import SIDE_TABLES
-from gpulab.trace.reading import pieces as cut_
+from gpulab.trace.reading import chunks as cut_
 from gpulab.trace.reading import text_blocks
 
 MEMORY_BYTES = 2 * 2**30  # of address space beyond what the process has when it begins

@@ -16,7 +16,7 @@ from gpulab import trace
 from gpulab.errors import TraceError
 from gpulab.run import Run
 from gpulab.trace import Limits
-from gpulab.trace.reading import pieces, text_blocks
+from gpulab.trace.reading import chunks, text_blocks
 from gpulab.trace.reading.repair import repair_json
 from tests.support.tiers import examples
 
@@ -76,7 +76,7 @@ def with_event(text):
 def small_blocks(monkeypatch):
     """Blocks so small that every damage also meets the seams."""
     monkeypatch.setattr(text_blocks, "BLOCK", 400)
-    monkeypatch.setattr(pieces, "BLOCK", 400)
+    monkeypatch.setattr(chunks, "BLOCK", 400)
 
 
 # Cut off.
@@ -154,7 +154,7 @@ def test_faults_in_json_are_repaired_and_reported(fault, repair, small_blocks):
     run = trace.read(with_event(ODD % fault))
     assert names(run) == ["op1", "odd", "op2"]
     assert run.recording.lost == {}
-    assert run.facts["mended"] == repair
+    assert run.facts["repairs"] == repair
     assert run.began_ns == 1132
 
 

@@ -17,7 +17,7 @@ from gpulab import trace
 from gpulab.intervals import covered_ns, union
 from gpulab.tables import DEVICE_KINDS, EventKind
 from gpulab.trace.columns import times
-from gpulab.trace.reading import pieces as cut
+from gpulab.trace.reading import chunks as cut
 from gpulab.trace.reading import text_blocks
 from tests.support.oracle import DEVICE, KERNEL, MEMCPY, MEMSET, SHARED, covered, nanoseconds
 from tests.support.runs.written_traces import read, x
@@ -78,7 +78,7 @@ def test_nanoseconds_without_leading_zeros_are_recognised_by_their_fractions():
     starts = dict(zip(run.event_rows.text("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
     assert starts == {str(ns): ns - start_ns[0] for ns in start_ns}
     assert (run.event_rows["dur_ns"] == 2050).all()
-    assert run.facts["mended"] == "nanoseconds without leading zeros"
+    assert run.facts["repairs"] == "nanoseconds without leading zeros"
 
 
 def test_ordinary_fractions_are_not_misread_as_unpadded():
@@ -91,7 +91,7 @@ def test_ordinary_fractions_are_not_misread_as_unpadded():
         )
         run = trace.read(f'{{"traceEvents":[{events}]}}'.encode())
         assert run.event_rows["start_ns"].tolist() == [ns - start_ns[0] for ns in start_ns]
-        assert "mended" not in run.facts
+        assert "repairs" not in run.facts
 
 
 def test_every_shared_trace_is_in_the_list(shared):

@@ -14,7 +14,7 @@ from gpulab.analysis.kernels.families import (
     is_optimizer_kernel,
     is_softmax,
 )
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, alignment, kernel_arithmetic
 from gpulab.hardware.gpus import SPECS
 from gpulab.hardware.lookup import resolve

@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from gpulab.errors import CaptureError  # noqa: E402
 from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.cost_model.operators import kernels_of  # noqa: E402
-from gpulab.virtual.device import counting  # noqa: E402
-from gpulab.virtual.device.counting import LIMITATIONS, NO_HOST, CountingDevice, fallback_warning  # noqa: E402
+from gpulab.virtual.device import counting_device  # noqa: E402
+from gpulab.virtual.device.counting_device import LIMITATIONS, NO_HOST, CountingDevice, fallback_warning  # noqa: E402
 from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
-from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory  # noqa: E402
 from gpulab.virtual.op_log.ops import Copy, CopyDirection, Op, Phase, Role  # noqa: E402
 from tests.support.virtual import cuda_programs  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
@@ -291,6 +291,6 @@ def test_a_virtual_gpu_counts_if_the_self_test_fails_and_the_report_says_so(monk
     gpu = gpulab.virtual_gpu("h100")
     with pytest.warns(UserWarning, match=r"does not work with PyTorch .* \(autocast failed: ValueError: 3\)"), gpu:
         perceptron(steps=4)
-    assert gpu.run.facts[counting.COUNTED_FACT].startswith("autocast failed: ValueError: 3; ")
+    assert gpu.run.facts[counting_device.COUNTED_FACT].startswith("autocast failed: ValueError: 3; ")
     assert gpu.run.facts["host"] == str(NO_HOST)
     assert LIMITATIONS in " ".join(str(gpulab.report(gpu.run)).split())

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
 from gpulab.hardware.lookup import resolve  # noqa: E402
-from gpulab.virtual.device.device import FakeDevice  # noqa: E402
-from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.device.fake_device import FakeDevice  # noqa: E402
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory  # noqa: E402
 from gpulab.virtual.op_log.ops import (  # noqa: E402
     Copy,
     CopyDirection,

@@ -21,7 +21,7 @@ from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.loading import build_time
 from gpulab.virtual.loading import hooks as loading
 from gpulab.virtual.loading.arrivals import BatchArrivals, handover_ns
-from gpulab.virtual.loading.batch_size import batch_size_bytes
+from gpulab.virtual.loading.batch_tensors import batch_size_bytes
 from gpulab.virtual.loading.hooks import log_batches
 from gpulab.virtual.loading.sample_batch import SAMPLE_BUILD_TIME
 from gpulab.virtual.op_log.ops import BatchFetch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import host_memory
+from gpulab.analysis.copies.copy_table import host_memory
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.host.syncs import copies_in_direction, wait_cost_spans
 from gpulab.analysis.steps.detection import Steps

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulab.analysis.host.cpu_use import CpuUse, thread_cpu_use
 from gpulab.analysis.host.gc_and_compilation import overlap_ns, stall_spans
-from gpulab.analysis.host.threads import CpuUse, thread_cpu_use
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger
 from gpulab.run import Run

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction
+from gpulab.analysis.copies.copy_table import copy_direction
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.steps.detection import Mask, Steps

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.events.enclosing_operators import enclosing_operators
 from gpulab.analysis.kernels.bytes_moved import min_bytes_moved
 from gpulab.analysis.kernels.families import (
     is_compiled,
@@ -22,8 +22,8 @@ from gpulab.analysis.kernels.families import (
     is_optimizer_kernel,
 )
 from gpulab.analysis.kernels.flops import flops, parse_inputs
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps
-from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, kernel_arithmetic
 from gpulab.hardware.architectures import threads_per_multiprocessor
 from gpulab.hardware.precision import Precision

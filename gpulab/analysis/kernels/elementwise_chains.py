@@ -15,10 +15,10 @@ from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.kernels.families import is_compiled, is_elementwise, is_optimizer_kernel, is_softmax
 from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.analysis.kernels.fusion_patterns import FusedFunction, operations_by_code, recognise_function
-from gpulab.analysis.kernels.interior import InteriorKernels
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps
 from gpulab.analysis.kernels.repeats import Repeats, find_repeats, row_keys
-from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints, Spans

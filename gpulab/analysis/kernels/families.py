@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 
 _COMPILED = re.compile(r"triton_|^fused_|inductor|cpp_fused|graph_\d+_cpp")
 _OPTIMIZER = re.compile(r"multi_tensor_apply|adamfunctor|adam_|fusedadam|fused_adam|fused_sgd|lamb_|adagrad|_optimizer")

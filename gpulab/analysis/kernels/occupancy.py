@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.kernels.interior import InteriorKernels
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels
 from gpulab.analysis.kernels.repeats import in_runs_of_equals, row_keys
 from gpulab.hardware.architectures import threads_per_multiprocessor
 from gpulab.intervals import Spans

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.host.launches import rows_in_interior
-from gpulab.analysis.kernels.interior import InteriorKernels
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels
 from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows

@@ -9,8 +9,8 @@ import numpy as np
 from gpulab.analysis.kernels.bytes_moved import min_bytes_moved
 from gpulab.analysis.kernels.families import is_elementwise
 from gpulab.analysis.kernels.flops import Inputs, Product, flops, matrix_product, parse_inputs
-from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import kernel_arithmetic
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger

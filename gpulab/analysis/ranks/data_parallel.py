@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction
+from gpulab.analysis.copies.copy_table import copy_direction
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.nesting import innermost
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union
 from gpulab.rows import Rows

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch
-from gpulab.capture.user_names import frame_variables
+from gpulab.capture.user_variables import frame_variables
 from gpulab.rows import Rows
 from gpulab.sensors.host.frames import user_frames
 from gpulab.tables import HOLDERS

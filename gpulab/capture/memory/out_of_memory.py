@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
-from gpulab.capture.user_names import frame_variables
+from gpulab.capture.user_variables import frame_variables
 from gpulab.run import Failure
 from gpulab.sensors.host.frames import user_frames, user_line
 

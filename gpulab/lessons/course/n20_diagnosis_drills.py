@@ -25,7 +25,7 @@ def _drill(case: DrillCase) -> Question:
 
 
 def _problem(case: DrillCase, answer: Any) -> str | None:
-    from gpulab.lessons.labs.drills.verdicts import answer_problem  # reads runs: only when an answer is judged
+    from gpulab.lessons.labs.drills.answer_checks import answer_problem  # reads runs: only when an answer is judged
 
     return answer_problem(case, answer)
 

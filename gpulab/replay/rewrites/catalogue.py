@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpulab.replay.rewrite import Rewrite
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPY_REWRITES
+from gpulab.replay.rewrites.copies.pin_and_prefetch import COPY_REWRITES
 from gpulab.replay.rewrites.data.loading import LOADING_REWRITES
 from gpulab.replay.rewrites.host.cuda_graphs import CUDA_GRAPH_REWRITES
 from gpulab.replay.rewrites.host.python_and_gc import PYTHON_REWRITES

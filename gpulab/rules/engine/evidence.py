@@ -23,7 +23,7 @@ from gpulab.replay.rewrite import MIDDLE, Change
 from gpulab.replay.sweep import sweep
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
-from gpulab.rules.engine.user_names import UserNames, user_names
+from gpulab.rules.engine.pasted_names import UserNames, user_names
 from gpulab.run import Run
 from gpulab.wording import count, number
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.host.cpu_use import FULL_FRAC
 from gpulab.analysis.host.frames import Frame, library_call
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
-from gpulab.analysis.host.threads import FULL_FRAC
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers

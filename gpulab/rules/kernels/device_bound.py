@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.roofline import FlopsUtilisation, flops_utilisation, operator_work_of_run
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, KernelArithmetic, kernel_arithmetic, tf32_setting
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.hardware.precision import Precision, precision_speedup

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.families import is_layout_conversion
-from gpulab.analysis.kernels.interior import InteriorKernels, short_kernel_name
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, short_kernel_name
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.roofline import OperatorWork, operator_work_of_run
-from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, alignment, kernel_arithmetic
 from gpulab.hardware.architectures import parse_capability
 from gpulab.hardware.precision import Precision

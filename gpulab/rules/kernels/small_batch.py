@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.occupancy import GpuFill, gpu_fill
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers

@@ -8,7 +8,7 @@ from gpulab.analysis.memory.holders import GrowingList, growing_lists
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
-from gpulab.rules.memory.oom_remedies import ALLOCATOR_SETTING
+from gpulab.rules.memory.oom_fixes import ALLOCATOR_SETTING
 from gpulab.wording import count, duration, percent, size
 
 _MIN_ALLOC_FRAC = 0.03  # of a step; the fix is to remove a call, or one setting

@@ -8,7 +8,7 @@ from gpulab.analysis.memory.holders import MemoryHolder, MemoryHolders, memory_h
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
-from gpulab.rules.memory.oom_remedies import MIN_FRAGMENTED_FRAC, MIN_FREED_FRAC, OomFix, oom_fixes
+from gpulab.rules.memory.oom_fixes import MIN_FRAGMENTED_FRAC, MIN_FREED_FRAC, OomFix, oom_fixes
 from gpulab.run import Failure
 from gpulab.wording import sentence, size
 

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle, StepPatch
 
 from gpulab.rules.engine.finding import Diagnosis, Gain
+from gpulab.views.charts.drawing.axes import WHOLE_RUN, label_axis
 from gpulab.views.charts.drawing.chart import WIDTH_IN, Chart, combined_source
-from gpulab.views.charts.drawing.lettering import break_lines, text_width_in
-from gpulab.views.charts.drawing.steps_and_ledger import WHOLE_RUN, label_axis
 from gpulab.views.charts.drawing.style import (
     BACKGROUND,
     SMALL_PT,
@@ -23,6 +22,7 @@ from gpulab.views.charts.drawing.style import (
     Style,
     chart_style,
 )
+from gpulab.views.charts.drawing.text_layout import break_lines, text_width_in
 from gpulab.views.report.headline import headline
 from gpulab.views.report.ledger_table import DEVICE_LABELS, ledger_bar, ledger_blocks
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes

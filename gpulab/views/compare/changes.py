@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpulab.analysis.kernels.flops import parse_inputs
-from gpulab.analysis.kernels.interior import short_kernel_name
+from gpulab.analysis.kernels.interior_kernels import short_kernel_name
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, WorkChanges
 from gpulab.comparison import Comparison
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock

@@ -12,7 +12,7 @@ from gpulab.comparison import Comparison, Story
 from gpulab.comparison.interval import Statistic
 from gpulab.rules.engine.finding import Finding
 from gpulab.views.compare.changes import signed_number, usage_section, work_section
-from gpulab.views.compare.story import StoryView, story_view
+from gpulab.views.compare.run_sequence import StoryView, story_view
 from gpulab.views.report.headline import expectation
 from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.report.provenance import median_and_range, origin

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulab.views.timeline.scene.scene import Scene
 from gpulab.views.timeline.script import bundle_script, stylesheet
-from gpulab.views.timeline.tiles.file_budget import select_pieces
+from gpulab.views.timeline.tiles.size_limit import select_pieces
 from gpulab.wording import clean
 
 MAX_PAGE_BYTES = 2_000_000

@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from gpulab.views.front_end import allow_messages_while_busy
-from gpulab.views.timeline.queries.answers import Question, answer_question
+from gpulab.views.timeline.queries.requests import Question, answer_question
 from gpulab.views.timeline.script import bundle_script, stylesheet
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gpulab.views.virtual_gpu.phrases import (
 )
 from gpulab.virtual.memory_fit import fitting
 from gpulab.virtual.memory_fit.fitting import GpuCandidate, GpuComparison
-from gpulab.virtual.memory_fit.measuring import TOO_LARGE, GpuFactory, Step, StepEstimate
+from gpulab.virtual.memory_fit.step_estimate import TOO_LARGE, GpuFactory, Step, StepEstimate
 from gpulab.virtual.session import VirtualGpu
 from gpulab.wording import UNKNOWN, article, number, percent, ratio, scale, size
 

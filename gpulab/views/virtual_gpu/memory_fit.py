@@ -16,8 +16,8 @@ from gpulab.views.virtual_gpu.phrases import (
     step_description,
 )
 from gpulab.virtual.memory_fit.fitting import BEST_THROUGHPUT_FRAC, SAME_BATCH_FRAC, Fit, MaxBatch, MemorySaving
-from gpulab.virtual.memory_fit.measuring import FITS, TIGHT, TOO_LARGE, StepEstimate
-from gpulab.virtual.memory_fit.memory import non_torch_memory
+from gpulab.virtual.memory_fit.memory_peaks import non_torch_memory
+from gpulab.virtual.memory_fit.step_estimate import FITS, TIGHT, TOO_LARGE, StepEstimate
 from gpulab.virtual.op_log.ops import Role
 from gpulab.wording import article, number, percent, scale, sentence, size
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.views.sheet.sheet import Facts, Line, Section
-from gpulab.virtual.memory_fit.cpu_share import NOTABLE_FRAC
-from gpulab.virtual.memory_fit.measuring import TIGHT, StepEstimate
-from gpulab.virtual.memory_fit.memory import non_torch_memory
+from gpulab.virtual.memory_fit.host_work import NOTABLE_FRAC
+from gpulab.virtual.memory_fit.memory_peaks import non_torch_memory
+from gpulab.virtual.memory_fit.step_estimate import TIGHT, StepEstimate
 from gpulab.wording import count, duration, size
 
 _BUILD_ONCE = """def build():

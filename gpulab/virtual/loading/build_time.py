@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.virtual.host.core_waits import CoreWaits
-from gpulab.virtual.loading.batch_size import tensors_of
+from gpulab.virtual.loading.batch_tensors import tensors_of
 
 
 class Stopwatch:

@@ -13,7 +13,7 @@ from typing import Any
 from gpulab.capture.marks import loader_settings
 from gpulab.run import Loader
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.loading.batch_size import batch_size_bytes, tensors_of
+from gpulab.virtual.loading.batch_tensors import batch_size_bytes, tensors_of
 from gpulab.virtual.loading.build_time import Stopwatch, TimedWorkerInit
 from gpulab.virtual.loading.iterators import HookState, IteratorState, attach_state
 from gpulab.virtual.loading.sample_batch import SAMPLE_BUILD_TIME, UNKNOWN_BUILD_TIME, time_one_batch

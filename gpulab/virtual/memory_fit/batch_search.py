@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulab.virtual.memory_fit.measuring import TOO_LARGE, StepEstimate
-from gpulab.virtual.memory_fit.request_script import AllocationTrace, predict_allocations, predict_from_steps
+from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace, predict_allocations, predict_from_steps
+from gpulab.virtual.memory_fit.step_estimate import TOO_LARGE, StepEstimate
 
 MAX_RUNS = 8  # sizes to run before the search ends
 MAX_WRONG_PREDICTIONS = 2  # wrong predictions; after that, bisect

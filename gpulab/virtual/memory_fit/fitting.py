@@ -10,13 +10,14 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.gpus import SPECS
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.host.garbage import gc_between_steps, gc_frozen
+from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace
 from gpulab.virtual.memory_fit.batch_search import (
     largest_fitting_and_smallest_failing,
     memory_limited_batch,
     search_max_batch,
 )
-from gpulab.virtual.memory_fit.cpu_share import check_host_memory
-from gpulab.virtual.memory_fit.measuring import (
+from gpulab.virtual.memory_fit.host_work import check_host_memory
+from gpulab.virtual.memory_fit.step_estimate import (
     FITS,
     FITS_BELOW_FRAC,
     TOO_LARGE,
@@ -32,7 +33,6 @@ from gpulab.virtual.memory_fit.measuring import (
     trace_allocations,
     unlimited_gpu,
 )
-from gpulab.virtual.memory_fit.request_script import AllocationTrace
 from gpulab.virtual.op_log.ops import Role
 
 MAX_SMALL_SIZES = 6  # small batch sizes that are run first, on one GPU

@@ -3,7 +3,8 @@
 The virtual GPU depends on PyTorch internals, which differ between versions. The versions in TESTED passed all tests of
 gpulab and are not tested again on the platform of those tests. For any other version, a small training loop runs once
 in a subprocess, before the user's process is touched; a success is remembered in the user's cache folder. If it fails,
-crashes or hangs, the result says so, and the virtual GPU only counts operators: see gpulab.virtual.device.counting.
+crashes or hangs, the result says so, and the virtual GPU only counts operators: see
+gpulab.virtual.device.counting_device.
 """
 
 from __future__ import annotations

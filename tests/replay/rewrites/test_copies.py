@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpulab.replay.graph.graph import NONE, NodeKind
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPY_LIMIT, copy_waits, h2d_copies, link_bytes_per_s
+from gpulab.replay.rewrites.copies.pin_and_prefetch import COPY_LIMIT, copy_waits, h2d_copies, link_bytes_per_s
 from gpulab.replay.sweep import sweep
 from gpulab.run import Loader, Machine
 from gpulab.tables import EventKind

@@ -18,8 +18,8 @@ from torch import nn
 
 from gpulab.errors import GpulabError
 from gpulab.hardware.lookup import resolve
-from gpulab.virtual.device.device import FakeDevice
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.device.fake_device import FakeDevice
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 
 WORKS, REFUSES = {}, {}
 

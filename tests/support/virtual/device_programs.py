@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from gpulab.hardware.lookup import resolve  # noqa: E402
-from gpulab.virtual.memory_fit.memory import SimulatedMemory  # noqa: E402
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory  # noqa: E402
 from gpulab.virtual.op_log.ops import Op, StepEnd  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 from tests.support.virtual.reference_models import Gpt2, ResNet50  # noqa: E402

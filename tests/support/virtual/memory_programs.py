@@ -6,8 +6,8 @@ import itertools
 
 from gpulab.hardware.lookup import resolve
 from gpulab.tables import EventKind, MarkKind
-from gpulab.virtual.memory_fit.cpu_share import HostWork
-from gpulab.virtual.memory_fit.memory import SimulatedMemory, non_torch_memory
+from gpulab.virtual.memory_fit.host_work import HostWork
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory, non_torch_memory
 from gpulab.virtual.op_log.ops import Assumption, Phase, Role
 from tests.support.runs.made_runs import event, mark, run_of
 

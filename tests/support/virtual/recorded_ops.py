@@ -8,7 +8,7 @@ from math import prod
 
 from gpulab import trace
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.events.enclosing_operators import enclosing_operators
 from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.tables import EventKind

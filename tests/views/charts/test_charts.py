@@ -14,8 +14,8 @@ import pytest
 from matplotlib.text import Text
 
 import gpulab
+from gpulab.analysis.kernels.kernel_table import kernel_table
 from gpulab.analysis.kernels.roofline import flops_utilisation, operator_work_of_run
-from gpulab.analysis.kernels.table import kernel_table
 from gpulab.analysis.memory.lifetimes import BEFORE_STEP, FOR_BACKWARD, FOR_OPTIMIZER, TEMPORARY, memory_at_peak
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.analysis.steps.detection import find_steps
@@ -26,8 +26,8 @@ from gpulab.tables import HOLDERS, MEMORY, STALLS, EventKind
 from gpulab.views import charts
 from gpulab.views.charts.catalogue import CHARTS
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.lettering import break_lines, text_width_in
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT
+from gpulab.views.charts.drawing.text_layout import break_lines, text_width_in
 from gpulab.views.charts.report_png import report_chart, report_png
 from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import percent, scale, size
@@ -502,7 +502,7 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
 def test_the_roofline_says_what_the_analysis_says():
     run = made("gpu")
     found = find_steps(run)
-    from gpulab.analysis.kernels.interior import interior_kernels
+    from gpulab.analysis.kernels.interior_kernels import interior_kernels
 
     kernels = interior_kernels(run, found, ledger_of(run, found))
     used = flops_utilisation(kernels, found.traced_ns, operator_work_of_run(run, found, ledger_of(run, found)))

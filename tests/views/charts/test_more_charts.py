@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import comparison, trace
+from gpulab.analysis.copies.copy_table import copy_table
 from gpulab.analysis.copies.host_to_device import copy_rate
-from gpulab.analysis.copies.table import copy_table
 from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.launch_delays import launch_delays
 from gpulab.analysis.machine.link import best_link_bytes_per_s

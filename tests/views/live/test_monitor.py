@@ -18,7 +18,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpulab
-from gpulab.capture.live.activity import STOPPED_AFTER_NS, ActivityTracker
+from gpulab.capture.live.loop_activity import STOPPED_AFTER_NS, ActivityTracker
 from gpulab.capture.live.snapshot import WorkerState
 from gpulab.capture.live.workers import WORKER_STATE_INTERVAL_NS, WorkerStates
 from gpulab.errors import CaptureError

@@ -13,7 +13,7 @@ import pytest
 from gpulab.errors import GpulabError, RunError
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.timeline import script as scripts
-from gpulab.views.timeline.queries.answers import answer_question
+from gpulab.views.timeline.queries.requests import answer_question
 from gpulab.views.timeline.scene.scene import Scene, build_scene
 from gpulab.views.timeline.view import TimelineView, timeline
 from tests.support.front_end.kernel import Kernel

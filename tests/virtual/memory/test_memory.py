@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.virtual.memory_fit.memory import OutOfGpuMemory, SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import OutOfGpuMemory, SimulatedMemory
 from gpulab.virtual.op_log.ops import Phase, Role
 from tests.support.tiers import examples
 

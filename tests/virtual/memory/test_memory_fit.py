@@ -14,11 +14,13 @@ import gpulab
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.tables import EventKind, MarkKind
-from gpulab.virtual.memory_fit import cpu_share
+from gpulab.virtual.memory_fit import host_work
+from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace, predict_allocations, predict_from_steps
 from gpulab.virtual.memory_fit.batch_search import MAX_RUNS
-from gpulab.virtual.memory_fit.cpu_share import HostWork, sum_host_work
 from gpulab.virtual.memory_fit.fitting import MAX_SMALL_SIZES, GpuCandidate, MaxBatch, compare_gpus, fits, max_batch
-from gpulab.virtual.memory_fit.measuring import (
+from gpulab.virtual.memory_fit.host_work import HostWork, sum_host_work
+from gpulab.virtual.memory_fit.memory_peaks import OutOfGpuMemory, SimulatedMemory, non_torch_memory
+from gpulab.virtual.memory_fit.step_estimate import (
     BOTTLENECKS,
     StepEstimate,
     bottleneck_shares,
@@ -26,8 +28,6 @@ from gpulab.virtual.memory_fit.measuring import (
     estimate_step,
     trace_allocations,
 )
-from gpulab.virtual.memory_fit.memory import OutOfGpuMemory, SimulatedMemory, non_torch_memory
-from gpulab.virtual.memory_fit.request_script import AllocationTrace, predict_allocations, predict_from_steps
 from gpulab.virtual.op_log.ops import Copy, CopyDirection, HostOp, Phase, Role
 from tests.support.runs.made_runs import event, mark, run_of
 from tests.support.tiers import examples

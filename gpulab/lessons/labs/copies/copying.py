@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction, host_memory
+from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.steps.detection import Mask
 from gpulab.lessons.labs.host.operators import OperatorCall, observe_operators
 from gpulab.run import Run

@@ -1,6 +1,6 @@
 """Decision trees: from facts to one leaf, with every question and answer on the path.
 
-`UTILISATION` uses counters (gpulab.lessons.labs.drills.counters) and ends at a cause, a rule name of gpulab.
+`UTILISATION` uses counters (gpulab.lessons.labs.drills.run_counters) and ends at a cause, a rule name of gpulab.
 `OUT_OF_MEMORY` uses facts, true or false, and ends at an action. `memory_facts` reads these facts from a run.
 """
 

@@ -1,8 +1,8 @@
 """Twelve anonymous runs to diagnose: each with a planted cause, and the same training without it.
 
-`case(n)` is the run, `mended(n)` the run without the cause, and `reads(n)` all counters of the case. Answers are judged
-by `CASES` (gpulab.lessons.labs.drills.cases); `evidence(n)` (gpulab.lessons.labs.drills.evidence) shows the run without
-a diagnosis. The runs are datasets (gpulab.files.datasets); each has a data card.
+`case(n)` is the run, `fixed_case(n)` the run without the cause, and `counter_values(n)` all counters of the case.
+Answers are judged by `CASES` (gpulab.lessons.labs.drills.cases); `evidence(n)` (gpulab.lessons.labs.drills.evidence)
+shows the run without a diagnosis. The runs are datasets (gpulab.files.datasets); each has a data card.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from gpulab.errors import GpulabError
 from gpulab.files.datasets import dataset
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, DrillCase
-from gpulab.lessons.labs.drills.counters import RUN_COUNTERS, read_counters
+from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS, read_counters
 from gpulab.run import Run
 
 __all__ = [

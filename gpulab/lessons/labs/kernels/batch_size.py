@@ -13,7 +13,7 @@ from typing import Any
 
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.host.operators import OperatorCall, observe_operators
-from gpulab.virtual.memory_fit.measuring import StepEstimate
+from gpulab.virtual.memory_fit.step_estimate import StepEstimate
 from gpulab.wording import percent, plural, size
 
 MULTIPROCESSORS = resolve("h100").multiprocessors

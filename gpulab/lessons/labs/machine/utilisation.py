@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.occupancy import gpu_fill
 from gpulab.analysis.kernels.roofline import operator_work
 from gpulab.analysis.steps.detection import find_steps

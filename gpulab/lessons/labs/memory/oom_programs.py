@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
-from gpulab.virtual.memory_fit.memory import non_torch_memory
+from gpulab.virtual.memory_fit.memory_peaks import non_torch_memory
 from gpulab.virtual.session import VirtualGpu
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulab.lessons.labs import tables
-from gpulab.lessons.labs.memory.counters import saved_bytes
+from gpulab.lessons.labs.memory.memory_counters import saved_bytes
 from gpulab.views.sheet.view import View
 from gpulab.virtual.memory_fit.fitting import MaxBatch
-from gpulab.virtual.memory_fit.measuring import StepEstimate
+from gpulab.virtual.memory_fit.step_estimate import StepEstimate
 from gpulab.wording import number
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError

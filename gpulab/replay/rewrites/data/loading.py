@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import h2d_copies
+from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
 from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction
+from gpulab.analysis.copies.copy_table import copy_direction
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import ClassifiedWork, KernelFamily, classify_work
 from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction
+from gpulab.analysis.copies.copy_table import copy_direction
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.syncs import DATA_DEPENDENT_OPS, VALUE_OPS, containing_operators
 from gpulab.analysis.steps.detection import Mask
 from gpulab.intervals import Ints, Spans, no_spans
 from gpulab.replay.graph.graph import Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.copies.pinning_and_prefetch import h2d_copies
+from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.rewrites.engine.every_nth_step import spread_over_steps
 from gpulab.rows import Rows

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction
+from gpulab.analysis.copies.copy_table import copy_direction
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import KernelFamily
 from gpulab.replay.graph.graph import Floats, Graph

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
+from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.copies.host_to_device import LARGE_BYTES, copy_rate
-from gpulab.analysis.copies.table import copy_direction, host_memory
 from gpulab.analysis.events.device_work import device_work, missing_work_reason
 from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.intervals import Ints

@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from gpulab.views.charts.drawing.lettering import MISSING_GLYPH
+from gpulab.views.charts.drawing.text_layout import MISSING_GLYPH
 
 # A fixed background, so that a chart looks the same in light and dark notebooks; text has a contrast of 4.5:1 on it.
 BACKGROUND, TEXT_COLOUR, SOFT_COLOUR, GRID_COLOUR = "#FBFBFA", "#1F2328", "#59626B", "#DDE1E4"

@@ -13,9 +13,9 @@ from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import WIDTH_IN, Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.lettering import break_lines, shorten_to_width, text_width_in
 from gpulab.views.charts.drawing.shades import pale_shade, readable_shade, text_colour_on
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT
+from gpulab.views.charts.drawing.text_layout import break_lines, shorten_to_width, text_width_in
 from gpulab.views.charts.host.idle_tree import IdleOperator, IdlePart, idle_parts
 from gpulab.views.report.ledger_table import DEVICE_LABELS
 from gpulab.views.sheet.palette import NEUTRAL, colour

@@ -19,7 +19,7 @@ from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.views.virtual_gpu.memory_fit import MaxBatchView
 from gpulab.virtual.memory_fit.fitting import BEST_THROUGHPUT_FRAC, MaxBatch
-from gpulab.virtual.memory_fit.measuring import TOO_LARGE
+from gpulab.virtual.memory_fit.step_estimate import TOO_LARGE
 from gpulab.wording import number, percent, scale
 
 MAX_ROWS, MAX_TICKS = 40, 10

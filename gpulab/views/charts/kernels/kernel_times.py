@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from gpulab.analysis.kernels.classification import KernelFamily, kernel_family
-from gpulab.analysis.kernels.interior import short_kernel_name
-from gpulab.analysis.kernels.table import kernel_table
+from gpulab.analysis.kernels.interior_kernels import short_kernel_name
+from gpulab.analysis.kernels.kernel_table import kernel_table
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
+from gpulab.views.charts.drawing.axes import bar_rows, label_bar_end, label_time_axis
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.lettering import shorten_to_width
-from gpulab.views.charts.drawing.steps_and_ledger import bar_rows, label_bar_end, label_time_axis
 from gpulab.views.charts.drawing.style import BACKGROUND, TEXT_COLOUR, Style
+from gpulab.views.charts.drawing.text_layout import shorten_to_width
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, percent, scale, shorten

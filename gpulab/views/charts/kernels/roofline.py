@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.ticker import FuncFormatter
 
-from gpulab.analysis.kernels.interior import interior_kernels
+from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.roofline import (
     MAX_KINDS_OF_WORK,
     FlopsUtilisation,
@@ -22,8 +22,8 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.run import Run
+from gpulab.views.charts.drawing.axes import missing_events_chart, steps_and_ledger
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.steps_and_ledger import missing_events_chart, steps_and_ledger
 from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock

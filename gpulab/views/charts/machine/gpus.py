@@ -9,15 +9,15 @@ from matplotlib.axes import Axes
 
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart
-from gpulab.views.charts.drawing.lettering import text_width_in as width_in_of
 from gpulab.views.charts.drawing.shades import pale_shade
 from gpulab.views.charts.drawing.style import SMALL_PT, SOFT_COLOUR, chart_style
+from gpulab.views.charts.drawing.text_layout import text_width_in as width_in_of
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.views.virtual_gpu.compare_gpus import GpusView
 from gpulab.views.virtual_gpu.phrases import unit_of_work
 from gpulab.virtual.memory_fit.fitting import GpuCandidate, GpuComparison
-from gpulab.virtual.memory_fit.measuring import TOO_LARGE
+from gpulab.virtual.memory_fit.step_estimate import TOO_LARGE
 from gpulab.wording import UNKNOWN, number, percent, scale, size
 
 MAX_GPUS = 24  # candidates; the table has up to MAX_ROWS

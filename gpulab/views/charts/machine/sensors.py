@@ -28,8 +28,8 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Gpu, Machine, Run
 from gpulab.views import sensor_columns
+from gpulab.views.charts.drawing.axes import label_axis, label_time_axis, reduce_points
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, stacked_plots
-from gpulab.views.charts.drawing.steps_and_ledger import label_axis, label_time_axis, reduce_points
 from gpulab.views.charts.drawing.style import SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock

@@ -18,8 +18,8 @@ from gpulab.analysis.memory.lifetimes import (
 )
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.run import Failure, Run
+from gpulab.views.charts.drawing.axes import WHOLE_RUN, bar_rows, label_bar_end, label_bytes_axis
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.steps_and_ledger import WHOLE_RUN, bar_rows, label_bar_end, label_bytes_axis
 from gpulab.views.charts.drawing.style import BACKGROUND, Style
 from gpulab.views.charts.memory.memory_over_time import HOST, MEMORY_NOTE, memory_device
 from gpulab.views.report.memory_holders import KIND_LABELS as HOLDERS

@@ -16,14 +16,8 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS
+from gpulab.views.charts.drawing.axes import bar_rows, label_bar_end, label_bytes_axis, label_time_axis, reduce_points
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.steps_and_ledger import (
-    bar_rows,
-    label_bar_end,
-    label_bytes_axis,
-    label_time_axis,
-    reduce_points,
-)
 from gpulab.views.charts.drawing.style import SOFT_COLOUR, TEXT_COLOUR
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock

@@ -8,8 +8,7 @@ from matplotlib.patches import Patch
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, Part
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, single_plot
-from gpulab.views.charts.drawing.steps_and_ledger import (
+from gpulab.views.charts.drawing.axes import (
     WHOLE_RUN,
     bar_rows,
     label_bar_end,
@@ -18,6 +17,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import (
     step_basis,
     steps_and_ledger,
 )
+from gpulab.views.charts.drawing.chart import Chart, single_plot
 from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, Style
 from gpulab.views.charts.steps.waterfall import run_waterfall
 from gpulab.views.report.ledger_table import DEVICE_LABELS, MIN_SEGMENT_FRAC

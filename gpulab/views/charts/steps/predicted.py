@@ -16,9 +16,9 @@ from gpulab.replay.history import MeasuredPrediction
 from gpulab.rules.engine.evidence import gain_from_prediction
 from gpulab.rules.engine.finding import Gain
 from gpulab.run import Run
+from gpulab.views.charts.drawing.axes import bar_rows
 from gpulab.views.charts.drawing.chart import Chart, combined_source, missing_data_chart
 from gpulab.views.charts.drawing.shades import pale_shade
-from gpulab.views.charts.drawing.steps_and_ledger import bar_rows
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, chart_style
 from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
 from gpulab.views.sheet.sheet import Row, TableBlock

@@ -16,8 +16,8 @@ from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_s
 from gpulab.intervals import Ints, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind, StallKind
+from gpulab.views.charts.drawing.axes import WHOLE_RUN, label_time_axis
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.steps_and_ledger import WHOLE_RUN, label_time_axis
 from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR, Style
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock

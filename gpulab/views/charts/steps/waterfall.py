@@ -11,16 +11,16 @@ from matplotlib.patches import Patch
 
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.run import Run
-from gpulab.views.charts.drawing.chart import Chart, single_plot
-from gpulab.views.charts.drawing.lettering import shorten_to_width
-from gpulab.views.charts.drawing.steps_and_ledger import (
+from gpulab.views.charts.drawing.axes import (
     bar_rows,
     label_bar_end,
     label_time_axis,
     missing_events_chart,
     steps_and_ledger,
 )
+from gpulab.views.charts.drawing.chart import Chart, single_plot
 from gpulab.views.charts.drawing.style import BACKGROUND, Style
+from gpulab.views.charts.drawing.text_layout import shorten_to_width
 from gpulab.views.compare.changes import signed_number
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock

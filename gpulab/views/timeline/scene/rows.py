@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import SMALL_OP_NS, Ledger
 from gpulab.intervals import Ints, Spans

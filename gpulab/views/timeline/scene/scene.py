@@ -12,7 +12,7 @@ from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.replay.prediction import Prediction
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Run
-from gpulab.views.timeline.queries import cards
+from gpulab.views.timeline.queries import box_details
 from gpulab.views.timeline.queries.brush import analyse_window
 from gpulab.views.timeline.queries.search import search_names
 from gpulab.views.timeline.scene.alignment import alignment_shift_ns
@@ -91,11 +91,11 @@ class Scene:
     def card(self, row: int, id: int) -> dict[str, Any] | None:
         """Return the details of a box; None if there is no such box."""
         side = self.side_of(row)
-        return None if side is None else cards.box_card(side, row, id)
+        return None if side is None else box_details.box_card(side, row, id)
 
     def event(self, side: int, id: int) -> dict[str, Any] | None:
         """Return an event of a side as plain values, in its run's own time; None if there is no such event."""
-        return cards.event_values(self.sides[side], id) if 0 <= side < len(self.sides) else None
+        return box_details.event_values(self.sides[side], id) if 0 <= side < len(self.sides) else None
 
     def selection(self, row: int, id: int) -> dict[str, Any] | None:
         """Return the details of a selected box: an event like `event`, or a step; None if it is neither."""
@@ -104,8 +104,8 @@ class Scene:
         if side is None or placed is None or id < 0:
             return None
         if placed.group.is_events:
-            return cards.event_values(side, id)
-        return cards.box_card(side, row, id)
+            return box_details.event_values(side, id)
+        return box_details.box_card(side, row, id)
 
     def side_of(self, row: int) -> PlacedRun | None:
         """Return the side of a row."""

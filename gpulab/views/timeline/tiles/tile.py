@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.intervals import Ints
-from gpulab.views.timeline.queries import cards
+from gpulab.views.timeline.queries import box_details
 from gpulab.views.timeline.scene.curves import sample_curve
 from gpulab.views.timeline.scene.groups import Boxes, Curve, Floats
 from gpulab.views.timeline.scene.placed_run import PlacedRun
@@ -175,7 +175,7 @@ def box_note(sides: Sequence[PlacedRun], rows: Sequence[Boxes | None], row: int,
     assert placed is not None
     id = int(boxes.id[position])
     if placed.group.is_events:
-        return cards.event_note(side, id)
+        return box_details.event_note(side, id)
     if placed.group.id == "steps":
-        return cards.step_note(side, id)
-    return cards.part_note(side, int(boxes.key[position])) if placed.group.id == "ledger" else ""
+        return box_details.step_note(side, id)
+    return box_details.part_note(side, int(boxes.key[position])) if placed.group.id == "ledger" else ""

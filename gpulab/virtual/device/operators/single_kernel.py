@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.virtual.device.operators import attention, cudnn_rnn, missing_shape_rules, rnn_cells
+from gpulab.virtual.device.operators import attention_kernels, cudnn_rnn, missing_shape_rules, rnn_cells
 from gpulab.virtual.device.operators.rms_norm import rms_norm
 from gpulab.virtual.device.tensors import assumed_values
 
@@ -15,7 +15,7 @@ def kernels(sm: int) -> dict[str, Callable[..., Any]]:
     import torch
 
     kernels_by_name: dict[str, Callable[..., Any]] = {
-        "scaled_dot_product_attention": attention.attention_for(sm),
+        "scaled_dot_product_attention": attention_kernels.attention_for(sm),
         "dropout": _dropout,
         "softmax.int": _softmax("_softmax"),
         "log_softmax.int": _softmax("_log_softmax"),

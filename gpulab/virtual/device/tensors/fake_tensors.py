@@ -32,7 +32,7 @@ from gpulab.virtual.device.tensors.error_messages import (
     invalid_device_index,
     unsupported_operator,
 )
-from gpulab.virtual.device.tensors.layouts import with_gpu_memory_format
+from gpulab.virtual.device.tensors.memory_formats import with_gpu_memory_format
 from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
 from gpulab.virtual.device.torch_api.per_thread import per_thread_property

@@ -1,8 +1,8 @@
 """Meta tensors in place of GPU tensors: record every operator on them.
 
 The meta device is a public part of every PyTorch; its tensors have sizes but no values. It needs no change of PyTorch
-internals, so it works with versions that the virtual GPU's own tensors do not support. gpulab.virtual.device.counting
-lists what is not covered.
+internals, so it works with versions that the virtual GPU's own tensors do not support.
+gpulab.virtual.device.counting_device lists what is not covered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpulab.virtual.device.operators.schema import count_flops, is_composite
 from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors import assumed_values
 from gpulab.virtual.device.tensors.error_messages import in_place_result, invalid_device_index, unsupported_operator
-from gpulab.virtual.device.tensors.layouts import with_gpu_memory_format
+from gpulab.virtual.device.tensors.memory_formats import with_gpu_memory_format
 from gpulab.virtual.device.tensors.op_cache import op_outcome
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory

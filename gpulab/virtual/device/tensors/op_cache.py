@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.virtual.device.operators.naming import cost_model_details, profiler_name
+from gpulab.virtual.device.operators.profiler_names import cost_model_details, profiler_name
 from gpulab.virtual.device.tensors.tensor_info import describe_tensor, longest_list_length
 from gpulab.virtual.op_log.ops import TensorInfo
 

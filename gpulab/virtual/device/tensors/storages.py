@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.memory_fit.allocator import OutOfGpuMemory
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 from gpulab.virtual.op_log.ops import Phase, Role
 
 _MIB, _GIB = 2**20, 2**30

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpulab.virtual.device.torch_api.patches import patch_attributes
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 
 
 def install(stack: ExitStack, memory: SimulatedMemory) -> None:

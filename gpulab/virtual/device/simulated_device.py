@@ -12,7 +12,7 @@ from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import cuda_api, cuda_memory, save_and_load, unsupported
 from gpulab.virtual.device.torch_api.streams import Streams, VirtualTime
 from gpulab.virtual.device.training_phase import PhaseTracker
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 from gpulab.virtual.op_log.ops import Assumption
 
 

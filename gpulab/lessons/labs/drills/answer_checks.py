@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulab.lessons.labs.drills import drills
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, DrillCase
-from gpulab.lessons.labs.drills.counters import RUN_COUNTERS
+from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS
 
 MIB = 2**20
 

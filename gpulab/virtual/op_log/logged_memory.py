@@ -8,7 +8,7 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.rows import Rows
 from gpulab.tables import ALLOCATOR
 from gpulab.virtual.clock import VirtualClock
-from gpulab.virtual.memory_fit.memory import SimulatedMemory, non_torch_memory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory, non_torch_memory
 from gpulab.virtual.op_log.ops import Phase
 
 # Keys of torch.cuda.memory_stats(), in the order of the columns of tables.ALLOCATOR.

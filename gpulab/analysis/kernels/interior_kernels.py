@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import DeviceWork, Mask
-from gpulab.analysis.events.enclosing_operator import enclosing_operators
+from gpulab.analysis.events.enclosing_operators import enclosing_operators
 from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.analysis.steps.ledger import Ledger, main_device

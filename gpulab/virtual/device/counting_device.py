@@ -1,7 +1,7 @@
 """Fallback for versions of PyTorch that the virtual GPU does not work with: count operators on the meta device.
 
-`CountingDevice` replaces gpulab.virtual.device.device.FakeDevice and writes the same records. LEFT_OUT lists what it
-does not cover; every run states it. Tensors that the program itself creates on the meta device count as GPU tensors.
+`CountingDevice` replaces gpulab.virtual.device.fake_device.FakeDevice and writes the same records. LEFT_OUT lists what
+it does not cover; every run states it. Tensors that the program itself creates on the meta device count as GPU tensors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from gpulab.errors import CaptureError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.operators import attention
+from gpulab.virtual.device.operators import attention_kernels
 from gpulab.virtual.device.recorder import OpRecorder
-from gpulab.virtual.device.stand_in import SimulatedDevice
+from gpulab.virtual.device.simulated_device import SimulatedDevice
 from gpulab.virtual.device.tensors.meta_tensors import is_meta, meta_device, meta_mode
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory
@@ -24,7 +24,7 @@ from gpulab.virtual.device.torch_api import tensor_methods, threads
 from gpulab.virtual.device.torch_api.patches import patch_attributes
 from gpulab.virtual.device.torch_api.streams import VirtualTime
 from gpulab.virtual.host.costs import HostCosts
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 from gpulab.virtual.op_log.ops import RecordSink
 
 COUNTED_FACT = "counted"  # name of the run's fact that gives the reason
@@ -218,7 +218,7 @@ def _patch_functions(stack: ExitStack, spec: GpuSpec, assumptions: Assumptions) 
     import torch
     from torch.nn import functional
 
-    fused, original = attention.attention_for(spec.generation), functional.scaled_dot_product_attention
+    fused, original = attention_kernels.attention_for(spec.generation), functional.scaled_dot_product_attention
 
     def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
         if is_meta(query):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction, host_memory
+from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.data.loader import loader_with_most_batches
 from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.analysis.steps.detection import Mask

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.events.groups import group_by_code
-from gpulab.analysis.kernels.table import sort_by_total, text_from_codes
+from gpulab.analysis.kernels.kernel_table import sort_by_total, text_from_codes
 from gpulab.columns import Column
 from gpulab.rows import Rows, Table, TextColumn
 from gpulab.run import Run

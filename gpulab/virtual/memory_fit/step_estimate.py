@@ -25,9 +25,9 @@ from gpulab.errors import RunError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
-from gpulab.virtual.memory_fit.cpu_share import HostWork
-from gpulab.virtual.memory_fit.memory import MemoryUse, SimulatedMemory, non_torch_memory
-from gpulab.virtual.memory_fit.request_script import AllocationTrace
+from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace
+from gpulab.virtual.memory_fit.host_work import HostWork
+from gpulab.virtual.memory_fit.memory_peaks import MemoryUse, SimulatedMemory, non_torch_memory
 from gpulab.virtual.op_log.ops import Assumption, Role
 
 Step = Callable[..., object]

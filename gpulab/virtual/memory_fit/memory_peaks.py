@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace
 from gpulab.virtual.memory_fit.allocator import DEFAULT_STREAM, Block, CachingAllocator, OutOfGpuMemory, block_bytes
-from gpulab.virtual.memory_fit.request_script import AllocationTrace
 from gpulab.virtual.op_log.ops import Phase, Role
 
 __all__ = ["FixedMemory", "MemoryUse", "OutOfGpuMemory", "SimulatedMemory", "non_torch_memory"]

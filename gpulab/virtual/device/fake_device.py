@@ -16,9 +16,9 @@ from gpulab.virtual.device.operators import cudnn_rnn, missing_shape_rules, rnn_
 from gpulab.virtual.device.operators.autocast import AutocastKernels
 from gpulab.virtual.device.operators.data_dependent import DataDependentOps
 from gpulab.virtual.device.recorder import OpRecorder
-from gpulab.virtual.device.stand_in import SimulatedDevice
-from gpulab.virtual.device.tensors.copies import CopyOps
+from gpulab.virtual.device.simulated_device import SimulatedDevice
 from gpulab.virtual.device.tensors.fake_tensors import fake_mode
+from gpulab.virtual.device.tensors.host_copies import CopyOps
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import (
@@ -30,7 +30,7 @@ from gpulab.virtual.device.torch_api import (
 from gpulab.virtual.device.torch_api.function_mode import function_mode
 from gpulab.virtual.device.torch_api.patches import registered_kernels
 from gpulab.virtual.device.torch_api.streams import VirtualTime
-from gpulab.virtual.memory_fit.memory import SimulatedMemory
+from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
 from gpulab.virtual.op_log.ops import RecordSink
 
 _ACTIVE: list[FakeDevice] = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.analysis.kernels.flops import flops, parse_inputs
-from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.rows import Rows
 from gpulab.tables import EventKind
 from gpulab.views.timeline.scene.colours import KEY_INDEX

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from gpulab.analysis.copies.table import copy_direction, host_memory
+from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.host.launches import rows_in_interior
-from gpulab.analysis.kernels.interior import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.occupancy import gpu_fill
 from gpulab.analysis.kernels.optimizers import optimizer_cost_on_gpu, optimizer_steps
-from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, kernel_arithmetic
 from gpulab.analysis.memory.growth import memory_growths
 from gpulab.analysis.steps.detection import Steps, find_steps
