@@ -44,6 +44,7 @@ def sides(run):
     return (*devices(run), None)
 
 
+@pytest.mark.full
 def test_the_devices_that_worked_are_those_of_the_oracle(both):
     run, oracle = both
     assert list(devices(run)) == oracle.devices()
@@ -160,6 +161,7 @@ def test_the_copy_table_equals_the_oracle(both):
             assert table.text("host_memory")[row] == kind
 
 
+@pytest.mark.full
 def test_every_launch_delay_equals_the_oracle(both):
     run, oracle = both
     if not oracle.work():

@@ -168,6 +168,7 @@ def test_a_way_that_fails_or_finds_nothing_is_not_taken_for_a_fast_one(tmp_path)
     assert "ZeroDivisionError" in failed
 
 
+@pytest.mark.full
 def test_the_benchmark_prints_a_table_and_targets_and_names_what_is_absent(tmp_path):
     arguments = ["--trace", small_trace(tmp_path), "--events", "500", "--rounds", "1", "--dir", tmp_path / "made"]
     environ = os.environ | {"GPULAB_SHARED": str(tmp_path)}

@@ -42,6 +42,7 @@ def coverage(runs, seeds=80, **noise):
     return hits / seeds
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("between", [0.02, 0.05])
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
 def test_the_interval_of_repeated_runs_has_its_nominal_coverage(covered, correlation, between):
@@ -167,6 +168,7 @@ def test_a_single_step_has_an_interval_too():
     assert step_time_ratio([one], [one]).low < 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
 @pytest.mark.parametrize(("runs", "min_detected", "min_quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
 def test_alternating_runs_detect_ten_percent_and_no_false_difference(

@@ -39,6 +39,7 @@ def refused_or_the_same(path, text, run):
     return not assert_same_run(run, back)
 
 
+@pytest.mark.full
 def test_a_flipped_bit_anywhere_is_rejected_or_harmless(small, tmp_path):
     text, run = small
     rng = random.Random(3)

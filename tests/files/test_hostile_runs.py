@@ -29,6 +29,7 @@ def saved(tmp_path):
     return store.save(full_run(), tmp_path / "run.gpulab")
 
 
+@pytest.mark.full
 def test_a_table_of_arbitrary_bytes_is_rejected_or_gives_a_valid_run(tmp_path):
     # Arrow never sees input that it would trust, or that would crash the process.
     parts, rng = parts_of(store.save(full_run(5), tmp_path / "x.gpulab")), random.Random(5)
@@ -193,6 +194,7 @@ except errors.StoreError as error:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_memory_bomb_is_rejected_before_it_takes_memory(saved, bomb):
     pytest.importorskip("resource", reason="only Unix reports the peak memory of a process")

@@ -133,6 +133,7 @@ delay_s, progress_bar.DELAY_S = progress_bar.DELAY_S, 0.0
 """
 
 
+@pytest.mark.full
 def test_a_notebook_keeps_no_bar_and_shows_no_warning(tmp_path, shared_kernel):
     hostile = write(tmp_path / "<img src=x onerror=alert(1)>.json", events=LONG)
     live = shared_kernel(NOTEBOOK)

@@ -132,6 +132,7 @@ def words(view):
     return " ".join(repr(view).split())
 
 
+@pytest.mark.full
 def test_each_fix_is_tried_and_so_is_every_cheaper_one():
     trials = oom_fixes.try_fixes({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
     assert trials.solved == ("long",)
@@ -148,6 +149,7 @@ def test_missing_choices_and_unknown_programs_are_reported():
     assert "'short'" in words(trials)
 
 
+@pytest.mark.full
 def test_a_plan_reports_the_failed_allocation():
     assert oom_fixes.try_plan([]).count is None
     first = oom_fixes.try_plan(["half"])
@@ -175,6 +177,7 @@ def test_detaching_changes_nothing_if_no_loss_is_stored():
     )
 
 
+@pytest.mark.full
 def test_memory_grows_if_graphs_are_stored():
     program = oom_programs.TrainingProgram(layers=1, batch=2, length=256, steps=8, validates=True)
     rises = {}

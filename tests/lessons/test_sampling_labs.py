@@ -180,6 +180,7 @@ def traffic(network, batch):
     return utilisation.gpu_load(gpulab.runs["networks"]).traffic_frac
 
 
+@pytest.mark.full
 def test_a_larger_batch_raises_the_traffic_of_one_network_and_lowers_that_of_the_other():
     assert traffic(utilisation.image_training_step, 256) > 2 * traffic(utilisation.image_training_step, 8)
     assert traffic(utilisation.large_layers_step, 4096) < 0.5 * traffic(utilisation.large_layers_step, 1)

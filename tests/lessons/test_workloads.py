@@ -129,6 +129,7 @@ def test_every_workload_without_a_flaw_is_somebodys_twin():
     assert {one.name for one in WORKLOADS if one.rule is None} <= twins
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothing_left, random_state):
     losses = workload(name).run(steps=4)

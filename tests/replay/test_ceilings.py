@@ -89,6 +89,7 @@ CHANGES = {
 OTHERS = ("products alone", "passes over memory", "images")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("gpu", "network_"),
     [

@@ -99,6 +99,7 @@ def test_of_a_real_run_unchanged_the_ledger_is_the_recorded_one(name, recorded):
     same_ledger(accounts(again), accounts(run), 2_000)  # old traces tell whole microseconds
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("change", ["instant_host", "instant_gpu", "no_syncs", "pin_memory", "accumulate=4"])
 def test_of_a_real_run_changed_the_step_is_the_predicted_one(name, change, recorded):

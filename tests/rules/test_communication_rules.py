@@ -250,6 +250,7 @@ ON_GPU = (
 )
 
 
+@pytest.mark.full
 def test_the_fixes_train_with_the_real_wrappers(tmp_path):
     fixes = {
         "ddp": finding("exposed_communication", EXPOSED.provoked_by_all_reduces_after_the_backward_pass()).fix,

@@ -69,6 +69,7 @@ def test_a_loop_with_batches_on_the_gpu_has_no_transfers(recorded):
     assert analysed(transfers, gpulab.load(recorded("v100_ns_resolution.json.gz"))) is None
 
 
+@pytest.mark.full
 def test_the_profilers_own_synchronisation_is_not_reported(shared):
     for path in sorted((shared / "traces").glob("*.json.gz")):
         assert "host_syncs" not in [each.rule for each in diagnose(gpulab.load(path)).findings], path.name

@@ -92,6 +92,7 @@ def test_a_fix_runs_when_pasted(rule, make, notebook):
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "make", "user"), RENAMED)
 def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
     for fix, run in fixes_of(rule, diagnose_case(renamed(make(), user))):

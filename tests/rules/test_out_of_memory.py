@@ -209,6 +209,7 @@ def ran_out():
         return store.open(file)
 
 
+@pytest.mark.full
 def test_the_owners_of_memory_add_up_to_the_allocated_bytes():
     run = ran_out()
     assert run.outcome == "OutOfMemoryError"
@@ -340,6 +341,7 @@ def test_the_traceback_of_an_earlier_cell_is_listed_as_owner(live):
     assert f"'mine in work()': {16 * MIB}" in holders
 
 
+@pytest.mark.full
 def test_the_printed_code_releases_errors_and_outputs(live):
     live.run("%%gpuprofile forget\nwork()")
     assert live.run("gone() is None").value == "False"

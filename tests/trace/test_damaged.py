@@ -82,6 +82,7 @@ def small_blocks(monkeypatch):
 # Cut off.
 
 
+@pytest.mark.full
 def test_a_truncated_trace_gives_the_events_before_the_cut():
     intact = names(trace.read(TEXT))
     most = 0

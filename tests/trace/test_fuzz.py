@@ -11,6 +11,7 @@ from tests.support import fuzz
 from tests.support.tiers import first_tier
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", first_tier((100, 400), keep=(100,)))
 def test_damaged_files_give_a_run_or_an_error_that_says_what_to_do(count):
     tally, failures, _ = fuzz.run(range(count), seed=1)

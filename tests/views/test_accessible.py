@@ -56,6 +56,7 @@ def test_a_report_has_no_serious_fault(page, told):
     assert faults(page) == []
 
 
+@pytest.mark.full
 @every_report
 def test_a_page_with_the_timeline_has_no_serious_fault(page, told, tmp_path):
     path = told.save(tmp_path / "report.html")

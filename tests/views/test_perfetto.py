@@ -93,6 +93,7 @@ TRACES = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRACES)
 def test_a_recorded_run_read_back_is_the_same_run(name, recorded, tmp_path):
     run = gpulab.load(recorded(f"{name}.json.gz"), shapes=True)

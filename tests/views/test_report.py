@@ -359,6 +359,7 @@ def a_million_events(steps=50):
     return dataclasses.replace(base_run, event_rows=EVENTS.rows(columns), span_ns=steps * step_ns, recording=recording)
 
 
+@pytest.mark.full
 def test_a_report_of_a_million_events_adds_at_most_300_kilobytes_to_a_notebook():
     run = a_million_events()
     assert len(run.event_rows) == 1_000_000

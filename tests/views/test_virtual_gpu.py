@@ -37,6 +37,7 @@ def any_view(request, gpu):
 # Every answer, in every form.
 
 
+@pytest.mark.full
 def test_every_table_is_marked_as_a_virtual_estimate(any_view):
     text = str(any_view)
     assert re.search(r"^Virtual .+, estimated\. ", text, re.MULTILINE)

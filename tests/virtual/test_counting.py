@@ -158,6 +158,7 @@ def test_it_runs_unmodified(name):
         cuda_programs.WORKS[name]()
 
 
+@pytest.mark.full
 def test_a_mask_selects_half_of_the_elements_and_blocks_the_host():
     def program():
         x = torch.randn(8, 3, device="cuda", requires_grad=True)
@@ -269,7 +270,7 @@ def test_torch_is_restored_whatever_ends_the_block(ended_by):
 
 
 def test_a_pytorch_that_counting_does_not_support_either_raises_capture_error_with_a_fix(monkeypatch):
-    monkeypatch.setattr(counting, "meta_mode", lambda: nothing_there())
+    monkeypatch.setattr(counting_device, "meta_mode", lambda: nothing_there())
 
     def nothing_there():
         raise ImportError("cannot import name 'TorchDispatchMode'")

@@ -31,6 +31,7 @@ class Cycle:
         self.me = self
 
 
+@pytest.mark.full
 def test_the_first_gpu_that_is_played_leaves_no_more_to_search_than_a_program_makes():
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
     searched, frozen, after, enabled = done.stdout.split()

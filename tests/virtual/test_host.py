@@ -82,6 +82,7 @@ def costs(request, recorded):
     return {which: np.array(told) for which, told in found.items() if len(told) >= 20 and which[0] != OpClass.OPTIMIZER}
 
 
+@pytest.mark.full
 def test_in_all_a_recorded_host_costs_what_the_usual_one_does_give_or_take_the_spread(costs):
     told, price = np.concatenate(list(costs.values())).sum(axis=0)
     assert HOST_COST_FACTORS[0] < told / price < HOST_COST_FACTORS[1]

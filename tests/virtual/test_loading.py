@@ -471,6 +471,7 @@ def test_a_forked_worker_that_touches_the_gpu_fails_as_a_real_one_does():
         list(loader)
 
 
+@pytest.mark.full
 def test_modes_are_off_just_while_a_loader_works():
     switched = []
 

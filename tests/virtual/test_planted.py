@@ -61,6 +61,7 @@ def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     assert found.first.rule == workload(name).rule
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted({workload(name).twin for name in FAULTS}))
 def test_a_healthy_loop_is_left_alone_on_a_virtual_gpu(name, played):
     claims = {

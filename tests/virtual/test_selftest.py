@@ -66,6 +66,7 @@ def test_a_long_error_is_cut():
     assert len(error) < 400
 
 
+@pytest.mark.full
 def test_a_hang_ends_at_the_time_limit():
     setup = "from gpulab.virtual.selftest import program; program._begin('attention')"
     assert re.fullmatch("attention .* 5 s", failure_of_program(f"import time; {setup}; time.sleep(600)", 5.0))
@@ -107,6 +108,7 @@ def errors():
         return dict(zip(CHANGED_PYTORCH, failures, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", CHANGED_PYTORCH)
 def test_a_changed_pytorch_fails(name, errors):

@@ -144,6 +144,7 @@ def test_torch_is_restored_after_an_interrupt():
     torch.ones(3).sum().item()
 
 
+@pytest.mark.full
 def test_only_one_recording_is_active_at_a_time():
     with playing(name="outer"):
         with pytest.raises(CaptureError, match=r"'inner'.*'outer'"), gpulab.profile("inner"):

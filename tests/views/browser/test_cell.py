@@ -184,7 +184,8 @@ def test_reopened_without_running_anything_it_shows_the_report(stopped, jupyterl
         saved.metadata["from"] = "somebody else"  # changed content has no known signature
     nbformat.write(saved, copy)
     notebook = jupyterlab.read(copy)
-    assert "No Kernel" in notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar").first.inner_text()
+    toolbar = notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar").first
+    toolbar.get_by_text("No Kernel").wait_for()
     cell = notebook.cell(stopped.index)
     cell.scroll_into_view_if_needed()
     cell.locator(".jp-RenderedHTMLCommon").first.wait_for()

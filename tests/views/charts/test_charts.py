@@ -231,6 +231,7 @@ def numbers(text):
 # Every chart.
 
 
+@pytest.mark.full
 @by_chart
 @pytest.mark.parametrize("kind", MADE)
 def test_every_chart_of_every_run_is_a_readable_picture_that_says_itself_in_words(make, kind):

@@ -96,6 +96,7 @@ def test_a_recorded_run_of_a_gpu_gives_a_legible_chart(chart, name, recorded):
     check(chart(read(recorded(f"{name}.json.gz"))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chart", MINE, ids=lambda chart: chart.__name__)
 def test_a_run_of_a_million_events_gives_a_legible_chart_of_few_marks(chart, million):
     made = chart(million)

@@ -274,6 +274,7 @@ CLEARING = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("body", CLEARING.values(), ids=CLEARING)
 @pytest.mark.parametrize("widget", [True, False])
 def test_a_cell_that_clears_its_output_keeps_its_last_one_and_gets_the_report(live, body, widget):

@@ -276,6 +276,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_in_a_separate_process_it_ends_cleanly_and_prints_nothing(script, tmp_path):
     code = "import sys, time, gpulab, importlib; sys.modules and importlib.import_module('gpulab.views.live.monitor')\n"

@@ -74,6 +74,7 @@ def test_no_name_can_escape_from_the_data(large_scene, html):
     assert "alert(1)</script>" not in hostile.replace(re.search(r"<script>(.*?)</script>", hostile, re.DOTALL)[0], "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most_bytes", [400_000, 700_000, MAX_PAGE_BYTES])
 def test_its_size_stays_within_the_limit(most_bytes):
     run = large_run(150_000)

@@ -453,18 +453,18 @@ def test_host_work_is_copies_to_the_gpu_and_operators_on_this_cpu():
         copied(CopyDirection.HOST_TO_DEVICE, 6 * 10**6, pinned=False),
         copied(CopyDirection.DEVICE_TO_HOST, 4, pinned=False),
     ]
-    host_work = sum_host_work(records, resolve("h100"))
-    assert (host_work.bytes, host_work.pageable, host_work.cpu_ns) == (6 * 10**6, True, 5 * MS)
-    assert host_work.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
+    work = sum_host_work(records, resolve("h100"))
+    assert (work.bytes, work.pageable, work.cpu_ns) == (6 * 10**6, True, 5 * MS)
+    assert work.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
     pinned = sum_host_work([copied(CopyDirection.HOST_TO_DEVICE, 6 * 10**6, pinned=True)], resolve("h100"))
     assert not pinned.pageable
-    assert pinned.copy_ns < host_work.copy_ns / 5
+    assert pinned.copy_ns < work.copy_ns / 5
 
 
 def test_a_step_time_with_notable_copies_or_cpu_work_says_so(gpu, monkeypatch):
     assert "CPU" not in str(max_batch_view(gpu))
-    host_work = HostWork(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
-    monkeypatch.setattr(StandIn, "host_work", host_work)
+    work = HostWork(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
+    monkeypatch.setattr(StandIn, "host_work", work)
     text = " ".join(str(max_batch_view(gpu)).split())
     assert "copies of 32 MiB from pageable CPU memory (40 ms)" in text
     monkeypatch.setattr(StandIn, "host_work", HostWork(cpu_ns=40 * MS))
@@ -477,7 +477,7 @@ def max_batch_view(gpu):
 
 def test_a_batch_that_exceeds_the_memory_of_this_machine_is_not_run(gpu, monkeypatch):
     monkeypatch.setattr(StandIn, "host_work", HostWork(bytes=8 * MIB))
-    monkeypatch.setattr(cpu_share, "allocatable_bytes", lambda: 40 * MIB)
+    monkeypatch.setattr(host_work, "allocatable_bytes", lambda: 40 * MIB)
     with pytest.raises(RunError, match="CPU memory") as error:
         max_batch(training(gpu, sample=1), "h100", gpu_factory=gpu)
     assert 'device="cuda"' in error.value.fix

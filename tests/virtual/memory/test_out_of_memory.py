@@ -62,6 +62,7 @@ def growing_batches(done):
         done.append(True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("train", "fix"),
     [
