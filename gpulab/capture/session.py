@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpulab.capture.active_session import activate, deactivate
-from gpulab.capture.assembly import merge_traces, missing_gpu_work, torch_settings
 from gpulab.capture.gc_and_compilation import StallRecorder
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.workers import WorkerStates
+from gpulab.capture.loader_hooks import StepMarks
 from gpulab.capture.main_thread import PendingCall
-from gpulab.capture.marks import StepMarks
 from gpulab.capture.memory.memory_watch import MemoryWatch
+from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
 from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.run_registry import runs

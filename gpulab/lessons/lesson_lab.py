@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from gpulab.errors import GpulabError, RunError
 from gpulab.lessons import question_view
-from gpulab.lessons.answer import LessonView
 from gpulab.lessons.card import device_card, summary
 from gpulab.lessons.contents import next_lessons
 from gpulab.lessons.course import lesson
 from gpulab.lessons.equality import check_equality
 from gpulab.lessons.lesson import Choice, Lesson, Question
 from gpulab.lessons.sources import MEASURED, SourceLike, source_label
+from gpulab.lessons.stable_view import LessonView
 from gpulab.lessons.verdicts import DIFFERENT_RESULTS, Claim, claim_view, equality_view, format_value, score_view
 from gpulab.run import Machine
 from gpulab.user_data import course_progress

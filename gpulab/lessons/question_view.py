@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpulab.lessons.answer import LessonView, lesson_view
 from gpulab.lessons.lesson import Choice, Hints, Question
+from gpulab.lessons.stable_view import LessonView, lesson_view
 from gpulab.views.choices.choices import choice_buttons
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section, Sheet, Verdict

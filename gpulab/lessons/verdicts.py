@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.lessons.answer import LessonView, lesson_view
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Target
 from gpulab.lessons.question_view import hint_sections
+from gpulab.lessons.stable_view import LessonView, lesson_view
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
 

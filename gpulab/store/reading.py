@@ -14,7 +14,7 @@ from gpulab.store.archive import Archive
 from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import Document, decode_document
 from gpulab.store.format import METADATA_PART, invalid_run_error, part_name
-from gpulab.store.unpacking import MemoryAllowance, decode_table
+from gpulab.store.parquet_decoding import MemoryAllowance, decode_table
 
 _MAX_BYTES = 8 * 2**30
 # A run takes 10 to 25 times the memory of its file; a malicious file could take any multiple.

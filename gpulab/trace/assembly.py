@@ -10,7 +10,7 @@ from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind
 from gpulab.trace import metadata
 from gpulab.trace.columns.builder import TraceTables
 from gpulab.trace.columns.categories import loader_has_workers
-from gpulab.trace.reading.batches import Header
+from gpulab.trace.reading.chunk_events import Header
 from gpulab.trace.reading.limits import ENDS_EARLY, Losses
 
 # Kinds of events that identify the thread of the training loop, best first.

@@ -12,7 +12,7 @@ from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import assemble_run
 from gpulab.trace.columns.builder import ColumnBuilder, TraceTables
-from gpulab.trace.reading.batches import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
+from gpulab.trace.reading.chunk_events import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
 from gpulab.trace.reading.chunks import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
 from gpulab.trace.reading.damaged import read_damaged_chunk
 from gpulab.trace.reading.decoder import parse_events, parse_last_chunk

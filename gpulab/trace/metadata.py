@@ -9,7 +9,7 @@ from typing import Any
 from gpulab.hardware.vendor import is_amd
 from gpulab.run import Gpu, Machine
 from gpulab.trace.columns.times import parse_count
-from gpulab.trace.reading.batches import Header
+from gpulab.trace.reading.chunk_events import Header
 
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _MOST_GPUS = 1024

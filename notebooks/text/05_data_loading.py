@@ -32,7 +32,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from gpulab import synthetic
-from gpulab.lessons.labs.data import caching, loading, packing, queue_model
+from gpulab.lessons.labs.data import caching, loading, storage_formats, queue_model
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
@@ -426,15 +426,15 @@ L.predict("formats")
 
 # %% tags=["measure"]
 rows, _ = synthetic.table(rows=2000, columns=256, seed=0)
-packing.write_layouts(folder, rows)
+storage_formats.write_layouts(folder, rows)
 order = np.random.default_rng(0).permutation(len(rows))
-files = packing.time_reader(packing.read_from_files, folder, order)
-mapped = packing.time_reader(packing.read_from_memmap, folder, order)
+files = storage_formats.time_reader(storage_formats.read_from_files, folder, order)
+mapped = storage_formats.time_reader(storage_formats.read_from_memmap, folder, order)
 # <fix>
 # was: tar = packing.time_reader(packing.read_from_memmap, folder, order)
-tar = packing.time_reader(packing.read_from_tar, folder, order)
+tar = storage_formats.time_reader(storage_formats.read_from_tar, folder, order)
 # </fix>
-packing.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
+storage_formats.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
 
 # %% tags=["claim"]
 display(L.reveal("formats"), L.same(files.total, tar.total))
@@ -465,7 +465,7 @@ def epochs(folder, orders):
     # </blank>
 
 
-attempt = packing.check_reader(epochs, folder, [order[first : first + 1200] for first in range(0, 801, 200)])
+attempt = storage_formats.check_reader(epochs, folder, [order[first : first + 1200] for first in range(0, 801, 200)])
 print(f"sums correct: {attempt.correct}; peak memory: {attempt.peak_mb} MB (1 MB is allowed)")
 L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else None)
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from gpulab import synthetic
-from gpulab.lessons.labs.data.snapshots import (
+from gpulab.lessons.labs.data.page_photos import (
     Snapshots,
     augment_batch,
     decode_images,

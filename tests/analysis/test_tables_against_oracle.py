@@ -24,7 +24,7 @@ from gpulab.analysis import (
 )
 from gpulab.analysis.copies.copy_table import COPIES, copy_direction, host_memory
 from gpulab.analysis.events.busy import BUSY
-from gpulab.analysis.events.groups import group_by_code
+from gpulab.analysis.events.group_statistics import group_by_code
 from gpulab.analysis.host.launch_delays import LAUNCHES
 from gpulab.analysis.kernels.kernel_table import KERNELS
 from gpulab.analysis.steps.detection import find_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpulab.capture.assembly import merge_traces
+from gpulab.capture.merge_traces import merge_traces
 from tests.support.runs.made_runs import run_of
 from tests.support.runs.written_traces import read, x
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip instal
 
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
-from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
+from gpulab.capture.merge_traces import missing_gpu_work  # noqa: E402
 from gpulab.capture.plan import ProfilerPhase  # noqa: E402
 from gpulab.capture.profiler import TraceWindow, warm_up  # noqa: E402
 from gpulab.capture.run_registry import Runs, runs  # noqa: E402

@@ -10,7 +10,7 @@ import torch
 
 import gpulab
 from gpulab import synthetic
-from gpulab.lessons.labs.data.snapshots import (
+from gpulab.lessons.labs.data.page_photos import (
     CROP,
     MEAN,
     SIDE,

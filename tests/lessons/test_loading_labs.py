@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs.data import caching, loading, packing, queue_model
+from gpulab.lessons.labs.data import caching, loading, queue_model, storage_formats
 
 COSTS = {
     "bursty": queue_model.bursty_costs(60, 10, 110, 16),
@@ -123,7 +123,8 @@ def test_items_at_once_follow_from_rate_and_cost() -> None:
 
 def test_one_reader_is_never_at_two_items_at_once() -> None:
     assert loading.time_threads(loading.IoBoundDataset(10, 0.005), 1).concurrency <= 1
-    assert loading.time_loader(DataLoader(loading.IoBoundDataset(16, 0.002), batch_size=4)).concurrency <= 1  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    assert loading.time_loader(DataLoader(loading.IoBoundDataset(16, 0.002), batch_size=4)).concurrency <= 1
 
 
 def test_one_thread_that_waits_for_all_needs_no_other_and_no_loop_of_its_caller() -> None:
@@ -176,18 +177,19 @@ def test_the_mean_wait_lies_between_hit_and_miss() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows_folder = tmp_path_factory.mktemp("rows")
-    packing.write_layouts(rows_folder, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
+    storage_formats.write_layouts(rows_folder, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
     return rows_folder
 
 
 @pytest.mark.parametrize(
-    ("reader", "opens"), [(packing.read_from_files, 50), (packing.read_from_memmap, 3), (packing.read_from_tar, 1)]
+    ("reader", "opens"),
+    [(storage_formats.read_from_files, 50), (storage_formats.read_from_memmap, 3), (storage_formats.read_from_tar, 1)],
 )
 def test_each_way_of_reading_gives_the_same_rows_in_its_own_number_of_opens(
-    reader: packing.Reader, opens: int, folder: Path
+    reader: storage_formats.Reader, opens: int, folder: Path
 ) -> None:
     order = np.random.default_rng(1).permutation(50).tolist()
-    timing = packing.time_reader(reader, folder, order)
+    timing = storage_formats.time_reader(reader, folder, order)
     assert timing.opens == opens
     assert timing.total == pytest.approx(float(np.load(folder / "rows.npy").sum()), rel=1e-4)
     assert timing.remote_s(0.01) == pytest.approx(timing.wall_s + 0.01 * opens)
@@ -195,18 +197,18 @@ def test_each_way_of_reading_gives_the_same_rows_in_its_own_number_of_opens(
 
 def test_only_opens_under_the_folder_are_counted_and_only_meanwhile(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    with packing.count_opens(folder) as opened, packing.count_opens(tmp_path) as outer_log:
+    with storage_formats.count_opens(folder) as opened, storage_formats.count_opens(tmp_path) as outer_log:
         other.write_text("a")
-        packing.row_file(folder, 0).read_bytes()
-        os.close(os.open(packing.row_file(folder, 1), os.O_RDONLY))
-    packing.row_file(folder, 2).read_bytes()
+        storage_formats.row_file(folder, 0).read_bytes()
+        os.close(os.open(storage_formats.row_file(folder, 1), os.O_RDONLY))
+    storage_formats.row_file(folder, 2).read_bytes()
     assert [Path(each).name for each in opened.paths] == ["row-000000.f32", "row-000001.f32"]
     assert (opened.count, outer_log.count) == (2, 1)
 
 
 def test_tables_show_a_row_for_each_way(folder: Path) -> None:
-    read = packing.ReaderTiming(opens=3, wall_s=0.03, total=1.0)
-    assert packing.reader_table({"one map": read}, per_open_s=0.01).loc["one map"].tolist() == [3, 30, 60]
+    read = storage_formats.ReaderTiming(opens=3, wall_s=0.03, total=1.0)
+    assert storage_formats.reader_table({"one map": read}, per_open_s=0.01).loc["one map"].tolist() == [3, 30, 60]
     reads = caching.cache_table({"memory": [96, 24]}, items=96).loc["memory"]
     assert reads.tolist() == [96, 24, "75 %", 120]
     fetched = loading.FetchRate(items=40, wall_s=2.0, cost_s=0.1)
@@ -221,12 +223,14 @@ def test_the_answer_to_the_stream_is_judged_with_a_reason(answer: object, told: 
 
 def test_a_reader_is_counted_and_checked(folder: Path) -> None:
     orders = [list(range(50)), list(range(49, -1, -1))]
-    by_files = packing.check_reader(
-        lambda where, some: [packing.read_from_files(where, each) for each in some], folder, orders
+    by_files = storage_formats.check_reader(
+        lambda where, some: [storage_formats.read_from_files(where, each) for each in some], folder, orders
     )
-    assert by_files == packing.EpochReadCost(opens=100, peak_mb=1, correct=True)
-    wrong = packing.check_reader(lambda where, some: [0.0 for _ in some], folder, orders)
+    assert by_files == storage_formats.EpochReadCost(opens=100, peak_mb=1, correct=True)
+    wrong = storage_formats.check_reader(lambda where, some: [0.0 for _ in some], folder, orders)
     assert (wrong.opens, wrong.correct) == (0, False)
-    assert not packing.check_reader(lambda where, some: [0.0], folder, orders).correct
-    hoarding = packing.check_reader(lambda where, some: [float(np.ones(400_000).sum()) for _ in some], folder, orders)
+    assert not storage_formats.check_reader(lambda where, some: [0.0], folder, orders).correct
+    hoarding = storage_formats.check_reader(
+        lambda where, some: [float(np.ones(400_000).sum()) for _ in some], folder, orders
+    )
     assert hoarding.peak_mb == 4

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.replay.worker_queue import (
+from gpulab.replay.worker_count_model import (
     batch_time_ns,
     cpu_time_per_step_ns,
     predict_workers,

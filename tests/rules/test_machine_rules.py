@@ -10,7 +10,7 @@ import pytest
 from gpulab.analysis.machine.clocks import clocks_under_load, counter_time_frac
 from gpulab.analysis.machine.gpu_sharing import gpu_sharing
 from gpulab.analysis.steps.detection import find_steps
-from gpulab.capture.assembly import torch_settings
+from gpulab.capture.merge_traces import torch_settings
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine, Model, Recording, Source

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulab.user_data import selftests  # noqa: E402
+from gpulab.user_data import working_torch_versions  # noqa: E402
 from gpulab.virtual.selftest import run as versions  # noqa: E402
 from gpulab.virtual.selftest.progress import read_progress  # noqa: E402
 from gpulab.virtual.selftest.run import SelftestResult, failure_of_program, selftest, selftest_result  # noqa: E402
@@ -21,7 +21,7 @@ ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(selftests, "folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(working_torch_versions, "folder", lambda: tmp_path / "kept")
     versions.forget_result()
     yield
     versions.forget_result()
@@ -185,16 +185,16 @@ def test_a_success_holds_for_these_versions_only(monkeypatch):
 
 def test_a_folder_that_cannot_be_written_only_means_that_it_is_tried_again(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(selftests, "folder", lambda: tmp_path / "file" / "folder")
-    assert selftests.store_success(("torch1", "python2")) is None
-    assert not selftests.has_succeeded(("torch1", "python2"))
+    monkeypatch.setattr(working_torch_versions, "folder", lambda: tmp_path / "file" / "folder")
+    assert working_torch_versions.store_success(("torch1", "python2")) is None
+    assert not working_torch_versions.has_succeeded(("torch1", "python2"))
 
 
 def test_nothing_is_kept_where_the_user_wants_none(monkeypatch):
     monkeypatch.undo()
-    assert selftests.folder() is None  # conftest sets GPULAB_HISTORY to "off"
+    assert working_torch_versions.folder() is None  # conftest sets GPULAB_HISTORY to "off"
     monkeypatch.delenv("GPULAB_HISTORY")
-    assert selftests.folder() is not None
+    assert working_torch_versions.folder() is not None
 
 
 def test_a_result_prints_the_version_and_the_error():

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.groups import group_by_code
+from gpulab.analysis.events.group_statistics import group_by_code
 from gpulab.analysis.kernels.kernel_table import sort_by_total, text_from_codes
 from gpulab.columns import Column
 from gpulab.rows import Rows, Table, TextColumn

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.events.groups import Groups, group_by_code
+from gpulab.analysis.events.group_statistics import Groups, group_by_code
 from gpulab.columns import Column
 from gpulab.intervals import Ints
 from gpulab.rows import Rows, Table, TextColumn

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.events.enclosing_operators import enclosing_operators
-from gpulab.analysis.events.groups import group_by_code
+from gpulab.analysis.events.group_statistics import group_by_code
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps

@@ -7,7 +7,7 @@ from math import ceil
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.cpu_contention import contention
-from gpulab.replay.worker_queue import cpu_time_per_step_ns
+from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, data_loader_code
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads

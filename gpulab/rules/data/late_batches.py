@@ -7,7 +7,7 @@ from enum import Enum
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import mean_later_wait_ns, worker_activity
 from gpulab.analysis.host.cpu_contention import contention
-from gpulab.replay.worker_queue import cpu_time_per_step_ns, predict_workers, recommended_workers
+from gpulab.replay.worker_count_model import cpu_time_per_step_ns, predict_workers, recommended_workers
 from gpulab.rules.engine.evidence import Evidence
 
 _MIN_LOADER_FRAC = 0.05  # as in TensorBoard's profiler plug-in; a fix for less of a step is not worth the effort

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.replay.worker_queue import WorkersPrediction, predict_workers, recommended_workers, workers_to_keep_up
+from gpulab.replay.worker_count_model import WorkersPrediction, predict_workers, recommended_workers, workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence

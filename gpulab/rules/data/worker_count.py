@@ -6,7 +6,7 @@ from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_first_batch_ns, worker_activity
-from gpulab.replay.worker_queue import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
+from gpulab.replay.worker_count_model import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
 from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, caching_caveat, caching_code, caching_gain
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import data_loader_code

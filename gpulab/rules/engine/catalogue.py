@@ -37,7 +37,12 @@ from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, cloc
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
 from gpulab.rules.machine.pcie_link import LINK, slow_pcie_link
-from gpulab.rules.memory.allocator_and_growth import allocator_thrash, fragmentation, memory_growth, unused_gpu_memory
+from gpulab.rules.memory.fragmentation_and_growth import (
+    allocator_thrash,
+    fragmentation,
+    memory_growth,
+    unused_gpu_memory,
+)
 from gpulab.rules.memory.out_of_memory import out_of_memory
 from gpulab.rules.ranks.communication import exposed_communication, small_buckets
 from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus

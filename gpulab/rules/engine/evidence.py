@@ -21,7 +21,7 @@ from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model
 from gpulab.replay.removal import removal
 from gpulab.replay.rewrite import MIDDLE, Change
 from gpulab.replay.sweep import sweep
-from gpulab.replay.worker_queue import REALISED_FRAC
+from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
 from gpulab.rules.engine.pasted_names import UserNames, user_names
 from gpulab.run import Run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.host_bound import host_step_time
+from gpulab.analysis.host.instant_device import host_step_time
 from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.optimizers import OptimizerCost, optimizer_cost_on_cpu, optimizer_cost_on_gpu
 from gpulab.analysis.steps.detection import Steps

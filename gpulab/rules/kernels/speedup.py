@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.host.host_bound import host_step_time
+from gpulab.analysis.host.instant_device import host_step_time
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels, short_kernel_name
 from gpulab.intervals import Spans
 from gpulab.replay.removal import removal

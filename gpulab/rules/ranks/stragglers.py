@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler, straggler_excess_ns
 from gpulab.analysis.steps.ledger import main_device
-from gpulab.replay.worker_queue import REALISED_FRAC
+from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.run import Run

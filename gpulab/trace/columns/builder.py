@@ -37,7 +37,7 @@ from gpulab.trace.columns.times import (
     nanoseconds_from_unpadded_text,
 )
 from gpulab.trace.columns.vocabulary import Vocabulary, as_text, encodable_name
-from gpulab.trace.reading.batches import Batch, ReadOptions, argument_columns
+from gpulab.trace.reading.chunk_events import Batch, ReadOptions, argument_columns
 from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk

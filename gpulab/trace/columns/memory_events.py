@@ -14,7 +14,7 @@ from gpulab.trace.columns import arguments
 from gpulab.trace.columns.growing_array import GrowingArray
 from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS
 from gpulab.trace.columns.times import MISSING
-from gpulab.trace.reading.batches import Batch, argument_columns
+from gpulab.trace.reading.chunk_events import Batch, argument_columns
 from gpulab.trace.reading.limits import NO_TIME, Losses
 
 _HOST = 0  # PyTorch's number of the device type

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from gpulab.trace.reading.batches import READ_EVERYTHING, Batch
+from gpulab.trace.reading.chunk_events import READ_EVERYTHING, Batch
 from gpulab.trace.reading.chunks import ChunkPosition, seam_pattern
 from gpulab.trace.reading.decoder import DECODE_ERRORS, batch_from_values, parse_events
 from gpulab.trace.reading.limits import CUT_OFF, TOO_LARGE, UNREADABLE, Losses

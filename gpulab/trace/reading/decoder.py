@@ -12,7 +12,7 @@ import msgspec
 
 from gpulab.trace.columns.categories import CATEGORIES
 from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS, ArgumentReader
-from gpulab.trace.reading.batches import HEADER_KEYS, READ_EVERYTHING, Batch, Header, ReadOptions
+from gpulab.trace.reading.chunk_events import HEADER_KEYS, READ_EVERYTHING, Batch, Header, ReadOptions
 
 # Invalid UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.trace.reading.batches import NO_HEADER, Header
+from gpulab.trace.reading.chunk_events import NO_HEADER, Header
 from gpulab.trace.reading.decoder import parse_header
 from gpulab.trace.reading.limits import CUT_OFF, METADATA, Losses
 from gpulab.trace.reading.repair import repair_json

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.virtual.cost_model.gemm_and_memory_time import memory_pass_ns
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.op_classes import base_name
-from gpulab.virtual.cost_model.primitives import memory_pass_ns
 from gpulab.virtual.cost_model.rates import kernel_rates
 from gpulab.virtual.cost_model.tensors import (
     HALF_DTYPES,

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulab.user_data import selftests
+from gpulab.user_data import working_torch_versions
 from gpulab.virtual.selftest.progress import read_progress
 from gpulab.wording import duration
 
@@ -48,7 +48,7 @@ def selftest_result() -> SelftestResult:
         return _RESULT[-1]
     if _tested(version):
         return SelftestResult(True, "this version of gpulab is tested with it", version, 0.0)
-    if selftests.has_succeeded(_versions(version)):
+    if working_torch_versions.has_succeeded(_versions(version)):
         return SelftestResult(True, "the self-test passed earlier on this machine", version, 0.0)
     return selftest()
 
@@ -70,7 +70,7 @@ def selftest(longest_s: float = TIMEOUT_S) -> SelftestResult:
     seconds = round(time.perf_counter() - start, 1)
     result = SelftestResult(error is None, error or "the self-test passed", version, seconds)
     if result.ok:
-        selftests.store_success(_versions(version))
+        working_torch_versions.store_success(_versions(version))
     set_result(result)
     return result
 

@@ -18,8 +18,8 @@ from gpulab.views.timeline.page import MAX_PAGE_BYTES, timeline_page
 from gpulab.views.timeline.scene.scene import Scene, build_scene
 from gpulab.views.timeline.script import bundle_script
 from gpulab.views.timeline.tiles.encoding import decode_tile
-from gpulab.views.timeline.tiles.sheets import count_boxes, encode_sheet
 from gpulab.views.timeline.tiles.size_limit import MAX_SHEET_BOXES, select_pieces, shuffle_bytes
+from gpulab.views.timeline.tiles.uncut_spans import count_boxes, encode_sheet
 from tests.support.runs.large_run import HOSTILE, RARE, diagnosis_of, large_run
 from tests.support.runs.made_runs import MS, event, run_of, stepped
 

@@ -17,7 +17,7 @@ from gpulab.intervals import Spans
 from gpulab.run import Gap, Machine, Recording, Source
 from gpulab.tables import MEMORY, STALLS, EventKind
 from gpulab.views.timeline.scene.curves import sample_curve
-from gpulab.views.timeline.scene.groups import Curve
+from gpulab.views.timeline.scene.elements import Curve
 from gpulab.views.timeline.scene.scene import build_scene
 from tests.support.front_end.scene_counts import MOST, looked_at, read, undiagnosed
 from tests.support.front_end.scene_questions import HOSTILE, computed, ledger_of, trained

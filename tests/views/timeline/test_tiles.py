@@ -14,7 +14,7 @@ from gpulab.run import Machine
 from gpulab.tables import EventKind
 from gpulab.views.timeline import Scene
 from gpulab.views.timeline.scene.depths import call_depths
-from gpulab.views.timeline.scene.groups import build_boxes
+from gpulab.views.timeline.scene.elements import build_boxes
 from gpulab.views.timeline.scene.scene import build_scene
 from gpulab.views.timeline.tiles.cutting import BinLayer, bin_shares, cut_tile
 from tests.support.front_end.scene_counts import MOST, large, looked_at, read, small_run, undiagnosed

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpulab.analysis.kernels.kernel_table import kernel_table
-from gpulab.lessons.answer import LessonView
 from gpulab.lessons.labs.drills import drills
 from gpulab.lessons.labs.drills.answer_checks import answer_problem
 from gpulab.lessons.labs.drills.run_counters import BYTES, RUN_COUNTERS, RunCounter
+from gpulab.lessons.stable_view import LessonView
 from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.report.headline import headline

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.errors import GpulabError
-from gpulab.lessons.labs.data.snapshots import augment_batch, sample_batches
+from gpulab.lessons.labs.data.page_photos import augment_batch, sample_batches
 from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Row, Sheet, TableBlock

@@ -12,7 +12,7 @@ from gpulab.analysis.host.cpu_contention import counter_rate, host_samples_in_lo
 from gpulab.analysis.steps.detection import Steps
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrites.engine.cache import cached_per_run
-from gpulab.replay.worker_queue import batch_time_ns
+from gpulab.replay.worker_count_model import batch_time_ns
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 

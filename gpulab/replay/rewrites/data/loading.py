@@ -10,7 +10,7 @@ from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
 from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
-from gpulab.replay.worker_queue import recommended_workers
+from gpulab.replay.worker_count_model import recommended_workers
 
 WORKER_LIMIT, CORE_LIMIT = "the workers", "the cores"  # limits, by the names that users see
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.intervals import Ints
 from gpulab.tables import EventKind
-from gpulab.views.timeline.scene.groups import Boxes
+from gpulab.views.timeline.scene.elements import Boxes
 from gpulab.views.timeline.scene.placed_run import PlacedRun
 from gpulab.wording import clean, shorten
 

@@ -11,7 +11,7 @@ from gpulab.intervals import Ints, Spans
 from gpulab.rows import Rows
 from gpulab.run import Gpu, Machine
 from gpulab.views import sensor_columns
-from gpulab.views.timeline.scene.groups import Curve, Floats, Group
+from gpulab.views.timeline.scene.elements import Curve, Floats, Group
 from gpulab.views.timeline.scene.rows import MAX_GPUS, RowBuilder, gpu_name
 from gpulab.wording import count, sentence
 

@@ -16,7 +16,7 @@ from gpulab.run import Run
 from gpulab.views.report.provenance import gap_text
 from gpulab.views.sheet.lanes import middle_window
 from gpulab.views.timeline.scene.colours import COLOUR_KEYS, ColourKey
-from gpulab.views.timeline.scene.groups import Group
+from gpulab.views.timeline.scene.elements import Group
 from gpulab.views.timeline.scene.placed_run import PlacedGroup, PlacedRun
 from gpulab.wording import clean, count, duration, ratio, sentence
 

@@ -15,8 +15,8 @@ from gpulab.intervals import Coverage, Ints
 from gpulab.run import Run
 from gpulab.tables import EventKind
 from gpulab.views.timeline.scene.curves import curve_groups
+from gpulab.views.timeline.scene.elements import Boxes, Codes, Group, NameTable
 from gpulab.views.timeline.scene.full_ledger import full_ledger, ledger_of_recording
-from gpulab.views.timeline.scene.groups import Boxes, Codes, Group, NameTable
 from gpulab.views.timeline.scene.rows import RowBuilder, box_groups, event_row_numbers
 
 

@@ -17,7 +17,7 @@ from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, EventKind, StallKind
 from gpulab.views.timeline.scene.colours import KEY_INDEX, KEY_OF_KIND, UNRECORDED
 from gpulab.views.timeline.scene.depths import call_depths
-from gpulab.views.timeline.scene.groups import Boxes, Codes, Group, Keys, NameTable, build_boxes
+from gpulab.views.timeline.scene.elements import Boxes, Codes, Group, Keys, NameTable, build_boxes
 from gpulab.wording import clean, count
 
 MAX_THREADS, MAX_STREAMS, MAX_GPUS = 6, 6, 4

@@ -16,7 +16,7 @@ from gpulab.views.timeline.queries import box_details
 from gpulab.views.timeline.queries.brush import analyse_window
 from gpulab.views.timeline.queries.search import search_names
 from gpulab.views.timeline.scene.alignment import alignment_shift_ns
-from gpulab.views.timeline.scene.groups import Boxes, Curve, NameTable
+from gpulab.views.timeline.scene.elements import Boxes, Curve, NameTable
 from gpulab.views.timeline.scene.header import scene_header
 from gpulab.views.timeline.scene.placed_run import PlacedRun, place_run
 from gpulab.views.timeline.tiles.tile import DisplayNames, build_tile

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Coverage, Ints, Spans, clip, intersect, no_spans, union
-from gpulab.views.timeline.scene.groups import Boxes
+from gpulab.views.timeline.scene.elements import Boxes
 from gpulab.views.timeline.tiles.encoding import BOX_BYTES
 
 BINS = 512

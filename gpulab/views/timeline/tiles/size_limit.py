@@ -17,7 +17,7 @@ import numpy as np
 
 from gpulab.views.timeline.scene.scene import Scene
 from gpulab.views.timeline.tiles.encoding import NUMPY_TYPES, decode_tile
-from gpulab.views.timeline.tiles.sheets import count_boxes, encode_sheet
+from gpulab.views.timeline.tiles.uncut_spans import count_boxes, encode_sheet
 
 _COMPLETE_LEVELS = 4  # all tiles of these levels are stored: the whole run, and a first zoom anywhere
 _MAX_EVIDENCE = 24  # evidence spans that are stored in full detail, of all findings together

@@ -12,7 +12,7 @@ import numpy as np
 from gpulab.intervals import Ints
 from gpulab.views.timeline.queries import box_details
 from gpulab.views.timeline.scene.curves import sample_curve
-from gpulab.views.timeline.scene.groups import Boxes, Curve, Floats
+from gpulab.views.timeline.scene.elements import Boxes, Curve, Floats
 from gpulab.views.timeline.scene.placed_run import PlacedRun
 from gpulab.views.timeline.tiles.cutting import BINS, TileContent, bin_shares, cut_tile
 from gpulab.views.timeline.tiles.encoding import MAX_TILE_BYTES, NO_ROW, encode_tile

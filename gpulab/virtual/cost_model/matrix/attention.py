@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 
 from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.virtual.cost_model.gemm_and_memory_time import GEMM_FIXED_NS, memory_pass_ns
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.primitives import GEMM_FIXED_NS, memory_pass_ns
 from gpulab.virtual.cost_model.rates import kernel_rates
 from gpulab.virtual.cost_model.tensors import HALF_DTYPES, c_type, detail
 from gpulab.virtual.op_log.ops import Op, TensorInfo

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.primitives import (
+from gpulab.virtual.cost_model.gemm_and_memory_time import (
     GEMM_MEMORY_FRAC,
     GemmShape,
     GemmUnits,
@@ -16,6 +15,7 @@ from gpulab.virtual.cost_model.primitives import (
     memory_pass_ns,
     tensor_core_units,
 )
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.rates import kernel_rates
 from gpulab.virtual.cost_model.tensors import HALF_DTYPES, bytes_per_element, c_type, detail, element_count
 from gpulab.virtual.op_log.ops import Op, TensorInfo

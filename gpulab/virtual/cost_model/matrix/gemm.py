@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.matrix import gemm_names
-from gpulab.virtual.cost_model.primitives import (
+from gpulab.virtual.cost_model.gemm_and_memory_time import (
     GemmShape,
     GemmUnits,
     Tiling,
@@ -14,6 +12,8 @@ from gpulab.virtual.cost_model.primitives import (
     memory_pass_ns,
     tensor_core_units,
 )
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.matrix import gemm_names
 from gpulab.virtual.cost_model.rates import kernel_rates
 from gpulab.virtual.cost_model.tensors import HALF_DTYPES, bytes_per_element, c_type, element_count
 from gpulab.virtual.op_log.ops import Op, TensorInfo

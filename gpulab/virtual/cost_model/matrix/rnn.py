@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.cost_model.kernel import Kernel, OpClass
-from gpulab.virtual.cost_model.matrix import gemm_names
-from gpulab.virtual.cost_model.primitives import (
+from gpulab.virtual.cost_model.gemm_and_memory_time import (
     GemmShape,
     fastest_tiling,
     float32_units,
     memory_pass_ns,
     tensor_core_units,
 )
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.matrix import gemm_names
 from gpulab.virtual.cost_model.rates import kernel_rates
 from gpulab.virtual.cost_model.tensors import HALF_DTYPES, bytes_per_element, c_type, detail, element_count
 from gpulab.virtual.op_log.ops import Op, TensorInfo

@@ -25,7 +25,7 @@ def memory_pass_ns(
     """Return the time to move bytes once from or to memory, at a share of its bandwidth.
 
     `rows`: number of blocks of the kernel; few blocks do not reach the full bandwidth. None: there are enough blocks.
-    `fixed`: factor on the fixed time of a kernel.
+    `fixed_factor`: factor on the fixed time of a kernel.
     """
     rate = spec.memory_bytes_per_s * share / 1e9
     if rows is not None:
@@ -40,7 +40,7 @@ def memory_pass_ns(
 
 @dataclass(frozen=True, slots=True)
 class GemmShape:
-    """A batch of `times` matrix products, rows x inner by inner x columns."""
+    """A batch of `batch` matrix products, rows x inner by inner x columns."""
 
     batch: int
     rows: int
