@@ -32,7 +32,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from gpulab import synthetic
-from gpulab.lessons.labs.data import caching, loading, storage_formats, queue_model
+from gpulab.lessons.labs.data import caching, loading, queue_model, storage_formats
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from gpulab.lessons.labs import tables
-from gpulab.lessons.labs.memory import memory_counters, fragmentation, oom_programs, oom_fixes, sizes
+from gpulab.lessons.labs.memory import fragmentation, memory_counters, oom_fixes, oom_programs, sizes
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the CPU computations here are small
