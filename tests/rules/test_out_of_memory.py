@@ -345,17 +345,17 @@ def test_the_traceback_of_an_earlier_cell_is_listed_as_owner(live):
 def test_the_printed_code_releases_errors_and_outputs(live):
     live.run("%%gpuprofile forget\nwork()")
     assert live.run("gone() is None").value == "False"
-    assert live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)").status == "ok"
+    assert live.run("from gpulab.rules.memory import oom_fixes\nexec(oom_fixes._FORGET_ERROR)").status == "ok"
     assert live.run("gone() is None").value == "True"
     live.run("torch.ones(2**20)")
     live.run("kept = weakref.ref(_);")
     live.run("torch.ones(3)")
-    assert live.run("exec(oom_remedies._FORGET_VALUES); print(kept() is None)").stdout.endswith("True\n")
+    assert live.run("exec(oom_fixes._FORGET_VALUES); print(kept() is None)").stdout.endswith("True\n")
 
 
 def test_the_recording_keeps_no_object_of_the_cell_alive(live):
     live.run("%%gpuprofile kept\nwork()")
-    live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)")
+    live.run("from gpulab.rules.memory import oom_fixes\nexec(oom_fixes._FORGET_ERROR)")
     live.run("7 * 6")
     assert live.run("(gone() is None, _)").value == "(True, 42)"
 
