@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from gpulab.capture.main_thread import deliver_again
 from gpulab.rows import Rows
 from gpulab.run import Gap
 from gpulab.sensors.host.frames import user_line
@@ -17,7 +18,7 @@ from gpulab.tables import STALLS, StallKind
 MIN_STALL_NS = (
     20_000  # shorter collections are not recorded: most are of the youngest objects, and there can be millions
 )
-MAX_COLLECTIONS = 200_000  # collections recorded per cell: more would not change the conclusion
+MAX_COLLECTIONS = 50_000  # collections recorded per cell: more would not change the conclusion
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-\d+")
 _FOLDERS = re.compile(r".*[/\\]")
 _TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
@@ -57,7 +58,16 @@ class StallRecorder:
         return STALLS.of(stalls).shifted(-began_ns, "start_ns")
 
     def _on_gc(self, phase: str, info: dict[str, int]) -> None:
-        """Callback of the garbage collector, before and after a collection; collections do not nest."""
+        """Callback of the garbage collector, before and after a collection; collections do not nest.
+
+        Python drops exceptions of such callbacks, also that of a signal handler which runs during ours.
+        """
+        try:
+            self._note(phase, info)
+        except BaseException as error:  # the signal arrives again, where its exception can pass
+            deliver_again(error)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             generation = info["generation"]
             self._description = f"generation {generation}"

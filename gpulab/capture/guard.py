@@ -63,7 +63,7 @@ def _passed_signal_handler(trace: TracebackType | None) -> bool:
     previous: FrameType | None = None
     while trace is not None:
         frame = trace.tb_frame
-        if previous is not None and _receives(frame, previous):
+        if previous is not None and not _is_ours(frame) and _receives(frame, previous):
             return True
         previous, trace = frame, trace.tb_next
     return False
@@ -82,10 +82,14 @@ def _is_asynchronous(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("gpulab."):
+    if trace is None or not _is_ours(trace.tb_frame):
         return False
     root = type(error).__module__.partition(".")[0]
     return root not in _OUR_MODULES and root not in sys.stdlib_module_names
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("gpulab.")
 
 
 def error_text(error: BaseException) -> str:

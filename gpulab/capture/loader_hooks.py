@@ -1,4 +1,9 @@
-"""Step marks without changes to the user's code: DataLoader `__next__`, optimizer steps, gpulab.step()."""
+"""Step marks without changes to the user's code: DataLoader `__next__`, optimizer steps, gpulab.step().
+
+The hooks run in the user's loop, so all of their code is guarded. They tell the user's objects apart by identity and
+exact type: a dataset, a sampler or an optimizer may define `__hash__`, `__eq__`, `__len__` and properties that fail or
+are slow.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,18 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpulab.capture.guard import Guard, class_name, is_from_outside
+from gpulab.capture.mark_buffer import MarkBuffer
 from gpulab.capture.user_variables import describe_model, describe_optimizer, find_loader_names
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
-from gpulab.tables import MARKS, MarkKind
+from gpulab.tables import MarkKind
+
+STEP_MARKS = "step marks"  # features of the guard, as reports name them
+SETTINGS = "settings of the DataLoader or the optimizer"
 
 
 @dataclass(frozen=True)
@@ -26,17 +36,32 @@ class MarkClocks:
     process_cpu_ns: Callable[[], int] = time.process_time_ns
 
 
+class _NextCall(NamedTuple):
+    """A call of a DataLoader iterator's `__next__` that has begun."""
+
+    loader: int
+    epoch: int
+    process_cpu_ns: int
+    thread_cpu_ns: int
+    start_ns: int
+
+
 class StepMarks:
     """Hooks torch while installed and records step marks of the thread that installed it.
 
-    `on_boundary(known_steps)` is called at the start of a step, before the user's code continues. It must not raise.
+    `on_boundary(known_steps)` is called at the start of a step, before the user's code continues.
     """
 
-    def __init__(self, on_boundary: Callable[[int | None], None], timer: MarkClocks | None = None) -> None:
+    def __init__(
+        self,
+        on_boundary: Callable[[int | None], None],
+        timer: MarkClocks | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         self.loaders: list[Loader] = []
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
-        self.gaps: list[Gap] = []
+        self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0
         self.loader_wait_ns = 0
@@ -44,15 +69,31 @@ class StepMarks:
         self.last_mark_ns: int | None = None
         self._on_boundary = on_boundary
         self._timer = timer or MarkClocks()
-        self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
+        self._guard = guard or Guard()
+        self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
-        self._described: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were inspected
+        self._described: dict[int, weakref.ref[Any] | None] = {}  # by id: optimizers that were inspected
         self._epochs: list[int] = []
         self._leader = -1  # the loader whose `__next__` starts a step
         self._stepped = False  # an optimizer stepped since the last boundary
         self._user_marks = False
         self._undo: list[Callable[[], None]] = []
         self.thread = threading.get_ident()
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What could not be recorded."""
+        missing = self.buffer.missing
+        if not missing:
+            return self._guard.gaps
+        return [
+            *self._guard.gaps,
+            Gap(
+                what=f"{missing:,} of {self.buffer.count:,} step marks",
+                why="gpulab keeps the first and the latest marks only, so that its memory does not grow",
+                fix="nothing to do: the number of steps is exact, and the remaining steps are measured",
+            ),
+        ]
 
     def install(self) -> None:
         """Hook torch's DataLoader iterators and optimizers."""
@@ -61,60 +102,79 @@ class StepMarks:
 
         iterators: Any = _BaseDataLoaderIter
         original = iterators.__next__
+        installed = threading.Event()  # a flag that a patch of the user's, made on top of ours, may outlive
 
         def marked_next(iterator: Any) -> Any:
             __tracebackhide__ = True  # an error in the user's dataset should show only the user's lines
-            if threading.get_ident() != self.thread:
+            if threading.get_ident() != self.thread or not installed.is_set():
                 return original(iterator)
             return self._next(iterator, original)
 
+        def restore() -> None:
+            installed.clear()
+            if iterators.__dict__.get("__next__") is marked_next:
+                iterators.__next__ = original
+
         handle = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
+        installed.set()
         iterators.__next__ = marked_next
-        self._undo = [handle.remove, lambda: setattr(iterators, "__next__", original)]
+        self._undo = [handle.remove, restore]
 
     def remove(self) -> None:
-        """Restore torch."""
+        """Restore torch; a patch that the user's code put over ours stays."""
         while self._undo:
             self._undo.pop()()
 
     def user_step(self) -> None:
         """Mark the end of a step, as requested by the user's code."""
+        self._guard.call(STEP_MARKS, self._mark_user_step, None)
+
+    def rows(self, began_ns: int) -> Rows:
+        """The recorded marks, as rows of tables.MARKS."""
+        return self.buffer.rows(began_ns)
+
+    def _mark_user_step(self) -> None:
         self._user_marks = True
         self._instant(MarkKind.USER)
         self._boundary(None)
 
-    def rows(self, began_ns: int) -> Rows:
-        """The recorded marks, as rows of tables.MARKS."""
-        return MARKS.of(self._rows).shifted(-began_ns, "start_ns", "end_ns")
-
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
-        loader, epoch = self._identify(iterator)
-        if not self._user_marks and (loader == self._leader or self._leader < 0 or self._stepped):
-            self._leader = loader
-            self._boundary(self.loaders[loader].batches)
+        call = self._guard.call(STEP_MARKS, lambda: self._before_next(iterator), None)
         yielded = False
-        timer = self._timer
-        process_cpu_ns, cpu_ns = timer.process_cpu_ns(), timer.thread_cpu_ns()
-        start_ns = timer.now_ns()
         try:
             batch = original(iterator)
             yielded = True
             return batch
         finally:
-            end_ns = timer.now_ns()
-            spent_ns = timer.thread_cpu_ns() - cpu_ns
-            process = process_cpu_ns, timer.process_cpu_ns()
-            self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, *process))
-            self.loader_wait_ns += end_ns - start_ns
-            self._note_times(start_ns, end_ns)
+            if call is not None:
+                self._guard.call(STEP_MARKS, lambda: self._after_next(call, yielded), None)
+
+    def _before_next(self, iterator: Any) -> _NextCall:
+        loader, epoch = self._identify(iterator)
+        if not self._user_marks and (loader == self._leader or self._leader < 0 or self._stepped):
+            self._leader = loader
+            self._boundary(self.loaders[loader].batches)
+        timer = self._timer
+        return _NextCall(loader, epoch, timer.process_cpu_ns(), timer.thread_cpu_ns(), timer.now_ns())
+
+    def _after_next(self, call: _NextCall, yielded: bool) -> None:
+        timer = self._timer
+        end_ns = timer.now_ns()
+        spent_ns = timer.thread_cpu_ns() - call.thread_cpu_ns
+        process = call.process_cpu_ns, timer.process_cpu_ns()
+        self.buffer.append((MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process))
+        self.loader_wait_ns += end_ns - call.start_ns
+        self._note_times(call.start_ns, end_ns)
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
-        if threading.get_ident() != self.thread:
-            return
-        if optimizer not in self._described:
-            self._described.add(optimizer)
-            self._inspect_safely(lambda: self._inspect_optimizer(optimizer))
+        if threading.get_ident() == self.thread:
+            self._guard.call(STEP_MARKS, lambda: self._mark_optimizer_step(optimizer), None)
+
+    def _mark_optimizer_step(self, optimizer: Any) -> None:
+        if not _is_known(optimizer, self._described):
+            self._described[id(optimizer)] = _reference(optimizer)
+            self._guard.call(SETTINGS, lambda: self._inspect_optimizer(optimizer), None)
         self._stepped = True
         self._instant(MarkKind.OPTIMIZER)
         if self._leader < 0 and not self._user_marks:
@@ -122,7 +182,7 @@ class StepMarks:
 
     def _instant(self, kind: MarkKind) -> None:
         now_ns, cpu_ns = self._timer.now_ns(), self._timer.process_cpu_ns()
-        self._rows.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
+        self.buffer.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
         self._note_times(now_ns, now_ns)
 
     def _note_times(self, start_ns: int, end_ns: int) -> None:
@@ -137,18 +197,29 @@ class StepMarks:
 
     def _identify(self, iterator: Any) -> tuple[int, int]:
         """Index of the iterator's loader, and number of this pass over it."""
+        known = self._iterators.get(id(iterator))
+        is_known = known is not None and (known[0] is None or known[0]() is iterator)
+        if known is not None and is_known and iterator._num_yielded:
+            return known[1], self._epochs[known[1]]
+        index = known[1] if known is not None and is_known else self._index(iterator)
+        self._epochs[index] += 1
+        self.worker_pids = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
+        return index, self._epochs[index]
+
+    def _index(self, iterator: Any) -> int:
+        """Index of the loader of an iterator that was not seen before."""
+        self._iterators = {
+            key: (ref, n) for key, (ref, n) in self._iterators.items() if ref is None or ref() is not None
+        }
         facts = loader_settings(iterator)
-        key = (id(iterator._dataset), facts)
-        index = self._indices.get(key)
-        if index is None:
-            index = self._indices[key] = len(self.loaders)
+        key = id(iterator._dataset), facts
+        index = self._indices.setdefault(key, len(self.loaders))
+        if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
-            self._inspect_safely(lambda: self._inspect_loader(index, iterator._dataset))
-        if iterator._num_yielded == 0 or self._epochs[index] < 0:
-            self._epochs[index] += 1
-            self.worker_pids = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
-        return index, self._epochs[index]
+            self._guard.call(SETTINGS, lambda: self._inspect_loader(index, iterator._dataset), None)
+        self._iterators[id(iterator)] = _reference(iterator), index
+        return index
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
         frame = sys._getframe()
@@ -163,30 +234,64 @@ class StepMarks:
             self.loaders[index], name=name, dataset_name=dataset_name, location=dataset_file_system(dataset)
         )
 
-    def _inspect_safely(self, inspect: Callable[[], None]) -> None:
-        """Inspect a loader or an optimizer, once each; if this fails, only its description is lost."""
-        try:
-            inspect()
-        except Exception as error:  # protects the user's training loop, which is running right now
-            subject = "settings of the DataLoader or the optimizer"
-            self.gaps.append(
-                Gap(what=subject, why=f"reading them failed: {error}", fix="please report this with the cell")
-            )
-
 
 def loader_settings(iterator: Any) -> Loader:
-    """Settings of the DataLoader behind an iterator."""
-    sampler = iterator._index_sampler
-    try:
-        batches = len(sampler)
-    except TypeError:  # an iterable dataset has no length
-        batches = None
+    """Settings of the DataLoader behind an iterator; None for what its objects do not tell. Calls `len(sampler)`."""
+    sampler = _attribute(iterator, "_index_sampler")
     return Loader(
-        workers=iterator._num_workers,
-        batch_size=getattr(sampler, "batch_size", None),
-        pin_memory=iterator._pin_memory,
-        persistent_workers=getattr(iterator, "_persistent_workers", None),
-        prefetch_factor=getattr(iterator, "_prefetch_factor", None),
-        batches=batches,
-        dataset=type(iterator._dataset).__name__,
+        workers=_integer(_attribute(iterator, "_num_workers")) or 0,
+        batch_size=_integer(_attribute(sampler, "batch_size")),
+        pin_memory=_attribute(iterator, "_pin_memory") is True,
+        persistent_workers=_flag(_attribute(iterator, "_persistent_workers")),
+        prefetch_factor=_integer(_attribute(iterator, "_prefetch_factor")),
+        batches=_length(sampler),
+        dataset=class_name(type(iterator._dataset)),
     )
+
+
+def _attribute(instance: Any, name: str) -> Any:
+    """The attribute; None if it is missing, or if reading it fails: it may be a property of the user's."""
+    try:
+        return getattr(instance, name, None)
+    except Exception as error:  # code of the user's, which the loop itself may never call
+        if is_from_outside(error):
+            raise
+        return None
+
+
+def _length(sampler: Any) -> int | None:
+    """The number of batches; None if the sampler does not tell."""
+    try:
+        return len(sampler)
+    except Exception as error:  # code of the user's, which the loop itself may never call
+        if is_from_outside(error):
+            raise
+        return None
+
+
+def _integer(value: Any) -> int | None:
+    kind = type(value)
+    if kind is int:
+        return int(value)
+    is_numpy = kind.__module__ == "numpy" and class_name(kind).startswith(("int", "uint"))
+    return int(value) if is_numpy else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if type(value) is bool else None
+
+
+def _reference(instance: Any) -> weakref.ref[Any] | None:
+    """A weak reference; None if the class does not allow any."""
+    try:
+        return weakref.ref(instance)
+    except TypeError:
+        return None
+
+
+def _is_known(instance: Any, references: dict[int, weakref.ref[Any] | None]) -> bool:
+    """Whether this very object is among them; its `__hash__` and `__eq__` are not called."""
+    if id(instance) not in references:
+        return False
+    reference = references[id(instance)]
+    return reference is None or reference() is instance

@@ -4,7 +4,7 @@ Recording everything would create too many events in a long cell; recording only
 
   opening    from the first line of the cell to the end of its first step: the whole recording, if no loop is found
   warming    a few steps with the profiler off: they show the step time without its overhead
-  recording  enough steps for a diagnosis, at most about `max_events` events
+  recording  enough steps for a diagnosis, within the limits on events
   done       profiler off; marks and sensors continue, and give more un-profiled steps
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 SECOND_NS = 1_000_000_000
+FEW_STEPS = 3  # with fewer recorded steps, a diagnosis is uncertain
 
 
 class ProfilerPhase(Enum):
@@ -38,7 +39,8 @@ class RecordingLimits:
     """How much to record. The defaults suffice for steps of 1 ms as well as of 10 s."""
 
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
-    max_events: int = 200_000  # with a million, the kernel froze for seconds
+    max_events: int = 50_000  # in one window; the loop waits while the profiler stops, about 5 us per event
+    max_requested_events: int = 1_000_000  # if the number of steps was requested; each takes 1 to 3 kB
     warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
     target_steps: int = 14  # twelve interior steps give a stable median
     target_ns: int = 1 * SECOND_NS
@@ -55,7 +57,7 @@ class RecordingPlan:
     limits: RecordingLimits
     phase: ProfilerPhase = ProfilerPhase.OPENING
     boundaries: int = 0
-    events_per_step: float | None = None
+    is_cut: bool = False  # fewer than FEW_STEPS were recorded, because of their number of events
     _phase_ns: int = 0
     _phase_steps: int = 0
     _last_ns: int = 0
@@ -66,8 +68,8 @@ class RecordingPlan:
         """The cell begins with the profiler on."""
         self._phase_ns = self._last_ns = at_ns
 
-    def boundary(self, at_ns: int, known_steps: int | None = None) -> ProfilerAction:
-        """A step begins now; `known_steps`: length of the loader's epoch, if known."""
+    def boundary(self, at_ns: int, known_steps: int | None = None, events: int | None = None) -> ProfilerAction:
+        """A step begins now; `known_steps`: length of the loader's epoch; `events`: number in the window so far."""
         if self.boundaries:
             self._slowest_ns = max(self._slowest_ns, at_ns - self._last_ns)
         self.boundaries += 1
@@ -82,7 +84,7 @@ class RecordingPlan:
         if self.phase is ProfilerPhase.WARMING and self._phase_steps >= self._warm_steps():
             self._enter(ProfilerPhase.RECORDING, at_ns)
             return ProfilerAction.START
-        if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns):
+        if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns, events):
             self._enter(ProfilerPhase.DONE, at_ns)
             return ProfilerAction.STOP
         return ProfilerAction.NONE
@@ -106,6 +108,24 @@ class RecordingPlan:
             return ProfilerAction.STOP
         return ProfilerAction.NONE
 
+    @property
+    def allowed_events(self) -> int:
+        """How many events one window may hold."""
+        if self.limits.steps is not None and self.phase is ProfilerPhase.RECORDING:
+            return self.limits.max_requested_events
+        return self.limits.max_events
+
+    def exceed(self, at_ns: int) -> ProfilerAction:
+        """The window holds as many events as it may: stop, even in the middle of a step."""
+        if self.phase is ProfilerPhase.OPENING:
+            self._enter(ProfilerPhase.WARMING, at_ns)
+            return ProfilerAction.STOP
+        if self.phase is ProfilerPhase.RECORDING:
+            self.is_cut = self._phase_steps < FEW_STEPS
+            self._enter(ProfilerPhase.DONE, at_ns)
+            return ProfilerAction.STOP
+        return ProfilerAction.NONE
+
     def stop_for_good(self, at_ns: int) -> None:
         """Stop recording for good: another profiler took over, or recording failed."""
         self._enter(ProfilerPhase.DONE, at_ns)
@@ -124,11 +144,12 @@ class RecordingPlan:
         slow = self._slowest_ns > self.limits.slow_ns
         return 2 if short or slow else self.limits.warm_up_steps
 
-    def _enough(self, at_ns: int) -> bool:
+    def _enough(self, at_ns: int, events: int | None) -> bool:
         steps, spent_ns = self._phase_steps, at_ns - self._phase_ns
         if self.limits.steps is not None:
             return steps >= self.limits.steps
-        if self.events_per_step and steps + 1 > max(3, self.limits.max_events / self.events_per_step):
+        if events is not None and steps and events * (steps + 1) / steps > self.allowed_events:
+            self.is_cut = steps < FEW_STEPS
             return True
         if steps >= self.limits.target_steps and (
             spent_ns >= self.limits.target_ns or self._recorded_half_epoch(steps)

@@ -7,12 +7,13 @@ import gc
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gpulab import trace
-from gpulab.errors import CaptureError
+from gpulab.capture.guard import error_text
+from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
 
 
@@ -109,17 +110,17 @@ class TraceWindow:
 
     def read(self, name: str) -> Run:
         """Read the window as a Run. Raises CaptureError if the trace cannot be exported."""
-        with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
-            path = Path(folder) / "trace.json"
-            try:
+        try:
+            with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
+                path = Path(folder) / "trace.json"
                 self._profile.export_chrome_trace(str(path))
-            except (RuntimeError, OSError) as error:
-                raise CaptureError(
-                    "The profiler's events could not be written to disk.",
-                    why=str(error).splitlines()[0],
-                    fix="free space in the temporary directory (TMPDIR), or record fewer steps: --steps 5",
-                ) from error
-            return trace.read(path, name=name)
+                return trace.read(path, name=name)
+        except (RuntimeError, OSError, TraceError) as error:
+            raise CaptureError(
+                "The profiler's events could not be written to disk and read back.",
+                why=error_text(error),
+                fix="free space in the temporary directory (TMPDIR), or record fewer steps: --steps 5",
+            ) from error
 
 
 def _sync_events() -> Any:
@@ -133,8 +134,8 @@ def _sync_events() -> Any:
 
 
 @contextlib.contextmanager
-def yield_to_user_profiler(aside: Any) -> Iterator[None]:
-    """Within this context, call `informs_only()` just before a profiler that is not ours starts.
+def yield_to_user_profiler(on_user_profiler: Callable[[], None]) -> Iterator[None]:
+    """Within this context, call `on_user_profiler()` just before a profiler that is not ours starts.
 
     Two PyTorch profilers cannot record at once: the outer one silently gets nothing. The user's own has precedence.
     """
@@ -148,14 +149,15 @@ def yield_to_user_profiler(aside: Any) -> Iterator[None]:
 
     def prepared(*args: Any, **kwargs: Any) -> Any:
         if not _is_our_start(sys._getframe(1)):
-            aside()
+            on_user_profiler()
         return prepare(*args, **kwargs)
 
     torch_profiler._prepare_profiler = prepared
     try:
         yield
     finally:
-        torch_profiler._prepare_profiler = prepare
+        if torch_profiler._prepare_profiler is prepared:  # a patch that the user's code put over ours stays
+            torch_profiler._prepare_profiler = prepare
 
 
 def _is_our_start(frame: Any) -> bool:

@@ -7,28 +7,34 @@ import datetime
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.event_budget import EventLimit
 from gpulab.capture.gc_and_compilation import StallRecorder
+from gpulab.capture.guard import Guard, error_text, is_from_outside
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.loader_hooks import StepMarks
-from gpulab.capture.main_thread import PendingCall
+from gpulab.capture.main_thread import PendingCall, SignalsHeld
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
-from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
+from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
-from gpulab.run import Gap, Recording, Run, Source
+from gpulab.run import Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.readings import PERIOD_NS
 
+EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
+# In one window: the loop waits while the profiler stops, 3 to 6 us per event (trace) or 9 to 15 us (deep) on a slow core.
+MAX_EVENTS = {"sensors": 0, "trace": 50_000, "deep": 20_000}
 LEVELS = {
     "sensors": (),
     "trace": (),
@@ -64,15 +70,17 @@ class Session:
         self.name = name or runs.free_name()
         self.level = level
         self.run: Run | None = None
-        self._plan = RecordingPlan(RecordingLimits(steps=steps))
-        self._marks = StepMarks(self._boundary)
+        self._plan = RecordingPlan(RecordingLimits(steps=steps, max_events=MAX_EVENTS[level]))
+        self._guard = Guard()
+        self._marks = StepMarks(self._boundary, guard=self._guard)
         self._stalls = StallRecorder()
-        self._memory = MemoryWatch()
+        self._memory = MemoryWatch(guard=self._guard)
         self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
         self._pulse, self._workers_now = ActivityTracker(), WorkerStates()
         self._on_tick = on_tick
         self._trace_windows: list[TraceWindow] = []
         self._window: TraceWindow | None = None
+        self._event_limit: EventLimit | None = None
         self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
@@ -85,35 +93,39 @@ class Session:
 
     def start(self) -> None:
         """Start recording: install the hooks, start the sensors and, unless the level is "sensors", the profiler."""
-        activate(self)
         try:
-            self._exit.callback(deactivate)
-            self._stalls.install()
-            self._exit.callback(self._stalls.remove)
-            self._prepare_torch()
-            self._memory.begin()
-            if self._window is not None:
-                # First, because Ctrl-C may arrive while it starts.
-                self._exit.callback(self._discard_window)
-                self._window.start()
-            self._began_ns = self._window_ns = time.time_ns()
-            self._plan.begin(self._began_ns)
-            # Last, because every tick asks the plan, which must have begun.
-            self._sensors.start()
-            self._exit.callback(self._sensors.stop)
+            with SignalsHeld():
+                self._start()
         except BaseException:
             self._exit.close()
             raise
+
+    def _start(self) -> None:
+        activate(self)
+        self._exit.callback(deactivate)
+        self._stalls.install()
+        self._exit.callback(self._stalls.remove)
+        self._prepare_torch()
+        self._memory.begin()
+        if self._window is not None:
+            self._exit.callback(self._discard_window)
+            self._start_profiler(self._window)
+        self._began_ns = self._window_ns = time.time_ns()
+        self._plan.begin(self._began_ns)
+        # Last, because every tick asks the plan, which must have begun.
+        self._exit.callback(self._sensors.stop)
+        self._sensors.start()
 
     def stop(self, error: BaseException | None = None) -> Run:
         """Stop, remove every hook, and return the Run; `error`: the exception that ended the recorded code, if any."""
         ended_ns = time.time_ns()
         self._processing = True
         self._overdue_stop.cancel()
-        try:
-            self._stop_profiler()
-        finally:
-            self._exit.close()
+        with SignalsHeld():
+            try:
+                self._use_profiler(self._stop_profiler)
+            finally:
+                self._exit.close()
         self.run = self._assemble(ended_ns, error)
         runs.add(self.run)
         return self.run
@@ -121,7 +133,8 @@ class Session:
     def abandon(self) -> None:
         """Stop and remove every hook without creating a run; harmless if it never started or has stopped."""
         self._overdue_stop.cancel()
-        self._exit.close()
+        with SignalsHeld():
+            self._exit.close()
 
     def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
@@ -180,30 +193,58 @@ class Session:
         self._window = TraceWindow(LEVELS[self.level])
 
     def _boundary(self, known_steps: int | None) -> None:
-        """A step begins in the recorded thread. No failure here may reach the user's loop."""
+        """A step begins in the recorded thread; the caller's guard keeps failures from the user's loop."""
         self._facts = self._facts or torch_settings()  # as they are in the loop: a function may set and restore them
         self._memory.boundary(self._marks.steps, sys._getframe())
-        if self.level == "sensors" or self._plan.phase is ProfilerPhase.DONE:
-            return
+        if self.level != "sensors" and self._plan.phase is not ProfilerPhase.DONE:
+            self._use_profiler(lambda: self._follow_plan(known_steps))
+
+    def _follow_plan(self, known_steps: int | None) -> None:
+        """Start or stop the profiler as planned for this boundary."""
         at_ns = time.time_ns()
-        try:
-            act = self._plan.boundary(at_ns, known_steps)
+        events = self._event_limit.count.read() if self._event_limit is not None else None
+        act = self._plan.boundary(at_ns, known_steps, events)
+        if act is ProfilerAction.NONE:
+            return
+        with SignalsHeld():
             if act is ProfilerAction.STOP:
                 self._stop_profiler()
-                self._plan.events_per_step = self._events_per_step()
-            elif act is ProfilerAction.START and not is_profiler_running():
+            elif not is_profiler_running():
                 self._window = TraceWindow(LEVELS[self.level])
-                self._window.start()
+                self._start_profiler(self._window)
                 self._window_ns = time.time_ns()
-            if act is not ProfilerAction.NONE:
-                self._pauses.append((at_ns, time.time_ns()))
-        except Exception as error:  # protects the user's training loop; the failure is reported as a gap
-            self._recording_failed(error)
+        self._pauses.append((at_ns, time.time_ns()))
+
+    def _use_profiler(self, function: Callable[[], None]) -> None:
+        """Call this function under the guard; after a failure, the profiler stays off."""
+
+        def succeeds() -> bool:
+            function()
+            return True
+
+        if not self._guard.call(EVENTS, succeeds, False):
+            self._plan.stop_for_good(time.time_ns())
+            self._discard_window()
+
+    def _start_profiler(self, window: TraceWindow) -> None:
+        """Start the profiler and watch the number of its events."""
+        window.start()
+        if threading.current_thread() is threading.main_thread():  # elsewhere nothing could stop it within a step
+            self._event_limit = EventLimit(self._plan.allowed_events, self._too_many_events)
+            self._event_limit.start()
+
+    def _too_many_events(self) -> None:
+        """Called in a thread of its own: the profiler holds as many events as it may."""
+        if self._plan.exceed(time.time_ns()) is ProfilerAction.STOP:
+            self._overdue_stop.request()
 
     def _stop_profiler(self) -> None:
         if self._window is None:
             return
         window, self._window = self._window, None
+        limit, self._event_limit = self._event_limit, None
+        if limit is not None:
+            limit.stop()
         ended_ns = time.time_ns()
         if window.stop():
             self._trace_windows.append(window)
@@ -231,15 +272,6 @@ class Session:
             "remove the profiler from the cell",
         )
 
-    def _events_per_step(self) -> float | None:
-        if (
-            self._plan.phase is not ProfilerPhase.WARMING
-            or not self._trace_windows
-            or self._marks.first_mark_ns is None
-        ):
-            return None
-        return float(self._trace_windows[-1].events_since(self._marks.first_mark_ns)) or None
-
     def _tick(self) -> None:
         """Called several times a second in the sampler's thread."""
         in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
@@ -249,21 +281,16 @@ class Session:
             self._on_tick(self.live())
 
     def _stop_overdue(self) -> None:
-        """Stop the profiler after a long time without steps; runs in the main thread, between two bytecodes."""
+        """Stop the profiler between two boundaries; runs in the main thread, between two bytecodes."""
         at_ns = time.time_ns()
-        try:
-            self._stop_profiler()
-            self._pauses.append((at_ns, time.time_ns()))
-        except Exception as error:  # protects the user's code, which this call interrupts
-            self._recording_failed(error)
-
-    def _recording_failed(self, error: Exception) -> None:
-        self._plan.stop_for_good(time.time_ns())
-        self._discard_window()
-        self._add_gap("operators and kernels", f"recording failed: {error}", "please report this with the cell")
+        self._use_profiler(self._stop_profiler)
+        self._pauses.append((at_ns, time.time_ns()))
 
     def _discard_window(self) -> None:
         window, self._window = self._window, None
+        limit, self._event_limit = self._event_limit, None
+        if limit is not None:
+            limit.stop()
         if window is not None:
             window.abandon()
 
@@ -271,7 +298,7 @@ class Session:
         self._gaps.append(Gap(what=subject, why=why, fix=fix))
 
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
-        this_machine = describe_machine()
+        this_machine = self._guard.call("the machine", describe_machine, Machine())
         began_ns = self._began_ns
         failure, holder_rows = self._memory.finish(error)
         empty = Run(
@@ -294,6 +321,12 @@ class Session:
             worker_rows=_samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
             stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
+        if self._plan.is_cut:
+            self._add_gap(
+                "operators and kernels of more than a few steps",
+                "a step has so many events that the loop would wait too long while the profiler stops",
+                f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
+            )
         parts = []
         for window in self._trace_windows:
             try:
@@ -309,12 +342,17 @@ class Session:
         recording = Recording(
             level=self.level,
             windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._window_spans),
-            pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._pauses),
+            pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._all_pauses()),
             activities=activities,
             options=LEVELS[self.level],
-            left_out=(*self._gaps, *self._marks.gaps, *self._stalls.gaps, *self._memory.gaps, *sensor_gaps),
+            left_out=(*self._gaps, *self._marks.gaps, *self._stalls.gaps, *self._memory.own_gaps, *sensor_gaps),
         )
         return replace(run, recording=recording)
+
+    def _all_pauses(self) -> list[tuple[int, int]]:
+        """When gpulab blocked the main thread, and the time whose step marks are missing: no step contains either."""
+        missing = self._marks.buffer.missing_span_ns
+        return sorted(self._pauses + ([missing] if missing is not None else []))
 
 
 def _samples_until(samples: Rows, span_ns: int) -> Rows:
@@ -341,6 +379,16 @@ def profile(
     try:
         yield session
     except BaseException as error:
-        session.stop(error)
+        _stop(session, error)
         raise
-    session.stop()
+    _stop(session, None)
+
+
+def _stop(session: Session, error: BaseException | None) -> None:
+    """Stop; a failure of gpulab is a warning, because the user's block has ended, and its result counts."""
+    try:
+        session.stop(error)
+    except Exception as problem:  # protects the user's result; the run is lost, and the warning says so
+        if is_from_outside(problem):
+            raise
+        warnings.warn(f"gpulab: the recording {session.name!r} was lost: {error_text(problem)}", stacklevel=4)

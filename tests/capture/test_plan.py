@@ -14,13 +14,16 @@ def plan_with(**limits):
     return plan
 
 
-def walk(plan, steps, step_ns, known_steps=None, start_ns=0):
+def walk(plan, steps, step_ns, known_steps=None, start_ns=0, step_events=None):
     """Feed this number of boundaries; return the actions as {boundary number: action}."""
-    acts = {}
+    acts, events = {}, None
     for number in range(1, steps + 1):
-        act = plan.boundary(start_ns + number * step_ns, known_steps)
+        events = None if events is None else events + step_events
+        act = plan.boundary(start_ns + number * step_ns, known_steps, events)
         if act is not ProfilerAction.NONE:
             acts[number] = act
+        if act is ProfilerAction.START and step_events is not None:
+            events = 0
     return acts
 
 
@@ -43,15 +46,30 @@ def test_a_loader_known_to_be_short_leaves_more_steps_to_record():
 def test_recording_stops_before_too_many_events():
     plan = plan_with(max_events=1000)
     walk(plan, 2, 10 * MS)
-    plan.events_per_step = 100
-    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: ProfilerAction.START, 15: ProfilerAction.STOP}
+    assert walk(plan, 50, 10 * MS, start_ns=20 * MS, step_events=100) == {
+        5: ProfilerAction.START,
+        15: ProfilerAction.STOP,
+    }
 
 
-def test_three_steps_are_recorded_however_many_events_one_has():
-    plan = plan_with(max_events=1000)
+def test_recording_stops_before_a_step_that_would_exceed_the_limit_and_the_run_says_so():
+    plan = plan_with(max_events=12_000)
     walk(plan, 2, 10 * MS)
-    plan.events_per_step = 5000
-    assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: ProfilerAction.START, 8: ProfilerAction.STOP}
+    assert walk(plan, 50, 10 * MS, start_ns=20 * MS, step_events=5000) == {
+        5: ProfilerAction.START,
+        7: ProfilerAction.STOP,
+    }
+    assert plan.is_cut
+
+
+def test_a_step_with_too_many_events_is_cut():
+    plan = plan_with()
+    walk(plan, 2, 10 * MS)
+    walk(plan, 5, 10 * MS, start_ns=20 * MS)
+    assert plan.phase is ProfilerPhase.RECORDING
+    assert plan.exceed(80 * MS) is ProfilerAction.STOP
+    assert (plan.phase, plan.is_cut) == (ProfilerPhase.DONE, True)
+    assert plan.exceed(90 * MS) is ProfilerAction.NONE
 
 
 def test_the_requested_number_of_steps_is_planned():

@@ -19,7 +19,7 @@ class AllocatorReadings:
         self._next_ns = 0
 
     def read(self, at_ns: int) -> None:
-        """Record the statistics now, unless the previous reading is less than `EVERY_NS` old."""
+        """Record the statistics now, unless the previous reading is less than `ALLOCATOR_INTERVAL_NS` old."""
         if at_ns < self._next_ns:
             return
         cuda = _initialised_cuda()

@@ -186,7 +186,7 @@ class LoaderHooks:
         return wait if cost is None else cost
 
     def _identify(self, iterator: Any, state: IteratorState) -> None:
-        """Set the loader and the epoch of an iterator, numbered as in capture.marks."""
+        """Set the loader and the epoch of an iterator, numbered as in capture.loader_hooks."""
         if state.loader < 0:
             key = id(iterator._dataset), loader_settings(iterator)
             state.loader = self._indices.setdefault(key, len(self._indices))

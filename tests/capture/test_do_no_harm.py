@@ -1,0 +1,403 @@
+"""The user's program ends as it would without gpulab: odd objects, signals, full disks, and loops without end."""
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+
+from torch.utils.data import DataLoader, Dataset, Sampler  # noqa: E402
+
+import gpulab  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
+from gpulab.capture import event_budget, profiler  # noqa: E402
+from gpulab.capture import session as session_module  # noqa: E402
+from gpulab.capture.event_budget import EventCount, heap_bytes  # noqa: E402
+from gpulab.capture.guard import Guard, is_from_outside  # noqa: E402
+from gpulab.capture.loader_hooks import StepMarks, loader_settings  # noqa: E402
+from gpulab.capture.main_thread import PendingCall, SignalsHeld  # noqa: E402
+from gpulab.capture.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
+from gpulab.tables import MarkKind  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+MS = 1_000_000
+
+
+class Numbers(Dataset):
+    def __init__(self, length=12):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((2,), float(index))
+
+
+class Batches(Sampler):
+    """A batch sampler whose length fails, takes long, or makes no sense."""
+
+    batch_size = 3
+
+    def __init__(self, length):
+        self.length, self.asked = length, 0
+
+    def __iter__(self):
+        return iter([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]])
+
+    def __len__(self):
+        self.asked += 1
+        if isinstance(self.length, BaseException):
+            raise self.length
+        return self.length
+
+
+class RaisingSize(Batches):
+    @property
+    def batch_size(self):
+        raise RuntimeError("not before the first epoch")
+
+
+def sums(loader, epochs=2):
+    return [float(batch.sum()) for _ in range(epochs) for batch in loader]
+
+
+def sampled(length):
+    return DataLoader(Numbers(), batch_sampler=Batches(length))
+
+
+# Objects of the user.
+
+
+@pytest.mark.parametrize(
+    "length",
+    [NotImplementedError("no"), RuntimeError("no"), AttributeError("no"), TypeError("no"), -1, 2**80, 4],
+    ids=repr,
+)
+def test_a_batch_sampler_may_have_any_length_or_none(length):
+    expected = sums(sampled(length))
+    with gpulab.profile("odd") as session:
+        assert sums(sampled(length)) == expected
+    assert len(find_steps(session.run).start_ns) >= 6
+    assert session.run.loaders[0].batches == (4 if length == 4 else None)
+
+
+def test_the_length_of_a_sampler_is_asked_for_once():
+    loader = sampled(4)
+    with gpulab.profile("once", level="sensors"):
+        sums(loader, epochs=1)
+    assert loader.batch_sampler.asked == 1
+
+
+@pytest.mark.parametrize("size", [[1, 2], None, np.int64(3), "three", float("nan")], ids=repr)
+def test_a_batch_size_may_be_anything(size):
+    loader = sampled(4)
+    loader.batch_sampler.batch_size = size
+    with gpulab.profile("size", level="sensors") as session:
+        assert len(sums(loader)) == 8
+    assert session.run.loaders[0].batch_size == (3 if isinstance(size, np.int64) else None)
+
+
+def test_a_property_that_raises_is_unknown():
+    with gpulab.profile("size", level="sensors") as session:
+        assert len(sums(DataLoader(Numbers(), batch_sampler=RaisingSize(4)))) == 8
+    assert session.run.loaders[0].batch_size is None
+    assert session.run.recording.left_out == tuple(
+        gap for gap in session.run.recording.left_out if gap.what != "step marks"
+    )
+
+
+class Meta(type):
+    @property
+    def __name__(cls):
+        raise RuntimeError("no name")
+
+
+class OddNumbers(Numbers, metaclass=Meta):
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise RuntimeError("compared")
+
+    def __bool__(self):
+        raise RuntimeError("no truth")
+
+
+class OddSGD(torch.optim.SGD):
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise RuntimeError("compared")
+
+    def __bool__(self):
+        raise RuntimeError("no truth")
+
+
+def train_oddly():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = OddSGD(model.parameters(), lr=0.1)
+    for batch in DataLoader(OddNumbers(), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    return model.weight.tolist()
+
+
+def test_objects_without_hash_equality_truth_or_name_train_as_ever():
+    expected = train_oddly()
+    with gpulab.profile("odd") as session:
+        assert train_oddly() == expected
+    assert session.run.loaders[0].dataset == "OddNumbers"
+    assert len(session.run.optimizers) == 1
+
+
+def test_a_patch_of_the_user_over_ours_stays_and_ours_is_inactive():
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original, calls = _BaseDataLoaderIter.__next__, []
+    try:
+        with gpulab.profile("patched", level="sensors") as session:
+            ours = _BaseDataLoaderIter.__next__
+            _BaseDataLoaderIter.__next__ = lambda self: (calls.append(1), ours(self))[1]
+            sums(DataLoader(Numbers(), batch_size=3), epochs=1)
+        steps = session.run.mark_rows
+        assert _BaseDataLoaderIter.__next__ is not original
+        before = len(calls)
+        sums(DataLoader(Numbers(), batch_size=3), epochs=1)
+        assert len(calls) > before
+        assert len(session._marks.rows(0)) == len(steps)
+    finally:
+        _BaseDataLoaderIter.__next__ = original
+
+
+# Signals.
+
+
+class TimeLimitError(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def handling(number, handler):
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def time_limit(number, frame):
+    raise TimeLimitError(number)
+
+
+class SignallingBatches(Batches):
+    """The signal arrives while gpulab reads the length."""
+
+    def __len__(self):
+        signal.raise_signal(signal.SIGUSR1)
+        return 4
+
+
+def test_a_signal_handlers_exception_passes_our_hooks():
+    with (
+        handling(signal.SIGUSR1, time_limit),
+        gpulab.profile("limited", level="sensors"),
+        pytest.raises(TimeLimitError),
+    ):
+        sums(DataLoader(Numbers(), batch_sampler=SignallingBatches(4)))
+
+
+def test_the_guard_tells_a_handlers_exception_from_our_own():
+    def fails():
+        raise ValueError("ours")
+
+    guard = Guard()
+    assert guard.call("a feature", fails, 7) == 7
+    assert guard.call("a feature", lambda: 8, 7) == 7, "it is not called again"
+    assert [gap.what for gap in guard.gaps] == ["a feature"]
+
+    def handled(*args):
+        raise TimeLimitError
+
+    for handler in (time_limit, handled):
+        with handling(signal.SIGUSR1, handler), pytest.raises(TimeLimitError) as caught:
+            guard.call("another", lambda: signal.raise_signal(signal.SIGUSR1), None)
+        assert is_from_outside(caught.value)
+
+
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "expected"),
+    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGUSR1, time_limit, TimeLimitError)],
+    ids=["ctrl-c", "handler"],
+)
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.2])
+def test_an_interrupt_during_a_pending_call_reaches_the_users_code_once(number, handler, expected, part):
+    arrived, began = [], threading.Event()
+
+    def counted(number, frame):
+        arrived.append(number)
+        handler(number, frame)
+
+    def ours():
+        began.set()
+        spin(0.05)
+
+    call = PendingCall(ours)
+    killer = threading.Thread(
+        target=lambda: (began.wait(), time.sleep(0.05 * part), os.kill(os.getpid(), number)), daemon=True
+    )
+    caught = False
+    with handling(number, counted):
+        killer.start()
+        try:
+            call.request()
+            spin(1)
+        except expected:
+            caught = True
+        killer.join()
+    assert caught
+    assert arrived == [number]
+
+
+def test_held_signals_run_after_the_context_and_every_handler_is_restored():
+    seen = []
+    with handling(signal.SIGUSR1, lambda *_: seen.append("handled")):
+        handler = signal.getsignal(signal.SIGUSR1)
+        with SignalsHeld():
+            signal.raise_signal(signal.SIGUSR1)
+            spin(0.01)
+            seen.append("ours")
+        spin(0.01)
+        assert seen == ["ours", "handled"]
+        assert signal.getsignal(signal.SIGUSR1) is handler
+
+
+def test_ctrl_c_while_recording_starts_leaves_nothing(monkeypatch, nothing_left):
+    start = session_module.Sensors.start
+
+    def interrupted(sensors):
+        start(sensors)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(session_module.Sensors, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), gpulab.profile("interrupted"):
+        pass
+    monkeypatch.undo()
+    assert "gpulab-sampler" not in [thread.name for thread in threading.enumerate()]
+    with gpulab.profile("again", level="sensors"):
+        pass
+
+
+# Disks and descriptors.
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), FileNotFoundError("no usable folder")])
+def test_a_disk_that_fails_costs_the_trace_only(monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(profiler.tempfile, "TemporaryDirectory", fails)
+    with gpulab.profile("full") as session:
+        result = sums(DataLoader(Numbers(48), batch_size=2))
+    assert len(result) == 48
+    assert len(session.run.event_rows) == 0
+    assert len(session.run.mark_rows) >= 48
+    assert any(str(error) in gap.why for gap in session.run.recording.left_out)
+
+
+def test_the_users_exception_is_raised_whatever_fails_in_us(monkeypatch):
+    monkeypatch.setattr(session_module, "merge_traces", lambda *_: 1 / 0)
+    with pytest.raises(KeyError, match="mine"), pytest.warns(UserWarning, match="was lost"), gpulab.profile("lost"):
+        raise KeyError("mine")
+
+
+def test_a_failure_of_the_profiler_turns_it_off_and_the_loop_goes_on(monkeypatch):
+    stop = session_module.TraceWindow.stop
+
+    def fails(window):
+        if stop(window):
+            raise RuntimeError("profiler broken")
+
+    monkeypatch.setattr(session_module.TraceWindow, "stop", fails)
+    with gpulab.profile("broken") as session:
+        assert len(sums(DataLoader(Numbers(48), batch_size=2))) == 48
+    assert any("profiler broken" in gap.why for gap in session.run.recording.left_out)
+    assert len(session.run.mark_rows) >= 48
+
+
+# Limits.
+
+
+def test_marks_keep_the_first_and_the_latest_and_count_all():
+    buffer = MarkBuffer(first=4, latest=3)
+    for number in range(12):
+        buffer.append((MarkKind.NEXT, number, number + 1, 0, 0, True, 0, 0, 0))
+    rows = buffer.rows(0)
+    assert rows["start_ns"].tolist() == [0, 1, 2, 3, 9, 10, 11]
+    assert (buffer.count, buffer.missing, buffer.missing_span_ns) == (12, 5, (4, 9))
+    assert [mark[1] for mark in buffer.since(10)] == [10, 11]
+    assert buffer._marks.itemsize * len(buffer._marks) == 7 * COLUMNS * 8
+
+
+def test_steps_of_missing_marks_are_not_measured(monkeypatch):
+    monkeypatch.setattr(session_module, "StepMarks", lambda *args, **more: small_marks(*args, **more))
+    with gpulab.profile("long", level="sensors") as session:
+        sums(DataLoader(Numbers(400), batch_size=2), epochs=1)
+    detected = find_steps(session.run)
+    durations = (detected.end_ns - detected.start_ns)[detected.unprofiled]
+    assert len(durations)
+    assert durations.max() < session.run.span_ns / 4, "the marks that are missing make no long step"
+    assert any("step marks" in gap.what for gap in session.run.recording.left_out)
+
+
+def small_marks(*args, **more):
+    marks = StepMarks(*args, **more)
+    marks.buffer = MarkBuffer(first=30, latest=30)
+    return marks
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
+@pytest.mark.parametrize("level", [(), ("with_stack", "record_shapes", "profile_memory")], ids=["trace", "deep"])
+def test_events_are_counted_while_they_are_recorded(level):
+    tensor = torch.ones(4)
+    window = profiler.TraceWindow(level)
+    window.start()
+    count = EventCount()
+    for _ in range(4000):
+        tensor.add_(1)
+    estimate = count.read()
+    window.stop()
+    recorded = len(window._profile.profiler.kineto_results.events())
+    assert 0.6 * recorded < estimate < 2 * recorded
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
+@pytest.mark.parametrize("level", ["trace", "deep"])
+def test_a_step_of_any_size_is_cut_at_the_limit(level):
+    tensor = torch.ones(4)
+    with gpulab.profile("huge", level=level) as session:
+        for _ in DataLoader(Numbers(12), batch_size=1):
+            for _ in range(20_000):
+                tensor.add_(1)
+    # Two windows, each at most as much too long as the loop records between two checks.
+    assert len(session.run.event_rows) < 6 * session_module.MAX_EVENTS[level]
+    assert any("few steps" in gap.what for gap in session.run.recording.left_out)
+
+
+def test_settings_are_plain_values():
+    settings = loader_settings(iter(sampled(4)))
+    assert hash(settings) == hash(loader_settings(iter(sampled(4))))
+    assert event_budget.BYTES_PER_EVENT > 0
