@@ -33,7 +33,7 @@ from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.readings import PERIOD_NS
 
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
-# In one window: the loop waits while the profiler stops, 3 to 6 us per event (trace) or 9 to 15 us (deep) on a slow core.
+# In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep).
 MAX_EVENTS = {"sensors": 0, "trace": 50_000, "deep": 20_000}
 LEVELS = {
     "sensors": (),
