@@ -51,10 +51,10 @@ def is_from_outside(error: BaseException) -> bool:
     """Whether a signal handler, or another thread, raised this exception while our code was running."""
     pending: list[BaseException] = [error]
     while pending:
-        each = pending.pop()
-        if _passed_signal_handler(each.__traceback__) or _is_asynchronous(each):
+        link = pending.pop()
+        if _passed_signal_handler(link.__traceback__) or _is_asynchronous(link):
             return True
-        pending += [linked for linked in (each.__cause__, each.__context__) if linked is not None]
+        pending += [linked for linked in (link.__cause__, link.__context__) if linked is not None]
     return False
 
 

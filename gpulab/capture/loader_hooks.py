@@ -197,11 +197,12 @@ class StepMarks:
 
     def _identify(self, iterator: Any) -> tuple[int, int]:
         """Index of the iterator's loader, and number of this pass over it."""
-        known = self._iterators.get(id(iterator))
-        is_known = known is not None and (known[0] is None or known[0]() is iterator)
-        if known is not None and is_known and iterator._num_yielded:
-            return known[1], self._epochs[known[1]]
-        index = known[1] if known is not None and is_known else self._index(iterator)
+        reference, index = self._iterators.get(id(iterator), (None, -1))
+        is_new = index < 0 or (reference is not None and reference() is not iterator)
+        if not is_new and iterator._num_yielded:
+            return index, self._epochs[index]
+        if is_new:
+            index = self._index(iterator)
         self._epochs[index] += 1
         self.worker_pids = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         return index, self._epochs[index]

@@ -104,11 +104,13 @@ def deliver_again(error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt):
         _trip(signal.SIGINT)
         return
-    trace, known = error.__traceback__, signal.valid_signals()
+    trace, numbers = error.__traceback__, signal.valid_signals()
     while trace is not None:
         values = list(trace.tb_frame.f_locals.values())
         if any(isinstance(value, FrameType) for value in values):
-            number = next((value for value in values if type(value) in (int, signal.Signals) and value in known), None)
+            number = next(
+                (value for value in values if type(value) in (int, signal.Signals) and value in numbers), None
+            )
             if number is not None:
                 _trip(int(number))
                 return

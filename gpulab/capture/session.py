@@ -321,18 +321,7 @@ class Session:
             worker_rows=_samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
             stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
-        if self._plan.is_cut:
-            self._add_gap(
-                "operators and kernels of more than a few steps",
-                "a step has so many events that the loop would wait too long while the profiler stops",
-                f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
-            )
-        parts = []
-        for window in self._trace_windows:
-            try:
-                parts.append(window.read(self.name))
-            except CaptureError as problem:
-                self._add_gap("operators and kernels", problem.why, problem.fix)
+        parts = self._read_windows()
         activities = self._trace_windows[0].activities if self._trace_windows else ()
         run = merge_traces(empty, parts)
         if (gap := missing_gpu_work(run, activities)) is not None:
@@ -348,6 +337,21 @@ class Session:
             left_out=(*self._gaps, *self._marks.gaps, *self._stalls.gaps, *self._memory.own_gaps, *sensor_gaps),
         )
         return replace(run, recording=recording)
+
+    def _read_windows(self) -> list[Run]:
+        if self._plan.is_cut:
+            self._add_gap(
+                "operators and kernels of more than a few steps",
+                "a step has so many events that the loop would wait too long while the profiler stops",
+                f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
+            )
+        parts = []
+        for window in self._trace_windows:
+            try:
+                parts.append(window.read(self.name))
+            except CaptureError as problem:
+                self._add_gap("operators and kernels", problem.why, problem.fix)
+        return parts
 
     def _all_pauses(self) -> list[tuple[int, int]]:
         """When gpulab blocked the main thread, and the time whose step marks are missing: no step contains either."""
