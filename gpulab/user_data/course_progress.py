@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gpulab.user_data.locations import user_file
+from gpulab.locations import user_file
 
 VARIABLE = "GPULAB_PROGRESS"
 

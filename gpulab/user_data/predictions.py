@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from gpulab.locations import user_file
 from gpulab.replay.history import MeasuredPrediction
-from gpulab.user_data.locations import user_file
 
 VARIABLE = "GPULAB_HISTORY"
 MAX_LINES = 2000  # older ones are ignored, because machines change
