@@ -15,6 +15,7 @@ from gpulab.run import Gap, Loader, Machine, Model, Optimizer
 from gpulab.store.document import encode_json
 from gpulab.tables import ALLOCATOR, GPU_SAMPLES, HOST_SAMPLES, MARKS, STALLS, WORKER_SAMPLES
 
+STILL_OPEN = 2**62  # end of a window in which the profiler is recording
 TIME_COLUMNS = ("start_ns", "end_ns", "at_ns")
 TABLES = {table.name: table for table in (MARKS, GPU_SAMPLES, HOST_SAMPLES, WORKER_SAMPLES, STALLS, ALLOCATOR)}
 
@@ -38,7 +39,7 @@ class RecordingState:
     """What changes during a recording and is not a table."""
 
     phase: str = ""  # of the profiler
-    windows_ns: tuple[tuple[int, int], ...] = ()  # when the profiler recorded events
+    windows_ns: tuple[tuple[int, int], ...] = ()  # when the profiler recorded events; an open one ends at STILL_OPEN
     pauses_ns: tuple[tuple[int, int], ...] = ()
     gaps: tuple[Gap, ...] = ()
     loaders: tuple[Loader, ...] = ()

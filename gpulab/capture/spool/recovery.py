@@ -114,7 +114,8 @@ def _build_run(data: _SpoolData, header: SpoolHeader) -> Run:
     fields = {name: tables[table.name] for name, table in TABLE_FIELDS.items() if table.name in tables}
     last_ns = max(_last_time(rows) for rows in tables.values())
     # The profiler was on in its windows, and their events are lost: no step in them shows the real step time.
-    pauses = sorted((start - began_ns, end - began_ns) for start, end in (*state.pauses_ns, *state.windows_ns))
+    spans = ((start - began_ns, min(end - began_ns, last_ns)) for start, end in (*state.pauses_ns, *state.windows_ns))
+    pauses = sorted((start, end) for start, end in spans if start < end)
     run = Run(
         name=header.name,
         source=Source(how="measured", device=header.machine.device, date=header.date),
