@@ -10,6 +10,7 @@ Modules and packages, lowest layer first. A module imports only from layers abov
 
     errors, intervals    expected failures; arithmetic of time spans
     wording, columns     formatting of numbers and text; definition of a column, its label, unit and limit
+    locations            where the user's files are
     rows, tables         tables in memory; the tables of a run and their columns
     sensor_tables        the tables of sensor readings
     run                  a finished recording and the machine it was made on, frozen
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gpulab.capture.active_session import step
     from gpulab.capture.run_registry import runs
     from gpulab.capture.session import profile
+    from gpulab.capture.spool.recovery import recover
     from gpulab.files import load, save
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
@@ -72,6 +74,7 @@ __all__ = [
     "load",
     "monitor",
     "profile",
+    "recover",
     "report",
     "runs",
     "save",
@@ -92,6 +95,7 @@ _SOURCE_MODULES = {
     "load": "gpulab.files",
     "monitor": "gpulab.views.live.monitor",
     "profile": "gpulab.capture.session",
+    "recover": "gpulab.capture.spool.recovery",
     "Run": "gpulab.run",
     "report": "gpulab.views.report.report",
     "runs": "gpulab.capture.run_registry",

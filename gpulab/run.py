@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
 
 
+KILLED = "killed"  # outcome of a run whose process was killed; gpulab.recover() builds it from what is on disk
+
 # The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
 TRACE_TABLES = {
     "event_rows": EVENTS,
@@ -213,7 +215,7 @@ class Run:
     machine: Machine
     span_ns: int  # duration of the run
     began_ns: int | None = None  # UNIX time in ns of the start of the run; None if unknown
-    outcome: str = "ok"  # or the name of the exception that ended it
+    outcome: str = "ok"  # or the name of the exception that ended it, or KILLED
     rank: int | None = None
     recording: Recording = field(default_factory=Recording)
     failure: Failure | None = None
@@ -239,7 +241,7 @@ class Run:
 
     def __repr__(self) -> str:
         size = f"{count(len(self.event_rows), 'event')}, {duration(self.span_ns)}"
-        end = "" if self.outcome == "ok" else f", ended by {self.outcome}"
+        end = {"ok": "", KILLED: ", killed"}.get(self.outcome, f", ended by {self.outcome}")
         return f"Run({self.name!r}, {self.source}, {size}{end})"
 
     def report(self) -> Any:

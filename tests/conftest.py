@@ -26,8 +26,10 @@ __all__ = ["old_is_frozen"]  # a fixture
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No test reads or writes the user's own history of predictions, nor does a kernel that a test starts.
+# No test reads or writes the user's own history of predictions or copies of recordings, nor does a kernel that a test
+# starts.
 os.environ["GPULAB_HISTORY"] = "off"
+os.environ["GPULAB_SPOOL"] = "off"
 
 
 # Examples of property tests: few and always the same ones in the first tier, many and new ones in the second. Neither

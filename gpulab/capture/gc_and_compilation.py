@@ -39,6 +39,7 @@ class StallRecorder:
         self._began_ns = 0
         self._description = ""
         self._missed_count = 0
+        self._position = 0  # number of collections that `new_rows` has returned
 
     def install(self) -> None:
         """Register the callback with the garbage collector."""
@@ -56,6 +57,12 @@ class StallRecorder:
         if self._missed_count:
             self.gaps.append(_missed_gap(self._missed_count))
         return STALLS.of(stalls).shifted(-began_ns, "start_ns")
+
+    def new_rows(self) -> tuple[Rows]:
+        """Collections recorded since the previous call, with UNIX times; callable from any thread."""
+        collections = self._collections[self._position :]
+        self._position += len(collections)
+        return (STALLS.of(collections),)
 
     def _on_gc(self, phase: str, info: dict[str, int]) -> None:
         """Callback of the garbage collector, before and after a collection; collections do not nest.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.capture.cuda_check import is_cuda_available
 from gpulab.rows import Rows, concat
 from gpulab.run import TRACE_TABLES, Gap, Machine, Run
 from gpulab.tables import DEVICE_KINDS, EventKind
@@ -95,7 +96,7 @@ def torch_settings() -> dict[str, str]:
         return {}
     return {
         "threads": str(torch.get_num_threads()),
-        "cuda": str(torch.cuda.is_available()),
+        "cuda": str(is_cuda_available()),
         "cuda_devices": str(torch.cuda.device_count()),
         "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),

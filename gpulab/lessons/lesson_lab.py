@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any, TypeVar
 
+from gpulab.capture.cuda_check import is_cuda_available
 from gpulab.errors import GpulabError, RunError
 from gpulab.lessons import question_view
 from gpulab.lessons.card import device_card, summary
@@ -24,7 +25,7 @@ from gpulab.run import Machine
 from gpulab.user_data import course_progress
 from gpulab.views.sheet.sheet import Sheet
 from gpulab.views.sheet.view import View
-from gpulab.virtual.cuda_available import DEFAULT_GPU, has_cuda_gpu
+from gpulab.virtual.default_gpu import DEFAULT_GPU
 
 SIZES = ("tiny", "lab", "full")
 T = TypeVar("T")
@@ -40,7 +41,7 @@ def lab(id: str, size: str | None = None) -> Lab:
     """
     from gpulab import sensors  # queries the driver
 
-    machine, on_gpu = sensors.describe_machine(), has_cuda_gpu()
+    machine, on_gpu = sensors.describe_machine(), is_cuda_available()
     selected_size = size or os.environ.get("GPULAB_SIZE", "").strip() or ("full" if on_gpu else "lab")
     if selected_size not in SIZES:
         raise GpulabError(

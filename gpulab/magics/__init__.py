@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from gpulab.capture.spool.recovery import recoverable
 from gpulab.magics import monitor_display
 from gpulab.magics.cell_hook import CellHook
 from gpulab.magics.commands import GpuProfileMagics
@@ -27,6 +28,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(complete_line)
     _hooks[shell] = magics, hook
+    if line := recoverable():
+        shell.display_pub.publish(data={"text/plain": line}, metadata={})
     if "torch" in sys.modules:  # otherwise the first profiled cell imports torch, and pays for both imports
         from gpulab.capture.profiler import warm_up
 

@@ -14,9 +14,10 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
+from gpulab.capture.cuda_check import is_cuda_available
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
-from gpulab.virtual.cuda_available import AUTO, DEFAULT_GPU, has_cuda_gpu
+from gpulab.virtual.default_gpu import AUTO, DEFAULT_GPU
 
 LEVELS = ("sensors", "trace", "deep")
 MONITOR_PERIOD_S = 0.5  # between two sensor readings
@@ -136,7 +137,7 @@ def _resolve_virtual(options: ProfileOptions) -> ProfileOptions:
     if options.level is not None:
         raise UsageError("--virtual cannot be combined with --level: a virtual run has one level only; remove --level")
     if options.virtual == AUTO:
-        return ProfileOptions(**{**vars(options), "virtual": None if has_cuda_gpu() else DEFAULT_GPU})
+        return ProfileOptions(**{**vars(options), "virtual": None if is_cuda_available() else DEFAULT_GPU})
     try:
         resolve(options.virtual or "")
     except RunError as error:

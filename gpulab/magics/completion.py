@@ -14,7 +14,7 @@ from IPython.core.completer import (
 from gpulab.capture.run_registry import runs
 from gpulab.hardware.gpus import SPECS
 from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, option_choices
-from gpulab.virtual.cuda_available import AUTO
+from gpulab.virtual.default_gpu import AUTO
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,14 @@ class Reading:
     frame: str | None = None
 
 
+class _Position(NamedTuple):
+    """Number of samples that `new_rows` has returned."""
+
+    host: int = 0
+    gpu: int = 0
+    worker: int = 0
+
+
 class Sensors:
     """Samples GPUs, the host and the calling thread's current line, from `start()` to `stop()`.
 
@@ -79,6 +88,7 @@ class Sensors:
         self._texts: dict[str, list[str | None]] = {
             column.name: [] for column in HOST_SAMPLES.columns if column.dtype == "words"
         }
+        self._position = _Position()
         # The host first: a hanging driver must not falsify the times of the host's samples.
         readers = [
             Reader(label="CPU, memory and workers", read=self._read_host),
@@ -120,12 +130,7 @@ class Sensors:
 
         `device` is the index in `gpus`, matched by UUID: pass the GPUs of the run's machine. Other samples are dropped.
         """
-        columns = self._gpu_samples.columns(began_ns)
-        indices = {gpu.uuid or gpu.name: index for index, gpu in enumerate(self.gpus if gpus is None else gpus)}
-        index_of = np.array([indices.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
-        columns["device"] = index_of[columns["device"]]
-        rows = GPU_SAMPLES.rows(columns)
-        return rows.select(rows["device"] >= 0)
+        return self._gpu_rows_from(0, began_ns, gpus)
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
@@ -134,6 +139,25 @@ class Sensors:
     def worker_rows(self, began_ns: int) -> Rows:
         """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
         return self._workers.rows(began_ns)
+
+    def new_rows(self) -> tuple[Rows, ...]:
+        """Samples since the previous call, with UNIX times; call it in the sampler's thread, from `on_tick`."""
+        first = self._position
+        self._position = _Position(len(self._host_samples), len(self._gpu_samples), self._workers.count)
+        texts = {column: values[first.host :] for column, values in self._texts.items()}
+        return (
+            HOST_SAMPLES.rows({**self._host_samples.columns(0, first.host), **texts}),
+            self._gpu_rows_from(first.gpu, 0, None),
+            self._workers.rows(0, first.worker),
+        )
+
+    def _gpu_rows_from(self, first: int, began_ns: int, gpus: Sequence[Gpu] | None) -> Rows:
+        columns = self._gpu_samples.columns(began_ns, first)
+        indices = {gpu.uuid or gpu.name: index for index, gpu in enumerate(self.gpus if gpus is None else gpus)}
+        index_of = np.array([indices.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
+        columns["device"] = index_of[columns["device"]]
+        rows = GPU_SAMPLES.rows(columns)
+        return rows.select(rows["device"] >= 0)
 
     def _read_host(self, tick: Tick) -> None:
         # The frame first: the main thread moves on while the rest is read.

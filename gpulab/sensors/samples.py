@@ -27,8 +27,11 @@ class Samples:
         for name, column in self._columns.items():
             column.append(row.get(name, math.nan))
 
-    def columns(self, began_ns: int) -> dict[str, NDArray[Any]]:
-        """All columns on the clock of a run that began at this UNIX time."""
+    def __len__(self) -> int:
+        return len(self._columns["at_ns"])
+
+    def columns(self, began_ns: int, first: int = 0) -> dict[str, NDArray[Any]]:
+        """All columns, from row `first`, on the clock of a run that began at this UNIX time."""
         # Copied, because an array that shares its memory could not grow any more.
-        arrays = {name: np.array(column, column.typecode) for name, column in self._columns.items()}
+        arrays = {name: np.array(column[first:], column.typecode) for name, column in self._columns.items()}
         return {**arrays, "at_ns": arrays["at_ns"] - began_ns}

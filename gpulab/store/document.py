@@ -41,10 +41,14 @@ def encode_document(run: Run, sha256: Mapping[str, str]) -> bytes:
         field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in TABLE_FIELDS
     }
     document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": values}
-    builtins = _utf8_only(msgspec.to_builtins(document, enc_hook=_to_builtin))
-    text = msgspec.json.format(msgspec.json.encode(builtins), indent=1)
+    text = msgspec.json.format(encode_json(document), indent=1)
     _decoded(text)  # a fact that is not text or a count that is not a number fails now rather than when it is opened
     return text
+
+
+def encode_json(value: Any) -> bytes:
+    """Dataclasses, mappings and numbers as JSON. Raises TypeError for other values."""
+    return msgspec.json.encode(_utf8_only(msgspec.to_builtins(value, enc_hook=_to_builtin)))
 
 
 def decode_document(text: bytes) -> Document:

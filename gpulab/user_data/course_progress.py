@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gpulab.user_data.locations import user_file
+from gpulab.locations import user_file
+from gpulab.user_data.state_file import read_state, update_state
 
 VARIABLE = "GPULAB_PROGRESS"
 
@@ -37,14 +38,13 @@ def path() -> Path | None:
 
 def load_progress() -> dict[str, LessonResults]:
     """Results by lesson; invalid entries are skipped."""
-    names = {field.name for field in fields(LessonResults)}
-    entries = _read_section("done").items()
-    return {id: LessonResults(**entry) for id, entry in entries if isinstance(entry, dict) and set(entry) == names}
+    entries = _section(read_state(path(), _parse), "done").items()
+    return {id: results for id, entry in entries if (results := _lesson_results(entry)) is not None}
 
 
 def read_predicted_letters(id: str) -> dict[str, str]:
     """Predicted letters of a lesson by question; they survive a restart of the kernel."""
-    letters = _read_section("predicted").get(id)
+    letters = _section(read_state(path(), _parse), "predicted").get(id)
     if not isinstance(letters, dict):
         return {}
     return {str(key): letter for key, letter in letters.items() if isinstance(letter, str)}
@@ -55,32 +55,40 @@ def store_progress(id: str, done: LessonResults) -> Path | None:
 
     A failure to write is ignored: the lesson works without it.
     """
-    return _write_section("done", {**{name: asdict(each) for name, each in load_progress().items()}, id: asdict(done)})
+    return _store_entry("done", id, asdict(done))
 
 
 def store_predictions(id: str, letters: Mapping[str, str]) -> Path | None:
     """Store predicted letters of a lesson by question and return the path; None if nothing was stored."""
-    return _write_section("predicted", {**_read_section("predicted"), id: dict(letters)})
+    return _store_entry("predicted", id, dict(letters))
 
 
-def _read_section(section: str) -> dict[str, Any]:
+def _store_entry(section: str, id: str, entry: Mapping[str, Any]) -> Path | None:
+    """Set one entry; all others stay, also those that this version does not know."""
+
+    def change(content: dict[str, Any]) -> bytes:
+        new = {"done": {}, "predicted": {}, **content, section: {**_section(content, section), id: entry}}
+        return json.dumps(new, indent=1, sort_keys=True).encode()
+
     file = path()
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError):
-        return {}  # there is no file yet, or it cannot be read
-    entries = content.get(section) if isinstance(content, dict) else None
+    return file if update_state(file, _parse, change) else None
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    content = json.loads(text) if text else {}
+    if not isinstance(content, dict):
+        raise ValueError("it does not contain a JSON object")
+    return content
+
+
+def _section(content: Mapping[str, Any], section: str) -> dict[str, Any]:
+    entries = content.get(section)
     return entries if isinstance(entries, dict) else {}
 
 
-def _write_section(section: str, value: Mapping[str, Any]) -> Path | None:
-    file = path()
-    if file is None:
+def _lesson_results(entry: Any) -> LessonResults | None:
+    """The results in an entry; None if it is of another version or of other types."""
+    types = {field.name: str if field.type == "str" else int for field in fields(LessonResults)}
+    if not isinstance(entry, dict) or set(entry) != set(types):
         return None
-    content = {**{name: _read_section(name) for name in ("done", "predicted")}, section: value}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
-    except OSError:
-        return None
-    return file
+    return LessonResults(**entry) if all(type(entry[name]) is kind for name, kind in types.items()) else None

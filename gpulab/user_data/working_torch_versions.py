@@ -10,7 +10,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from gpulab.user_data.locations import is_disabled
+from gpulab.locations import is_disabled
 from gpulab.user_data.predictions import VARIABLE
 
 _FOLDER = "virtual_gpu"

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.deferred_signals import DeferredSignals
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.loader_hooks import MarkClocks, StepMarks
 from gpulab.capture.memory.memory_watch import MemoryWatch
@@ -74,13 +75,21 @@ class VirtualGpu:
         self._marked = False  # `mark()` was called: the timed step starts there
 
     def __enter__(self) -> VirtualGpu:
-        self.start()
-        return self
+        try:
+            self.start()
+            return self
+        except BaseException:
+            self.abandon()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop(error)
+        try:
+            self.stop(error)
+        except BaseException:  # an interrupt before `stop` began to restore torch
+            self.abandon()
+            raise
 
     def start(self) -> None:
         """Replace torch.cuda by the virtual GPU and start recording."""
@@ -98,23 +107,29 @@ class VirtualGpu:
         self._marks = StepMarks(self._start_step, MarkClocks(lambda: self._clock.now_ns, cpu, cpu))
         device = CountingDevice if self._counted else FakeDevice
         self._device: FakeDevice | CountingDevice = device(self.spec, self._take, self.memory, self._clock)
+        with DeferredSignals() as signals:
+            try:
+                self._install()
+                signals.deliver()
+            except BaseException:
+                self._exit.close()
+                raise
+
+    def _install(self) -> None:
+        """Patch torch until `_exit` is closed."""
         activate(self)
-        try:
-            self._exit.callback(deactivate)
-            self._collect = self._exit.enter_context(gc_between_steps())
-            self._exit.enter_context(self._device)
-            self._loading = self._exit.enter_context(
-                log_batches(self._take_fetch, self._plain_torch, self._outside_program)
-            )
-            self._marks.install()
-            self._exit.callback(self._marks.remove)
-            self._watch.begin()
-            self._exit.enter_context(gc_frozen())
-            if self._on_tick is not None:
-                self._exit.enter_context(_ticker(self._tick))
-        except BaseException:
-            self._exit.close()
-            raise
+        self._exit.callback(deactivate)
+        self._collect = self._exit.enter_context(gc_between_steps())
+        self._exit.enter_context(self._device)
+        self._loading = self._exit.enter_context(
+            log_batches(self._take_fetch, self._plain_torch, self._outside_program)
+        )
+        self._marks.install()
+        self._exit.callback(self._marks.remove)
+        self._watch.begin()
+        self._exit.enter_context(gc_frozen())
+        if self._on_tick is not None:
+            self._exit.enter_context(_ticker(self._tick))
 
     def stop(self, error: BaseException | None = None) -> Run:
         """Restore torch and return the Run; unless `add_to_runs` is False, also add it to `gpulab.runs`."""
@@ -129,7 +144,7 @@ class VirtualGpu:
                 **{ASSUMED_PREFIX + each.subject: _assumption_text(each) for each in self.assumptions},
             }
         finally:
-            self._exit.close()
+            self.abandon()
         run = self._build_run(error, facts)
         typical_ns = find_steps(run).step_ns
         if range_fracs is not None and typical_ns is not None:
@@ -142,7 +157,8 @@ class VirtualGpu:
 
     def abandon(self) -> None:
         """End without a run; does nothing if the recording never started or has stopped."""
-        self._exit.close()
+        with DeferredSignals():
+            self._exit.close()
 
     def mark_step(self) -> None:
         """End a step here, as gpulab.step() asks."""

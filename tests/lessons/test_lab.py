@@ -294,7 +294,11 @@ def test_progress_is_stored_only_as_counts(lab):
 def test_progress_can_be_disabled_and_ignores_invalid_files(lab, monkeypatch, tmp_path):
     file = tmp_path / "odd.json"
     monkeypatch.setenv(course_progress.VARIABLE, str(file))
-    for text in ("{", "[1]", json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4})):
+    for text in (
+        json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4}),
+        json.dumps({"done": {"00_start_here": dict.fromkeys(course_progress.LessonResults.__annotations__, "x")}}),
+        json.dumps({"done": []}),
+    ):
         file.write_text(text, encoding="utf-8")
         assert course_progress.load_progress() == {}
         assert course_progress.read_predicted_letters("00_start_here") == {}

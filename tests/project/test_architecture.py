@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("errors", "intervals", "wording", "columns"),
+    ("errors", "intervals", "wording", "columns", "locations"),
     ("rows",),
     ("sensor_tables",),
     ("tables",),
@@ -56,7 +56,7 @@ HOMES = {
     "anywidget": ("views",),
     "PIL": ("workloads", "synthetic", "lessons.labs"),
     "tqdm": ("files",),
-    "platformdirs": ("files", "user_data", "synthetic"),
+    "platformdirs": ("locations", "user_data", "synthetic"),
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
 LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm")
@@ -78,6 +78,7 @@ PUBLIC = (
     "load",
     "monitor",
     "profile",
+    "recover",
     "report",
     "runs",
     "save",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulab.rows import concat
 from gpulab.run import Gpu
 from gpulab.sensors import Sensors
 from gpulab.sensors.host.process import HostSensors
@@ -283,6 +284,27 @@ def test_rows_are_on_the_clock_of_the_run(standin, nothing_left):
     assert len(sensors.gpu_rows(began_ns)) == 2 * len(sensors.host_rows(began_ns))
     later = sensors.host_rows(began_ns + 7)
     assert (sensors.host_rows(began_ns)["at_ns"] - later["at_ns"] == 7).all()
+
+
+def test_new_rows_are_all_rows_once(standin):
+    parts = []
+    sensors = Sensors(
+        on_tick=lambda: parts.append(sensors.new_rows()),
+        period_ns=2 * MS,
+        nvml=Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+    )
+    sensors.start()
+    while len(parts) < 4:
+        time.sleep(0.001)
+    sensors.stop()
+    parts.append(sensors.new_rows())
+    for index, rows in enumerate((sensors.host_rows(0), sensors.gpu_rows(0), sensors.worker_rows(0))):
+        joined = concat(rows.table, [part[index] for part in parts])
+        for column in rows.columns:
+            if rows.table.column(column).dtype == "words":
+                assert joined.text(column).to_list() == rows.text(column).to_list()
+            else:
+                assert np.array_equal(joined[column], rows[column], equal_nan=True)
 
 
 def test_the_driver_is_closed_when_the_sensors_have_stopped(standin):

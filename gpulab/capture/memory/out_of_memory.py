@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
+from gpulab.capture.cuda_check import is_cuda_available, nvml_first
 from gpulab.capture.user_variables import frame_variables
 from gpulab.run import Failure
 from gpulab.sensors.host.frames import user_frames, user_line
@@ -128,10 +129,11 @@ def _on_host(message: str, error: BaseException) -> Failure:
 def _is_simulated() -> bool:
     """Whether the error comes from a simulated GPU, because this machine has none that could run out."""
     torch = sys.modules.get("torch")
-    if torch is None or torch.cuda.is_available():
+    if torch is None or is_cuda_available():
         return False
     accelerator = getattr(torch, "accelerator", None)  # since 2.6, for GPUs of other vendors
-    return accelerator is None or not accelerator.is_available()
+    with nvml_first():
+        return accelerator is None or not accelerator.is_available()
 
 
 def _others(message: str, figures: dict[str, int | None], reserved: int | None) -> int | None:

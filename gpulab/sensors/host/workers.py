@@ -57,9 +57,14 @@ class WorkerReader:
             else math.nan,
         }
 
-    def rows(self, began_ns: int) -> Rows:
-        """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
-        return WORKER_SAMPLES.rows(self._samples.columns(began_ns))
+    @property
+    def count(self) -> int:
+        """Number of rows so far."""
+        return len(self._samples)
+
+    def rows(self, began_ns: int, first: int = 0) -> Rows:
+        """WORKER_SAMPLES, from row `first`, on the clock of a run that began at this UNIX time."""
+        return WORKER_SAMPLES.rows(self._samples.columns(began_ns, first))
 
     def _next_in_turn(self) -> set[int]:
         pids = list(self._alive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.steps.detection import completed_steps
 from gpulab.rules.engine.finding import Diagnosis, Finding, Gain
+from gpulab.run import KILLED
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
 from gpulab.wording import count, duration, ratio, scale, sentence
@@ -104,7 +105,7 @@ def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:
     run = diagnosis.run
     if run.outcome == "ok":
         return ()
-    cause = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
+    cause = {"KeyboardInterrupt": "Interrupted", KILLED: "Killed"}.get(run.outcome, f"Ended by {run.outcome}")
     step_count = completed_steps(run, diagnosis.steps)
     progress = f"after {count(step_count, 'step')}" if step_count else "before the first complete step"
     return (Line(f"{cause} {progress}, at {duration(run.span_ns)}. The report covers the run up to that point."),)

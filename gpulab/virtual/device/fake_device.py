@@ -92,6 +92,7 @@ class FakeDevice(SimulatedDevice):
         stack.enter_context(registered_kernels(autocast.kernels(), "AutocastCUDA"))
         calls = function_mode()()
         calls.recorder = recorder
+        stack.callback(setattr, calls, "closed", True)
         mode.is_meta_requested = lambda: calls.meta_requested
         threads.install(stack, mode, calls)
         stack.enter_context(mode)

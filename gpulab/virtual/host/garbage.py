@@ -10,17 +10,23 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 
+# Never reached. A threshold rather than gc.disable(): the program may disable and enable collections itself.
+NEVER = 1_999_999_973
+
 
 @contextlib.contextmanager
 def gc_between_steps() -> Iterator[Callable[[], int]]:
-    """Disable automatic garbage collection in the block; yields the function that collects."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """Prevent automatic garbage collection in the block; yields the function that collects.
+
+    Whether collections are enabled is left to the program, as are thresholds that it sets in the block.
+    """
+    threshold, *older = gc.get_threshold()
+    gc.set_threshold(NEVER, *older)
     try:
         yield gc.collect
     finally:
-        if enabled:
-            gc.enable()
+        if gc.get_threshold()[0] == NEVER and threshold != NEVER:
+            gc.set_threshold(threshold, *older)
 
 
 @contextlib.contextmanager

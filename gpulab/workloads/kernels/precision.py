@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gpulab.capture.cuda_check import is_cuda_available
 from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
@@ -71,7 +72,7 @@ def _tf32_setting(on: bool) -> Iterator[None]:
     """Enable or disable TF32 for float32 products inside, and restore the setting; without a GPU, do nothing."""
     import torch
 
-    if not torch.cuda.is_available():
+    if not is_cuda_available():
         yield
         return
     before = torch.get_float32_matmul_precision()

@@ -86,6 +86,8 @@ class FakeDispatch:
         tensors = tensors_in([*args, *kwargs.values()] if kwargs else args)
         fake_type = fake_tensor_type()
         fakes = [each for each in tensors if isinstance(each, fake_type)]
+        if self.closed and not fakes:  # in a thread that outlives the virtual GPU
+            return func(*args, **kwargs)
         requested = self._requested_gpu(kwargs)
         if not fakes and requested is None:
             return self._run_on_cpu(func, args, kwargs)

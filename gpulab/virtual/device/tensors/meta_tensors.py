@@ -33,10 +33,13 @@ class MetaDispatch:
     storages: StorageMemory
     assumptions: Assumptions
     pinned: PinnedStorages
+    closed = False
     inference_depth = 0  # > 0 while PyTorch computes a result: it must then see the meta device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs) if kwargs else {}
+        if self.closed:  # in a thread that outlives the virtual GPU
+            return func(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             if device.index not in (None, 0):

@@ -17,10 +17,13 @@ class CallInterceptor:
     """Handler of all PyTorch calls; a mixin of torch's TorchFunctionMode, see `function_mode`."""
 
     recorder: OpRecorder
+    closed = False
     meta_requested = False  # the program itself requests the meta device in this call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
+        if self.closed:  # in a thread that outlives the virtual GPU
+            return func(*args, **(kwargs or {}))
         self.recorder.entered()
         try:
             if not kwargs:

@@ -1,0 +1,38 @@
+"""Ask whether there is a CUDA GPU without initialising CUDA: a process that did cannot fork workers that use the GPU.
+
+torch.cuda.is_available() asks the CUDA runtime, which initialises the driver, unless the environment variable
+PYTORCH_NVML_BASED_CUDA_CHECK is 1: then it asks NVML, and the runtime only if NVML does not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def is_cuda_available() -> bool:
+    """Whether PyTorch can use a CUDA GPU; for every question of ours that the program has not asked itself."""
+    import torch
+
+    with nvml_first():
+        return bool(torch.cuda.is_available())
+
+
+@contextlib.contextmanager
+def nvml_first() -> Iterator[None]:
+    """In the block, PyTorch asks NVML whether there is a GPU. For calls of PyTorch that ask it, such as its profiler's.
+
+    PyTorch reads the variable at each call; nothing else does.
+    """
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before

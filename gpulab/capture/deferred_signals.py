@@ -1,0 +1,77 @@
+"""Defer the program's signal handlers while PyTorch is being patched or restored: Ctrl-C must not stop half-way."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class DeferredSignals:
+    """In the `with` block, signals with a handler in Python are noted; their handlers run at its end, in order.
+
+    Python runs them in the main thread only: in other threads the block changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._pending: list[tuple[int, FrameType | None]] = []
+        self._active = False
+
+    def __enter__(self) -> DeferredSignals:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        try:
+            self._active = True
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):  # not SIG_DFL, SIG_IGN, or one that was not set in Python
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        except BaseException:  # a handler ran at the beginning and raised
+            self._restore()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        handlers = dict(self._handlers)
+        try:
+            self._restore()
+        finally:
+            self._run_handlers(handlers)
+
+    def deliver(self) -> None:
+        """Run the handlers of the signals so far, here in the block: an exception of theirs leaves it."""
+        self._run_handlers(self._handlers)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._active:
+            self._pending.append((number, frame))
+        else:  # it arrived while the handlers were being restored
+            self._handlers[number](number, frame)
+
+    def _restore(self) -> None:
+        """Restore all handlers, whatever they raise meanwhile; then raise it."""
+        self._active = False
+        problem: BaseException | None = None
+        for number in list(self._handlers):
+            for _ in range(3):
+                try:
+                    if signal.getsignal(number) == self._note:
+                        signal.signal(number, self._handlers[number])
+                    break
+                except BaseException as error:
+                    problem = error
+        if problem is not None:
+            raise problem
+
+    def _run_handlers(self, handlers: dict[int, Handler]) -> None:
+        while self._pending:
+            number, frame = self._pending.pop(0)
+            handlers[number](number, frame)
