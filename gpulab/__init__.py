@@ -44,8 +44,8 @@ from gpulab.errors import GpulabError
 if TYPE_CHECKING:
     from gpulab import virtual
     from gpulab.capture.active_session import step
+    from gpulab.capture.profile_block import profile
     from gpulab.capture.run_registry import runs
-    from gpulab.capture.session import profile
     from gpulab.capture.spool.recovery import recover
     from gpulab.files import load, save
     from gpulab.lessons import experiment, lab
@@ -94,7 +94,7 @@ _SOURCE_MODULES = {
     "lab": "gpulab.lessons",
     "load": "gpulab.files",
     "monitor": "gpulab.views.live.monitor",
-    "profile": "gpulab.capture.session",
+    "profile": "gpulab.capture.profile_block",
     "recover": "gpulab.capture.spool.recovery",
     "Run": "gpulab.run",
     "report": "gpulab.views.report.report",

@@ -21,7 +21,7 @@ from gpulab.capture.user_variables import describe_model, describe_optimizer, fi
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
-from gpulab.tables import MarkKind
+from gpulab.tables import MARKS, MarkKind
 
 STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
@@ -74,6 +74,7 @@ class StepMarks:
         self._indices: dict[tuple[int, Loader], int] = {}
         self._described: dict[int, weakref.ref[Any] | None] = {}  # by id: optimizers that were inspected
         self._epochs: list[int] = []
+        self._spooled = 0  # marks that `new_rows` has returned
         self._leader = -1  # the loader whose `__next__` starts a step
         self._stepped = False  # an optimizer stepped since the last boundary
         self._user_marks = False
@@ -132,6 +133,12 @@ class StepMarks:
     def rows(self, began_ns: int) -> Rows:
         """The recorded marks, as rows of tables.MARKS."""
         return self.buffer.rows(began_ns)
+
+    def new_rows(self) -> tuple[Rows]:
+        """The marks since the previous call, with UNIX times; for the sampler's thread."""
+        count = self.buffer.count
+        marks, self._spooled = self.buffer.since(self._spooled), count
+        return (MARKS.of(marks),)
 
     def _mark_user_step(self) -> None:
         self._user_marks = True

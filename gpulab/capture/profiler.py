@@ -6,13 +6,12 @@ import contextlib
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from gpulab import trace
 from gpulab.capture.guard import error_text
+from gpulab.capture.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
 
@@ -111,8 +110,8 @@ class TraceWindow:
     def read(self, name: str) -> Run:
         """Read the window as a Run. Raises CaptureError if the trace cannot be exported."""
         try:
-            with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
-                path = Path(folder) / "trace.json"
+            with temporary_folder() as folder:
+                path = folder / "trace.json"
                 self._profile.export_chrome_trace(str(path))
                 return trace.read(path, name=name)
         except (RuntimeError, OSError, TraceError) as error:

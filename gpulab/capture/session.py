@@ -7,15 +7,14 @@ import datetime
 import sys
 import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.event_budget import EventLimit
 from gpulab.capture.gc_and_compilation import StallRecorder
-from gpulab.capture.guard import Guard, error_text, is_from_outside
+from gpulab.capture.guard import Guard
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.workers import WorkerStates
@@ -26,6 +25,8 @@ from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_se
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.run_registry import runs
+from gpulab.capture.spool.content import STILL_OPEN, RecordingState
+from gpulab.capture.spool.spool import Spool
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Machine, Recording, Run, Source
@@ -81,6 +82,7 @@ class Session:
         self._trace_windows: list[TraceWindow] = []
         self._window: TraceWindow | None = None
         self._event_limit: EventLimit | None = None
+        self._spool = Spool(self.name, level)
         self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
@@ -97,7 +99,7 @@ class Session:
             with SignalsHeld():
                 self._start()
         except BaseException:
-            self._exit.close()
+            self.abandon()
             raise
 
     def _start(self) -> None:
@@ -112,6 +114,7 @@ class Session:
             self._start_profiler(self._window)
         self._began_ns = self._window_ns = time.time_ns()
         self._plan.begin(self._began_ns)
+        self._begin_spool()
         # Last, because every tick asks the plan, which must have begun.
         self._exit.callback(self._sensors.stop)
         self._sensors.start()
@@ -126,7 +129,10 @@ class Session:
                 self._use_profiler(self._stop_profiler)
             finally:
                 self._exit.close()
-        self.run = self._assemble(ended_ns, error)
+        try:
+            self.run = self._assemble(ended_ns, error)
+        finally:
+            self._spool.discard()  # not before: the process may be killed while it reads what was recorded
         runs.add(self.run)
         return self.run
 
@@ -135,6 +141,7 @@ class Session:
         self._overdue_stop.cancel()
         with SignalsHeld():
             self._exit.close()
+            self._spool.discard()
 
     def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
@@ -277,6 +284,7 @@ class Session:
         in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
         if in_main and self._plan.tick(time.time_ns()) is ProfilerAction.STOP:
             self._overdue_stop.request()
+        self._spool.write()
         if self._on_tick is not None:
             self._on_tick(self.live())
 
@@ -328,13 +336,14 @@ class Session:
             self._gaps.append(gap)
         # Without a GPU, the machine's own gaps already say why there are no GPU sensors.
         sensor_gaps = (gap for gap in self._sensors.gaps if this_machine.gpus or gap not in this_machine.gaps)
+        own_gaps = (*self._marks.gaps, *self._stalls.gaps, *self._memory.own_gaps, *self._spool.gaps)
         recording = Recording(
             level=self.level,
             windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._window_spans),
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._all_pauses()),
             activities=activities,
             options=LEVELS[self.level],
-            left_out=(*self._gaps, *self._marks.gaps, *self._stalls.gaps, *self._memory.own_gaps, *sensor_gaps),
+            left_out=(*self._gaps, *own_gaps, *sensor_gaps),
         )
         return replace(run, recording=recording)
 
@@ -353,6 +362,24 @@ class Session:
                 self._add_gap("operators and kernels", problem.why, problem.fix)
         return parts
 
+    def _begin_spool(self) -> None:
+        tables = (self._marks.new_rows, self._sensors.new_rows, self._stalls.new_rows)
+        self._spool.begin(self._began_ns, tables, self._recording_state)
+
+    def _recording_state(self) -> RecordingState:
+        """What the spool keeps beside the tables; called in the sampler's thread."""
+        open_windows = ((self._window_ns, STILL_OPEN),) if self._window is not None else ()
+        return RecordingState(
+            phase=self._phase(),
+            windows_ns=(*self._window_spans, *open_windows),
+            pauses_ns=tuple(self._pauses),
+            gaps=(*self._gaps, *self._marks.gaps),
+            loaders=tuple(self._marks.loaders),
+            models=tuple(self._marks.models),
+            optimizers=tuple(self._marks.optimizers),
+            facts=self._facts,
+        )
+
     def _all_pauses(self) -> list[tuple[int, int]]:
         """When gpulab blocked the main thread, and the time whose step marks are missing: no step contains either."""
         missing = self._marks.buffer.missing_span_ns
@@ -362,37 +389,3 @@ class Session:
 def _samples_until(samples: Rows, span_ns: int) -> Rows:
     """Samples within the run; the sampler takes one more when it stops."""
     return samples.select(samples["at_ns"] <= span_ns)
-
-
-@contextlib.contextmanager
-def profile(
-    name: str | None = None,
-    *,
-    level: str = "trace",
-    steps: int | None = None,
-    on_tick: Callable[[LiveSnapshot], None] | None = None,
-) -> Iterator[Session]:
-    """Record a block: `with gpulab.profile("before") as session: ...`, then `session.run` or `gpulab.runs["before"]`.
-
-    level: "sensors" (no profiler), "trace" (default) or "deep" (stacks, shapes, memory). steps: number of steps to
-    record; by default as many as a diagnosis needs. An exception in the block propagates, and the run is kept.
-    Raises CaptureError if recording cannot start.
-    """
-    session = Session(name, level=level, steps=steps, on_tick=on_tick)
-    session.start()
-    try:
-        yield session
-    except BaseException as error:
-        _stop(session, error)
-        raise
-    _stop(session, None)
-
-
-def _stop(session: Session, error: BaseException | None) -> None:
-    """Stop; a failure of gpulab is a warning, because the user's block has ended, and its result counts."""
-    try:
-        session.stop(error)
-    except Exception as problem:  # protects the user's result; the run is lost, and the warning says so
-        if is_from_outside(problem):
-            raise
-        warnings.warn(f"gpulab: the recording {session.name!r} was lost: {error_text(problem)}", stacklevel=4)

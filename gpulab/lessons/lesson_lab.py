@@ -95,7 +95,7 @@ class Lab:
         """
         recording: AbstractContextManager[Any]
         if self.device == "cuda":
-            from gpulab.capture.session import profile
+            from gpulab.capture.profile_block import profile
 
             recording = profile(name, steps=steps)
         else:

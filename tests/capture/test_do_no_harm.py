@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler  # noqa: E402
 
 import gpulab  # noqa: E402
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
-from gpulab.capture import event_budget, profiler  # noqa: E402
+from gpulab.capture import event_budget, profiler, temporary_folder  # noqa: E402
 from gpulab.capture import session as session_module  # noqa: E402
 from gpulab.capture.event_budget import EventCount, heap_bytes  # noqa: E402
 from gpulab.capture.guard import Guard, is_from_outside  # noqa: E402
@@ -309,7 +309,7 @@ def test_a_disk_that_fails_costs_the_trace_only(monkeypatch, error):
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(profiler.tempfile, "TemporaryDirectory", fails)
+    monkeypatch.setattr(temporary_folder.tempfile, "TemporaryDirectory", fails)
     with gpulab.profile("full") as session:
         result = sums(DataLoader(Numbers(48), batch_size=2))
     assert len(result) == 48

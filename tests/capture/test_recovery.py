@@ -75,9 +75,9 @@ class Recording:
         self.spool.write(at_ns)
 
 
-def kill_and_recover(folder, after_s):
+def kill_and_recover(folder, after_s, *program):
     """Kill the program after this time; the recovered run, how many steps it had done, and when it was killed."""
-    program = [sys.executable, "-m", "tests.support.spool.recorded_loop"]
+    program = [sys.executable, "-m", *(program or ("tests.support.spool.recorded_loop",))]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ}) as process:
         steps = [int(process.stdout.readline())]
         time.sleep(after_s)
@@ -100,7 +100,24 @@ def check_recovered(run, steps, killed_ns):
     assert run.loaders[0].dataset == "Images"
 
 
-@pytest.mark.full
+@pytest.mark.alone("holds the time of the last write against the time of the kill")
+@pytest.mark.parametrize("level", ["sensors", "trace"])
+def test_a_killed_training_loop_is_recovered_up_to_the_last_two_seconds(spools, level):
+    pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+    instants = random.Random(level)
+    for _ in range(int(os.environ.get("GPULAB_KILLS", "10")) // 2):
+        run, steps, killed_ns = kill_and_recover(
+            spools, instants.uniform(1.0, 5.0), "tests.support.spool.profiled_loop", level
+        )
+        assert run.outcome == "killed"
+        assert min(killed_ns, steps[-1]) - (run.began_ns + run.span_ns) < 2 * SECOND_NS
+        assert abs(int(run.mark_rows["yielded"].sum()) - len(steps)) * 3_000_000 < 3 * SECOND_NS
+        assert run.loaders[0].batch_size == 4
+        assert len(run.host_rows)
+        assert list(spools.iterdir()) == []
+
+
+@pytest.mark.alone("holds the time of the last write against the time of the kill")
 def test_a_killed_loop_is_recovered_up_to_the_last_two_seconds(spools):
     instants = random.Random(16)
     for _ in range(int(os.environ.get("GPULAB_KILLS", "10"))):

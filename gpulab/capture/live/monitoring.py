@@ -56,8 +56,10 @@ class MonitorSession(Session):
             self._hook_torch()
             self._began_ns = self._window_ns = time.time_ns()
             self._plan.begin(self._began_ns)
+            self._begin_spool()
             self._sensors.start()
         except BaseException:
+            self._spool.discard()
             self._remove_hooks()
             raise
         atexit.register(self.abandon)
@@ -76,13 +78,17 @@ class MonitorSession(Session):
             ended_ns = time.time_ns()
             self._end()
             self._end_pause(ended_ns)
-            return self._finish_run(ended_ns, error)
+            try:
+                return self._finish_run(ended_ns, error)
+            finally:
+                self._spool.discard()
 
     def abandon(self) -> None:
         """Stop and remove everything without a run; harmless if it has ended."""
         with self._lock:
             if not self._ended:
                 self._end()
+                self._spool.discard()
 
     def pause(self, recorder: str) -> None:
         """Stop everything until another recording ends; called in the recorded thread."""
@@ -125,6 +131,7 @@ class MonitorSession(Session):
     def _tick(self) -> None:
         if self._in_main and not self._marking and _is_torch_imported():
             self._hook.request()  # in the main thread, no import and no optimizer can be half-way
+        self._spool.write()
         self._notify()
 
     def _notify(self) -> None:
