@@ -129,7 +129,7 @@ def test_an_interrupt_at_some_lines_leaves_nothing_patched(lines):
 
 @pytest.mark.full
 def test_an_interrupt_at_any_line_leaves_nothing_patched(lines):
-    every = int(os.environ.get("GPULAB_INTERRUPT_EVERY", "47"))
+    every = int(os.environ.get("GPULAB_INTERRUPT_EVERY", "97"))
     for position in range(1, lines.count, every):
         check_interrupt(lines, position)
 
