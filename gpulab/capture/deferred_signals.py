@@ -1,7 +1,8 @@
-"""Defer the program's signal handlers while PyTorch is being patched or restored: Ctrl-C must not stop half-way."""
+"""Defer the program's signal handlers while gpulab changes PyTorch: Ctrl-C must not stop half-way, nor be lost."""
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable
@@ -14,10 +15,12 @@ Handler = Callable[[int, FrameType | None], Any]
 class DeferredSignals:
     """In the `with` block, signals with a handler in Python are noted; their handlers run at its end, in order.
 
-    Python runs them in the main thread only: in other threads the block changes nothing.
+    Python runs them in the main thread only: in other threads the block changes nothing. `again`: the signals arrive
+    again after the block instead, so that the handlers run in the program's own frame as soon as ours has returned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, again: bool = False) -> None:
+        self._again = again
         self._handlers: dict[int, Handler] = {}
         self._pending: list[tuple[int, FrameType | None]] = []
         self._active = False
@@ -74,4 +77,31 @@ class DeferredSignals:
     def _run_handlers(self, handlers: dict[int, Handler]) -> None:
         while self._pending:
             number, frame = self._pending.pop(0)
-            handlers[number](number, frame)
+            if self._again:
+                _trip(number)
+            else:
+                handlers[number](number, frame)
+
+
+def deliver_again(error: BaseException) -> None:
+    """Let the signal behind this exception arrive again, for code out of which no exception can pass."""
+    if isinstance(error, KeyboardInterrupt):
+        _trip(signal.SIGINT)
+        return
+    trace, numbers = error.__traceback__, signal.valid_signals()
+    while trace is not None:
+        values = list(trace.tb_frame.f_locals.values())
+        if any(isinstance(value, FrameType) for value in values):
+            number = next(
+                (value for value in values if type(value) in (int, signal.Signals) and value in numbers), None
+            )
+            if number is not None:
+                _trip(int(number))
+                return
+        trace = trace.tb_next
+
+
+def _trip(number: int) -> None:
+    """Mark a signal as arrived, from a pending call in C: no bytecode of ours runs between that and its handler."""
+    trip = ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p)
+    ctypes.pythonapi.Py_AddPendingCall(trip, ctypes.c_void_p(number))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.deferred_signals import DeferredSignals
 from gpulab.capture.event_budget import EventLimit
 from gpulab.capture.gc_and_compilation import StallRecorder
 from gpulab.capture.guard import Guard
@@ -19,7 +20,7 @@ from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.loader_hooks import StepMarks
-from gpulab.capture.main_thread import PendingCall, SignalsHeld
+from gpulab.capture.main_thread import PendingCall
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
@@ -96,7 +97,7 @@ class Session:
     def start(self) -> None:
         """Start recording: install the hooks, start the sensors and, unless the level is "sensors", the profiler."""
         try:
-            with SignalsHeld():
+            with DeferredSignals(again=True):
                 self._start()
         except BaseException:
             self.abandon()
@@ -124,7 +125,7 @@ class Session:
         ended_ns = time.time_ns()
         self._processing = True
         self._overdue_stop.cancel()
-        with SignalsHeld():
+        with DeferredSignals(again=True):
             try:
                 self._use_profiler(self._stop_profiler)
             finally:
@@ -139,7 +140,7 @@ class Session:
     def abandon(self) -> None:
         """Stop and remove every hook without creating a run; harmless if it never started or has stopped."""
         self._overdue_stop.cancel()
-        with SignalsHeld():
+        with DeferredSignals(again=True):
             self._exit.close()
             self._spool.discard()
 
@@ -213,7 +214,7 @@ class Session:
         act = self._plan.boundary(at_ns, known_steps, events)
         if act is ProfilerAction.NONE:
             return
-        with SignalsHeld():
+        with DeferredSignals(again=True):
             if act is ProfilerAction.STOP:
                 self._stop_profiler()
             elif not is_profiler_running():

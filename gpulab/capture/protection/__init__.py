@@ -1,0 +1,1 @@
+"""What keeps a recording from harming the program that it records."""
