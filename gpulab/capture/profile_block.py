@@ -6,8 +6,8 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 
-from gpulab.capture.guard import error_text, is_from_outside
 from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.protection.guard import error_text, is_from_outside
 from gpulab.capture.session import Session
 
 

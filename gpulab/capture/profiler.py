@@ -10,17 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulab import trace
-from gpulab.capture.guard import error_text
-from gpulab.capture.temporary_folder import temporary_folder
+from gpulab.capture.protection.cuda_check import is_cuda_available, nvml_first
+from gpulab.capture.protection.guard import error_text
+from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
-
-
-def has_cuda() -> bool:
-    """Whether torch can use a GPU on this machine."""
-    import torch
-
-    return bool(torch.cuda.is_available())
 
 
 def warm_up() -> None:
@@ -61,11 +55,12 @@ class TraceWindow:
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU]
-        if has_cuda():
+        if is_cuda_available():
             activities.append(ProfilerActivity.CUDA)
         self.activities = tuple(activity.name.lower() for activity in activities)
         flags: dict[str, Any] = dict.fromkeys(options, True)
-        self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
+        with nvml_first():  # the profiler asks, too
+            self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
         self._running = False
 
     def start(self) -> None:
@@ -167,4 +162,4 @@ def _is_our_start(frame: Any) -> bool:
     return False
 
 
-__all__ = ["TraceWindow", "has_cuda", "is_profiler_running", "silence_kineto", "warm_up", "yield_to_user_profiler"]
+__all__ = ["TraceWindow", "is_profiler_running", "silence_kineto", "warm_up", "yield_to_user_profiler"]

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpulab.capture.active_session import activate, deactivate
-from gpulab.capture.deferred_signals import DeferredSignals
-from gpulab.capture.event_budget import EventLimit
-from gpulab.capture.gc_and_compilation import StallRecorder
-from gpulab.capture.guard import Guard
+from gpulab.capture.hooks.gc_and_compilation import StallRecorder
+from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.workers import WorkerStates
-from gpulab.capture.loader_hooks import StepMarks
-from gpulab.capture.main_thread import PendingCall
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
+from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.capture.protection.event_budget import EventLimit
+from gpulab.capture.protection.guard import Guard
+from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool

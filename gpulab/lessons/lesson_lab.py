@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import date
 from typing import Any, TypeVar
 
-from gpulab.capture.cuda_check import is_cuda_available
+from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.errors import GpulabError, RunError
 from gpulab.lessons import question_view
 from gpulab.lessons.card import device_card, summary

@@ -14,7 +14,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
-from gpulab.capture.cuda_check import is_cuda_available
+from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.default_gpu import AUTO, DEFAULT_GPU

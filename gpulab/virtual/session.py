@@ -14,11 +14,11 @@ from types import TracebackType
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.active_session import activate, deactivate
-from gpulab.capture.deferred_signals import DeferredSignals
+from gpulab.capture.hooks.loader_hooks import MarkClocks, StepMarks
 from gpulab.capture.live.snapshot import LiveSnapshot
-from gpulab.capture.loader_hooks import MarkClocks, StepMarks
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import torch_settings
+from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError, RunError
 from gpulab.hardware.lookup import resolve

@@ -58,7 +58,7 @@ LIBRARY = "def call():\n    inner()\ncall()"
         ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy.core"),
         (types.__file__, "types"),
         ("/home/me/src/pytorch/torch/nn/modules/module.py", "torch.nn.modules.module"),
-        ("/home/me/src/gpulab/gpulab/capture/loader_hooks.py", "gpulab.capture.loader_hooks"),
+        ("/home/me/src/gpulab/gpulab/capture/hooks/loader_hooks.py", "gpulab.capture.hooks.loader_hooks"),
         ("<string>", "data"),
         ("<eval_with_key>.0", "torch.fx"),
         ("<frozen importlib._bootstrap>", "importlib._bootstrap"),
@@ -160,10 +160,10 @@ def test_a_line_without_a_library_call_has_no_called_function():
 
 
 def test_hooks_of_gpulab_do_not_count_as_library_calls(library):
-    hooked = types.ModuleType("gpulab.capture.loader_hooks")
+    hooked = types.ModuleType("gpulab.capture.hooks.loader_hooks")
     hooked.original = library.open
     exec(
-        compile("def marked():\n    original()", "/x/site-packages/gpulab/capture/loader_hooks.py", "exec"),
+        compile("def marked():\n    original()", "/x/site-packages/gpulab/capture/hooks/loader_hooks.py", "exec"),
         hooked.__dict__,
     )
     hooked.marked()

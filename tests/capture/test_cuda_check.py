@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from gpulab.capture import cuda_check
-from gpulab.capture.cuda_check import VARIABLE, is_cuda_available
+from gpulab.capture.protection import cuda_check
+from gpulab.capture.protection.cuda_check import VARIABLE, is_cuda_available
 
 torch = pytest.importorskip("torch")
 

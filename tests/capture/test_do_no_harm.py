@@ -16,13 +16,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler  # noqa: E402
 
 import gpulab  # noqa: E402
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
-from gpulab.capture import event_budget, profiler, temporary_folder  # noqa: E402
+from gpulab.capture import profiler  # noqa: E402
 from gpulab.capture import session as session_module  # noqa: E402
-from gpulab.capture.event_budget import EventCount, heap_bytes  # noqa: E402
-from gpulab.capture.guard import Guard, is_from_outside  # noqa: E402
-from gpulab.capture.loader_hooks import StepMarks, loader_settings  # noqa: E402
-from gpulab.capture.main_thread import PendingCall, SignalsHeld  # noqa: E402
-from gpulab.capture.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
+from gpulab.capture.hooks.loader_hooks import StepMarks, loader_settings  # noqa: E402
+from gpulab.capture.hooks.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
+from gpulab.capture.protection import event_budget, temporary_folder  # noqa: E402
+from gpulab.capture.protection.deferred_signals import DeferredSignals  # noqa: E402
+from gpulab.capture.protection.event_budget import EventCount, heap_bytes  # noqa: E402
+from gpulab.capture.protection.guard import Guard, is_from_outside  # noqa: E402
+from gpulab.capture.protection.main_thread import PendingCall  # noqa: E402
 from gpulab.tables import MarkKind  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -276,7 +278,7 @@ def test_held_signals_run_after_the_context_and_every_handler_is_restored():
     seen = []
     with handling(signal.SIGUSR1, lambda *_: seen.append("handled")):
         handler = signal.getsignal(signal.SIGUSR1)
-        with SignalsHeld():
+        with DeferredSignals(again=True):
             signal.raise_signal(signal.SIGUSR1)
             spin(0.01)
             seen.append("ours")

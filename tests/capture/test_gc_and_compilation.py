@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpulab.capture import gc_and_compilation
-from gpulab.capture.gc_and_compilation import StallRecorder
+from gpulab.capture.hooks import gc_and_compilation
+from gpulab.capture.hooks.gc_and_compilation import StallRecorder
 from gpulab.tables import StallKind
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.capture.temporary_folder import PREFIX, remove_leftovers, temporary_folder
+from gpulab.capture.protection.temporary_folder import PREFIX, remove_leftovers, temporary_folder
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
 
 HOLD = """

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 import gpulab
-from gpulab.capture import user_variables as names_module
+from gpulab.capture.hooks import user_variables as names_module
 from gpulab.rules.engine.pasted_names import user_names
 
 torch = pytest.importorskip("torch")

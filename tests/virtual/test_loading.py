@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.capture.loader_hooks import StepMarks
+from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.tables import MarkKind
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.loading import build_time

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from gpulab.capture.loader_hooks import StepMarks
+from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.sensors import GpuReading
 
 STOPPED_AFTER_NS = (

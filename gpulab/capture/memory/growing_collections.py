@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+from gpulab.capture.hooks.user_variables import frame_variables
 from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch
-from gpulab.capture.user_variables import frame_variables
 from gpulab.rows import Rows
 from gpulab.sensors.host.frames import user_frames
 from gpulab.tables import HOLDERS

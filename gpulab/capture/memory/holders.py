@@ -18,9 +18,9 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
+from gpulab.capture.hooks.user_variables import frame_variables
 from gpulab.capture.memory.out_of_memory import all_frames, exception_chain, frames_without_allocator
 from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch, attributes
-from gpulab.capture.user_variables import frame_variables
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
 from gpulab.sensors.host.frames import user_frames

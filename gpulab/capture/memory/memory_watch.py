@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol
 
-from gpulab.capture.guard import Guard
 from gpulab.capture.memory.allocator import AllocatorReadings
 from gpulab.capture.memory.growing_collections import GrowingCollections
 from gpulab.capture.memory.holders import EarlierError, StorageFilter, every_storage, find_holders
 from gpulab.capture.memory.out_of_memory import parse_failure
+from gpulab.capture.protection.guard import Guard
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
 from gpulab.tables import HOLDERS

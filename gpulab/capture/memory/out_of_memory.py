@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
-from gpulab.capture.cuda_check import is_cuda_available, nvml_first
-from gpulab.capture.user_variables import frame_variables
+from gpulab.capture.hooks.user_variables import frame_variables
+from gpulab.capture.protection.cuda_check import is_cuda_available, nvml_first
 from gpulab.run import Failure
 from gpulab.sensors.host.frames import user_frames, user_line
 

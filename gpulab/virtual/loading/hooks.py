@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
-from gpulab.capture.loader_hooks import loader_settings
+from gpulab.capture.hooks.loader_hooks import loader_settings
 from gpulab.run import Loader
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.loading.batch_tensors import batch_size_bytes, tensors_of

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.capture.cuda_check import is_cuda_available
+from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.workloads.training import loss_values, perceptron, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 

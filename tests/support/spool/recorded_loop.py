@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from gpulab.capture.gc_and_compilation import StallRecorder
+from gpulab.capture.hooks.gc_and_compilation import StallRecorder
 from gpulab.capture.spool.content import RecordingState
 from gpulab.capture.spool.spool import Spool, rows_added
 from gpulab.run import Loader, Machine

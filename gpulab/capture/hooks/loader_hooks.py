@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gpulab.capture.guard import Guard, class_name, is_from_outside
-from gpulab.capture.mark_buffer import MarkBuffer
-from gpulab.capture.user_variables import describe_model, describe_optimizer, find_loader_names
+from gpulab.capture.hooks.mark_buffer import MarkBuffer
+from gpulab.capture.hooks.user_variables import describe_model, describe_optimizer, find_loader_names
+from gpulab.capture.protection.guard import Guard, class_name, is_from_outside
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
