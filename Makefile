@@ -12,6 +12,7 @@
 # make bench-predictions  how right what-ifs are: pairs of real loops, before and after
 # make bench-compare  whether a comparison tells a difference from chance: pairs of real loops
 # make bench-replay  how well recorded traces are replayed, and how quickly
+# make bench-endurance  memory and waiting of very long recordings: make bench-endurance SCALE=0.1
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
 # make course      every notebook live on what is here: claims that hold, and seconds (make course SIZE=tiny)
@@ -25,10 +26,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
+.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test test-rest course sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
+demo test test-rest course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
 demo test test-rest course sabotage gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
 test test-rest sabotage: export GPULAB_SIZE := tiny
@@ -96,6 +97,9 @@ bench-replay: $(READY)
 
 bench-virtual: $(READY)
 	$(PY) benchmarks/virtual/accuracy.py
+
+bench-endurance: $(READY)
+	$(PY) benchmarks/endurance.py $(if $(SCALE),--scale $(SCALE))
 
 bench-diagnosis: $(READY)
 	$(PY) benchmarks/diagnosis/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))

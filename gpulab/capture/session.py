@@ -36,7 +36,7 @@ from gpulab.sensors.readings import PERIOD_NS
 
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
 # In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep).
-MAX_EVENTS = {"sensors": 0, "trace": 50_000, "deep": 20_000}
+MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
 LEVELS = {
     "sensors": (),
     "trace": (),
