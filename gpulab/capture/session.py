@@ -6,10 +6,10 @@ import contextlib
 import datetime
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from time import time_ns  # bound here: the program may replace the functions of the module
 
 from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.hooks.gc_and_compilation import StallRecorder
@@ -113,16 +113,16 @@ class Session:
         if self._window is not None:
             self._exit.callback(self._discard_window)
             self._start_profiler(self._window)
-        self._began_ns = self._window_ns = time.time_ns()
+        self._began_ns = self._window_ns = time_ns()
         self._plan.begin(self._began_ns)
         self._begin_spool()
         # Last, because every tick asks the plan, which must have begun.
         self._exit.callback(self._sensors.stop)
-        self._sensors.start()
+        self._guard.call("sensors", self._sensors.start, None)  # fails where no thread can start
 
     def stop(self, error: BaseException | None = None) -> Run:
         """Stop, remove every hook, and return the Run; `error`: the exception that ended the recorded code, if any."""
-        ended_ns = time.time_ns()
+        ended_ns = time_ns()
         self._processing = True
         self._overdue_stop.cancel()
         with DeferredSignals(again=True):
@@ -146,7 +146,7 @@ class Session:
 
     def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
-        now_ns = time.time_ns()
+        now_ns = time_ns()
         marks, sensed = self._marks, self._sensors.latest()
         beat = self._pulse.update(now_ns, marks, sensed.gpus)
         self._recent.append((now_ns, marks.steps))
@@ -209,7 +209,7 @@ class Session:
 
     def _follow_plan(self, known_steps: int | None) -> None:
         """Start or stop the profiler as planned for this boundary."""
-        at_ns = time.time_ns()
+        at_ns = time_ns()
         events = self._event_limit.count.read() if self._event_limit is not None else None
         act = self._plan.boundary(at_ns, known_steps, events)
         if act is ProfilerAction.NONE:
@@ -220,8 +220,8 @@ class Session:
             elif not is_profiler_running():
                 self._window = TraceWindow(LEVELS[self.level])
                 self._start_profiler(self._window)
-                self._window_ns = time.time_ns()
-        self._pauses.append((at_ns, time.time_ns()))
+                self._window_ns = time_ns()
+        self._pauses.append((at_ns, time_ns()))
 
     def _use_profiler(self, function: Callable[[], None]) -> None:
         """Call this function under the guard; after a failure, the profiler stays off."""
@@ -231,7 +231,7 @@ class Session:
             return True
 
         if not self._guard.call(EVENTS, succeeds, False):
-            self._plan.stop_for_good(time.time_ns())
+            self._plan.stop_for_good(time_ns())
             self._discard_window()
 
     def _start_profiler(self, window: TraceWindow) -> None:
@@ -243,7 +243,7 @@ class Session:
 
     def _too_many_events(self) -> None:
         """Called in a thread of its own: the profiler holds as many events as it may."""
-        if self._plan.exceed(time.time_ns()) is ProfilerAction.STOP:
+        if self._plan.exceed(time_ns()) is ProfilerAction.STOP:
             self._overdue_stop.request()
 
     def _stop_profiler(self) -> None:
@@ -253,7 +253,7 @@ class Session:
         limit, self._event_limit = self._event_limit, None
         if limit is not None:
             limit.stop()
-        ended_ns = time.time_ns()
+        ended_ns = time_ns()
         if window.stop():
             self._trace_windows.append(window)
             self._window_spans.append((self._window_ns, ended_ns))
@@ -268,12 +268,12 @@ class Session:
     def _yield_to_user_profiler(self) -> None:
         """The cell starts its own profiler, which has precedence: stop ours."""
         if self._window is None:
-            self._plan.stop_for_good(time.time_ns())
+            self._plan.stop_for_good(time_ns())
             return
-        at_ns = time.time_ns()
+        at_ns = time_ns()
         self._plan.stop_for_good(at_ns)
         self._stop_profiler()
-        self._pauses.append((at_ns, time.time_ns()))
+        self._pauses.append((at_ns, time_ns()))
         self._add_gap(
             "operators and kernels after the cell started its own profiler",
             "two PyTorch profilers cannot record at once, and the cell's own profiler has precedence",
@@ -283,7 +283,7 @@ class Session:
     def _tick(self) -> None:
         """Called several times a second in the sampler's thread."""
         in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
-        if in_main and self._plan.tick(time.time_ns()) is ProfilerAction.STOP:
+        if in_main and self._plan.tick(time_ns()) is ProfilerAction.STOP:
             self._overdue_stop.request()
         self._spool.write()
         if self._on_tick is not None:
@@ -291,9 +291,9 @@ class Session:
 
     def _stop_overdue(self) -> None:
         """Stop the profiler between two boundaries; runs in the main thread, between two bytecodes."""
-        at_ns = time.time_ns()
+        at_ns = time_ns()
         self._use_profiler(self._stop_profiler)
-        self._pauses.append((at_ns, time.time_ns()))
+        self._pauses.append((at_ns, time_ns()))
 
     def _discard_window(self) -> None:
         window, self._window = self._window, None

@@ -106,8 +106,9 @@ class Sampler:
         self._ending.clear()
         self._schedule = SamplingTimes(self._steady_ns(), self._period_ns)
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._loop,), name="gpulab-sampler", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, args=(self._loop,), name="gpulab-sampler", daemon=True)
+        thread.start()  # fails where no thread can start
+        self._thread = thread
 
     def stop(self) -> None:
         """Stop after one last reading; the thread has ended when this returns. A second call does nothing."""

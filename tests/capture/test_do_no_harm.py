@@ -77,9 +77,13 @@ def sampled(length):
 # Objects of the user.
 
 
+ERRORS = (NotImplementedError, RuntimeError, AttributeError, TypeError, StopIteration, SystemExit)
+ODD_LENGTHS = [*(kind("no") for kind in ERRORS), -1, 2**80, 4]
+
+
 @pytest.mark.parametrize(
     "length",
-    [NotImplementedError("no"), RuntimeError("no"), AttributeError("no"), TypeError("no"), -1, 2**80, 4],
+    ODD_LENGTHS,
     ids=repr,
 )
 def test_a_batch_sampler_may_have_any_length_or_none(length):
@@ -177,6 +181,65 @@ def test_a_patch_of_the_user_over_ours_stays_and_ours_is_inactive():
         assert len(session._marks.rows(0)) == len(steps)
     finally:
         _BaseDataLoaderIter.__next__ = original
+
+
+class ReadOnlyError(Exception):
+    def __setattr__(self, name, value):
+        raise RuntimeError("read-only")
+
+
+def test_an_exception_that_cannot_be_changed_is_raised_as_it_is():
+    with pytest.raises(ReadOnlyError), gpulab.profile("read-only", level="sensors"):
+        raise ReadOnlyError
+
+
+class CountingMode(torch.overrides.TorchFunctionMode):
+    def __init__(self):
+        self.calls = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_of_the_user_does_not_see_our_calls():
+    def calls():
+        with CountingMode() as mode:
+            train_oddly()
+        return mode.calls
+
+    expected = calls()
+    with gpulab.profile("mode", level="sensors"):
+        assert calls() == expected
+
+
+def test_steps_of_another_thread_do_not_count():
+    with gpulab.profile("threads") as session:
+        thread = threading.Thread(target=lambda: [gpulab.step() for _ in range(20)])
+        thread.start()
+        thread.join()
+    assert len(session.run.mark_rows) == 0
+    assert not torch._C._autograd._profiler_enabled()
+
+
+def test_where_no_thread_can_start_the_loop_is_recorded_without_sensors(monkeypatch):
+    def fails(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    with gpulab.profile("alone") as session:
+        assert len(sums(DataLoader(Numbers(48), batch_size=2))) == 48
+    assert any("can't start new thread" in gap.why for gap in session.run.recording.left_out)
+    assert len(session.run.mark_rows) >= 48
+
+
+def test_time_functions_that_the_user_replaced_change_nothing(monkeypatch):
+    with gpulab.profile("frozen", level="sensors") as session:
+        monkeypatch.setattr(time, "time_ns", lambda: 1 / 0)
+        result = sums(DataLoader(Numbers(48), batch_size=2))
+        monkeypatch.undo()
+    assert len(result) == 48
+    assert len(session.run.mark_rows) >= 48
 
 
 # Signals.

@@ -127,8 +127,9 @@ class StepMarks:
             self._undo.pop()()
 
     def user_step(self) -> None:
-        """Mark the end of a step, as requested by the user's code."""
-        self._guard.call(STEP_MARKS, self._mark_user_step, None)
+        """Mark the end of a step, as requested by the user's code; steps of other threads do not count."""
+        if threading.get_ident() == self.thread:
+            self._guard.call(STEP_MARKS, self._mark_user_step, None)
 
     def rows(self, began_ns: int) -> Rows:
         """The recorded marks, as rows of tables.MARKS."""
@@ -230,9 +231,12 @@ class StepMarks:
         return index
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
+        import torch
+
         frame = sys._getframe()
-        self.optimizers.append(describe_optimizer(frame, optimizer))
-        model = describe_model(frame, optimizer)
+        with torch._C.DisableTorchFunction():  # a mode of the user's would count our calls
+            self.optimizers.append(describe_optimizer(frame, optimizer))
+            model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
 
@@ -261,8 +265,8 @@ def _attribute(instance: Any, name: str) -> Any:
     """The attribute; None if it is missing, or if reading it fails: it may be a property of the user's."""
     try:
         return getattr(instance, name, None)
-    except Exception as error:  # code of the user's, which the loop itself may never call
-        if is_from_outside(error):
+    except BaseException as error:  # code of the user's, which the loop itself may never call
+        if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
             raise
         return None
 
@@ -271,8 +275,8 @@ def _length(sampler: Any) -> int | None:
     """The number of batches; None if the sampler does not tell."""
     try:
         return len(sampler)
-    except Exception as error:  # code of the user's, which the loop itself may never call
-        if is_from_outside(error):
+    except BaseException as error:  # code of the user's, which the loop itself may never call
+        if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
             raise
         return None
 

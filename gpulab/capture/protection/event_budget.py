@@ -8,6 +8,7 @@ counts too, so the estimate is rather too high. Tensors do not: blocks of 128 Ki
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
@@ -63,9 +64,10 @@ class EventLimit:
         self._thread = threading.Thread(target=self._watch, name="gpulab-event-limit", daemon=True)
 
     def start(self) -> None:
-        """Start to watch; does nothing where events cannot be counted."""
+        """Start to watch; does nothing where events cannot be counted, or no thread can start."""
         if heap_bytes() is not None:
-            self._thread.start()
+            with contextlib.suppress(RuntimeError):
+                self._thread.start()
 
     def stop(self) -> None:
         """Stop watching; the thread has ended when this returns."""
