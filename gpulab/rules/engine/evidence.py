@@ -32,19 +32,12 @@ T = TypeVar("T")
 # CPU work that is interrupted finds cold caches and sleeping threads afterwards. Without interruptions it is faster by
 # this fraction of the share of the step that they took: measured, the remaining work took 0.4 to 0.9 of its time.
 _WARM_CACHE_FRAC = 0.65
-_DRAWS = 40  # random draws of the unknown quantities, for the gain of a finding
-_MAX_GRAPH_NODES = 60_000  # host stops and device ops; 40 draws of a graph of this size take about 0.3 s
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
 def with_warm_caches_ns(rest_ns: int, step_ns: int) -> int:
     """Return the shortest time that the rest of a step may take once nothing interrupts it."""
     return max(1, round(rest_ns * (1 - _WARM_CACHE_FRAC * (1 - rest_ns / step_ns))))
-
-
-def _affordable_samples(scene: ReplayModel) -> int:
-    """Return how many draws of the unknowns a rule can afford: for a very large run only the two extremes."""
-    return _DRAWS if len(scene.graph.host) + len(scene.graph.device) <= _MAX_GRAPH_NODES else 2
 
 
 def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
@@ -204,7 +197,7 @@ class Evidence:
         return gain_from_prediction(self._predict((rewrite,)), otherwise.basis, otherwise.floor_assumes)
 
     def _predict(self, rewrites: tuple[Change, ...]) -> Prediction:
-        return predict(self.scene, rewrites, samples=_affordable_samples(self.scene), history=self.history)
+        return predict(self.scene, rewrites, history=self.history)
 
     def applicable_rewrites(self, rewrites: str) -> str:
         """Return these rewrites as typed for a what-if if they apply to this run, else ""."""

@@ -10,7 +10,7 @@ from gpulab.errors import RunError
 from gpulab.questions import prediction_history, prepare_scene
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
-from gpulab.replay.prediction import SAMPLES, Prediction, ReplayModel, predict, refusal_reason
+from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
 from gpulab.replay.rewrite import GRADES, Change
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
@@ -21,7 +21,6 @@ from gpulab.views.sheet.view import View
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.wording import count, percent, ratio, scale, sentence
 
-ALONE_SAMPLES = 30  # for the predictions of single changes
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 
 
@@ -38,10 +37,10 @@ class WhatIf(View):
 
 
 @overload
-def whatif(run: Run, *, samples: int = SAMPLES) -> View: ...
+def whatif(run: Run, *, samples: int | None = None) -> View: ...
 @overload
-def whatif(run: Run, rewrites: str, *, samples: int = SAMPLES) -> WhatIf: ...
-def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
+def whatif(run: Run, rewrites: str, *, samples: int | None = None) -> WhatIf: ...
+def whatif(run: Run, rewrites: str = "", *, samples: int | None = None) -> View:
     """Predict the step time with these changes made together: "workers=6, pin_memory, amp=bf16".
 
     The result has `prediction`, the numbers, and `run`, the predicted run. Without changes, return a list of all
@@ -55,7 +54,7 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
     prediction = predict(scene, changes, samples=samples, history=history)
     single = []
     if len(changes) > 1:
-        single = [predict(scene, (change,), samples=ALONE_SAMPLES, history=history) for change in changes]
+        single = [predict(scene, (change,), history=history) for change in changes]
     blocks: list[Block] = [_answer(prediction), Line(sentence(origin(run)), soft=True)]
     if single:
         blocks.append(Section("Each change alone, and all together", (_table([*single, prediction]),)))
@@ -237,7 +236,7 @@ def _single_changes(scene: ReplayModel) -> tuple[list[Prediction], list[tuple[st
         change = Change(rewrite, rewrite.default)
         reason = refusal_reason(scene, (change,))
         if reason is None:
-            predictions.append(predict(scene, (change,), samples=ALONE_SAMPLES, history=history))
+            predictions.append(predict(scene, (change,), history=history))
         else:
             unpredictable.append((rewrite.name, sentence(reason)))
     return sorted(predictions, key=lambda prediction: -prediction.speedup), unpredictable
