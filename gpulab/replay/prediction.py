@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration, calibrat
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
+from gpulab.replay.replayed_step import replayed_step, scaled_parts_ns
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
@@ -53,6 +54,11 @@ class ReplayModel:
     def schedule(self) -> Schedule:
         """The unchanged step, replayed."""
         return sweep(self.graph)
+
+    @cached_property
+    def part_ns(self) -> Mapping[str, int]:
+        """The unchanged step by part of the ledger; sums to `step_ns`, except for rounding."""
+        return scaled_parts_ns(replayed_step(self.schedule), self.step_ns)
 
     @cached_property
     def step_by_call_cost(self) -> tuple[Floats, Floats]:
@@ -102,6 +108,11 @@ class Prediction:
     def bound(self) -> float:
         """Upper bound of the speed-up."""
         return self.work_factor * self.step_ns / self.floor_ns
+
+    @cached_property
+    def part_ns(self) -> Mapping[str, int]:
+        """The likely step by part of the ledger; sums to `likely_ns`, except for rounding."""
+        return scaled_parts_ns(replayed_step(self.schedule), self.likely_ns)
 
     @property
     def cold_bound(self) -> float:

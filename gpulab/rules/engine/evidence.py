@@ -52,13 +52,16 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         floor_ns=floor_ns,
         basis=basis or f"replaying the step with {', '.join(map(str, prediction.changes))}",
         floor_assumes=floor_means or prediction.bound_label,
+        cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
+        remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
         work_ratio=work,
     )
 
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only: {why}")
+    basis = f"upper bound only; {why}, so the step cannot be replayed"
+    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +172,7 @@ class Evidence:
             floor_ns=floor_ns,
             basis=basis,
             floor_assumes=floor_means,
+            cold_floor_ns=left_ns,
         )
         if spans is None or not spans.total_ns:
             return gain
@@ -226,5 +230,5 @@ class Evidence:
         if self.steps.detected_by == "whole run":
             return lower, "no training loop was found, so the whole recording is judged as one step"
         if self.steps.too_few:
-            return lower, f"only {count(int(self.steps.interior.sum()), 'interior step')} recorded"
+            return lower, f"only {count(int(self.steps.interior.sum()), 'complete step')} recorded"
         return best, ""

@@ -7,7 +7,7 @@ from gpulab.analysis.memory.growth import MIN_GROWTH_STEPS, Growth, memory_growt
 from gpulab.analysis.memory.holders import GrowingList, growing_lists
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step
 from gpulab.rules.memory.oom_fixes import ALLOCATOR_SETTING
 from gpulab.wording import count, duration, percent, size
 
@@ -51,8 +51,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
         ledger_parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {step_or_recording(evidence)}: cudaMalloc/cudaFree in every "
-        f"step{_reason_clause(calls)}.",
+        claim=f"{idle_share(evidence, share, 'calling cudaMalloc/cudaFree in every step')}{_reason_clause(calls)}.",
         evidence=_call_evidence(evidence, calls, exposed_ns),
         numbers=known_numbers(
             exposed_frac=share,
@@ -68,7 +67,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
             evidence.gain_of_removing(
                 evidence.unprofiled_ns(exposed_ns),
                 "removing 70 to 100 % of the idle time inside these calls",
-                "allocation at no cost",
+                "free allocation",
                 spans=evidence.ledger.spans["alloc"],
             ),
         ),
@@ -114,7 +113,7 @@ def _cache_advice(calls: DriverAllocations) -> tuple[str, ...]:
 
 def _call_evidence(evidence: Evidence, calls: DriverAllocations, exposed_ns: int) -> tuple[str, ...]:
     sentences = [
-        f"cudaMalloc ({calls.mallocs} per step) and cudaFree ({calls.frees}) block the host for "
+        f"cudaMalloc ({calls.mallocs} {per_step(evidence)}) and cudaFree ({calls.frees}) block the host for "
         f"{duration(calls.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
     if calls.retries:
