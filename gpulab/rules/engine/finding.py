@@ -11,6 +11,7 @@ from gpulab.intervals import Spans, no_spans
 from gpulab.run import Run
 
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
+CONFIDENCE_LABELS = {CERTAIN: "high", LIKELY: "medium", SUSPECT: "low"}  # as views show them
 
 
 def known_numbers(**values: float | None) -> dict[str, float]:

@@ -188,7 +188,7 @@ def _caption(compared: Comparison) -> str:
     counts = [sum(len(ledger.step_ns) for ledger in side.ledgers) for side in compared.sides]
     runs = max(len(side.ledgers) for side in compared.sides)
     repeats = f" in {runs} runs each" if runs > 1 else ""
-    return f"Means of {counts[0]} and {counts[1]} recorded interior steps{repeats}; the parts sum to the step time."
+    return f"Means of {counts[0]} and {counts[1]} complete recorded steps{repeats}; the parts sum to the step time."
 
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:

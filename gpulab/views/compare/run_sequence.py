@@ -129,6 +129,6 @@ def _parts(story: Story) -> TableBlock:
         if any(column.get(key) for column in values)
     ]
     rows.append(Row(("step", *map(unit.number, totals)), kind="total"))
-    caption = "Means of the recorded interior steps of each run; the parts sum to the step time."
+    caption = "Means of the complete recorded steps of each run; the parts sum to the step time."
     names = (side.name for side in story.sides)
     return TableBlock(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)

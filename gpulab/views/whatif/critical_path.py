@@ -142,7 +142,7 @@ def _best_lever(path_levers: tuple[ShorteningGain, ...], timed: Schedule) -> Ite
     unit = scale(max(lever.tenth_ns for lever in effective))
     best = max(effective, key=lambda lever: lever.tenth_ns)
     yield Line(
-        f"The best lever is {labels.get(best.kind, best.kind)}: 10 % less of it saves {unit(best.tenth_ns)} per step "
+        f"Largest gain: 10 % less time in {labels.get(best.kind, best.kind)} saves {unit(best.tenth_ns)} per step "
         f"({percent(best.tenth_ns / step_ns, 1)})."
     )
 

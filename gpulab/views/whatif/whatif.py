@@ -14,7 +14,7 @@ from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_r
 from gpulab.replay.rewrite import GRADES, Change
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
-from gpulab.views.report.headline import MAX_USEFUL_BOUND
+from gpulab.views.report.headline import bound_sentence
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
@@ -74,9 +74,7 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = f"{sentence(prediction.bound_label).rstrip('.')} gives at most {ratio(prediction.bound)}."
-    if prediction.bound > MAX_USEFUL_BOUND:
-        bound = "Nearly all of the step would be removed, so no useful bound can be given."
+    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
     longest = max(prediction.step_ns, prediction.worst_ns)
@@ -91,7 +89,7 @@ def _answer(prediction: Prediction) -> Answer:
         ),
         notes=tuple(_costs(prediction)),
         fix="\n".join(_code(prediction)),
-        closing=f"The next bottleneck would be {prediction.limit}." if prediction.limit else "",
+        closing=f"Next bottleneck: {prediction.limit}." if prediction.limit else "",
     )
 
 
@@ -160,8 +158,8 @@ def _method(prediction: Prediction) -> Iterator[Block]:
             f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work",
         ),
         (
-            "Unexplained",
-            f"{percent(quality.unexplained_frac, 1)} of the time, GPU work waited for no recorded reason",
+            "Unexplained GPU waits",
+            f"{percent(quality.unexplained_frac, 1)} of the time",
         ),
         (
             "Steps",
@@ -188,8 +186,8 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"10th to 90th percentile of {prediction.samples} random draws of the unknown values, "
-        f"no narrower than grade {prediction.grade} allows"
+        f"10th to 90th percentile of {prediction.samples} Monte Carlo samples of the unknown values; "
+        f"at least the minimum width of grade {prediction.grade}"
     )
 
 

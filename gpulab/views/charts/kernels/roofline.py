@@ -247,7 +247,7 @@ def _table(points: Sequence[_Point], spec: GpuSpec) -> TableBlock:
         for rank, point in enumerate(listed, start=1)
     ]  # fmt: skip
     header = ("work", "precision", "calls", unit.unit, "FLOP/byte", "TFLOP/s", "of roof")
-    caption = f"In the interior steps. Peaks of the {spec.name}: {spec.peaks_source}."
+    caption = f"In the complete steps. Peaks of the {spec.name}: {spec.peaks_source}."
     omitted = len(points) - len(listed)
     caption += f" {omitted:,} kinds of work are not listed." if omitted else ""
     caption += f" Only the {MAX_KINDS_OF_WORK} largest kinds were analysed." if len(points) >= MAX_KINDS_OF_WORK else ""
