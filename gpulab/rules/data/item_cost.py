@@ -64,8 +64,8 @@ def slow_storage(evidence: Evidence) -> Finding | None:
 def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     """Loading the samples takes more CPU time than the cores have; more workers cannot help.
 
-    Proof: batches are late, the workers compute rather than wait, and the cores are full: by their load, or because a
-    batch and the rest of its step need more CPU time than the cores provide in a step.
+    Proof: batches are late, and the workers compute rather than wait. CPU utilisation is near 100 %, or one batch plus
+    one step needs more CPU time than the cores supply.
 
     Confused with: workers that wait (`slow_storage`, `too_few_workers`); too many threads on too few cores
     (`cpu_oversubscription`).

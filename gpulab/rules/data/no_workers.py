@@ -20,7 +20,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the device waits.
 
     Proof: `_SingleProcessDataLoaderIter.__next__` in the main thread, which only `num_workers=0` uses, and the time
-    inside it with the device idle. Time that queued device work covers is not counted.
+    inside it with the device idle. Time in which the GPU still has queued work does not count.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
     storage (`slow_storage`); samples that need so much CPU time that no core is left for a worker

@@ -42,7 +42,7 @@ def _answer(story: Story) -> Answer:
     total, changes = story.overall, count(len(story.changes), "change")
     first, last = story.sides[0].name, story.sides[-1].name
     if not total.conclusive:
-        claim = f"Not judged, because {total.why.partition(';')[0]}"
+        claim = f"No verdict, because {total.why.partition(';')[0]}"
     elif not total.above_noise:
         claim = f"No difference above the noise after {changes}"
     elif total.ratio >= 1:

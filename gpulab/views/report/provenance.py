@@ -133,7 +133,8 @@ def _missing(recording: Recording) -> Iterator[str]:
 
 
 def median_and_range(steps_ns: np.typing.NDArray[np.int64]) -> str:
-    """Return median, count and range of step times: "12 ms (median of 40, 11-14 ms)"."""
+    """Return median, count and range of step times: "median 12 ms (40 steps, range 11-14 ms)"."""
     unit = scale(float(np.median(steps_ns)))
-    low, high = float(steps_ns.min()), float(steps_ns.max())
-    return f"{unit(float(np.median(steps_ns)))} (median of {len(steps_ns)}, {unit.range(low, high)} {unit.unit})"
+    limits = unit.range(float(steps_ns.min()), float(steps_ns.max()))
+    spread = f"range {limits} {unit.unit}" if "-" in limits else "all equal"
+    return f"median {unit(float(np.median(steps_ns)))} ({count(len(steps_ns), 'step')}, {spread})"

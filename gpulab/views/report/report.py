@@ -142,9 +142,7 @@ def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
     shared: dict[tuple[str, str], list[str]] = {}
     for question in diagnosis.unjudged:
         shared.setdefault((question.reason, question.fix), []).append(question.rule)
-    return tuple(
-        Line(f"{', '.join(names)}: {_reason(why, fix)}") for (why, fix), names in shared.items()
-    )
+    return tuple(Line(f"{', '.join(names)}: {_reason(why, fix)}") for (why, fix), names in shared.items())
 
 
 def _reason(why: str, fix: str) -> str:

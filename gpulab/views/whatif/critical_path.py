@@ -280,7 +280,7 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
         sentence(text)
         for text in (
             f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
-            f"Predicted: {duration(likely_ns)}{work}: {_shares(predicted)}",
+            f"{duration(likely_ns)} predicted{work}: {_shares(predicted)}",
         )
     )
 

@@ -77,7 +77,7 @@ def _answer(prediction: Prediction) -> Answer:
     bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
-    longest = max(prediction.step_ns, prediction.worst_ns)
+    longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
     return Answer(
         claim=claim,
         leading=True,
@@ -88,9 +88,15 @@ def _answer(prediction: Prediction) -> Answer:
             floor_frac=prediction.floor_ns / longest,
         ),
         notes=tuple(_costs(prediction)),
-        fix="\n".join(_code(prediction)),
+        fix="\n".join(each for each in code if not _is_comment(each)),
+        advice=" ".join(sentence(each.removeprefix("#").strip()) for each in code if _is_comment(each)),
         closing=f"Next bottleneck: {prediction.limit}." if prediction.limit else "",
     )
+
+
+def _is_comment(code: str) -> bool:
+    """Whether the code of a change only describes it, because the code to paste depends on the user's own."""
+    return code.startswith("#") and "\n" not in code
 
 
 def _costs(prediction: Prediction) -> Iterator[str]:

@@ -82,7 +82,7 @@ def roofline(run: Run) -> Chart:
     points = _points(matrix_work, spec, total_ns)
     if not points:
         why = "no matrix work with known shapes was recorded" if len(run.shape_rows) else "shapes were not recorded"
-        return missing_data_chart(run, SUBJECT, why, "record with shapes, as %%gpuprofile does on a GPU")
+        return missing_data_chart(run, SUBJECT, why, "record with %%gpuprofile --level deep")
     used = flops_utilisation(kernels, run_steps.traced_ns or 1, matrix_work)
     return single_plot(
         _answer(points, used, spec),
