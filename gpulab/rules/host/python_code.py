@@ -18,6 +18,7 @@ _MIN_GIL_FRAC = 0.05
 _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
 _MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
+_ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
 _FEW_CORES = 4  # with fewer cores, work moved to a worker takes a core from a model on the CPU
 
 
@@ -170,9 +171,7 @@ def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_kno
         why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
     elif evidence.steps.too_few:
-        why = (
-            "there are too few steps to separate the loop from the code around it, and Python frames were not recorded"
-        )
+        why = "there are too few steps to separate the loop from the code around it, and no Python frame names it"
         fix = "record more steps, or record Python frames: --level deep"
     else:
         return None
@@ -315,6 +314,9 @@ def _prefetch_code(name: str) -> str:
 
 
 def _function_name(frame: str) -> str | None:
-    """Return the function name in "name (file.py:12)" or "file.py(12): name"; None if the line is in no function."""
+    """Return the function name in "name (file.py:12)" or "file.py(12): name"; None for a line in no function.
+
+    A function that contains the loop is None, too: it cannot be called with one sample.
+    """
     name = frame.split(": ")[-1].split(" (")[0]
-    return name if name.isidentifier() else None
+    return name if name.isidentifier() and name not in _ENTRY_POINTS else None

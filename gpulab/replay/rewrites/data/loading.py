@@ -82,8 +82,8 @@ def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Loading a batch takes F times as long: 0.5 for half the time, 2 for twice the time.
 
     Models: F times the time this run measured: in `next()` of the DataLoader iterator without workers, or from the pace
-    of workers that are too few. Time both ways of loading alone (`%timeit next(iter(loader))`); their ratio is F. 0.05 to 0.3 ms
-    of a fetch are overhead of the DataLoader and do not change.
+    of workers that are too few. Time both ways of loading alone (`%timeit next(iter(loader))`); their ratio is F. 0.05
+    to 0.3 ms of a fetch are overhead of the DataLoader and do not change.
 
     Cannot know: whether what was timed alone costs the same inside the loop.
     """
