@@ -145,7 +145,7 @@ def test_the_sensors_level_records_only_sensors_and_marks():
         train(20)
     assert len(session.run.event_rows) == 0
     assert find_steps(session.run).unprofiled.sum() >= 15
-    assert gpulab.diagnose(session.run).verdict.startswith("Not judged")
+    assert gpulab.diagnose(session.run).verdict.startswith("No diagnosis")
 
 
 def test_the_requested_number_of_steps_is_recorded():

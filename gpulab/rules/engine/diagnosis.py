@@ -153,14 +153,14 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     """Return the largest part of the step after the first finding is fixed, with its share; None if unknown.
 
     The parts are those of the replay with the fix. Without a replay they are known only if the fix removes idle time or
-    communication completely: all other parts then stay as they are.
+    exposed communication or copies completely: all other parts then stay as they are.
     """
     ledger, gain = evidence.ledger, first.gain
     if gain is None:
         return None
     if gain.remaining_ns:
         return _largest_part(ledger, gain.remaining_ns, "predicted")
-    busy = {part.key for part in ledger.parts if part.busy} - {"communication"}
+    busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
     if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
     kept = {part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts}

@@ -636,11 +636,11 @@ def test_the_head_of_a_report_says_verdict_evidence_gain_ledger_and_source():
     )
     assert diagnosis.verdict.rstrip(".") in words
     assert diagnosis.first.evidence[0] in words
-    assert "gives at most" in words
+    assert "Upper bound: " in words
     assert "bound (" in words
     assert "remaining (" in words
     assert "waiting for data 40.0 %" in words
-    assert "GPU idle" in words
+    assert "leaves the GPU idle" in words
     assert "Steps" in words
     assert f"Source: {made('gpu').source}" in words
 
