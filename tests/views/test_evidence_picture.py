@@ -77,7 +77,7 @@ def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
     timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
     assert "host: operator dispatch 63 %, waiting for data 33 %" in timeline.alt
-    assert "GPU matrix kernels 60 %, idle 40 %" in timeline.alt
+    assert "GPU: matrix kernels 60 %, idle 40 %" in timeline.alt
 
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():

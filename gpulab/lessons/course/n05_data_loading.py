@@ -79,7 +79,8 @@ COUNTER = Question(
     ),
     right="c",
     explanation="If a loop is slow for another reason, its next batch is already there, and it spends almost no time "
-    "in next() of the DataLoader iterator. A counter that reads the same under both explanations cannot decide between them.",
+    "in next() of the DataLoader iterator. A counter that reads the same under both explanations cannot decide between "
+    "them.",
     hints=(
         "Imagine the other program: where would it spend its time?",
         "Look for a number that is large here and would be near zero there.",
