@@ -163,8 +163,10 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
     if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
-    kept = {part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts}
-    return _largest_part(ledger, kept, "remaining")
+    part_ns = {
+        part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
+    }
+    return _largest_part(ledger, part_ns, "remaining")
 
 
 def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], which: str) -> str | None:
