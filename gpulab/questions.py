@@ -17,7 +17,7 @@ from gpulab.comparison.sides import Runs
 from gpulab.errors import RunError
 from gpulab.replay import parsing, prediction
 from gpulab.replay.history import History
-from gpulab.replay.prediction import SAMPLES, Prediction, ReplayModel
+from gpulab.replay.prediction import Prediction, ReplayModel
 from gpulab.rules import Diagnosis, Gain
 from gpulab.rules.engine.evidence import gain_from_prediction
 from gpulab.run import Run
@@ -36,7 +36,7 @@ def diagnose(runs: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
     return rules.diagnose(runs, peers, prediction_history(first))
 
 
-def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
+def predict(run: Run, rewrites: str, *, samples: int | None = None) -> Prediction:
     """Predict the step time of a run with these rewrites applied together: "workers=6, pin_memory, amp=bf16".
 
     Raises RunError for an unknown rewrite, for one that does not apply to this run, and if the replay of the run is not

@@ -140,6 +140,11 @@ class Scale:
         """Format with the unit."""
         return f"{self.number(ns)} {self.unit}" if math.isfinite(ns) else UNKNOWN
 
+    @property
+    def resolution_ns(self) -> float:
+        """The smallest difference that two formatted times can show."""
+        return float(self.unit_ns * 10.0**-self.decimals)
+
     def range(self, low_ns: float, high_ns: float) -> str:
         """Format a range without the unit: "118-135"."""
         low, high = self.number(low_ns), self.number(high_ns)

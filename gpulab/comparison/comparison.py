@@ -19,7 +19,7 @@ from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
-from gpulab.wording import number, percent
+from gpulab.wording import number, percent, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
 # A smaller share of a step is not reported as a difference: see benchmarks/predictions/comparisons.py for how much two
@@ -210,7 +210,9 @@ def _in_predicted_range(predicted: Gain, step_ratio: Ratio, after_ns: Sequence[I
     """Whether the measured step time is in the predicted range, allowing for the noise of the steps after."""
     measured_ns = predicted.step_ns / step_ratio.value / predicted.work_ratio
     noise = _error_frac(after_ns, centre) * measured_ns
-    return predicted.best_ns - noise <= measured_ns <= predicted.worst_ns + noise
+    # A time that prints like the end of the range is inside: the difference is below the precision of the report.
+    tolerance = max(noise, scale(predicted.step_ns).resolution_ns / 2)
+    return predicted.best_ns - tolerance <= measured_ns <= predicted.worst_ns + tolerance
 
 
 def _error_frac(runs: Sequence[Ints], centre: Statistic) -> float:

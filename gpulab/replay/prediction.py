@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,12 +18,14 @@ from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration, calibrat
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
+from gpulab.replay.replayed_step import replayed_step, scaled_parts_ns
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
 
 BEST_CASE = Draw(default_position=0.0)  # every unknown at its best value
 SAMPLES = 100  # enough that the 10th and 90th percentile vary by a few per cent of the range between sets of draws
+MAX_SAMPLED_NODES = 60_000  # host nodes and device ops; SAMPLES draws of a graph of this size take about 0.75 s
 MIN_SAMPLES = 12
 # On a CPU the rest of a step may run faster alone, without cold caches and sleeping threads after each wait; or slower,
 # if it shares memory with work that now runs in parallel. Range, as a fraction of the removed share of the step.
@@ -54,6 +56,11 @@ class ReplayModel:
         return sweep(self.graph)
 
     @cached_property
+    def part_ns(self) -> Mapping[str, int]:
+        """The unchanged step by part of the ledger; sums to `step_ns`, except for rounding."""
+        return scaled_parts_ns(replayed_step(self.schedule), self.step_ns)
+
+    @cached_property
     def step_by_call_cost(self) -> tuple[Floats, Floats]:
         """The unchanged step as a function of the real share of call cost: shares, and replayed ns."""
         shares = np.linspace(*UNKNOWN_SHARE, 5)
@@ -78,6 +85,8 @@ class Prediction:
     best_ns: int  # the 10th percentile of the possible values
     worst_ns: int  # the 90th percentile; it may be longer than `step_ns`
     floor_ns: int  # lower bound for any implementation of these changes
+    cold_floor_ns: int  # the same if the rest of the step takes as long as now, without the allowance for warm caches
+    replayed_ns: int  # the likely step before that allowance
     grade: str  # the worst grade of its rewrites
     samples: int  # number of draws of the unknowns behind the range
     limit: str | None  # what limits the step if not host or device: "the workers", "the cores"
@@ -100,11 +109,21 @@ class Prediction:
         """Upper bound of the speed-up."""
         return self.work_factor * self.step_ns / self.floor_ns
 
+    @cached_property
+    def part_ns(self) -> Mapping[str, int]:
+        """The likely step by part of the ledger; sums to `likely_ns`, except for rounding."""
+        return scaled_parts_ns(replayed_step(self.schedule), self.likely_ns)
+
+    @property
+    def cold_bound(self) -> float:
+        """Upper bound of the speed-up if the rest of the step takes as long as now."""
+        return self.work_factor * self.step_ns / self.cold_floor_ns
+
     @property
     def bound_label(self) -> str:
-        """What the bound assumes, as the subject of "gives at most"."""
-        means = [each.rewrite.bound_label for each in self.changes]
-        return means[0] if len(means) == 1 else "all changes together at no cost"
+        """What the bound assumes, a noun phrase after "upper bound with"."""
+        labels = [change.rewrite.bound_label for change in self.changes]
+        return labels[0] if len(labels) == 1 else "every change at its best case"
 
 
 def build_replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
@@ -128,21 +147,25 @@ def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:
 
 
 def predict(
-    model: ReplayModel, changes: Sequence[Change], *, samples: int = SAMPLES, history: History = NO_HISTORY
+    model: ReplayModel, changes: Sequence[Change], *, samples: int | None = None, history: History = NO_HISTORY
 ) -> Prediction:
     """Replay the run with these rewrites.
 
-    The order of `chosen` does not matter: rewrites are applied in catalogue order. Raises RunError if the replay cannot
-    be trusted, or if a rewrite cannot be predicted from this run.
+    The order of `changes` does not matter: rewrites are applied in catalogue order. `samples`: the number of draws of
+    the unknowns; by default as many as the size of the run allows. Raises RunError if the replay cannot be trusted, or
+    if a rewrite cannot be predicted from this run.
     """
     _check(model, changes)
     middle = sweep(apply_changes(model, changes, MIDDLE))
-    likely_ns = adjust_for_cpu_caches(model, changes, model.scaled_ns(middle.step_ns, MIDDLE), MIDDLE)
-    drawn_ns = _drawn_ns(model, changes, draw_unknowns(samples)) if changes else [likely_ns]
+    replayed_ns = model.scaled_ns(middle.step_ns, MIDDLE)
+    likely_ns = adjust_for_cpu_caches(model, changes, replayed_ns, MIDDLE)
+    draws = draw_unknowns(affordable_samples(model) if samples is None else samples)
+    drawn_ns = _drawn_ns(model, changes, draws) if changes else [likely_ns]
     ceiling = apply_changes(model, (), BEST_CASE)
     for change in changes:
         ceiling = change.rewrite.best_case(ceiling, change.value)
-    floor_ns = adjust_for_cpu_caches(model, changes, model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE), BEST_CASE)
+    cold_floor_ns = model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE)
+    floor_ns = adjust_for_cpu_caches(model, changes, cold_floor_ns, BEST_CASE)
     low, high = np.percentile(drawn_ns, (10, 90)) if len(drawn_ns) > 2 else (min(drawn_ns), max(drawn_ns))
     grade = max((change.rewrite.grade for change in changes), default="A")
     learned = history.error_of("+".join(sorted(change.rewrite.name for change in changes)))
@@ -158,21 +181,25 @@ def predict(
         best_ns=max(1, round(min(max(best, floor_ns), likely_ns))),
         worst_ns=max(1, round(max(worst, likely_ns))),
         floor_ns=max(1, round(min(floor_ns, likely_ns))),
+        cold_floor_ns=max(1, round(max(cold_floor_ns, min(floor_ns, likely_ns)))),
+        replayed_ns=max(1, round(replayed_ns)),
         grade=grade,
         samples=len(drawn_ns),
         limit=limit,
         past_count=learned.count,
-        work_factor=float(
-            np.prod(
-                [
-                    change.rewrite.work_factor(model.graph, change.value)
-                    for change in changes
-                    if change.rewrite.work_factor
-                ]
-            )
-        ),
+        work_factor=_work_factor(model, changes),
         schedule=middle,
     )
+
+
+def _work_factor(model: ReplayModel, changes: Sequence[Change]) -> float:
+    factors = [each.rewrite.work_factor(model.graph, each.value) for each in changes if each.rewrite.work_factor]
+    return float(np.prod(factors))
+
+
+def affordable_samples(model: ReplayModel) -> int:
+    """Return the number of draws of the unknowns: one number for every prediction; two for a very large run."""
+    return SAMPLES if len(model.graph.host) + len(model.graph.device) <= MAX_SAMPLED_NODES else 2
 
 
 def _check(ready: ReplayModel, chosen: Sequence[Change]) -> None:

@@ -90,6 +90,8 @@ def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
         share = percent(errors["unexplained_frac"])
         return f"GPU work was idle for {share} of the time, and the recording does not show why", "record again"
     if (lost := lost_launches_frac(graph)) > MAX_LOST_FRAC:
+        if lost == 1.0:
+            return "no launches were recorded", "record again"
         return f"the launches of {percent(lost)} of the GPU work were not recorded", "record again"
     if errors["concurrent_calls_frac"] > MAX_CONCURRENT_FRAC:
         return (

@@ -45,7 +45,7 @@ def removal(
             best_case=lambda graph, value: remaining(graph, realised_fracs[2]),
             grade="A",
             about="work removed",
-            bound_label="removing all of it",
+            bound_label="all of it removed",
             refusal_reason=lambda graph, value: None,
         ),
         True,

@@ -62,7 +62,7 @@ class Rewrite:
     best_case: Callable[[Graph, Value], Graph]  # the best case: all costs of the change are zero
     grade: str  # one of GRADES
     about: str  # the change in a few words: "N DataLoader workers"
-    bound_label: str  # the subject of "gives at most": "data loading at no cost"
+    bound_label: str  # the subject of "gives at most": "free data loading"
     refusal_reason: Callable[[Graph, Value], str | None]  # why it cannot be predicted from this run; None if it can
     value_help: str = ""  # what its value is: "a number of processes"; "" if it takes none
     default: Value | None = True  # the default value; None: a value is required

@@ -51,7 +51,8 @@ def _measured(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.torch is None:
         return
     yield "training loop", "step times, waits for data, DataLoader workers, operators"
-    if machine.gpus and "+cpu" not in machine.torch:
+    traceable = not any(gap.what.startswith("kernels") for gap in machine.gaps)
+    if machine.gpus and "+cpu" not in machine.torch and traceable:
         yield "GPU work", "kernels, copies, launches and synchronisations, through CUPTI"
     if machine.gpus and machine.driver:
         yield "GPU sensors", f"{', '.join(sensor_columns.sensor_labels(GPU_SAMPLES))}, except those listed below"

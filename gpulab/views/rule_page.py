@@ -1,6 +1,6 @@
-"""The page of a rule: what it detects, its proof, what it is confused with, what to do; and the list of all pages.
+"""The page of a rule: what it detects, its evidence, similar symptoms, what to do; and the list of all pages.
 
-The changes that %gpuwhatif knows have pages, too: what each models, what the model cannot know, and its cost.
+The changes that %gpuwhatif knows have pages, too: what each models, what is not modelled, and its cost.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from gpulab.errors import GpulabError
 from gpulab.replay.rewrite import GRADES, Rewrite
@@ -19,7 +20,14 @@ from gpulab.views.sheet.view import View
 from gpulab.wording import percent, sentence
 
 _RULE_HEADINGS = ("Proof", "Confused with", "What to do")
+_ITEM = " * "  # starts an item of a list in a docstring
 _REWRITE_HEADINGS = ("Models", "Priced from", "Cannot know")
+_DISPLAYED = {  # headings of docstrings that pages show in other words
+    "Proof": "Evidence",
+    "Confused with": "Similar symptoms",
+    "Models": "Model",
+    "Cannot know": "Not modelled",
+}
 _STAGES = {
     "ENDING": "Failed runs",
     "ENVIRONMENT": "The machine",
@@ -52,13 +60,30 @@ def _rule(name: str) -> Rule:
 
 def _page(rule: Rule) -> View:
     summary, sections = _split_docstring(inspect.getdoc(rule.check) or rule.about, _RULE_HEADINGS)
-    facts = [(heading, sections[heading]) for heading in _RULE_HEADINGS if heading in sections]
-    facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
+    facts = [(_heading(name), sections[name]) for name in _RULE_HEADINGS if name in sections]
+    facts.append(("Requirements", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
     if rule.masked_by:
         facts.append(("Explained by", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:
         facts.append(("Lesson", f"{rule.lesson}.ipynb of the course (python -m gpulab lessons my-course)"))
-    return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), Facts(tuple(facts)))))
+    return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), *_blocks(facts))))
+
+
+def _heading(name: str) -> str:
+    """Return a heading of a docstring as pages show it."""
+    return _DISPLAYED.get(name, name)
+
+
+def _blocks(facts: Sequence[tuple[str, str]]) -> Iterator[Block]:
+    """Yield the facts in order; one with items, each after " * ", becomes a list under its heading."""
+    for has_items, group in groupby(facts, key=lambda fact: _ITEM in fact[1]):
+        if not has_items:
+            yield Facts(tuple(group))
+            continue
+        for heading, text in group:
+            introduction, *items = text.split(_ITEM)
+            lines = (introduction, *(f"- {sentence(item)}" for item in items))
+            yield Section(heading, tuple(Line(line) for line in lines if line.strip()))
 
 
 def _change(rewrite: Rewrite) -> View:
@@ -66,19 +91,20 @@ def _change(rewrite: Rewrite) -> View:
     summary, sections = _split_docstring(inspect.getdoc(rewrite.edit) or rewrite.about, _REWRITE_HEADINGS)
     grounds, share = GRADES[rewrite.grade]
     facts = [
-        *((heading, sections[heading]) for heading in _REWRITE_HEADINGS if heading in sections),
+        *((_heading(name), sections[name]) for name in _REWRITE_HEADINGS if name in sections),
         ("Set to", sentence(f"{rewrite.value_help}{_default_text(rewrite)}")),
-        ("Bound", sentence(f"{rewrite.bound_label} gives at most the replayed speed-up")),
+        ("Upper bound", sentence(f"the replayed speed-up with {rewrite.bound_label}")),
         ("Costs", sentence(rewrite.cost)),
         (
             "Grade",
-            f"{rewrite.grade}: {grounds}; until predictions are measured, at least {percent(share)} of a gain is "
-            "uncertain.",
+            f"{rewrite.grade}: {grounds}. Range: at least +-{percent(share)} of the saving until a prediction has been "
+            "checked on this machine.",
         ),
         ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),
     ]
     known_facts = tuple(fact for fact in facts if fact[1])
-    return View(Sheet(f"gpulab: {rewrite.name}", (Answer(claim=sentence(summary), leading=True), Facts(known_facts))))
+    answer = Answer(claim=sentence(summary), leading=True)
+    return View(Sheet(f"gpulab: {rewrite.name}", (answer, *_blocks(known_facts))))
 
 
 def _default_text(rewrite: Rewrite) -> str:
@@ -101,9 +127,8 @@ def _contents() -> View:
 
 def _introduction() -> Block:
     return Line(
-        f"{len(RULES)} rules and {len(REWRITES)} changes. %gpuwhy NAME shows how a rule proves its finding and what "
-        "it is "
-        "confused with, or how a change is modelled."
+        f"{len(RULES)} rules and {len(REWRITES)} changes. %gpuwhy NAME shows the evidence of a rule and similar "
+        "symptoms, or how a change is modelled."
     )
 
 

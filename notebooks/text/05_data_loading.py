@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, as for a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, read the columns *at once*: the average number of items that are being loaded at the same time. It is items per second times seconds per item. This product is Little's law, which holds for every queue.
+# In the table, read the columns *at once*: the average number of items that are being loaded at the same time. It is items per second times seconds per item. This product is Little's law, which holds for every stable queue.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -180,7 +180,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So four to eight workers are right for I/O-bound items. For CPU-bound items, the number of cores is the limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
+# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
 #
 # ## Keep the pipeline steady
 #
@@ -222,7 +222,7 @@ L.claim(
 
 
 # %% [markdown]
-# In your own program this is `DataLoader(..., prefetch_factor=...)`. The value applies to each worker, and it costs the memory of these batches. Prefetching hides slow batches; it does not make them faster. With steps of 15 ms, the average batch (16 ms) takes longer than a step, so only more workers or cheaper items help.
+# In your own program this is `DataLoader(..., prefetch_factor=...)`. The value applies to each worker, and those batches occupy memory. Prefetching hides slow batches; it does not make them faster. With steps of 15 ms, the average batch (16 ms) takes longer than a step, so only more workers or cheaper items help.
 #
 # ### 05.3 Persistent workers
 #
@@ -254,7 +254,7 @@ L.claim(
 # %% [markdown]
 # ### 05.4 Threads, processes and asynchronous I/O
 #
-# A worker is a process: it needs memory of its own, and every batch is copied from it to the main process. Are threads of one process enough? A single thread can also request many items at once and handle them as they arrive (*asynchronous I/O*); here it keeps 16 requests open.
+# A worker is a process: it needs memory of its own, and each batch passes through shared memory. Are threads of one process enough? A single thread can also request many items at once and handle them as they arrive (*asynchronous I/O*); here it keeps 16 requests open.
 
 # %% tags=["predict"]
 L.predict("threads")
@@ -294,7 +294,7 @@ L.claim(
 #
 # ### 05.5 Caches: in memory, on disk, on a network
 #
-# The fastest read is the one you avoid. The caches in this experiment are real; the storage is simulated and needs 4 ms per read. Each item reports whether it was read from the storage, so you count reads instead of timing them. Each configuration runs two epochs. The *hit ratio* is the share of reads in the second epoch that the cache answers.
+# The fastest read is the one you avoid. The caches in this experiment are real; the storage is simulated and needs 4 ms per read. Each item reports whether it was read from the storage, so you count reads instead of timing them. Each configuration runs two epochs. The *hit ratio* is the share of reads in the second epoch that the cache serves.
 
 # %% tags=["predict"]
 L.predict("cache")
@@ -339,7 +339,7 @@ L.claim(
 #
 # ### 05.6 More workers than cores, and the memory of each worker
 #
-# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook has hidden that warning until now. Each worker prefetches `prefetch_factor` batches. Each worker is also a copy of your process, which shares its memory with the parent only until one of them writes to it (*copy-on-write*). Python writes to an object even when it only reads it, because it updates the object's reference count.
+# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook has hidden that warning until now. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process, which shares its memory with the parent only until one of them writes to it (*copy-on-write*). Python writes to an object even when it only reads it, because it updates the object's reference count.
 #
 # Take a list of 100,000 file names, about 11 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
 
@@ -384,7 +384,7 @@ L.claim(
 #
 # ### 05.7 Two GPUs: does each rank read the whole dataset?
 #
-# With two processes, each training on its own GPU (*ranks*), it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the sampler of each rank in one process: the indices are the same as with two.
+# With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the sampler of each rank in one process: the indices are the same as with two.
 
 # %% tags=["claim"]
 def indices_of_rank(rank, items=1000):
@@ -448,7 +448,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: each one replaces opens by some other cost. Count the opens, and find out what one open costs on your storage; the last column estimates it for storage on a network. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and find out what one open costs on your storage; the last column estimates it for storage on a network. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #
@@ -530,7 +530,7 @@ L.claim(
 #
 # ## Transfer: is data loading the bottleneck here?
 #
-# Here is another program with an idle GPU. Many guides say that workers, pinned memory, prefetching and a cache are enough to get above 90 % utilisation. This program trains a deep, narrow model, and its only batch is already in GPU memory, so data loading costs nothing. Run it, on your GPU or on a virtual one, and read the counters.
+# Here is another program with an idle GPU. Are workers, pinned memory, prefetching and a cache enough to get above 90 % utilisation? This program trains a deep, narrow model, and its only batch is already in GPU memory, so data loading costs nothing. Run it, on your GPU or on a virtual one, and read the counters.
 
 # %% tags=["measure"]
 def train_deep_model(width, depth=48, batch=32, steps=9):
@@ -574,11 +574,11 @@ L.claim(
 )
 
 # %% [markdown]
-# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share is an estimate. That a GPU waits for its host when it runs many short kernels is certain; notebook 12 shows why.
+# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share is an estimate. The cause is certain: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
 #
 # ## Summary
 #
-# - When a GPU is idle, check the time inside `DataLoader.__next__` first.
+# - When a GPU is idle, check the time inside `next()` of the DataLoader iterator first.
 # - For I/O-bound items, add workers: each worker waits for its own item, so more items load at the same time. For CPU-bound items, the number of cores is the limit.
 # - Before you optimise the loader, measure the two bounds. If *model only* is no faster than your loop, continue with [07 Host to device](07_host_to_device.ipynb) or [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb).
 

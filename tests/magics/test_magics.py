@@ -281,7 +281,7 @@ def test_gpuinfo_tells_what_this_machine_is(live):
 
 
 def test_gpuwhy_shows_the_page_of_a_rule_and_lists_them_all(live):
-    assert "Confused with" in live.run("%gpuwhy no_workers").value
+    assert "Similar symptoms" in live.run("%gpuwhy no_workers").value
     assert "no_workers" in live.run("%gpuwhy").value
     reply = live.run("%gpuwhy no_worker")
     assert reply.content["ename"] == "GpulabError"

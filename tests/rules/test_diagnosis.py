@@ -13,6 +13,7 @@ from gpulab.rules.engine.diagnosis import rank_findings
 from gpulab.rules.engine.evidence import with_warm_caches_ns
 from gpulab.tables import EventKind
 from gpulab.views.report.report import report
+from gpulab.wording import ratio
 from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run_of, stepped
 
 
@@ -80,7 +81,7 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.ledger_parts]
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
-    assert "as well: at most" in str(report(diagnosis))
+    assert f"fixed as well: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
 
 
 def test_one_cause_has_no_joint_bound():

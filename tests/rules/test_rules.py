@@ -78,14 +78,14 @@ def test_the_deepest_recorded_frame_with_most_of_the_time_is_named():
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
-        ("/tmp/ipykernel_77/123456.py(3): <module>", " in cell line 3."),
-        ("<ipython-input-1-7ec42acbbe28>(4): prepare", " in prepare (cell line 4)."),
-        ("photos.py(9): __getitem__", " in photos.py(9): __getitem__."),
+        ("/tmp/ipykernel_77/123456.py(3): <module>", "Python code in cell line 3 leaves"),
+        ("<ipython-input-1-7ec42acbbe28>(4): prepare", "Python code in prepare (cell line 4) leaves"),
+        ("photos.py(9): __getitem__", "Python code in photos.py(9): __getitem__ leaves"),
     ],
 )
 def test_a_recorded_frame_of_a_cell_is_named_as_the_user_sees_it(recorded, shown):
     step = stepped(lambda at: [event(EventKind.PYTHON, recorded, at, 50), kernel(at + 50, 50)])
-    assert diagnose(run_of(step)).verdict.endswith(shown)
+    assert diagnose(run_of(step)).verdict.startswith(shown)
 
 
 def small_kernels(at, count=400, kernel_ms=0.005):
@@ -218,7 +218,7 @@ def test_findings_are_ranked_by_predicted_saving():
 def test_few_steps_lower_the_confidence_and_say_so():
     first = diagnose(run_of(stepped(starved_step, count=3), loaders=[NO_WORKERS])).first
     assert first.confidence == "likely"
-    assert "1 interior step" in first.confidence_reason
+    assert "1 complete step" in first.confidence_reason
 
 
 def test_rules_that_need_a_gpu_are_not_judged_without_one():
@@ -244,7 +244,7 @@ def test_an_empty_recording_is_not_judged():
     diagnosis = diagnose(run_of(windows=[]))
     assert diagnosis.findings == ()
     assert len(diagnosis.unjudged) >= len(RULES) - 2  # memory, which needs no step, is asked all the same
-    assert diagnosis.verdict.startswith("Not judged")
+    assert diagnosis.verdict.startswith("No diagnosis")
 
 
 def test_a_loop_without_a_dominant_cause_is_not_worth_changing():

@@ -48,7 +48,7 @@ def mended():
 def test_the_answer_comes_first_with_both_step_times(mended):
     lines = repr(mended).splitlines()
     assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", lines[0])
-    assert any(re.match(r"Step time .*before: 100 ms \(median of 6", line) for line in lines)
+    assert any(re.match(r"before: median 100 ms \(6 steps", line) for line in lines)
     assert any(re.match(r"Ratio .*1\.59x, 95 % interval 1\.5\d-1\.6\dx", line) for line in lines)
 
 
@@ -91,7 +91,7 @@ def test_both_ledgers_are_drawn_on_one_scale(mended):
 def test_findings_are_told_as_resolved_new_and_remaining(mended):
     text = repr(mended)
     assert [finding.rule for finding in mended.comparison.resolved] == ["no_workers"]
-    assert re.search(r"resolved: GPU idle 40 %", text)
+    assert re.search(r"resolved: Data loading leaves the GPU idle for\s+40 %", text)
     assert "remaining: none" in text
 
 
@@ -110,7 +110,7 @@ def test_repeated_runs_are_listed():
     before = [run(40, f"before {number}") for number in (1, 2)]
     text = repr(comparison_view(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
     assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", text)
-    assert re.search(r"before: 100 ms \(.* of 2 runs: 100, 100 ms\)", text)
+    assert re.search(r"before: 100 ms per step \(.* of 2 runs: 100, 100 ms\)", text)
     assert "2 runs of before: recorded on Made GPU" in text
     assert "in 2 runs each" in text
 
@@ -171,7 +171,7 @@ def test_sides_of_one_name_are_numbered():
 def test_what_cannot_be_judged_is_not_called_no_difference():
     short = dataclasses.replace(run(40, "short"), event_rows=EVENTS.empty(), mark_rows=marks_of(100, count=4))
     text = repr(comparison_view(compare(short, short)))
-    assert text.startswith("Not judged: ")
+    assert text.startswith("No verdict: ")
     assert "fewer than 3 steps" in text
 
 

@@ -145,7 +145,8 @@ def test_a_change_that_changes_nothing_draws_the_same_step_twice(loading):
 def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
     prediction = told(loading, "free_input")
     graph = dataclasses.replace(prediction.schedule.graph, limits_ns={"the workers": 1_200_000.0})
-    limited = dataclasses.replace(prediction, schedule=dataclasses.replace(prediction.schedule, graph=graph))
+    schedule = dataclasses.replace(prediction.schedule, graph=graph)
+    limited = dataclasses.replace(prediction, schedule=schedule, likely_ns=1_200_000)
     table = before_and_after(limited).table
     (total,) = [row for row in table.rows if row.kind == "total"]
     assert float(total.cells[2]) == pytest.approx(1.2, abs=0.02)

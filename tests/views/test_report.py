@@ -97,14 +97,14 @@ def test_markdown_holds_the_same_numbers(any_report, tmp_path):
 
 def test_the_headline_has_claim_fix_gain_and_confidence():
     lines = repr(report(a_run())).splitlines()
-    assert re.fullmatch(r"GPU idle 40 ?% of each step: .* \(num_workers=0\)\.", lines[0])
+    assert re.fullmatch(r"Data loading leaves the GPU idle for 40 ?% of each step: num_workers=0 .*", lines[0])
     assert any(re.search(r"DataLoader\(.*num_workers=\d", line) for line in lines)
     text = " ".join(" ".join(lines).split())
     speedup = r"\([\d.]+(-[\d.]+)?x\)"
     assert re.search(
-        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. .* gives at most [\d.]+x\. Confidence: certain", text
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x with [^.]*\. Confidence: high", text
     )
-    assert any(line.startswith("The next bottleneck will be:") for line in lines)
+    assert any(line.startswith("Next bottleneck: ") for line in lines)
 
 
 def test_text_lines_have_100_columns_at_most_but_for_code(any_report):
@@ -115,7 +115,7 @@ def test_text_lines_have_100_columns_at_most_but_for_code(any_report):
 def test_the_table_of_the_ledger_sums_and_shows_every_part_that_took_time():
     diagnosis = diagnose(a_run())
     text = repr(report(diagnosis))
-    rows = dict(re.findall(r"^ +([A-Za-z ]+?)  +([\d.]+|<[\d.]+) +[<\d.]+ %", text, re.MULTILINE))
+    rows = dict(re.findall(r"^ +([A-Za-z][\w ().<>=]*?)  +([\d.]+|<[\d.]+) +[<\d.]+ %", text, re.MULTILINE))
     ledger = diagnosis.ledger
     shown = {part.label for part in ledger.parts if ledger.part_ns[part.key].any()}
     assert shown <= set(rows)
@@ -126,9 +126,9 @@ def test_the_table_of_the_ledger_sums_and_shows_every_part_that_took_time():
 
 def test_the_report_of_a_cpu_run_does_not_mention_a_gpu():
     text = repr(report(a_run(on_cpu)))
-    before_details = text.split("Rules that were not judged")[0]
+    before_details = text.split("Checks that could not run")[0]
     assert "GPU" not in before_details.replace("Made GPU", "")
-    assert "not computing" in before_details
+    assert "operators >= 10 us" in before_details
 
 
 # What is absent.
@@ -148,7 +148,7 @@ def test_sensors_that_did_not_answer_are_not_zeros():
 def test_unknown_profiler_overhead_reads_not_measured():
     text = repr(report(a_run()))
     assert "profiler: overhead not measured" in text
-    assert "without the profiler: not measured" in text
+    assert "not measured without it" in text
 
 
 def test_an_interrupted_run_says_when_and_shows_what_there_is():
@@ -253,7 +253,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"40 ms of the 100 ms .*in step", page.text)
+    assert re.search(r"step \d, 100 ms. The finding covers 40 ms", page.text)
     assert "As text and table" in page.text
 
 
@@ -413,4 +413,4 @@ def test_throttling_is_reported_from_samples_and_counters(told, said):
 
 def test_unknown_throttling_is_not_reported_as_none():
     run = dataclasses.replace(a_run(), gpu_rows=gpu_series(lambda number: {"util_frac": 0.5}))
-    assert "throttled" not in str(report(run)).split("Rules that were not judged")[0]
+    assert "throttled" not in str(report(run)).split("Checks that could not run")[0]

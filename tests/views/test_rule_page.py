@@ -11,8 +11,8 @@ from gpulab.views.rule_page import page
 def test_the_page_of_a_rule_says_all_four_things_and_what_it_needs(rule):
     page_text = str(page(rule.name))
     first, *rest = page_text.splitlines()
-    assert not first.startswith(("Proof", "Needed"))
-    for heading in ("Proof: ", "Confused with: ", "What to do: ", "Needed: "):
+    assert not first.startswith(("Evidence", "Requirements"))
+    for heading in ("Evidence: ", "Similar symptoms: ", "What to do: ", "Requirements: "):
         assert any(line.startswith(heading) for line in rest), heading
 
 

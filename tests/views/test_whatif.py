@@ -36,7 +36,7 @@ def test_the_first_sentence_names_the_changes_and_the_step_before_and_after(load
 def test_range_bound_and_grade_are_shown_together(loading):
     text = " ".join(str(loading.whatif("workers=4")).split())
     assert re.search(r"Expect 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)\.", text)
-    assert re.search(r"gives at most [\d.]+x\. Grade B:", text)
+    assert re.search(r"Upper bound: [\d.]+x with [^.]*(\.\d+[^.]*)*\. Grade B:", text)
 
 
 def test_changes_made_together_are_also_predicted_alone(on_a_gpu):
@@ -63,7 +63,7 @@ def test_without_changes_all_predictions_are_listed_largest_first(loading):
 
 def test_the_method_of_the_prediction_is_shown(on_a_gpu):
     text = str(on_a_gpu.whatif("instant_gpu"))
-    for part in ("Replay error:", "Typical delays:", "Unexplained:", "Range:", "%gpuwhy instant_gpu"):
+    for part in ("Replay error:", "Typical delays:", "Unexplained GPU waits:", "Range:", "%gpuwhy instant_gpu"):
         assert part in text
 
 

@@ -15,6 +15,9 @@ from gpulab.tables import EventKind
 
 _LINE = re.compile(r"\d+\)?$")  # the line number at the end of "function (file.py:12)" or "cell line 12"
 _CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+)\): (.*)")  # as IPython names cells
+# A frame of a profiler, such as "torch/profiler/profiler.py(12): start": if no deeper frame has most of the time, it is
+# the profiler's own, and the callers of that frame are not its cause either.
+_PROFILER = re.compile(r"profiler|[/\\]profil(?:e|ing)[/\\.]")
 DESCEND_FRAC = 0.8  # descend into a frame with at least this share of its caller's time
 
 
@@ -47,7 +50,7 @@ def _recorded(run: Run, spans: Spans) -> Frame | None:
     names, covered = events.text("name").select(rows[nonzero]), covered[nonzero]
     start, end = start[nonzero], end[nonzero]
     code = _descend(names.codes, start, end, covered, spans.total_ns, names.vocabulary)
-    if code is None:
+    if code is None or _PROFILER.search(names.vocabulary[code]):
         return None
     rows = names.codes == code
     return Frame(

@@ -40,22 +40,22 @@ GPU_PARTS = (
     Part("kernels", "other kernels", True, "every other kernel"),
     Part("communication", "exposed communication", True, "collectives not overlapped by a kernel"),
     Part("copies", "exposed copies", True, "copies and memsets not overlapped by a kernel or a collective"),
-    Part("loader", "waiting for data", False, "GPU idle while the main thread was inside DataLoader.__next__"),
+    Part("loader", "waiting for data", False, "GPU idle while the main thread was inside next() of the DataLoader"),
     Part("alloc", "allocation calls", False, "GPU idle during cudaMalloc, cudaFree and similar calls"),
     Part("sync", "after synchronisation", False, "GPU idle while the host was inside a synchronising call"),
     Part("copy_call", "copy calls", False, "GPU idle while the host was inside a copy call"),
     Part("launch", "launch calls", False, "GPU idle while the host was inside a launch call"),
     Part("runtime", "other CUDA calls", False, "GPU idle during any other runtime call"),
     Part("dispatch", "operator dispatch", False, "GPU idle while PyTorch prepared an operator"),
-    Part("glue", "Python between operators", False, "GPU idle in short gaps of Python code between operators"),
-    Part("python", "Python outside PyTorch", False, "GPU idle in long gaps without any PyTorch call"),
+    Part("glue", "short Python gaps", False, "GPU idle in short gaps of Python code between operators"),
+    Part("python", "long Python gaps (>= 0.2 ms)", False, "GPU idle in long gaps without any PyTorch call"),
 )
 CPU_PARTS = (
-    Part("compute", "compute", True, "operators of 10 us and more"),
-    Part("loader", "waiting for data", False, "the main thread was inside DataLoader.__next__"),
-    Part("dispatch", "small operators", False, "operators under 10 us and the overhead of dispatching operators"),
-    Part("glue", "Python between operators", False, "short gaps of Python code between operators"),
-    Part("python", "Python outside PyTorch", False, "long gaps without any PyTorch call"),
+    Part("compute", "operators >= 10 us", True, "operators of 10 us and more"),
+    Part("loader", "waiting for data", False, "the main thread was inside next() of the DataLoader"),
+    Part("dispatch", "operators < 10 us and dispatch", False, "operators under 10 us, and dispatching operators"),
+    Part("glue", "short Python gaps", False, "short gaps of Python code between operators"),
+    Part("python", "long Python gaps (>= 0.2 ms)", False, "long gaps without any PyTorch call"),
 )
 DISPATCH_KEYS = ("launch", "runtime", "dispatch", "glue")
 HOST_KINDS = {  # the host events of each idle part, in order of priority

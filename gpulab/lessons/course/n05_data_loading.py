@@ -74,17 +74,17 @@ COUNTER = Question(
             text="The share of idle time.",
             feedback="both GPUs are idle equally long; idle time has many causes.",
         ),
-        Choice(key="c", text="The time inside DataLoader.__next__."),
+        Choice(key="c", text="The time inside next() of the DataLoader iterator."),
         Choice(key="d", text="The loss.", feedback="the loss does not depend on how long anything takes."),
     ),
     right="c",
     explanation="If a loop is slow for another reason, its next batch is already there, and it spends almost no time "
-    "in "
-    "__next__. A counter that reads the same under both explanations cannot decide between them.",
+    "in next() of the DataLoader iterator. A counter that reads the same under both explanations cannot decide between "
+    "them.",
     hints=(
         "Imagine the other program: where would it spend its time?",
         "Look for a number that is large here and would be near zero there.",
-        "The second line of the report: ms in DataLoader.__next__.",
+        "The second line of the report: ms in next() of the DataLoader iterator.",
     ),
 )
 WORKERS = Question(
@@ -312,7 +312,7 @@ LESSON = Lesson(
         "recognise when more workers, another file format or a cache do not help, and prove it",
     ),
     symptom="The GPU is idle for most of each step, and a faster GPU would change nothing.",
-    signature="Time inside DataLoader.__next__; it would be near zero if the model were slow.",
+    signature="Time inside next() of the DataLoader iterator; it would be near zero if the model were slow.",
     fix="DataLoader workers that load while the model trains and persist across epochs, a prefetch factor that covers "
     "the slowest batch, and no repeated reads.",
     limits="The loop does not wait for data: then even free batches would change nothing. More workers do not help "

@@ -82,7 +82,7 @@ LESSON = Lesson(
                 Choice(key="b", text="GPU memory is free", feedback="Free memory costs no time."),
                 Choice(
                     key="c",
-                    text="the loop spends most of each step in DataLoader.__next__",
+                    text="the loop spends most of each step in next() of the DataLoader iterator",
                     feedback="This shows what the loop waits for.",
                 ),
                 Choice(

@@ -42,7 +42,7 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         ledger_parts=("copies", "copy_call"),
-        claim=f"{no_kernel_share(evidence, share)}: batches are copied from pageable (not pinned) memory.",
+        claim=f"{no_kernel_share(evidence, share, 'copying batches from pageable (not pinned) memory')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pageable memory; the calls block for {duration(copies.call_ns)}.",
             f"{duration_in_step(evidence, copies.exposed_ns)} in copies and copy calls with no concurrent kernel"
@@ -80,7 +80,7 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         ledger_parts=("copies", "copy_call"),
-        claim=f"{no_kernel_share(evidence, share)}: copies of batches do not overlap with compute.",
+        claim=f"{no_kernel_share(evidence, share, 'copying batches without overlap')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pinned memory, which is right.",
             f"{duration_in_step(evidence, copies.exposed_ns)} of copies with no concurrent kernel: "
@@ -126,8 +126,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         ledger_parts=("copies", "copy_call"),
-        claim=f"{no_kernel_share(evidence, share)}: tensors are created on the CPU (torch.{creation.call}) and then "
-        "copied to the GPU.",
+        claim=f"{no_kernel_share(evidence, share, f'torch.{creation.call} on the CPU, followed by a copy,')}.",
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
             f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
@@ -141,7 +140,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(creation.exposed_ns),
             "removing 80 to 100 % of the time to fill and copy these tensors",
-            "creating these tensors at no cost",
+            "free creation of these tensors",
             (0.8, 1.0),
             creation.spans,
         ),
@@ -180,7 +179,7 @@ def _pinning_gain(evidence: Evidence, copies: CopyStats, cost_ns: int) -> Gain:
     gain = evidence.gain_of_removing(
         evidence.unprofiled_ns(cost_ns),
         "copy calls that do not block, and copies at the speed of pinned memory",
-        "copies at no cost",
+        "free copies",
         (_LEAST_SAVED_FRAC * best, best),
         copies.spans,
     )

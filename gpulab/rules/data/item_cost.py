@@ -64,8 +64,8 @@ def slow_storage(evidence: Evidence) -> Finding | None:
 def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     """Loading the samples takes more CPU time than the cores have; more workers cannot help.
 
-    Proof: batches are late, the workers compute rather than wait, and the cores are full: by their load, or because a
-    batch and the rest of its step need more CPU time than the cores provide in a step.
+    Proof: batches are late, and the workers compute rather than wait. CPU utilisation is near 100 %, or one batch plus
+    one step needs more CPU time than the cores supply.
 
     Confused with: workers that wait (`slow_storage`, `too_few_workers`); too many threads on too few cores
     (`cpu_oversubscription`).
@@ -80,7 +80,7 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {busy} busy.",
+        claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {busy} busy.",
         evidence=(loader_time_text(evidence, loading), *_cpu_of_a_batch(loading, cores)),
         numbers=loader_numbers(loading, share),
         fix=caching_code(evidence, loading),
@@ -116,7 +116,9 @@ def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: 
         worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
-        floor_assumes="instant data loading",
+        floor_assumes="free data loading",
+        cold_floor_ns=max(rest_ns, best_ns),
+        rest_speeds_up="with warm caches and free cores",
     )
 
 

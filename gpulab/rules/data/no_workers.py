@@ -11,7 +11,7 @@ from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
-from gpulab.wording import duration, number, percent
+from gpulab.wording import count, duration, number, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
@@ -20,7 +20,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the device waits.
 
     Proof: `_SingleProcessDataLoaderIter.__next__` in the main thread, which only `num_workers=0` uses, and the time
-    inside it with the device idle. Time that queued device work covers is not counted.
+    inside it with the device idle. Time in which the GPU still has queued work does not count.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
     storage (`slow_storage`); samples that need so much CPU time that no core is left for a worker
@@ -38,7 +38,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     rewrites = f"workers={workers}"
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: the main process loads the data (num_workers=0).",
+        claim=f"{idle_share(evidence, share)}: num_workers=0 loads batches in the main process.",
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading)),
         numbers=loader_numbers(loading, share),
         fix=data_loader_code(evidence, loading.loader, worker_arguments(workers, evidence.on_gpu)),
@@ -65,7 +65,7 @@ def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
         basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
-        floor_assumes="instant data loading",
+        floor_assumes="free data loading",
     )
 
 
@@ -82,9 +82,10 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     """Return the time of the main thread inside the DataLoader, and how much of it the device waited."""
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
-        return f"{duration_in_step(evidence, exposed_ns)} in DataLoader.__next__ ({steps})."
+        return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps})."
     inside = duration_in_step(evidence, loading.traced_fetch_ns)
-    return f"{inside} in DataLoader.__next__; {duration(exposed_ns)} of it with the GPU idle ({steps})."
+    idle = f"{duration(exposed_ns)} of it with the GPU idle ({steps})"
+    return f"{inside} in next() of the DataLoader iterator; {idle}."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
@@ -127,7 +128,8 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
         )
     if cores is not None and prediction.workers > cores and not prediction.crowded:
         caveats.append(
-            f"PyTorch warns about more workers than {number(cores)} cores; for samples that wait this is harmless."
+            f"PyTorch will warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
+            "Ignore it here: workers that wait for I/O can share a core."
         )
     return tuple(caveats)
 

@@ -117,7 +117,7 @@ def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float
     exposed_ns = evidence.unprofiled_ns(evidence.ledger.median_ns("loader"))
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: the DataLoader workers are too slow: too few, or blocked.",
+        claim=f"{idle_share(evidence, share)}: there are too few DataLoader workers, or they are blocked.",
         evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         advice="Raise num_workers as long as the wait shrinks; profile the cell with %%gpuprofile to see what blocks "
@@ -125,7 +125,7 @@ def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float
         gain=evidence.gain_of_removing(
             exposed_ns,
             "removing 70 to 100 % of the exposed wait for data",
-            "instant data loading",
+            "free data loading",
             spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
@@ -212,7 +212,7 @@ def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
         worst_ns=(starts.step_ns + rest_ns) // 2,
         floor_ns=floor_ns,
         basis="removing 50 to 100 % of the start-up time of later epochs",
-        floor_assumes="an epoch start at no cost",
+        floor_assumes="free epoch starts",
         is_mean=True,
     )
 

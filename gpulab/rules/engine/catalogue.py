@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         check=slow_pcie_link,
-        about="the PCIe link to the GPU",
+        about="a slow PCIe link",
         stage=Stage.ENVIRONMENT,
         needs=(GPU_WORK, LINK),
         lesson="07_host_to_device",
@@ -195,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         check=small_buckets,
-        about="the bucket size of all-reduces",
+        about="all-reduce buckets that are too small",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("straggler",),

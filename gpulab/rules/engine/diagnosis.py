@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpulab.analysis.steps.detection import find_steps
@@ -11,14 +11,16 @@ from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import Diagnosis, Finding, Masked, Unjudged
+from gpulab.rules.engine.finding import Diagnosis, Finding, Gain, Masked, Unjudged
 from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
-from gpulab.wording import percent
+from gpulab.wording import percent, scale
 
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
+
+_SHORTER_FRAC = 0.1  # parts that a replay shortens by less are not named
 
 Answer = tuple[Rule, Finding | Unjudged | None]
 
@@ -42,7 +44,7 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
         findings=findings,
         unjudged=unjudged,
         verdict=first.claim if first else _verdict_without_finding(evidence, unjudged),
-        next_limit=_next_limit(evidence.ledger, first) if first and first.gain and first.ledger_parts else None,
+        next_limit=_next_limit(evidence, first) if first and first.ledger_parts else None,
         masked=masked,
         combined_bound=_combined_bound(evidence, findings),
     )
@@ -61,11 +63,34 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     confidence, why = evidence.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
     return replace(
         finding,
+        gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
         rule=rule.name,
         topic=rule.topic,
         lesson=rule.lesson,
         confidence=confidence,
         confidence_reason=why or finding.confidence_reason,
+    )
+
+
+def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Evidence) -> Gain:
+    """Return the gain; if the fix is predicted to shorten other parts of the step too, its basis names them.
+
+    Without that, the prediction would contradict the ledger, which shows how much of the step the cause does not take.
+    """
+    if not gain.remaining_ns or not ledger_parts or not evidence.on_gpu:
+        return gain
+    now = evidence.scene.part_ns
+    others = [part for part in evidence.ledger.parts if part.key not in ledger_parts and now.get(part.key)]
+    if gain.best_ns >= sum(now[part.key] for part in others):
+        return gain
+    shorter = [part for part in others if gain.remaining_ns.get(part.key, 0) < (1 - _SHORTER_FRAC) * now[part.key]]
+    if not shorter:
+        return gain
+    before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
+    labels = ", ".join(part.label for part in shorter)
+    unit = scale(before)
+    return replace(
+        gain, basis=f"{gain.basis}; it also shortens other parts ({labels}): {unit.number(before)} -> {unit(after)}"
     )
 
 
@@ -111,7 +136,7 @@ def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | 
 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
     if evidence.optional_ledger is None:
-        return f"Not judged: {why_no_ledger(evidence)[0]}."
+        return f"No diagnosis: {why_no_ledger(evidence)[0]}."
     uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
     if uncertain is not None and uncertain.unexplained_frac:
         return f"The cause is unknown: {uncertain.reason}."
@@ -124,18 +149,31 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
     )
 
 
-def _next_limit(ledger: Ledger, first: Finding) -> str | None:
-    """Return the largest part of the step after the first finding is fixed, as a share of the remaining step."""
-    fixed = first.ledger_parts
-    remaining = 1 - ledger.total_frac(*fixed)
-    if remaining < _MIN_NEXT_FRAC:
-        return None  # almost nothing else was measured, so the next limit is unknown
-    separate = [part for part in ledger.parts if not part.busy and part.key not in DISPATCH_KEYS]
-    groups: list[tuple[str, tuple[str, ...]]] = [(part.label, (part.key,)) for part in separate]
-    groups.append(("operator dispatch", DISPATCH_KEYS))
-    shares = [(ledger.total_frac(*keys) / remaining, label) for label, keys in groups if not set(keys) & set(fixed)]
-    share, label = max(shares)
-    work = ledger.total_frac(*(part.key for part in ledger.parts if part.busy and part.key not in fixed)) / remaining
-    if work >= share or share < _MIN_NEXT_FRAC:
-        return f"compute ({percent(work)} of the remaining step)"
-    return f"{label} ({percent(share)} of the remaining step)"
+def _next_limit(evidence: Evidence, first: Finding) -> str | None:
+    """Return the largest part of the step after the first finding is fixed, with its share; None if unknown.
+
+    The parts are those of the replay with the fix. Without a replay they are known only if the fix removes idle time or
+    exposed communication or copies completely: all other parts then stay as they are.
+    """
+    ledger, gain = evidence.ledger, first.gain
+    if gain is None:
+        return None
+    if gain.remaining_ns:
+        return _largest_part(ledger, gain.remaining_ns, "predicted")
+    busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
+    if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
+        return None
+    part_ns = {
+        part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
+    }
+    return _largest_part(ledger, part_ns, "remaining")
+
+
+def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], which: str) -> str | None:
+    """Return label and share of the largest group of parts: compute, dispatch, or a single idle part."""
+    busy = tuple(part.key for part in ledger.parts if part.busy)
+    groups: list[tuple[str, tuple[str, ...]]] = [("compute", busy), ("operator dispatch", DISPATCH_KEYS)]
+    groups += [(part.label, (part.key,)) for part in ledger.parts if part.key not in (*busy, *DISPATCH_KEYS)]
+    total = sum(part_ns.values())
+    share, label = max((sum(part_ns.get(key, 0) for key in keys) / max(1, total), label) for label, keys in groups)
+    return f"{label}, {percent(share)} of the {which} step" if share >= _MIN_NEXT_FRAC else None

@@ -32,19 +32,12 @@ T = TypeVar("T")
 # CPU work that is interrupted finds cold caches and sleeping threads afterwards. Without interruptions it is faster by
 # this fraction of the share of the step that they took: measured, the remaining work took 0.4 to 0.9 of its time.
 _WARM_CACHE_FRAC = 0.65
-_DRAWS = 40  # random draws of the unknown quantities, for the gain of a finding
-_MAX_GRAPH_NODES = 60_000  # host stops and device ops; 40 draws of a graph of this size take about 0.3 s
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
 def with_warm_caches_ns(rest_ns: int, step_ns: int) -> int:
     """Return the shortest time that the rest of a step may take once nothing interrupts it."""
     return max(1, round(rest_ns * (1 - _WARM_CACHE_FRAC * (1 - rest_ns / step_ns))))
-
-
-def _affordable_samples(scene: ReplayModel) -> int:
-    """Return how many draws of the unknowns a rule can afford: for a very large run only the two extremes."""
-    return _DRAWS if len(scene.graph.host) + len(scene.graph.device) <= _MAX_GRAPH_NODES else 2
 
 
 def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
@@ -59,13 +52,16 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         floor_ns=floor_ns,
         basis=basis or f"replaying the step with {', '.join(map(str, prediction.changes))}",
         floor_assumes=floor_means or prediction.bound_label,
+        cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
+        remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
         work_ratio=work,
     )
 
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only: {why}")
+    basis = f"upper bound only; {why}, so the step cannot be replayed"
+    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +172,7 @@ class Evidence:
             floor_ns=floor_ns,
             basis=basis,
             floor_assumes=floor_means,
+            cold_floor_ns=left_ns,
         )
         if spans is None or not spans.total_ns:
             return gain
@@ -204,7 +201,7 @@ class Evidence:
         return gain_from_prediction(self._predict((rewrite,)), otherwise.basis, otherwise.floor_assumes)
 
     def _predict(self, rewrites: tuple[Change, ...]) -> Prediction:
-        return predict(self.scene, rewrites, samples=_affordable_samples(self.scene), history=self.history)
+        return predict(self.scene, rewrites, history=self.history)
 
     def applicable_rewrites(self, rewrites: str) -> str:
         """Return these rewrites as typed for a what-if if they apply to this run, else ""."""
@@ -233,5 +230,5 @@ class Evidence:
         if self.steps.detected_by == "whole run":
             return lower, "no training loop was found, so the whole recording is judged as one step"
         if self.steps.too_few:
-            return lower, f"only {count(int(self.steps.interior.sum()), 'interior step')} recorded"
+            return lower, f"only {count(int(self.steps.interior.sum()), 'complete step')} recorded"
         return best, ""

@@ -11,6 +11,7 @@ from gpulab.intervals import Spans, no_spans
 from gpulab.run import Run
 
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
+CONFIDENCE_LABELS = {CERTAIN: "high", LIKELY: "medium", SUSPECT: "low"}  # as views show them
 
 
 def known_numbers(**values: float | None) -> dict[str, float]:
@@ -32,8 +33,11 @@ class Gain:
     best_ns: int
     worst_ns: int
     floor_ns: int
-    basis: str  # how it was predicted, a noun phrase after "Predicted by"
-    floor_assumes: str = "removing this cause completely"  # what the floor assumes, the subject of "gives at most"
+    basis: str  # how it was predicted, a noun phrase after "Basis:"
+    floor_assumes: str = "this cause removed completely"  # what the floor assumes, after "upper bound with"
+    cold_floor_ns: int | None = None  # the floor if the rest of the step takes as long as now; None: `floor_ns`
+    rest_speeds_up: str = "with warm caches"  # why the rest of the step may take less time than now
+    remaining_ns: Mapping[str, int] = field(default_factory=dict)  # predicted step by ledger part; {} without a replay
     is_mean: bool = False  # these are means over many steps, not medians
     work_ratio: float = 1.0  # work in a step after the fix / before; all times are for the work of one step before
 
@@ -51,6 +55,16 @@ class Gain:
     def bound(self) -> float:
         """The speed-up that no fix for this cause can exceed."""
         return self.step_ns / self.floor_ns
+
+    @property
+    def cold_bound(self) -> float:
+        """The same speed-up if the rest of the step takes as long as now."""
+        return self.step_ns / (self.cold_floor_ns or self.floor_ns)
+
+    @property
+    def rest_saved_frac(self) -> float:
+        """The share, 0-1, by which the bound shortens the rest of the step."""
+        return 1 - self.floor_ns / (self.cold_floor_ns or self.floor_ns)
 
     @property
     def saved_ns(self) -> int:

@@ -5,38 +5,60 @@ from __future__ import annotations
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.wording import article, count, duration, percent
 
-
-def idle_share(evidence: Evidence, frac: float) -> str:
-    """Return the start of a claim about idle time: "GPU idle 41 % of each step"."""
-    subject = "GPU idle" if evidence.on_gpu else "The model waits"
-    return f"{subject} {percent(frac)} {step_or_recording(evidence)}"
+_NOTICEABLE_OVERHEAD = 1.05  # traced over un-profiled step time; with less, a text gives one step time only
 
 
-def no_kernel_share(evidence: Evidence, frac: float) -> str:
-    """Return the start of a claim about time without compute: "The GPU runs no kernel during 12 % of each step"."""
-    return f"The GPU runs no kernel during {percent(frac)} {step_or_recording(evidence)}"
+def idle_share(evidence: Evidence, frac: float, cause: str = "data loading") -> str:
+    """Return a claim about the idle time of one cause: "Data loading leaves the GPU idle for 34 % of each step".
+
+    The GPU may be idle for longer: the rest has other causes. `cause`: a noun phrase in the singular.
+    """
+    effect = "leaves the GPU idle" if evidence.on_gpu else "keeps the model waiting"
+    return f"{cause[:1].upper()}{cause[1:]} {effect} for {percent(frac)} {step_or_recording(evidence)}"
+
+
+def no_kernel_share(evidence: Evidence, frac: float, cause: str) -> str:
+    """Return a claim about time without compute: "Waiting for a value leaves the GPU without a kernel for 12 % ..."."""
+    cause = f"{cause[:1].upper()}{cause[1:]}"
+    return f"{cause} leaves the GPU without a kernel for {percent(frac)} {step_or_recording(evidence)}"
 
 
 def step_or_recording(evidence: Evidence) -> str:
     """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps."""
-    return "of the recorded time" if evidence.steps.detected_by == "whole run" else "of each step"
+    return "of the recorded time" if is_whole_run(evidence) else "of each step"
+
+
+def is_whole_run(evidence: Evidence) -> bool:
+    """Whether no steps were found, so that the whole recording is judged."""
+    return evidence.steps.detected_by == "whole run"
+
+
+def per_step(evidence: Evidence) -> str:
+    """Return the scope of a count: "per step", or "in the recording" for a run without steps."""
+    return "in the recording" if is_whole_run(evidence) else "per step"
 
 
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
-    """Return a duration and the traced step it is part of: "12 ms of a 40 ms step"."""
+    """Return a duration and the traced step it is part of: "12 ms of a 40 ms step".
+
+    If the profiler makes a step noticeably longer, the text has both lengths.
+    """
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
     step = duration(evidence.steps.traced_ns)
-    if evidence.steps.detected_by == "whole run":
+    if is_whole_run(evidence):
         return f"{duration(dur_ns)} of {step} recorded"
+    if (evidence.steps.profiler_overhead or 1.0) >= _NOTICEABLE_OVERHEAD:
+        without = duration(evidence.steps.unprofiled_ns)
+        return f"{duration(dur_ns)} of the traced step ({step}; {without} without the profiler)"
     return f"{duration(dur_ns)} of {article(step)} step"
 
 
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
-    """Return the number of interior steps and the range of these ledger parts over them."""
+    """Return the number of complete steps and the range of these ledger parts over them."""
     low_ns, high_ns = evidence.ledger.range_ns(*keys)
     steps = len(evidence.ledger.step_ns)
     if steps == 1:
-        return "1 interior step"
+        return "no steps were found" if is_whole_run(evidence) else "1 complete step"
     low, high = duration(low_ns), duration(high_ns)
-    return f"{count(steps, 'interior step')}, {low if low == high else f'{low} to {high}'} each"
+    return f"{count(steps, 'complete step')}, {low if low == high else f'{low} to {high}'} each"

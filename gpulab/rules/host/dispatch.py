@@ -8,7 +8,7 @@ from gpulab.analysis.steps.ledger import DISPATCH_KEYS
 from gpulab.intervals import union_of
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step, range_over_steps, step_or_recording
 from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
 from gpulab.wording import article, duration, percent
 
@@ -104,13 +104,13 @@ def recompilation(evidence: Evidence) -> Finding | None:
 
 def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
     work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
+    work = f"{work} {per_step(evidence)}"
     if evidence.on_gpu:
         return (
-            f"GPU idle {percent(share)} {step_or_recording(evidence)}: the loop is CPU-bound; dispatching {work} per "
-            "step "
-            f"takes longer than running them (median {median})."
+            f"{idle_share(evidence, share, 'operator dispatch')}: the loop is CPU-bound; dispatching {work} takes "
+            f"longer than running them (median {median})."
         )
-    return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} per step (median {median})."
+    return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} (median {median})."
 
 
 def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
     basis = "cutting the cost of dispatch and launches by 30 to 80 %, as compilers do"
     return evidence.gain_of_named_rewrites(
         _rewrites(evidence),
-        evidence.gain_of_removing(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans),
+        evidence.gain_of_removing(exposed_ns, basis, "free dispatch and launches", (0.3, 0.8), spans),
     )
 
 

@@ -103,6 +103,7 @@ def gain_without_interruptions(step_ns: int, lost_ns: int, basis: str, floor_mea
         floor_ns=warm_ns,
         basis=basis,
         floor_assumes=floor_means,
+        cold_floor_ns=rest_ns,
     )
 
 
@@ -120,6 +121,7 @@ def mean_step_gain(
         floor_ns=floor_ns,
         basis=f"{basis}, averaged over all steps",
         floor_assumes=floor_means,
+        cold_floor_ns=step_ns - saved_ns,
         is_mean=True,
     )
 

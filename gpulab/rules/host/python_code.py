@@ -8,7 +8,7 @@ from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording
 from gpulab.rules.host.garbage_collection import gain_without_interruptions
 from gpulab.wording import duration, percent
 
@@ -18,6 +18,7 @@ _MIN_GIL_FRAC = 0.05
 _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
 _MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
+_ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
 _FEW_CORES = 4  # with fewer cores, work moved to a worker takes a core from a model on the CPU
 
 
@@ -43,11 +44,11 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     if (unjudged := _unjudged_reason(evidence, times, share, is_known)) is not None:
         return unjudged
     confidence, why = _confidence(evidence, times, share, frame)
-    location = f"in {frame.name}" if frame is not None and is_known else "outside PyTorch"
+    code = f"Python code in {frame.name}" if frame is not None and is_known else "Python code of the loop"
     few_cores = not evidence.on_gpu and (evidence.run.machine.cores_allowed or _FEW_CORES) < _FEW_CORES
     return Finding(
         ledger_parts=("python",),
-        claim=f"{idle_share(evidence, share)}: the loop runs Python code {location}.",
+        claim=f"{idle_share(evidence, share, code)}.",
         evidence=(
             f"{duration_in_step(evidence, times.user_code_ns)} outside PyTorch and "
             f"the DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_range(evidence, times)}.",
@@ -61,7 +62,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(times.user_code_ns),
             f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
-            "a loop without this code",
+            "no such Python code",
             (0.35 if few_cores else 0.7, 1.0),
             evidence.ledger.spans["python"],
         ),
@@ -97,7 +98,7 @@ def gil_contention(evidence: Evidence) -> Finding | None:
     location = f": {threads.others_line}" if threads.others_line else ""
     return Finding(
         ledger_parts=("python",),
-        claim=f"{idle_share(evidence, share)} while another Python thread holds the GIL{location}.",
+        claim=f"{idle_share(evidence, share, 'another Python thread that holds the GIL')}{location}.",
         evidence=(
             f"Other Python threads of this process used {percent(threads.others_frac)} of a core while the loop ran; "
             f"the main thread used {percent(threads.main_frac)}. Only one thread can hold the GIL at a time.",
@@ -140,13 +141,11 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         frame is not None and frame.frac >= _KNOWN_FRAC
     )  # a waiting thread has released the GIL, so samples find it
     confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
-    device = "GPU and CPU idle" if evidence.on_gpu else "CPU idle"
-    location = (
-        f"the loop waits in {frame.name}" if frame is not None and is_known else "the loop waits for an unknown reason"
-    )
+    device = "GPU and CPU" if evidence.on_gpu else "the CPU"
+    wait = f"A wait in {frame.name}" if frame is not None and is_known else "A wait of unknown cause"
     return Finding(
         ledger_parts=("python",),
-        claim=f"{device} {percent(share)} of each step: {location}.",
+        claim=f"{wait} leaves {device} idle for {percent(share)} {step_or_recording(evidence)}.",
         evidence=(
             f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
             f"The main thread used the CPU {percent(times.threads.main_frac)} of the time.",
@@ -172,9 +171,7 @@ def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_kno
         why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
     elif evidence.steps.too_few:
-        why = (
-            "there are too few steps to separate the loop from the code around it, and Python frames were not recorded"
-        )
+        why = "there are too few steps to separate the loop from the code around it, and no Python frame names it"
         fix = "record more steps, or record Python frames: --level deep"
     else:
         return None
@@ -260,6 +257,7 @@ def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
         floor_ns=floor_ns,
         basis="overlapping 70 to 100 % of the wait with the rest of the step",
         floor_assumes="no wait",
+        cold_floor_ns=rest_ns,
     )
 
 
@@ -316,6 +314,9 @@ def _prefetch_code(name: str) -> str:
 
 
 def _function_name(frame: str) -> str | None:
-    """Return the function name in "name (file.py:12)" or "file.py(12): name"; None if the line is in no function."""
+    """Return the function name in "name (file.py:12)" or "file.py(12): name"; None for a line in no function.
+
+    A function that contains the loop is None, too: it cannot be called with one sample.
+    """
     name = frame.split(": ")[-1].split(" (")[0]
-    return name if name.isidentifier() else None
+    return name if name.isidentifier() and name not in _ENTRY_POINTS else None

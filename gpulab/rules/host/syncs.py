@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.host.syncs import COPY_OPS, DATA_DEPENDENT_OPS, REFILL_PARTS, VALUE_OPS, HostWaits, host_waits
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
+from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share, per_step
 from gpulab.wording import count, duration, plural
 
 _MIN_SYNC_FRAC = 0.03  # removing one print is less work than rewriting code, so the threshold is lower
@@ -14,7 +14,7 @@ _OPERAND = {
     **dict.fromkeys(DATA_DEPENDENT_OPS, "the size of a result (a boolean mask, nonzero, unique)"),
     **dict.fromkeys(COPY_OPS, "a tensor (.cpu(), .numpy(), .to('cpu'))"),
 }
-_SYNC_CALL = "all GPU work to finish (torch.cuda.synchronize())"
+_DEVICE_SYNC, _STREAM_SYNC, _EVENT_SYNC = "DeviceSynchronize", "StreamSynchronize", "EventSynchronize"
 
 
 def host_syncs(evidence: Evidence) -> Finding | None:
@@ -41,7 +41,7 @@ def host_syncs(evidence: Evidence) -> Finding | None:
     operand = _awaited_operand(waits)
     return Finding(
         ledger_parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
-        claim=f"{no_kernel_share(evidence, share)}: the loop waits for {operand}.",
+        claim=f"{no_kernel_share(evidence, share, f'waiting for {operand}')}.",
         evidence=_evidence(evidence, waits),
         numbers=known_numbers(
             exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
@@ -67,7 +67,7 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
-        f"{_wait_counts(waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
+        f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
         f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU mostly works meanwhile, which costs nothing.",
         f"During these waits and until new work arrives, the GPU runs no kernel for {duration(waits.idle_ns)}"
         f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
@@ -75,16 +75,22 @@ def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
 
 
 def _awaited_operand(waits: HostWaits) -> str:
-    return _OPERAND.get(waits.by_op[0][0], _SYNC_CALL)
+    name = waits.by_op[0][0]
+    if name in _OPERAND:
+        return _OPERAND[name]
+    if name.endswith(_DEVICE_SYNC):
+        return "all GPU work to finish (torch.cuda.synchronize())"
+    kind = "a CUDA stream" if _STREAM_SYNC in name else "a CUDA event" if _EVENT_SYNC in name else "the GPU"
+    return f"{kind} ({name})"
 
 
-def _wait_counts(waits: HostWaits) -> str:
+def _wait_counts(evidence: Evidence, waits: HostWaits) -> str:
     listed = ", ".join(f"{times} x {name}" for name, times in waits.by_op[:3])
-    return f"{count(waits.count, 'wait')} per step ({listed})"
+    return f"{count(waits.count, 'wait')} {per_step(evidence)} ({listed})"
 
 
 def _fix(name: str) -> str:
-    """Return the usual replacement for the operator that synchronises."""
+    """Return the usual replacement for the operator that synchronises; "" if the line that does is unknown."""
     if name in VALUE_OPS:
         return (
             'loss_sum = torch.zeros((), device="cuda")  # before the loop\n\n'
@@ -107,6 +113,8 @@ def _fix(name: str) -> str:
             "outputs_on_gpu.append(outputs.detach())  # in the loop: stays on the GPU, no synchronisation\n\n"
             "results = torch.cat(outputs_on_gpu).cpu()  # after the loop: one copy, one synchronisation"
         )
+    if not name.endswith(_DEVICE_SYNC):
+        return ""
     return (
         "# instead of torch.cuda.synchronize() around the timed code:\n"
         "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"

@@ -7,7 +7,7 @@ from gpulab.analysis.kernels.roofline import FlopsUtilisation, flops_utilisation
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
-from gpulab.rules.engine.phrases import range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import per_step, range_over_steps, step_or_recording
 from gpulab.wording import metric, percent
 
 BUSY_PARTS = ("matmul", "kernels", "communication", "compute")
@@ -46,7 +46,7 @@ def device_bound(evidence: Evidence) -> Finding | None:
         evidence=(
             f"Device work: {range_over_steps(evidence, *BUSY_PARTS)}.",
             *_kernel_shares(evidence),
-            *_mfu_evidence(utilised),
+            *_mfu_evidence(evidence, utilised),
         ),
         numbers=known_numbers(
             busy_frac=busy,
@@ -79,11 +79,11 @@ def _utilisation(evidence: Evidence) -> FlopsUtilisation | None:
     return utilised if utilised is not None and utilised.known_frac >= _KNOWN_FRAC else None
 
 
-def _mfu_evidence(utilised: FlopsUtilisation | None) -> tuple[str, ...]:
+def _mfu_evidence(evidence: Evidence, utilised: FlopsUtilisation | None) -> tuple[str, ...]:
     if utilised is None:
         return ()
     return (
-        f"{metric(utilised.flops, 'FLOP')} per step, mostly in {_PRECISIONS[utilised.precision]}: an MFU of "
+        f"{metric(utilised.flops, 'FLOP')} {per_step(evidence)}, mostly in {_PRECISIONS[utilised.precision]}: MFU "
         f"{percent(utilised.step_frac)}, relative to the {metric(utilised.peak, 'FLOP/s')} of this GPU "
         f"({utilised.spec.name}); {percent(utilised.kernel_frac)} while the matrix kernels run.",
     )

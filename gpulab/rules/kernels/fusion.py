@@ -9,7 +9,7 @@ from gpulab.analysis.kernels.interior_kernels import interior_kernels, short_ker
 from gpulab.analysis.kernels.roofline import memory_bound_work, operator_work_of_run
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
 from gpulab.rules.kernels.small_batch import small_batch
 from gpulab.rules.kernels.speedup import faster_kernels_gain, kernel_group
 from gpulab.wording import count, duration, metric, number, percent
@@ -185,7 +185,7 @@ def memory_bound(evidence: Evidence) -> Finding | None:
             f"{metric(slow_traffic.spec.memory_bytes_per_s, 'B/s')} ({slow_traffic.spec.peaks_source}).",
             "By operator: "
             + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in slow_traffic.ops[:3])
-            + " per step.",
+            + f" {per_step(evidence)}.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
         fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "

@@ -70,7 +70,7 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         f"parameters one by one: {updates.count:,} {updates.unit}s{per_tensor}.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
-            f"{duration(updates.median_ns)} there (median).",
+            f"{duration(updates.median_ns)} there (median){_remainder(evidence, updates, cost_ns)}.",
             *_host_time(evidence, updates, cost_ns),
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=updates.count, tensors=tensors or None),
@@ -81,6 +81,13 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         confidence=CERTAIN if tensors else LIKELY,
         spans=updates.spans,
     )
+
+
+def _remainder(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
+    """Return where the rest of the cost goes if the kernels take only part of it."""
+    if not evidence.on_gpu or cost_ns <= updates.cost_ns:
+        return ""
+    return f", all of them {duration(updates.cost_ns)}; the rest is dispatch and launches"
 
 
 def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tuple[str, ...]:

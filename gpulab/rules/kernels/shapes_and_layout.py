@@ -13,7 +13,7 @@ from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, kernel_group, remaining_fracs
 from gpulab.wording import count, number, percent
 
@@ -45,7 +45,7 @@ def misaligned_shapes(evidence: Evidence) -> Finding | None:
     kernels, is_misaligned, cost_ns, share, largest = group
     worst, best, bound = _ALIGNMENT_RATIOS
     basis = f"matrix products that run {number(worst, 2)} to {number(best, 2)} times as fast"
-    floor_means = f"making these products {number(bound, 2)} times as fast"
+    floor_means = f"these products {number(bound, 2)} times as fast"
     gain = faster_kernels_gain(
         evidence, cost_ns, remaining_fracs(*_ALIGNMENT_RATIOS), basis, floor_means, spans=kernels.spans(is_misaligned)
     )
@@ -143,8 +143,8 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
         "GPU computes convolutions in NHWC (channels last).",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} per step; the "
-            f"largest is {short_kernel_name(largest)}.",
+            f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} {per_step(evidence)}; "
+            f"the largest is {short_kernel_name(largest)}.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=conversions),
         fix=_channels_last_code(evidence, amd),

@@ -67,6 +67,7 @@ def faster_kernels_gain(
     host_ns = (0, 0, 0) if calls else _host_ns(evidence)
     remaining_ns = [round(step_ns - (1 - part) * evidence.unprofiled_ns(cost_ns)) for part in remaining]
     worst, best, floor = (min(step_ns, max(1, *times)) for times in zip(host_ns, remaining_ns, strict=True))
+    cold_floor = floor
     if not evidence.on_gpu:
         floor = with_warm_caches_ns(floor, step_ns)
         best = max(floor, with_warm_caches_ns(best, step_ns))
@@ -80,6 +81,7 @@ def faster_kernels_gain(
         if host_ns[0] > remaining_ns[0]
         else basis,
         floor_assumes=floor_means,
+        cold_floor_ns=max(cold_floor, min(floor, best)),
     )
     if evidence.on_gpu and spans is not None and spans.total_ns:
         realised = (1 - remaining[0], 1 - remaining[1], 1 - remaining[2])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
-from gpulab.wording import percent
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step
 
 _MIN_CPU_FRAC = 0.20  # small heads and metrics run on the CPU on purpose; a fifth of a step is a mistake
 
@@ -80,9 +79,9 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
         else ()
     )
     return Finding(
-        claim=f"GPU idle {percent(share)} {step_or_recording(evidence)} while layers of the model run on the CPU.",
+        claim=f"{idle_share(evidence, share, 'running layers of the model on the CPU')}.",
         evidence=(
-            f"Matrix products or convolutions on the CPU ({math.count} per step): "
+            f"Matrix products or convolutions on the CPU ({math.count} {per_step(evidence)}): "
             f"{duration_in_step(evidence, math.exposed_ns)} with the GPU idle.",
             *placement,
         ),
@@ -91,7 +90,7 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(math.exposed_ns),
             "running these layers on the GPU in at most a fifth of the time",
-            "these layers at no cost",
+            "free execution of these layers",
             (0.8, 1.0),
             math.spans,
         ),

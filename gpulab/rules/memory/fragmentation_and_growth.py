@@ -5,13 +5,15 @@ from __future__ import annotations
 from gpulab.analysis.memory.allocator import AllocatorUse, DriverAllocations, driver_allocations, gpu_memory
 from gpulab.analysis.memory.growth import MIN_GROWTH_STEPS, Growth, memory_growths
 from gpulab.analysis.memory.holders import GrowingList, growing_lists
+from gpulab.hardware.lookup import spec_of
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step
 from gpulab.rules.memory.oom_fixes import ALLOCATOR_SETTING
 from gpulab.wording import count, duration, percent, size
 
 _MIN_ALLOC_FRAC = 0.03  # of a step; the fix is to remove a call, or one setting
+_NEARLY_ALL_FRAC = 0.999  # a larger share is shown as "> 99.9 %", never as "100 %"
 _MIN_FRAGMENTED_FRAC = 0.20  # of reserved memory; blocks of 2 and 20 MiB leave at most a fifth unused in a healthy run
 _NEARLY_FULL_FRAC = 0.80  # of the GPU; if more memory is free, unused reserved memory is only a cache
 _MIN_GROWTH_FRAC = 0.02  # of the first reading: caches and string tables grow, too
@@ -51,8 +53,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
         ledger_parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {step_or_recording(evidence)}: cudaMalloc/cudaFree in every "
-        f"step{_reason_clause(calls)}.",
+        claim=f"{idle_share(evidence, share, 'calling cudaMalloc/cudaFree in every step')}{_reason_clause(calls)}.",
         evidence=_call_evidence(evidence, calls, exposed_ns),
         numbers=known_numbers(
             exposed_frac=share,
@@ -68,7 +69,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
             evidence.gain_of_removing(
                 evidence.unprofiled_ns(exposed_ns),
                 "removing 70 to 100 % of the idle time inside these calls",
-                "allocation at no cost",
+                "free allocation",
                 spans=evidence.ledger.spans["alloc"],
             ),
         ),
@@ -114,7 +115,7 @@ def _cache_advice(calls: DriverAllocations) -> tuple[str, ...]:
 
 def _call_evidence(evidence: Evidence, calls: DriverAllocations, exposed_ns: int) -> tuple[str, ...]:
     sentences = [
-        f"cudaMalloc ({calls.mallocs} per step) and cudaFree ({calls.frees}) block the host for "
+        f"cudaMalloc ({calls.mallocs} {per_step(evidence)}) and cudaFree ({calls.frees}) block the host for "
         f"{duration(calls.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
     if calls.retries:
@@ -127,12 +128,13 @@ def _call_evidence(evidence: Evidence, calls: DriverAllocations, exposed_ns: int
 def fragmentation(evidence: Evidence) -> Finding | Unjudged | None:
     """The GPU is nearly full, and much of its reserved memory is fragmented and unusable.
 
-    Proof: PyTorch reserves at least a fifth more than its peak allocation, free fragments inside blocks in use make up
-    as much, and the GPU is over 80 % full.
+    Proof: peak reserved memory exceeds peak allocated memory by 25 %, `inactive_split_bytes` is at least 20 % of
+    reserved memory, and the GPU is over 80 % full.
 
     Confused with: a large cache after a peak while other memory is free, which is harmless; memory of other processes.
 
-    What to do: use expandable segments, which let blocks grow in place, and batches of one shape.
+    What to do: set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that segments grow in place, and use batches
+    of one shape.
     """
     for memory in gpu_memory(evidence.run, evidence.steps):
         if memory.used_frac is None:
@@ -341,9 +343,14 @@ def _unused_finding(evidence: Evidence, memory: AllocatorUse) -> Finding:
     used_bytes, capacity = memory.used_bytes, memory.capacity_bytes or 1
     batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
     sizes = f" from {batch} to {2 * batch}" if batch else ""
+    unused, context = 1 - used_bytes / capacity, ""
+    if evidence.run.source.how == "virtual" and (spec := spec_of(evidence.run.machine.gpus[memory.device])):
+        unused -= spec.context_bytes / capacity  # a virtual GPU has no sensor that would count it
+        context = f", plus about {size(spec.context_bytes)} of CUDA context"
+    share = percent(unused) if unused < _NEARLY_ALL_FRAC else f"> {percent(_NEARLY_ALL_FRAC, 1)}"
     return Finding(
-        claim=f"{percent(1 - used_bytes / capacity)} of the memory of GPU {memory.device} is never used.",
-        evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}.",),
+        claim=f"{share} of the memory of GPU {memory.device} is never used.",
+        evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}{context}.",),
         numbers=known_numbers(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
         advice=f"Double the batch size{sizes} and check whether samples per second rise. They rise if kernels are "
         "too small for the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",

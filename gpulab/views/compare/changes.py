@@ -24,7 +24,7 @@ def work_section(compared: Comparison) -> Section | None:
     counts = ", ".join(f"{len(matched.of_status(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
     title = f"{matched.unit.capitalize()}: {counts}"
     if not differences:
-        same = f"Both runs have the same {matched.unit}, the same number of times and with the same durations."
+        same = f"Both runs execute the same {matched.unit}, equally often and equally fast."
         return Section(title, (Line(same),), folded=True)
     return Section(title, tuple(_work(matched, differences)), folded=True)
 

@@ -55,7 +55,7 @@ def _answer(compared: Comparison) -> Answer:
     interval = f"95 % interval {ratio_range(compared.ratio_low, compared.ratio_high)}"
     kind = "recorded steps, including profiler overhead" if compared.profiled else "steps without the profiler"
     evidence = (
-        *(f"Step time of {side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
+        *(f"{side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
         f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}; {kind}.",
     )
     predicted = expectation(compared.predicted, verb="Predicted", measured_ns=compared.measured_ns)
@@ -72,7 +72,7 @@ def _answer(compared: Comparison) -> Answer:
 def comparison_verdict(compared: Comparison) -> str:
     """Return the result in a few words: faster, slower, no difference, or not judged."""
     if not compared.conclusive:
-        return "Not judged"
+        return "No verdict"
     if not compared.above_noise:
         return "No difference above the noise"
     if compared.ratio >= 1:
@@ -91,7 +91,7 @@ def _spread(compared: Comparison, index: int) -> str:
         if len(runs_ns) <= MAX_LISTED_RUNS
         else unit.range(runs_ns.min(), runs_ns.max())
     )
-    return f"{unit(typical_ns)} (mean of the {statistic} of {len(runs_ns)} runs: {times} {unit.unit})"
+    return f"{unit(typical_ns)} per step (mean of the {statistic} of {len(runs_ns)} runs: {times} {unit.unit})"
 
 
 def _outcome(compared: Comparison) -> str:
@@ -188,7 +188,7 @@ def _caption(compared: Comparison) -> str:
     counts = [sum(len(ledger.step_ns) for ledger in side.ledgers) for side in compared.sides]
     runs = max(len(side.ledgers) for side in compared.sides)
     repeats = f" in {runs} runs each" if runs > 1 else ""
-    return f"Means of {counts[0]} and {counts[1]} recorded interior steps{repeats}; the parts sum to the step time."
+    return f"Means of {counts[0]} and {counts[1]} complete recorded steps{repeats}; the parts sum to the step time."
 
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:

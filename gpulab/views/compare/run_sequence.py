@@ -42,7 +42,7 @@ def _answer(story: Story) -> Answer:
     total, changes = story.overall, count(len(story.changes), "change")
     first, last = story.sides[0].name, story.sides[-1].name
     if not total.conclusive:
-        claim = f"Not judged, because {total.why.partition(';')[0]}"
+        claim = f"No verdict, because {total.why.partition(';')[0]}"
     elif not total.above_noise:
         claim = f"No difference above the noise after {changes}"
     elif total.ratio >= 1:
@@ -129,6 +129,6 @@ def _parts(story: Story) -> TableBlock:
         if any(column.get(key) for column in values)
     ]
     rows.append(Row(("step", *map(unit.number, totals)), kind="total"))
-    caption = "Means of the recorded interior steps of each run; the parts sum to the step time."
+    caption = "Means of the complete recorded steps of each run; the parts sum to the step time."
     names = (side.name for side in story.sides)
     return TableBlock(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)

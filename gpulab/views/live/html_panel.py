@@ -24,7 +24,7 @@ _POINTS = 28  # characters of a sparkline that fit into a tile
 
 def panel_html(glance: PanelContent) -> str:
     """Return the panel as HTML with style attributes only: it needs no script and works with every theme."""
-    progress = escape(" · ".join((*glance.progress, glance.elapsed)))
+    progress = escape(" · ".join((*glance.progress, f"{glance.elapsed} elapsed")))
     bars = "".join(map(_bar, glance.bars))
     tiles = "".join(_tile(tile, glance.phases) for tile in glance.tiles if not tile.group)
     gpus, workers = (

@@ -19,7 +19,7 @@ from gpulab.views.report.report import Report, report
 from gpulab.wording import clock_time, number
 
 PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
-STOP_HINT = "to stop: %gpumonitor --stop"
+STOP_HINT = "- stop: %gpumonitor --stop"
 
 
 class Viewer(Protocol):

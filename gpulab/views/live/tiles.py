@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulab.wording import percent
 
-INTERRUPT_HINT = "to stop: press the interrupt button"
+INTERRUPT_HINT = "- stop: interrupt button"
 
 
 @dataclass(frozen=True, kw_only=True)

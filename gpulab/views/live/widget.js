@@ -251,7 +251,7 @@ function render({ model, el }) {
     write(phaseName, now.phase);
     write(name, now.name);
     write(progress, now.progress.join(" · "));
-    write(elapsed, now.elapsed);
+    write(elapsed, `${now.elapsed} elapsed`);
     write(source, now.line);
     source.title = now.line;
     alert.hidden = !now.alert;

@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.sheet import Timeline
 from gpulab.views.sheet.step_picture import LANE_LABELS, axis_ticks, lane_legend, lanes_svg
-from gpulab.wording import duration, percent, scale, sentence
+from gpulab.wording import count, duration, percent, sentence
 
 LANE_PX = 20
 MAX_BYTES = 4_000  # of SVG; as data in an <img> a third more
@@ -111,22 +111,22 @@ def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans]
 
 def _position(steps: Steps, time_window: Window) -> str:
     if not time_window.steps or steps.detected_by == "whole run":
-        return f"starting at {duration(time_window.start_ns)}" if time_window.start_ns else "at the start of the run"
+        if not time_window.start_ns:
+            return "the start of the recording"
+        return f"the recording from {duration(time_window.start_ns)} on"
     first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
-    return f"in step {first}" if first == last else f"in steps {first} to {last}"
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _description(
     activity: tuple[Lane, ...], ledger: Ledger, time_window: Window, evidence_spans: Spans, position: str
 ) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
-    width = scale(time_window.end_ns - time_window.start_ns)(time_window.end_ns - time_window.start_ns)
-    interval_count = len(evidence_spans.start_ns)
-    intervals = "in one interval" if interval_count == 1 else f"in {interval_count:,} intervals"
-    extent = f"The evidence covers {duration(evidence_spans.total_ns)} of the {width} shown {position}, {intervals}"
-    return (
-        f"{sentence(extent)} Meanwhile: {'; '.join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)}."
-    )
+    intervals = count(len(evidence_spans.start_ns), "interval")
+    window_text = f"Shown: {position}, {duration(time_window.end_ns - time_window.start_ns)}"
+    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it ({intervals})"
+    meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
+    return f"{sentence(window_text)} {extent}; meanwhile, {meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
@@ -139,4 +139,4 @@ def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
     idle = 1.0 - sum(frac for frac, _ in shares)
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
     ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= MIN_TEXT_FRAC]
-    return f"{lane.name} {', '.join(f'{label} {percent(frac)}' for frac, label in ranked)}"
+    return f"{lane.name}: {', '.join(f'{label} {percent(frac)}' for frac, label in ranked)}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gpulab.analysis.steps.detection import completed_steps
-from gpulab.rules.engine.finding import Diagnosis, Finding, Gain
+from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
 from gpulab.run import KILLED
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
-from gpulab.wording import count, duration, ratio, scale, sentence
+from gpulab.wording import count, duration, percent, ratio, scale, sentence
 
 
 def headline(diagnosis: Diagnosis) -> Answer:
     """Return the verdict; if there is a finding, with its evidence, fix and expected gain."""
     first = diagnosis.first
-    limit = f"The next bottleneck will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
+    limit = f"Next bottleneck: {diagnosis.next_limit}." if diagnosis.next_limit else ""
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
     closing = f"{limit} {_together(diagnosis)}".strip()
@@ -23,10 +23,11 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ""
-    return f"With the other causes of idle time fixed as well: at most {ratio(diagnosis.combined_bound)}."
+    return f"Upper bound with the other causes of idle time fixed as well: {ratio(diagnosis.combined_bound)}."
 
 
-MAX_USEFUL_BOUND = 20.0  # above this a bound is no more informative than "nearly all of the step"
+MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
+_MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
 
 
 def finding_answer(
@@ -35,7 +36,7 @@ def finding_answer(
     """Return one finding of a diagnosis as a block, with a picture of its evidence."""
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
-        notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
+        notes.insert(0, sentence(f"Basis: {finding.gain.basis}"))
     notes.append(f"How this is proved: %gpuwhy {finding.rule}")
     if finding.lesson:
         notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
@@ -80,9 +81,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = f"{gain.floor_assumes[:1].upper()}{gain.floor_assumes[1:]} gives at most {ratio(gain.bound)}."
-    if gain.bound > MAX_USEFUL_BOUND:
-        bound = "This cause takes nearly all of the step, so no useful bound can be given."
+    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -95,9 +94,26 @@ def expectation(
     )
 
 
+def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "with warm caches") -> str:
+    """Return the upper bound as a sentence; if the rest of the step is assumed to speed up, with that allowance.
+
+    `cold_bound`: the bound if the rest of the step takes as long as now, which is what the ledger shows.
+    """
+    rest_frac = 1 - cold_bound / bound
+    allowance = ""
+    if rest_frac >= _MIN_REST_FRAC:
+        rest = f"up to {percent(rest_frac)} less time for the rest of the step {rest_speeds_up}"
+        allowance = f" ({_at_most(cold_bound)}, plus {rest})"
+    return f"Upper bound: {_at_most(bound)} with {assumes}{allowance}."
+
+
+def _at_most(bound: float) -> str:
+    return ratio(bound) if bound <= MAX_USEFUL_BOUND else f"over {MAX_USEFUL_BOUND}x"
+
+
 def _confidence(finding: Finding) -> str:
     reason = f" ({finding.confidence_reason})" if finding.confidence_reason else ""
-    return f"Confidence: {finding.confidence}{reason}"
+    return f"Confidence: {CONFIDENCE_LABELS[finding.confidence]}{reason}"
 
 
 def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:

@@ -7,7 +7,7 @@ from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, TableBlock
 from gpulab.wording import Scale, count, percent, scale
 
 MIN_SEGMENT_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
-DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("computing", "not computing")}
+DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("operators >= 10 us", "other time")}
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
 
 
@@ -58,8 +58,8 @@ def _caption(steps: int, looped: bool, method: str) -> str:
     if not looped:
         return "No steps were found, so this covers the whole recording; the parts sum to it exactly."
     if steps == 1:
-        return f"One interior step, {method}; the parts sum to it exactly."
-    return f"Mean of {count(steps, 'interior step')}, {method}; the parts sum to the step exactly."
+        return f"One complete step, {method}; the parts sum to it exactly."
+    return f"Mean of {count(steps, 'complete step')}, {method}; the parts sum to the step exactly."
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:

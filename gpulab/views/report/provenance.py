@@ -11,7 +11,7 @@ from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
-from gpulab.wording import UNKNOWN, count, duration, number, ratio, scale, sentence
+from gpulab.wording import UNKNOWN, count, duration, ratio, scale, sentence
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -29,6 +29,7 @@ def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "profiler", _inflation(steps)
     yield "events", _events(run)
     yield "sensors", sampling_summary(run)
+    yield "host", _host(run)
     yield "software", _software(run)
 
 
@@ -61,13 +62,16 @@ def _steps(steps: Steps) -> str:
     burst = f"; steps come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     detection = f"found by {steps.detected_by}{burst}{run_ahead}"
-    return f"{judged} interior of {recorded} recorded, {len(steps)} in total; {detection}"
+    complete = f"{count(judged, 'complete step')} (without the first and the last recorded step)"
+    return f"{complete} of {recorded} recorded, {len(steps)} in total; {detection}"
 
 
 def _step_time(steps: Steps) -> str:
     unprofiled_ns = steps.dur_ns[steps.unprofiled]
     if steps.unprofiled_ns is None:
-        return f"without the profiler: {UNKNOWN}, {_too_few(steps)}; recorded: {duration(steps.traced_ns)}"
+        if steps.traced_ns is None:
+            return UNKNOWN
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it ({_too_few(steps)})"
     unit = scale(steps.unprofiled_ns)
     limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
     return (
@@ -77,9 +81,9 @@ def _step_time(steps: Steps) -> str:
 
 def _too_few(steps: Steps) -> str:
     if not steps.prefetch_biased:
-        return "too few such steps"
+        return "too few untraced steps"
     return (
-        f"because {count(steps.prefetch_biased, 'such step')} used batches prefetched while the profiler stopped, "
+        f"{count(steps.prefetch_biased, 'untraced step')} used batches prefetched while the profiler stopped, "
         "and too few steps follow; let the loop run for more steps"
     )
 
@@ -102,9 +106,9 @@ def _events(run: Run) -> str:
     if not len(run.event_rows):
         return f"none recorded (level {recording.level})"
     on_ns = sum(end - start for start, end in recording.windows_ns)
-    windows = f" in {duration(on_ns)} of {duration(run.span_ns)}" if on_ns else ""
+    windows = f"; {duration(on_ns)} of {duration(run.span_ns)} traced" if on_ns else ""
     options = f"; {', '.join(recording.options)}" if recording.options else ""
-    return f"{len(run.event_rows):,}{windows}; level {recording.level}{options}"
+    return f"{count(len(run.event_rows), 'event')}{windows}; level {recording.level}{options}"
 
 
 def _software(run: Run) -> str:
@@ -113,9 +117,13 @@ def _software(run: Run) -> str:
         ("PyTorch", machine.torch),
         ("Python", machine.python),
         ("driver", machine.driver),
-        ("cores allowed", None if machine.cores_allowed is None else number(machine.cores_allowed)),
     )
     return ", ".join(f"{name} {value}" for name, value in versions if value) or UNKNOWN
+
+
+def _host(run: Run) -> str:
+    cores = run.machine.cores_allowed
+    return UNKNOWN if cores is None else count(cores, "usable core")
 
 
 def _missing(recording: Recording) -> Iterator[str]:
@@ -125,7 +133,8 @@ def _missing(recording: Recording) -> Iterator[str]:
 
 
 def median_and_range(steps_ns: np.typing.NDArray[np.int64]) -> str:
-    """Return median, count and range of step times: "12 ms (median of 40, 11-14 ms)"."""
+    """Return median, count and range of step times: "median 12 ms (40 steps, range 11-14 ms)"."""
     unit = scale(float(np.median(steps_ns)))
-    low, high = float(steps_ns.min()), float(steps_ns.max())
-    return f"{unit(float(np.median(steps_ns)))} (median of {len(steps_ns)}, {unit.range(low, high)} {unit.unit})"
+    limits = unit.range(float(steps_ns.min()), float(steps_ns.max()))
+    spread = f"range {limits} {unit.unit}" if "-" in limits else "all equal"
+    return f"median {unit(float(np.median(steps_ns)))} ({count(len(steps_ns), 'step')}, {spread})"

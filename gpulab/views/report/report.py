@@ -75,7 +75,7 @@ def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
 
 
 def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
-    """Return the visible part: verdict, ledger, a picture of a few steps, one line for each other finding."""
+    """Return the visible part: verdict, ledger, a timeline of a few steps, one line for each other finding."""
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.detected_by != "whole run"
     blocks: list[Block] = [
@@ -94,7 +94,7 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
         blocks.append(Section("Sensor readings", sensor_blocks(run)))
     few_steps = step_timeline(diagnosis)
     if few_steps is not None:
-        blocks.append(Section("A few steps" if looped else "The whole recording", (few_steps,)))
+        blocks.append(Section("Timeline" if looped else "The whole recording", (few_steps,)))
     return (*blocks, *_findings(diagnosis))
 
 
@@ -120,7 +120,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)
     if unjudged:
-        sections.append(Section("Rules that were not judged, and why", _unjudged(diagnosis), folded=True))
+        sections.append(Section("Checks that could not run", _unjudged(diagnosis), folded=True))
     sections.append(Section("How this was measured", provenance(diagnosis), folded=True))
     return tuple(sections)
 
@@ -136,15 +136,13 @@ def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
 
 
 def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """Return a line for each reason, with all questions that it leaves open."""
+    """Return a line for each reason, with the names of all rules that could not run."""
     if len({(each.reason, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
-        return (Line(f"No rule could be judged: {_reason(diagnosis.unjudged[0].reason, diagnosis.unjudged[0].fix)}"),)
+        return (Line(f"No check could run: {_reason(diagnosis.unjudged[0].reason, diagnosis.unjudged[0].fix)}"),)
     shared: dict[tuple[str, str], list[str]] = {}
     for question in diagnosis.unjudged:
-        shared.setdefault((question.reason, question.fix), []).append(question.about)
-    return tuple(
-        Line(f"{sentence('; '.join(about)).rstrip('.')}: {_reason(why, fix)}") for (why, fix), about in shared.items()
-    )
+        shared.setdefault((question.reason, question.fix), []).append(question.rule)
+    return tuple(Line(f"{', '.join(names)}: {_reason(why, fix)}") for (why, fix), names in shared.items())
 
 
 def _reason(why: str, fix: str) -> str:

@@ -81,7 +81,7 @@ def gpus_view(compared: GpuComparison) -> GpusView:
     if running:
         blocks.append(Section(f"{unit.capitalize()}s per second", tuple(_range_bars(running))))
     blocks.append(Section("Step time and memory", (_time_table(compared.candidates),)))
-    blocks.append(Section(f"Cost of 1000 {unit}s", tuple(_cost(running, unit))))
+    blocks.append(Section(f"Cost of a million {unit}s", tuple(_cost(running, unit))))
     blocks.append(method_section(estimates, energy=True))
     names = ", ".join(each.spec.name for each in estimates)
     return GpusView(Sheet(f"gpulab: {names} compared as virtual GPUs", tuple(blocks)), compared)
@@ -107,8 +107,8 @@ def _gpus_answer(compared: GpuComparison, running: Sequence[GpuCandidate]) -> An
         cost, cheapest = min(priced, key=lambda pair: pair[0])
         scope = "" if len(priced) == len(running) else " of the GPUs with a price"
         evidence.append(
-            f"The {cheapest.estimate.spec.name} is the cheapest{scope}: {number(cost)} for 1000 {unit}s, "
-            f"at {cheapest.price:g} per hour."
+            f"The {cheapest.estimate.spec.name} is the cheapest{scope}: {number(1000 * cost)} per million {unit}s "
+            f"({number(cheapest.price)} per hour)."
         )
     for estimate in estimates:
         if estimate.verdict == TOO_LARGE:
@@ -158,12 +158,12 @@ def _time_table(candidates: Sequence[GpuCandidate]) -> TableBlock:
 
 def _cost(running: Sequence[GpuCandidate], work: str) -> Iterator[Block]:
     if not running:
-        yield Line(f"The step fits on no GPU, so there is no cost of 1000 {work}s.")
+        yield Line("The step fits on no GPU, so there is no cost.")
         return
     priced = any(each.cost is not None for each in running)
     if priced:
         rows = [
-            Row((each.estimate.spec.name, f"{each.price:g}" if each.price is not None else UNKNOWN_PRICE, _money(each),
+            Row((each.estimate.spec.name, number(each.price) if each.price is not None else UNKNOWN_PRICE, _money(each),
                  _span(each.cost_range), _energy(each)))
             for each in running
         ]  # fmt: skip
@@ -175,13 +175,13 @@ def _cost(running: Sequence[GpuCandidate], work: str) -> Iterator[Block]:
 
 
 def _money(candidate: GpuCandidate) -> str:
-    return "" if candidate.cost is None else number(candidate.cost)
+    return "" if candidate.cost is None else number(1000 * candidate.cost)
 
 
 def _span(pair: tuple[float, float] | None) -> str:
-    return "" if pair is None else f"{number(pair[0])}-{number(pair[1])}"
+    return "" if pair is None else f"{number(1000 * pair[0])}-{number(1000 * pair[1])}"
 
 
 def _energy(candidate: GpuCandidate) -> str:
     joules = candidate.joules_range
-    return UNKNOWN if joules is None else f"{number(joules[0] / 1000)}-{number(joules[1] / 1000)}"
+    return UNKNOWN if joules is None else f"{number(joules[0])}-{number(joules[1])}"  # J per thousand: kJ per million

@@ -15,7 +15,7 @@ from gpulab.views.virtual_gpu.phrases import (
     rebuild_notes,
     step_description,
 )
-from gpulab.virtual.memory_fit.fitting import BEST_THROUGHPUT_FRAC, SAME_BATCH_FRAC, Fit, MaxBatch, MemorySaving
+from gpulab.virtual.memory_fit.fitting import SAME_BATCH_FRAC, Fit, MaxBatch, MemorySaving
 from gpulab.virtual.memory_fit.memory_peaks import non_torch_memory
 from gpulab.virtual.memory_fit.step_estimate import FITS, TIGHT, TOO_LARGE, StepEstimate
 from gpulab.virtual.op_log.ops import Role
@@ -234,13 +234,13 @@ def _batch_answer(result: MaxBatch) -> Answer:
 def _choices(result: MaxBatch) -> Iterator[str]:
     even = [each for each in result.aligned_sizes if each != result.batch]
     if even:
-        sizes = " or ".join(f"{each:,}" for each in even)
-        yield f"Round batch sizes: {sizes}; matrix products are faster for multiples of 8."
+        sizes = ", ".join(f"{each:,}" for each in even)
+        yield f"Multiples of 8: {sizes}; matrix products are faster with them."
     knee = result.smallest_at_full_throughput
     if knee is not None and knee.samples < (result.batch or 0):
         rate = f"{number(knee.per_s)} samples/s"
-        share = percent(BEST_THROUGHPUT_FRAC)
-        yield f"A batch of {knee.samples:,} already reaches {share} of the highest rate: {rate}."
+        share = percent(knee.per_s / max(each.per_s for each in result.estimates if each.verdict != TOO_LARGE))
+        yield f"A batch of {knee.samples:,} reaches {share} of the highest rate: {rate}."
 
 
 def _rate_bars(estimates: Sequence[StepEstimate]) -> Iterator[Block]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, Part, build_ledger
+from gpulab.analysis.steps.ledger import Ledger, Part
 from gpulab.intervals import Spans, no_spans, union
 from gpulab.replay.critical_path import (
     KIND_LABELS,
@@ -16,12 +15,10 @@ from gpulab.replay.critical_path import (
     ShorteningGain,
     critical_path,
     shortening_gains,
-    step_extent,
 )
-from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction
+from gpulab.replay.replayed_step import replayed_step, scaled_parts_ns, step_between
 from gpulab.replay.sweep import Schedule
-from gpulab.run import Run
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.palette import NEUTRAL
 from gpulab.views.sheet.sheet import Line, Mark, Row, Section, TableBlock, Timeline
@@ -40,7 +37,7 @@ from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
 MIN_ROW_FRAC = 0.005
 MIN_TEXT_FRAC = 0.05
-LIMIT_PARTS = {"the copies to the GPU": "copies"}  # ledger part of the wait that a limit adds; others: loader
+WARM_CACHES = "faster with warm caches"  # row of the allowance for a CPU that is no longer interrupted
 
 
 def critical_path_section(timed: Schedule) -> Section:
@@ -50,7 +47,7 @@ def critical_path_section(timed: Schedule) -> Section:
     title = f"The critical path of {subject}"
     if not path.segments:
         return Section(title, (Line("It takes no time, so it has no critical path."),))
-    run, step_ledger = _one_step(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
+    run, step_ledger = step_between(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
     path_levers = shortening_gains(timed, path)
     rows = _kinds(path, timed.graph.ledger)
     intro = (
@@ -63,14 +60,6 @@ def critical_path_section(timed: Schedule) -> Section:
         blocks.append(Line("A line above a lane marks where the critical path runs through it.", soft=True))
         picture = (_picture(path, host_and_gpu_lanes(run, step_ledger, _window(path)), rows, subject),)
     return Section(title, (*blocks, *picture, _levers_table(path, path_levers, timed.graph.ledger)))
-
-
-def _one_step(timed: Schedule, start_ns: int, end_ns: int) -> tuple[Run, Ledger | None]:
-    """Return the run around one step, and the ledger of that step; None if it takes no time."""
-    run = predicted_run(timed, (start_ns, end_ns))
-    true = np.ones(1, bool)
-    step = Steps(np.array([start_ns]), np.array([end_ns]), true, true, ~true, timed.graph.steps.detected_by)
-    return run, build_ledger(run, step)
 
 
 def _subject(timed: Schedule) -> str:
@@ -153,7 +142,7 @@ def _best_lever(path_levers: tuple[ShorteningGain, ...], timed: Schedule) -> Ite
     unit = scale(max(lever.tenth_ns for lever in effective))
     best = max(effective, key=lambda lever: lever.tenth_ns)
     yield Line(
-        f"The best lever is {labels.get(best.kind, best.kind)}: 10 % less of it saves {unit(best.tenth_ns)} per step "
+        f"Largest gain: 10 % less time in {labels.get(best.kind, best.kind)} saves {unit(best.tenth_ns)} per step "
         f"({percent(best.tenth_ns / step_ns, 1)})."
     )
 
@@ -185,7 +174,7 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
 
 @dataclass(frozen=True, eq=False)
 class _StepLanes:
-    """One step of a replay, shifted to start at zero."""
+    """One step of a replay, shifted to start at zero and scaled to the step time that the prediction gives."""
 
     lanes: tuple[Lane, ...]
     length_ns: int  # including the wait that a limit adds
@@ -195,8 +184,10 @@ class _StepLanes:
 
 def before_and_after(prediction: Prediction) -> Timeline:
     """Return the recorded typical step, and the predicted step below it, on one time scale."""
-    now = _step_lanes(prediction.model.schedule)
-    predicted = _step_lanes(prediction.schedule, tuple(lane.name for lane in now.lanes))
+    now = _step_lanes(prediction.model.schedule, prediction.step_ns)
+    predicted = _step_lanes(
+        prediction.schedule, _length_in_table_ns(prediction), tuple(each.name for each in now.lanes)
+    )
     longest = max(now.length_ns, predicted.length_ns, 1)
     time_window = Window(0, longest, (0, 1))
     lanes = tuple(
@@ -207,42 +198,51 @@ def before_and_after(prediction: Prediction) -> Timeline:
     unit = scale(longest, figures=4)
     subject = _subject(prediction.schedule)
     work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
+    mark = f"now {unit(now.length_ns)}, predicted {unit(prediction.likely_ns)}{work}"
     return Timeline(
         svg=lanes_svg(lanes, time_window, (0,), no_spans(), _end_marks((now, predicted), longest)),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
-        steps=(Mark(0.0, 1.0, f"now {unit(now.length_ns)}, predicted {unit(predicted.length_ns)}{work}"),),
+        steps=(Mark(0.0, 1.0, mark),),
         ticks=axis_ticks(time_window),
         legend=_legend(lanes, time_window, now.accounts),
-        alt=_description(now, predicted, subject, work),
-        table=_side_by_side(now, predicted, unit),
+        alt=_description(now, predicted, prediction.likely_ns, subject, work),
+        table=_side_by_side(now, predicted, prediction.likely_ns, unit),
     )
 
 
-def _step_lanes(timed: Schedule, names: tuple[str, ...] = ()) -> _StepLanes:
-    """Return the most typical step of a replay, shifted to start at zero."""
-    typical = step_extent(timed)
-    start, end = round(typical.start_ns), round(typical.end_ns)
-    run, accounts = _one_step(timed, start, end)
-    if accounts is None:  # the step takes no time
+def _length_in_table_ns(prediction: Prediction) -> int:
+    """Return the likely step; on a CPU before the allowance for warm caches, which has a row of its own."""
+    if prediction.model.graph.on_gpu:
+        return prediction.likely_ns
+    return max(prediction.replayed_ns, prediction.likely_ns)
+
+
+def _step_lanes(timed: Schedule, length_ns: int, names: tuple[str, ...] = ()) -> _StepLanes:
+    """Return the most typical step of a replay, shifted to start at zero and scaled to this length."""
+    step = replayed_step(timed)
+    if step.ledger is None:  # the step takes no time
         return _StepLanes(tuple(Lane(name, ()) for name in names), 0, {}, timed.graph.ledger)
-    time_window = Window(start, end, (typical.step,))
-    part_ns = {part.key: int(accounts.part_ns[part.key][0]) for part in accounts.parts}
+    factor = length_ns / max(1, step.length_ns)
+    time_window = Window(step.start_ns, step.end_ns, (step.index,))
     lanes = tuple(
-        Lane(lane.name, tuple((key, _shifted(clip_to_window(spans, time_window), start)) for key, spans in lane.parts))
-        for lane in host_and_gpu_lanes(run, accounts, time_window)
+        Lane(
+            lane.name,
+            tuple(
+                (key, _shifted(clip_to_window(spans, time_window), step.start_ns, factor)) for key, spans in lane.parts
+            ),
+        )
+        for lane in host_and_gpu_lanes(step.run, step.ledger, time_window)
     )
-    wait_ns = round(max(0.0, timed.step_ns - timed.host_device_step_ns))
-    if wait_ns:
-        limits = timed.graph.limits_ns
-        key = LIMIT_PARTS.get(max(limits, key=lambda name: limits[name]), "loader")
-        lanes = (Lane(lanes[0].name, _append(lanes[0], key, end - start, wait_ns)), *lanes[1:])
-        part_ns[key] = part_ns.get(key, 0) + wait_ns
-    return _StepLanes(lanes, end - start + wait_ns, part_ns, accounts)
+    if step.wait_ns:
+        at_ns, wait_ns = round((step.end_ns - step.start_ns) * factor), round(step.wait_ns * factor)
+        lanes = (Lane(lanes[0].name, _append(lanes[0], step.wait_part, at_ns, wait_ns)), *lanes[1:])
+    return _StepLanes(lanes, length_ns, dict(scaled_parts_ns(step, length_ns)), step.ledger)
 
 
-def _shifted(spans: Spans, start_ns: int) -> Spans:
-    return Spans(spans.start_ns - start_ns, spans.end_ns - start_ns)
+def _shifted(spans: Spans, start_ns: int, factor: float) -> Spans:
+    start, end = ((edge - start_ns) * factor for edge in (spans.start_ns, spans.end_ns))
+    return Spans(np.rint(start).astype(np.int64), np.rint(end).astype(np.int64))
 
 
 def _append(lane: Lane, key: str, at_ns: int, wait_ns: int) -> tuple[tuple[str, Spans], ...]:
@@ -275,12 +275,12 @@ def _legend(lanes: tuple[Lane, ...], time_window: Window, accounts: Ledger) -> t
     return tuple((key, label) for key, label in _labels(accounts).items() if key in visible)
 
 
-def _description(now: _StepLanes, predicted: _StepLanes, subject: str, work: str) -> str:
+def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject: str, work: str) -> str:
     return " ".join(
         sentence(text)
         for text in (
             f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
-            f"{duration(predicted.length_ns)} are predicted{work}: {_shares(predicted)}",
+            f"{duration(likely_ns)} predicted{work}: {_shares(predicted)}",
         )
     )
 
@@ -290,21 +290,28 @@ def _shares(step: _StepLanes) -> str:
     return _largest((labels.get(key, key), ns / max(1, step.length_ns)) for key, ns in step.part_ns.items())
 
 
-def _side_by_side(now: _StepLanes, predicted: _StepLanes, unit: Scale) -> TableBlock:
-    """Return a table of both steps: each part of at least WORTH_A_ROW_FRAC in one of them."""
+def _side_by_side(now: _StepLanes, predicted: _StepLanes, likely_ns: int, unit: Scale) -> TableBlock:
+    """Return a table of both steps: each part of at least MIN_ROW_FRAC in one of them."""
     min_ns = MIN_ROW_FRAC * max(now.length_ns, predicted.length_ns)
     labels = {part.key: part.label for step in (now, predicted) for part in step.accounts.parts}
-    rows, rest = [], [now.length_ns, predicted.length_ns]
+    rows, totals = [], [now.length_ns, likely_ns]
+    caches = [0, likely_ns - predicted.length_ns] if abs(likely_ns - predicted.length_ns) >= min_ns else [0, 0]
+    rest = [total - ns for total, ns in zip(totals, caches, strict=True)]
     for key, label in labels.items():
         pair = [step.part_ns.get(key, 0) for step in (now, predicted)]
         if max(pair) >= min_ns:
-            rows.append(Row((label, *map(unit.number, pair), _change(pair, unit)), key=key))
+            rows.append(_part_row(label, pair, unit, key))
             rest = [left - ns for left, ns in zip(rest, pair, strict=True)]
-    if any(rest):
-        rows.append(Row(("all else", *map(unit.number, rest), _change(rest, unit)), key="rest"))
-    totals = [now.length_ns, predicted.length_ns]
+    if any(unit.number(abs(ns)).strip("<0.") for ns in rest):
+        rows.append(_part_row("all else", rest, unit, "rest"))
+    if any(caches):
+        rows.append(_part_row(WARM_CACHES, caches, unit, "rest"))
     rows.append(Row(("total", *map(unit.number, totals), _change(totals, unit)), kind="total"))
     return TableBlock(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
+
+
+def _part_row(label: str, pair: list[int], unit: Scale, key: str) -> Row:
+    return Row((label, *map(unit.number, pair), _change(pair, unit)), key=key)
 
 
 def _change(pair: list[int], unit: Scale) -> str:

@@ -10,18 +10,17 @@ from gpulab.errors import RunError
 from gpulab.questions import prediction_history, prepare_scene
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
-from gpulab.replay.prediction import SAMPLES, Prediction, ReplayModel, predict, refusal_reason
+from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
 from gpulab.replay.rewrite import GRADES, Change
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
-from gpulab.views.report.headline import MAX_USEFUL_BOUND
+from gpulab.views.report.headline import bound_sentence
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.wording import count, percent, ratio, scale, sentence
 
-ALONE_SAMPLES = 30  # for the predictions of single changes
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 
 
@@ -38,10 +37,10 @@ class WhatIf(View):
 
 
 @overload
-def whatif(run: Run, *, samples: int = SAMPLES) -> View: ...
+def whatif(run: Run, *, samples: int | None = None) -> View: ...
 @overload
-def whatif(run: Run, rewrites: str, *, samples: int = SAMPLES) -> WhatIf: ...
-def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
+def whatif(run: Run, rewrites: str, *, samples: int | None = None) -> WhatIf: ...
+def whatif(run: Run, rewrites: str = "", *, samples: int | None = None) -> View:
     """Predict the step time with these changes made together: "workers=6, pin_memory, amp=bf16".
 
     The result has `prediction`, the numbers, and `run`, the predicted run. Without changes, return a list of all
@@ -55,7 +54,7 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
     prediction = predict(scene, changes, samples=samples, history=history)
     single = []
     if len(changes) > 1:
-        single = [predict(scene, (change,), samples=ALONE_SAMPLES, history=history) for change in changes]
+        single = [predict(scene, (change,), history=history) for change in changes]
     blocks: list[Block] = [_answer(prediction), Line(sentence(origin(run)), soft=True)]
     if single:
         blocks.append(Section("Each change alone, and all together", (_table([*single, prediction]),)))
@@ -75,12 +74,10 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = f"{sentence(prediction.bound_label).rstrip('.')} gives at most {ratio(prediction.bound)}."
-    if prediction.bound > MAX_USEFUL_BOUND:
-        bound = "Nearly all of the step would be removed, so no useful bound can be given."
+    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
-    longest = max(prediction.step_ns, prediction.worst_ns)
+    longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
     return Answer(
         claim=claim,
         leading=True,
@@ -91,9 +88,15 @@ def _answer(prediction: Prediction) -> Answer:
             floor_frac=prediction.floor_ns / longest,
         ),
         notes=tuple(_costs(prediction)),
-        fix="\n".join(_code(prediction)),
-        closing=f"The next bottleneck would be {prediction.limit}." if prediction.limit else "",
+        fix="\n".join(each for each in code if not _is_comment(each)),
+        advice=" ".join(sentence(each.removeprefix("#").strip()) for each in code if _is_comment(each)),
+        closing=f"Next bottleneck: {prediction.limit}." if prediction.limit else "",
     )
+
+
+def _is_comment(code: str) -> bool:
+    """Whether the code of a change only describes it, because the code to paste depends on the user's own."""
+    return code.startswith("#") and "\n" not in code
 
 
 def _costs(prediction: Prediction) -> Iterator[str]:
@@ -161,8 +164,8 @@ def _method(prediction: Prediction) -> Iterator[Block]:
             f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work",
         ),
         (
-            "Unexplained",
-            f"{percent(quality.unexplained_frac, 1)} of the time, GPU work waited for no recorded reason",
+            "Unexplained GPU waits",
+            f"{percent(quality.unexplained_frac, 1)} of the time",
         ),
         (
             "Steps",
@@ -189,8 +192,8 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"10th to 90th percentile of {prediction.samples} random draws of the unknown values, "
-        f"no narrower than grade {prediction.grade} allows"
+        f"10th to 90th percentile of {prediction.samples} Monte Carlo samples of the unknown values; "
+        f"at least the minimum width of grade {prediction.grade}"
     )
 
 
@@ -237,7 +240,7 @@ def _single_changes(scene: ReplayModel) -> tuple[list[Prediction], list[tuple[st
         change = Change(rewrite, rewrite.default)
         reason = refusal_reason(scene, (change,))
         if reason is None:
-            predictions.append(predict(scene, (change,), samples=ALONE_SAMPLES, history=history))
+            predictions.append(predict(scene, (change,), history=history))
         else:
             unpredictable.append((rewrite.name, sentence(reason)))
     return sorted(predictions, key=lambda prediction: -prediction.speedup), unpredictable

@@ -15,12 +15,13 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.memory_fit.allocation_trace import AllocationTrace
 from gpulab.virtual.memory_fit.allocator import DEFAULT_STREAM, Block, CachingAllocator, OutOfGpuMemory, block_bytes
 from gpulab.virtual.op_log.ops import Phase, Role
+from gpulab.wording import size
 
 __all__ = ["FixedMemory", "MemoryUse", "OutOfGpuMemory", "SimulatedMemory", "non_torch_memory"]
 
 _WORKSPACE_BYTES = {True: 32 * 2**20, False: 8_519_680}  # per cuBLAS handle: Hopper and later, older GPUs
 _HANDLES = 2  # one per thread: forward and backward run in different threads
-_WORKSPACE_SOURCE = "PyTorch's default, CUBLAS_WORKSPACE_CONFIG: 32 MiB from Hopper on, else 8.1 MiB"
+_WORKSPACE_SOURCE = "two cuBLAS handles x {} (forward and backward threads), PyTorch's default CUBLAS_WORKSPACE_CONFIG"
 _CONTEXT_SOURCE = "an allowance, not measured: reports for CUDA 11.7 and later say 300 to 600 MiB, by GPU and driver"
 
 
@@ -38,10 +39,10 @@ def non_torch_memory(spec: GpuSpec) -> tuple[FixedMemory, ...]:
 
     cuDNN workspaces are not included: their size is unknown and can be some hundred MiB for convolutions.
     """
-    workspaces = _HANDLES * _WORKSPACE_BYTES[spec.generation >= 90]
+    workspace = _WORKSPACE_BYTES[spec.generation >= 90]
     return (
         FixedMemory("CUDA context", spec.context_bytes, _CONTEXT_SOURCE),
-        FixedMemory("cuBLAS workspaces", workspaces, _WORKSPACE_SOURCE),
+        FixedMemory("cuBLAS workspaces", _HANDLES * workspace, _WORKSPACE_SOURCE.format(size(workspace))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import io
 import itertools
 import re
@@ -358,7 +359,7 @@ def test_a_figure_shows_itself_as_a_picture_with_its_words():
     drawn = charts.ledger(made("gpu"))
     bundle = drawn._repr_mimebundle_()
     assert bundle["text/plain"] == drawn.alt == str(drawn)
-    assert f'alt="{drawn.alt}"' in bundle["text/html"]
+    assert f'alt="{html.escape(drawn.alt)}"' in bundle["text/html"]
     assert "matrix kernels" in bundle["text/html"]
 
 
@@ -495,7 +496,7 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
         [each for n in range(60) for each in launched_kernel(f"kernel_{n}", n * 10.0, 1 + n / 100, number=n + 1)]
     )
     drawn = charts.kernels(many)
-    assert "the 12 largest of 60 kernels take" in drawn.headline
+    assert "the 12 longest of 60 kernels take" in drawn.headline
     assert "48 others" in [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert "22 others" in cells(drawn)
 
@@ -636,11 +637,11 @@ def test_the_head_of_a_report_says_verdict_evidence_gain_ledger_and_source():
     )
     assert diagnosis.verdict.rstrip(".") in words
     assert diagnosis.first.evidence[0] in words
-    assert "gives at most" in words
+    assert "Upper bound: " in words
     assert "bound (" in words
     assert "remaining (" in words
     assert "waiting for data 40.0 %" in words
-    assert "GPU idle" in words
+    assert "leaves the GPU idle" in words
     assert "Steps" in words
     assert f"Source: {made('gpu').source}" in words
 

@@ -448,7 +448,7 @@ def test_without_prices_energy_stands_in_place_of_cost(gpu):
     made = gpu_comparison(compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).comparison)
     check(made)
     assert "costs" not in made.headline
-    assert "kJ for 1000 samples" in made.table.header
+    assert "kJ for 1,000 samples" in made.table.header
 
 
 def test_a_gpu_on_which_it_does_not_fit_has_words_and_no_bar(gpu):

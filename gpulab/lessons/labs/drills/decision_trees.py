@@ -126,7 +126,7 @@ _COPIES = DecisionNode(
     no=DecisionLeaf(name="pageable_copies", action="use pinned memory, and prefetch batches to the GPU"),
 )
 _HOST_BOUND = DecisionNode(
-    question="Does operator dispatch take longer than Python code outside PyTorch?",
+    question="Does operator dispatch take longer than long Python gaps?",
     fact_names=("calls", "python"),
     predicate=lambda calls, python: (calls or 0) > (python or 0),
     yes=DecisionLeaf(

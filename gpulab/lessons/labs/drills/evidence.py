@@ -107,7 +107,7 @@ def _sections(run: Run, number_or_name: int | str) -> Iterator[Block]:
         yield Section("Where the step time goes", ledger_blocks(undiagnosed.ledger, method=method))
     step_picture = step_timeline(undiagnosed)
     if step_picture is not None:
-        yield Section("A few steps", (step_picture,))
+        yield Section("Timeline", (step_picture,))
     kernels = _kernels(run)
     if kernels is not None:
         yield Section("Kernels with the most total time", (kernels,))

@@ -1,6 +1,6 @@
 """Thirteen counters of a run, to check a diagnosis against: a rival cause would change at least one of them.
 
-All are computed from the recording, over the interior steps. A value that the run does not contain is absent, not zero.
+All are computed from the recording, over the complete steps. A value that the run does not contain is absent, not zero.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AnalysedRun:
 
     @cached_property
     def kernels(self) -> InteriorKernels | None:
-        """The kernels of the interior steps; None without GPU work."""
+        """The kernels of the complete steps; None without GPU work."""
         return interior_kernels(self.run, self.steps, self.accounts) if self.accounts else None
 
     def share(self, *parts: str) -> float | None:

@@ -28,7 +28,7 @@ LOADER_OVERHEAD_NS = (50_000.0, 300_000.0)
 
 
 def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """Every batch is ready at once: `DataLoader.__next__` takes no time, and no worker delays the step.
+    """Every batch is ready at once: `next()` of the DataLoader iterator takes no time, and no worker delays the step.
 
     An upper bound, not a model: no number of workers, no storage and no cheaper decoding can give more than this.
     """
@@ -44,15 +44,18 @@ def without_loading(graph: Graph) -> Graph:
 def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     """N DataLoader workers load the batches while the model trains on earlier ones.
 
-    Models: the time in `DataLoader.__next__` shrinks to taking over a ready batch: 0.1 ms and 0.07 ms per MB, or
-    0.1-1.5 ms if the size is unknown. A step cannot be shorter than the load time of one batch over N workers; that
-    load time is measured in the main process if there are no workers, or from the pace of workers that are too few. A
-    queue of `prefetch_factor` batches per worker, served round-robin, is simulated with the measured variation, because
-    one slow batch delays those behind it. Nor can a step be shorter than the CPU time of a batch and of the rest of the
-    step over the cores that other programs leave, times 1.1-1.5 (1.3-1.9 if the model computes on several threads), as
-    measured with two workers and one thread on two cores. A worker is slower than the main process by 0.1-0.4 x N /
-    cores, the main thread by 3-12 %, and copies from pageable memory take 1.3-1.9 times as long (measured on a V100
-    with four workers). These slowdowns are scaled with the CPU share of loading; waiting slows nothing down.
+    Models: batches come from a queue that N workers fill.
+     * Hand-over: `next()` of the iterator takes 0.1 ms plus 0.07 ms per MB, or 0.1-1.5 ms if the size is unknown
+     * Workers: a step is no shorter than the load time of one batch divided by N. That time is measured in the main
+       process without workers, or from the pace of too few workers
+     * Queue: `prefetch_factor` batches per worker, served round-robin, are simulated with the measured variation,
+       because one slow batch delays those behind it
+     * Cores: a step is no shorter than the CPU time of a batch and of the rest of the step, divided by the cores that
+       other programs leave, times 1.1-1.5, or 1.3-1.9 if the model computes on several threads (measured with two
+       workers and one thread on two cores)
+     * Contention: a worker is slower than the main process by 0.1-0.4 x N / cores, the main thread by 3-12 %, and
+       copies from pageable memory take 1.3-1.9 times as long (measured on a V100 with four workers). These slowdowns
+       are scaled with the CPU share of loading; workers that wait slow nothing down
 
     Cannot know: whether storage serves N readers as fast as one, and what starting the workers costs in each epoch.
     """
@@ -78,9 +81,9 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
 def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Loading a batch takes F times as long: 0.5 for half the time, 2 for twice the time.
 
-    Models: F times the time this run measured: in `DataLoader.__next__` without workers, or from the pace of workers
-    that are too few. Time both ways of loading alone (`%timeit next(iter(loader))`); their ratio is F. 0.05 to 0.3 ms
-    of a fetch are overhead of the DataLoader and do not change.
+    Models: F times the time this run measured: in `next()` of the DataLoader iterator without workers, or from the pace
+    of workers that are too few. Time both ways of loading alone (`%timeit next(iter(loader))`); their ratio is F. 0.05
+    to 0.3 ms of a fetch are overhead of the DataLoader and do not change.
 
     Cannot know: whether what was timed alone costs the same inside the loop.
     """
@@ -277,9 +280,9 @@ FREE_INPUT = Rewrite(
     edit=free_input,
     best_case=lambda graph, value: without_loading(graph),
     grade="A",
-    about="batches that load instantly",
+    about="free data loading",
     bound_only=True,
-    bound_label="data loading at no cost",
+    bound_label="free data loading",
     refusal_reason=_no_loader,
 )
 ITEM_COST = Rewrite(
@@ -288,7 +291,7 @@ ITEM_COST = Rewrite(
     best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches that take F times as long to load",
-    bound_label="data loading at no cost",
+    bound_label="free data loading",
     refusal_reason=_item_cost_refusal,
     value_help="a factor on the load time of a batch, such as 0.5",
     default=None,
@@ -300,7 +303,7 @@ WORKER_PROCESSES = Rewrite(
     best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches loaded by N DataLoader workers",
-    bound_label="data loading at no cost",
+    bound_label="free data loading",
     refusal_reason=_workers_refusal,
     value_help="a number of processes",
     parse=parse_worker_count,

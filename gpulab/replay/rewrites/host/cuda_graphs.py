@@ -25,7 +25,8 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Models: in each step, the sequence with the most kernels in which the host does not wait, allocate, copy from or to
     its own memory, or run 5 ms of its own Python code. There the host costs one launch of 10 to 30 us; the gap between
-    kernels is 1.0 to 1.5 us, or as small as it was. Loading and everything outside the sequence stay as they are.
+    kernels is 1.0 to 1.5 us, or as small as it was. Loading and everything outside the sequence stay as they are. With
+    `compile`, the graphs are those of the compiled model: the loop's own Python outside PyTorch stays, too.
 
     Priced from: launches of graphs and gaps between their kernels in recorded traces from V100 to B200.
 
@@ -57,6 +58,8 @@ def _captured(
         if part != "loader":
             # The code before the first kernel may not belong to the graph: only the calls are known to disappear.
             removed = other_nodes if keep_before and part == "python" else inside
+            if part == "python" and "compile" in graph.applied:
+                continue  # torch.compile captures the model, not the code of the loop around it
             before[part] = np.where(removed, 0.0, ns)
     captured = (device.call >= 0) & inside[np.maximum(device.call, 0)]
     follows = captured.copy()
@@ -184,7 +187,7 @@ CUDA_GRAPH_REWRITES = (
         best_case=cuda_graphs_best_case,
         grade="C",
         about="the kernels of a step launched as one CUDA graph",
-        bound_label="launching at no cost",
+        bound_label="free launches",
         refusal_reason=cuda_graphs_refusal,
         cost="inputs keep their address and size; optimizers need capturable=True; the graph reserves its memory",
         code=lambda graph, value: _CODE,

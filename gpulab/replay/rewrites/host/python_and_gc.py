@@ -81,7 +81,7 @@ def _collections(graph: Graph) -> Spans:
 def _python_refusal(graph: Graph, value: Value) -> str | None:
     python_ns = _python_ns(graph)
     if python_ns < max(LONG_GAP_NS, MIN_PYTHON_FRAC * (graph.steps.step_ns or 0)):
-        return "its steps spend almost no time in Python outside PyTorch"
+        return "its steps have almost no long Python gaps (>= 0.2 ms)"
     return None
 
 
@@ -107,8 +107,8 @@ PYTHON_REWRITES = (
         edit=scale_python,
         best_case=_without_python,
         grade="B",
-        about="the loop's Python outside PyTorch takes F times as long",
-        bound_label="removing all Python of the loop itself",
+        about="the loop's own Python (long Python gaps) takes F times as long",
+        bound_label="no Python code in the loop",
         refusal_reason=_python_refusal,
         value_help="a factor on its time, such as 0.5",
         default=None,
@@ -119,8 +119,8 @@ PYTHON_REWRITES = (
         edit=no_python,
         best_case=_without_python,
         grade="B",
-        about="the loop's Python outside PyTorch moved elsewhere",
-        bound_label="removing all Python of the loop itself",
+        about="the loop's own Python (long Python gaps) moved elsewhere",
+        bound_label="no Python code in the loop",
         refusal_reason=_python_refusal,
     ),
     Rewrite(
@@ -129,7 +129,7 @@ PYTHON_REWRITES = (
         best_case=lambda graph, value: no_gc(graph, value, Draw()),
         grade="A",
         about="no garbage collection during steps",
-        bound_label="removing all garbage collection",
+        bound_label="no garbage collection",
         refusal_reason=_gc_refusal,
         cost="memory that reference cycles hold until they are collected",
         code=lambda graph, value: "gc.collect()\ngc.freeze()\ngc.disable()",

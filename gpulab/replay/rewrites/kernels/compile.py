@@ -11,7 +11,7 @@ from gpulab.analysis.kernels.classification import KernelFamily
 from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import NONE, Floats, Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.cache import cached_per_run
+from gpulab.replay.rewrites.engine.cache import cached_per_run, mark_applied
 from gpulab.replay.rewrites.engine.graph_work import DISPATCH_PARTS, call_cost_ns, call_roles, classified_ops
 from gpulab.replay.rewrites.engine.lower_bounds import (
     minimum_time_frac,
@@ -59,7 +59,7 @@ def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
     longest, total = fusable.longest_and_sum(graph.device.dur_ns)
     fused = _fuse(graph, fusable, codegen_factor * (longest + kept_frac * (total - longest)))
     kernel_ns, graph_ns = draw.between("compile_kernel", *KERNEL_NS), draw.ratio("compile_entered", *ENTERED_NS)
-    return _host_cost(fused, fusable, kernel_ns, graph_ns)
+    return mark_applied(_host_cost(fused, fusable, kernel_ns, graph_ns), "compile")
 
 
 def compile_best_case(graph: Graph, value: Value) -> Graph:
@@ -73,7 +73,7 @@ def compile_best_case(graph: Graph, value: Value) -> Graph:
     compiled = fusable.compiled_nodes[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
     matrix = ops_of_same_operators(graph, classified_ops(graph).family_mask(KernelFamily.MATRIX))
     share = np.where(matrix, minimum_time_frac(graph, peak_of_run_gpu(graph)), 0.0)
-    return _host_cost(shrink_ops(graph, compiled, share), fusable, 0.0, 0.0)
+    return mark_applied(_host_cost(shrink_ops(graph, compiled, share), fusable, 0.0, 0.0), "compile")
 
 
 class FusableChains(NamedTuple):
@@ -199,7 +199,7 @@ COMPILE_REWRITES = (
         best_case=compile_best_case,
         grade="C",
         about="torch.compile: small kernels fused, operators not dispatched one by one",
-        bound_label="perfect fusion at no host cost",
+        bound_label="perfect fusion and no host cost",
         refusal_reason=compile_refusal,
         cost="the first call takes up to minutes, and each new input size compiles again",
         code=_code,

@@ -43,7 +43,7 @@ def step_basis(run: Run, run_steps: Steps) -> str:
         return "the whole recording"
     count = int(run_steps.interior.sum())
     method = "estimated" if run.source.how == "virtual" else "recorded with the profiler on"
-    return f"one interior step, {method}" if count == 1 else f"mean of {count} interior steps, {method}"
+    return f"one complete step, {method}" if count == 1 else f"mean of {count} complete steps, {method}"
 
 
 def label_time_axis(axis: Axis, unit: Scale, most: int = 8) -> None:

@@ -71,7 +71,7 @@ def _subject(accounts: Ledger) -> str:
 
 def _steps(accounts: Ledger) -> str:
     count = len(accounts.step_ns)
-    return f"{count} interior steps" if count > 1 else "the one interior step"
+    return f"{count} complete steps" if count > 1 else "the one complete step"
 
 
 @dataclass(frozen=True)

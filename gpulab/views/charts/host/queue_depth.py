@@ -56,7 +56,7 @@ def queue_depth(run: Run) -> Chart:
 
 def _answer(run_steps: Steps, queue: QueueDepth) -> str:
     step_count = int(run_steps.interior.sum())
-    scope = f"{step_count} interior steps" if step_count > 1 else "the one interior step"
+    scope = f"{step_count} complete steps" if step_count > 1 else "the one complete step"
     if not queue.empty.total_ns:
         half = f"the median depth is {count(queue.median, 'kernel or copy', 'kernels or copies')}"
         return f"The GPU's queue is never empty in {scope}: {half}"
@@ -94,7 +94,7 @@ def _draw(axes: Sequence[Axes], run_steps: Steps, queue: QueueDepth) -> None:
     empty_axes.set_yticks([0, 50, 100])
     empty_axes.set_ylabel("queue empty,\n% of time")
     empty_axes.set_xlim(0, (last - first) / unit.unit_ns)
-    empty_axes.set_xlabel(f"{unit.unit} from the start of the first interior step")
+    empty_axes.set_xlabel(f"{unit.unit} from the start of the first complete step")
     starts = run_steps.start_ns[run_steps.interior]
     if len(starts) <= MAX_LINES:
         for plot in axes:
@@ -118,7 +118,7 @@ def _alt(queue: QueueDepth, delays: LaunchDelays) -> str:
     deepest = int(queue.deepest(queue.window.start_ns, queue.window.end_ns).max())
     intervals = count(len(queue.empty.start_ns), "interval")
     text = (
-        "Two plots over the interior steps. Above, the number of kernels and copies that are launched and unfinished: "
+        "Two plots over the complete steps. Above, the number of kernels and copies that are launched and unfinished: "
         f"{deepest:,} at most, median {queue.median:,}. Below, the fraction of time in which the GPU idles with an "
         f"empty queue: {percent(queue.empty_frac, 1)} in total, in {intervals}."
     )
@@ -143,6 +143,6 @@ def _table(run_steps: Steps, queue: QueueDepth) -> TableBlock:
         for each in range(min(len(interior), MAX_ROWS))
     ]  # fmt: skip
     omitted = len(interior) - len(rows)
-    caption = f"The first {len(rows)} interior steps; {omitted:,} more are not listed." if omitted else ""
+    caption = f"The first {len(rows)} complete steps; {omitted:,} more are not listed." if omitted else ""
     header = ("step", f"step time, {unit.unit}", f"queue empty, {unit.unit}", "share", "mean depth", "max depth")
     return TableBlock(header=header, rows=tuple(rows), caption=caption)

@@ -155,8 +155,8 @@ def _answer(largest: list[_Kernel], total_ns: int, names: int) -> str:
         f"{shorten_to_width(kernel_label(first.name), 3.2, 11)} takes {percent(first.share_frac)} of kernel time"
     )
     if names <= len(largest):
-        return f"{first_share}, the largest of {count(names, 'kernel')}"
-    return f"{first_share}; the {len(largest)} largest of {count(names, 'kernel')} take {percent(share)}"
+        return f"{first_share}, the longest of {count(names, 'kernel')}"
+    return f"{first_share}; the {len(largest)} longest of {count(names, 'kernel')} take {percent(share)}"
 
 
 def _families(largest: list[_Kernel], total_ns: int) -> str:

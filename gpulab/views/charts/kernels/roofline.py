@@ -82,7 +82,7 @@ def roofline(run: Run) -> Chart:
     points = _points(matrix_work, spec, total_ns)
     if not points:
         why = "no matrix work with known shapes was recorded" if len(run.shape_rows) else "shapes were not recorded"
-        return missing_data_chart(run, SUBJECT, why, "record with shapes, as %%gpuprofile does on a GPU")
+        return missing_data_chart(run, SUBJECT, why, "record with %%gpuprofile --level deep")
     used = flops_utilisation(kernels, run_steps.traced_ns or 1, matrix_work)
     return single_plot(
         _answer(points, used, spec),
@@ -247,7 +247,7 @@ def _table(points: Sequence[_Point], spec: GpuSpec) -> TableBlock:
         for rank, point in enumerate(listed, start=1)
     ]  # fmt: skip
     header = ("work", "precision", "calls", unit.unit, "FLOP/byte", "TFLOP/s", "of roof")
-    caption = f"In the interior steps. Peaks of the {spec.name}: {spec.peaks_source}."
+    caption = f"In the complete steps. Peaks of the {spec.name}: {spec.peaks_source}."
     omitted = len(points) - len(listed)
     caption += f" {omitted:,} kinds of work are not listed." if omitted else ""
     caption += f" Only the {MAX_KINDS_OF_WORK} largest kinds were analysed." if len(points) >= MAX_KINDS_OF_WORK else ""

@@ -132,13 +132,13 @@ def _third(candidates: Sequence[GpuCandidate], priced: bool) -> Callable[[GpuCan
 
 def _third_label(candidates: Sequence[GpuCandidate], priced: bool) -> str:
     work = unit_of_work(candidates[0].estimate)
-    return f"price of {_priced_amount(candidates)[1]} {work}s" if priced else f"kJ for 1000 {work}s"
+    return f"price of {_priced_amount(candidates)[1]} {work}s" if priced else f"kJ for 1,000 {work}s"
 
 
 def _priced_amount(candidates: Sequence[GpuCandidate]) -> tuple[int, str]:
     """Return the number of samples that prices are for, so that the highest price is at least 0.01."""
     highest = max((each.cost for each in candidates if each.cost is not None), default=1.0)
-    sizes = ((1000, "1000"), (10**6, "a million"), (10**9, "a billion"))
+    sizes = ((1000, "1,000"), (10**6, "a million"), (10**9, "a billion"))
     return next((each for each in sizes if highest * each[0] / 1000 >= 0.01), sizes[-1])
 
 

@@ -58,7 +58,7 @@ def rank_skew(*ranks: Run | Sequence[Run]) -> Chart:
 def _why(runs: Sequence[Run]) -> str:
     usable = len(ranks_with_collectives(runs))
     if usable < len(runs):
-        return f"{len(runs) - usable} of {len(runs)} runs have no collectives in their interior steps"
+        return f"{len(runs) - usable} of {len(runs)} runs have no collectives in their complete steps"
     return f"the collectives of the ranks cannot be matched in {MIN_STRAGGLER_STEPS} steps that all of them recorded"
 
 

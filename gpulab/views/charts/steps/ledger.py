@@ -122,7 +122,7 @@ def _alt(accounts: Ledger, run_steps: Steps, unit: Scale) -> str:
         if accounts.total_frac(part.key) >= MIN_SEGMENT_FRAC
     )
     subject = "The whole recording" if run_steps.detected_by == WHOLE_RUN else "The mean recorded step"
-    return f"{subject} as a cascade of bars, {unit(float(accounts.step_ns.mean()))} in total: {shares}"
+    return f"{subject} as a waterfall chart, {unit(float(accounts.step_ns.mean()))} in total: {shares}"
 
 
 def _table(accounts: Ledger, unit: Scale) -> TableBlock:

@@ -218,10 +218,9 @@ def _reasons(out: _Outliers) -> str:
 def _answer(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
     if not len(out.index):
         low, high = int(run_steps.dur_ns.min()), int(run_steps.dur_ns.max())
-        spread = f"{unit.range(low, high)} {unit.unit}"
-        return (
-            f"None of {count(len(run_steps), 'step')} takes more than twice the median ({unit(middle)}); range {spread}"
-        )
+        limits = unit.range(low, high)
+        spread = f"range {limits} {unit.unit}" if "-" in limits else f"all take {limits} {unit.unit}"
+        return f"None of {count(len(run_steps), 'step')} takes more than twice the median ({unit(middle)}); {spread}"
     verb = "takes" if len(out.index) == 1 else "take"
     answer = f"{len(out.index):,} of {count(len(run_steps), 'step')} {verb} more than twice the median ({unit(middle)})"
     reason, frequency = Counter(out.why).most_common(1)[0]

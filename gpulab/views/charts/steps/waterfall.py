@@ -77,7 +77,7 @@ def run_waterfall(runs: Sequence[Run]) -> Chart:
 
     def draw(axes: Axes) -> None:
         _draw(axes, bars, unit)
-        axes.set_xlabel(f"{unit.unit} per step (mean of the recorded interior steps, with the profiler on)")
+        axes.set_xlabel(f"{unit.unit} per step (mean of the complete recorded steps, with the profiler on)")
 
     return single_plot(
         _answer(sides, unit),
@@ -172,5 +172,5 @@ def _table(sides: Sequence[_Side], unit: Scale, omission: str) -> TableBlock:
     ]
     rows.append(Row(("step", *(unit.number(side.step_ns) for side in sides)), kind="total"))
     header = (f"{unit.unit} per step", *(side.name for side in sides))
-    caption = f"Means of the recorded interior steps; the parts sum to the step time.{omission}"
+    caption = f"Means of the complete recorded steps; the parts sum to the step time.{omission}"
     return TableBlock(header=header, rows=tuple(rows), caption=caption)

@@ -11,7 +11,7 @@ import numpy as np
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import CPU_PARTS
 from gpulab.intervals import longest_spans
-from gpulab.rules.engine.finding import Diagnosis, Finding
+from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding
 from gpulab.run import Run
 from gpulab.views.report.provenance import gap_text
 from gpulab.views.sheet.lanes import middle_window
@@ -101,7 +101,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "claim": clean(finding.claim),
-        "confidence": finding.confidence,
+        "confidence": CONFIDENCE_LABELS[finding.confidence],
         "spans": np.stack([spans.start_ns, spans.end_ns], axis=1).tolist(),
         "more": len(finding.spans.start_ns) - len(spans.start_ns),
     }
