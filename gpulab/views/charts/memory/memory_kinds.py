@@ -73,6 +73,8 @@ def memory_kinds(run: Run) -> Chart:
         fix = "record with %%gpuprofile --level deep, or with gpulab.virtual_gpu"
         return missing_data_chart(run, SUBJECT, "allocations were not recorded in complete steps", fix)
     lines = _lines(run, peak, device)
+    if not lines or peak.total_bytes <= 0:
+        return missing_data_chart(run, SUBJECT, "no allocation with a known size was recorded", "record the run again")
     phase = f"in {_PHASES[peak.phase]}" + ("" if run_steps.detected_by == WHOLE_RUN else f" of step {peak.step + 1}")
     first = max(lines, key=lambda line: line[1])
     return single_plot(
@@ -100,6 +102,8 @@ def _lines(run: Run, peak: Peak, device: int) -> list[Line]:
 
 def _out_of_memory(run: Run, failure: Failure) -> Chart:
     lines = _held_lines(memory_holders(run), failure)
+    if not lines:
+        return missing_data_chart(run, SUBJECT, "the sizes of what held the memory are unknown")
     total_bytes = failure.capacity_bytes or sum(count for _, count in lines)
     tensors = [line for line in lines if line[0] not in (FREE, UNUSED, OTHERS)] or lines
     first = max(tensors, key=lambda line: line[1])
