@@ -127,7 +127,8 @@ class Source:
     of: str | None = None  # for a predicted run: `how` of the run that it was predicted from
 
     def __str__(self) -> str:
-        device, date = clean(self.device, 200), clean(self.date or "", 60)
+        # In full: views shorten it to the width that they have.
+        device, date = clean(self.device, len(self.device)), clean(self.date or "", 60)
         if self.how == "measured":
             return f"measured here on {device}"
         if self.how == "virtual":
@@ -252,7 +253,7 @@ class Run:
     def __repr__(self) -> str:
         size = f"{count(len(self.event_rows), 'event')}, {duration(self.span_ns)}"
         end = "" if self.outcome == "ok" else f", ended by {clean(self.outcome, 200)}"
-        return f"Run({shorten(self.name, 200)!r}, {self.source}, {size}{end})"
+        return f"Run({shorten(self.name, 200)!r}, {shorten(str(self.source), 300)}, {size}{end})"
 
     def report(self) -> Any:
         """Show the diagnosis of this run: `gpulab.report(run)`."""
