@@ -54,13 +54,16 @@ TABLE_FIELDS = {
 }
 
 
+_MAX_AMOUNT = 2**53  # a wrong size makes a program ask for petabytes, which its error then says
+
+
 class _Described:
     """A description whose numbers are amounts: one that is negative, infinite or huge is unknown (None)."""
 
     def __post_init__(self) -> None:
         for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field_.name)
-            if field_.default is None and type(value) in (int, float) and not 0 <= value <= MAX_SIZE:
+            if field_.default is None and type(value) in (int, float) and not 0 <= value <= _MAX_AMOUNT:
                 object.__setattr__(self, field_.name, None)
 
 

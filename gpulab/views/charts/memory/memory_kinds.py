@@ -25,7 +25,7 @@ from gpulab.views.charts.memory.memory_over_time import HOST, MEMORY_NOTE, memor
 from gpulab.views.report.memory_holders import KIND_LABELS as HOLDERS
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
-from gpulab.wording import percent, size
+from gpulab.wording import clean, percent, size
 
 SUBJECT = "Memory by category"
 PARAMETERS, STATE = "parameters and buffers", "optimizer state and other, from before"
@@ -121,7 +121,7 @@ def _out_of_memory(run: Run, failure: Failure) -> Chart:
 def _held_lines(memory_held: MemoryHolders, failure: Failure) -> list[Line]:
     sizes: dict[str, int] = {}
     for holding in memory_held.holders:
-        label = HOLDERS.get(holding.kind, holding.kind)
+        label = HOLDERS.get(holding.kind, clean(holding.kind, 40))
         name = _PLURALS.get(label, label)
         sizes[name] = sizes.get(name, 0) + holding.bytes
     sizes |= {UNUSED: memory_held.unused_bytes or 0, OTHERS: failure.others_bytes or 0, FREE: failure.free_bytes or 0}
