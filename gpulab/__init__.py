@@ -8,8 +8,8 @@ In a notebook: %load_ext gpulab, then %%gpuprofile in a cell. Without IPython:
 
 Modules and packages, lowest layer first. A module imports only from layers above it in this list:
 
-    errors, intervals    expected failures; arithmetic of time spans
-    wording, columns     formatting of numbers and text; definition of a column, its label, unit and limit
+    intervals, wording   arithmetic of time spans; formatting of numbers and text
+    errors, columns      expected failures; definition of a column: its label, unit, limit and plausible values
     locations            where the user's files are
     rows, tables         tables in memory; the tables of a run and their columns
     sensor_tables        the tables of sensor readings

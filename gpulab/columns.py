@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, auto
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class ValueKind(Enum):
@@ -59,6 +63,16 @@ RATES: Mapping[str, Unit] = {  # the increase of a counter per second
 }
 COUNTS_PER_SECOND = Unit("/s", 1.0, "count")
 
+# Larger numbers are not measurements: a file holds them only if it is damaged or made to do harm. Below these limits
+# neither the square of a reading nor the sum of ten thousand sizes overflows.
+MAX_SIZE = 2**48  # of bytes, elements and other counts: 256 TiB
+MAX_READING = 1e18
+_MIN_READING = 1e-18  # smaller ones are zero; their reciprocal overflows
+# Integer columns that are names rather than amounts; any value is valid.
+_IDENTIFIERS = frozenset(
+    ("event", "thread", "device", "loader", "stream", "correlation", "address", "sequence", "wait_on_stream")
+).union(("wait_on_correlation",))
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -81,6 +95,8 @@ class Column:
     limit: Limit | None = None
     display: Display = Display.NOWHERE
     flags: tuple[tuple[int, str], ...] = ()  # bits and their names, for a bit mask
+    signed: bool = False  # an amount that may be negative; 0 if unknown
+    required: bool = False  # a text that every row has; "" if unknown
 
     @property
     def unit(self) -> Unit:
@@ -94,3 +110,28 @@ class Column:
     def is_share(self) -> bool:
         """Whether its values lie between 0 and 1."""
         return self.value_kind is ValueKind.LEVEL and self.unit.format == "percent"
+
+    def plausible(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values, with those that no measurement gives replaced by "unknown": infinite, negative or huge.
+
+        Times are not changed: `gpulab.store.consistency` checks them together.
+        """
+        if not len(values) or self.dtype in ("words", "bool") or self.kinds is not None:
+            return values
+        if values.dtype.kind == "f":
+            return self._plausible_readings(values)
+        if self.name.endswith("_ns") or self.name in _IDENTIFIERS:
+            return values
+        lowest, highest = (-MAX_SIZE if self.signed else -1), MAX_SIZE
+        if values.min() >= lowest and values.max() <= highest:
+            return values
+        return np.where((values >= lowest) & (values <= highest), values, 0 if self.signed else -1).astype(values.dtype)
+
+    def _plausible_readings(self, values: NDArray[Any]) -> NDArray[Any]:
+        lowest = -MAX_READING if self.unit.symbol == "°C" else 0.0
+        with np.errstate(invalid="ignore"):  # NaN means "not measured"
+            invalid = (values < lowest) | (values > MAX_READING)
+            tiny = (values != 0) & (abs(values) < _MIN_READING)
+        if not invalid.any() and not tiny.any():
+            return values
+        return np.where(invalid, np.nan, np.where(tiny, 0.0, values)).astype(values.dtype)

@@ -5,11 +5,19 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from gpulab.wording import clean, clean_code
+
+_MAX_LENGTH = 6000
+
 
 class GpulabError(Exception):
-    """An expected failure: what happened, why, and the fix. A notebook shows it without a traceback."""
+    """An expected failure: what happened, why, and the fix. A notebook shows it without a traceback.
+
+    The texts often quote a file: characters that control a terminal or reorder a line are escaped here, for all errors.
+    """
 
     def __init__(self, problem: str, *, why: str, fix: str) -> None:
+        problem, why, fix = clean(problem, _MAX_LENGTH), clean_code(why, _MAX_LENGTH), clean_code(fix, _MAX_LENGTH)
         super().__init__(f"{problem}\n  why: {why}\n  fix: {fix}")
         self.problem, self.why, self.fix = problem, why, fix
 
@@ -44,7 +52,8 @@ def problem_text(problem: Exception) -> str:
         return str(problem)
     frame = traceback.extract_tb(problem.__traceback__)[-1]
     location = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({location})"
+    details = clean(str(problem))
+    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {details} ({location})"
 
 
 def _rebuild(kind: type[GpulabError], problem: str, why: str, fix: str) -> GpulabError:

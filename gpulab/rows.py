@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpulab.columns import Column, Display
 from gpulab.errors import RunError
 from gpulab.intervals import Spans, union
+from gpulab.wording import clean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,22 @@ class TextColumn:
         """Return the text of every row; None if absent."""
         texts = (*self.vocabulary, None)
         return [texts[code] for code in self.codes.tolist()]
+
+    def without_absent(self) -> TextColumn:
+        """Return the column with "" in place of absent texts."""
+        if not len(self) or self.codes.min() >= 0:
+            return self
+        vocabulary = self.vocabulary if "" in self.vocabulary else (*self.vocabulary, "")
+        return TextColumn(np.where(self.codes < 0, vocabulary.index(""), self.codes).astype(np.int32), vocabulary)
+
+    def printable(self) -> TextColumn:
+        """Return the column with control characters and characters that reorder text escaped."""
+        texts = [text if text.isprintable() else clean(text, len(text)) for text in self.vocabulary]
+        if texts == list(self.vocabulary) and len(set(texts)) == len(texts):
+            return self
+        index: dict[str, int] = {}
+        codes = np.array([*(index.setdefault(text, len(index)) for text in texts), -1], np.int32)
+        return TextColumn(codes[self.codes], tuple(index))
 
     @classmethod
     def of(cls, values: Iterable[str | None]) -> TextColumn:
@@ -174,15 +191,19 @@ class Rows:
         return str(self.frame()._repr_html_())  # type: ignore[operator]
 
     def frame(self) -> pd.DataFrame:
-        """Return the table as a pandas DataFrame: text and kinds as categories, numbers without a copy."""
+        """Return the table as a pandas DataFrame: text and kinds as categories, numbers without a copy.
+
+        A text that would control the terminal is escaped, because pandas prints it as it is.
+        """
         import pandas as pd  # takes 0.3 s and 100 MB: imported only when a DataFrame is needed
 
         columns: dict[str, Any] = {}
         for column in self.table.columns:
             values = self.columns[column.name]
             if isinstance(values, TextColumn):
-                vocabulary = pd.Index(list(values.vocabulary), dtype=object)
-                columns[column.name] = pd.Categorical.from_codes(values.codes, vocabulary)
+                texts = values.printable()
+                vocabulary = pd.Index(list(texts.vocabulary), dtype=object)
+                columns[column.name] = pd.Categorical.from_codes(texts.codes, vocabulary)
             elif column.kinds is not None:
                 names = [kind.name.lower() for kind in column.kinds]
                 columns[column.name] = pd.Categorical.from_codes(values, pd.Index(names))
@@ -222,9 +243,10 @@ def _concat_words(parts: Sequence[TextColumn]) -> TextColumn:
 def _convert(column: Column, values: Any) -> Array | TextColumn:
     if column.dtype == "words":
         texts = values if isinstance(values, TextColumn) else TextColumn.of(values)
+        texts = texts.without_absent() if column.required else texts
         texts.codes.flags.writeable = False
         return texts
-    array = np.ascontiguousarray(values, np.dtype(column.dtype))
+    array = np.ascontiguousarray(column.plausible(np.asarray(values, np.dtype(column.dtype))))
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False

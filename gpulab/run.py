@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, overload
 
+from gpulab.columns import MAX_SIZE
 from gpulab.rows import Rows
 from gpulab.tables import (
     ALLOCATOR,
@@ -23,7 +24,7 @@ from gpulab.tables import (
     WAITS,
     WORKER_SAMPLES,
 )
-from gpulab.wording import count, duration
+from gpulab.wording import clean, count, duration, shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +56,21 @@ TABLE_FIELDS = {
 }
 
 
+_MAX_AMOUNT = 2**53  # a wrong size makes a program ask for petabytes, which its error then says
+
+
+class _Described:
+    """A description whose numbers are amounts: one that is negative, infinite or huge is unknown (None)."""
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, field_.name)
+            if field_.default is None and type(value) in (int, float) and not 0 <= value <= _MAX_AMOUNT:
+                object.__setattr__(self, field_.name, None)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(_Described):
     """One GPU as the driver describes it. None: unknown."""
 
     index: int
@@ -83,7 +97,7 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(_Described):
     """The machine on which a run was recorded. None: unknown."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -118,18 +132,20 @@ class Source:
     of: str | None = None  # for a predicted run: `how` of the run that it was predicted from
 
     def __str__(self) -> str:
+        # In full: views shorten it to the width that they have.
+        device, date = clean(self.device, len(self.device)), clean(self.date or "", 60)
         if self.how == "measured":
-            return f"measured here on {self.device}"
+            return f"measured here on {device}"
         if self.how == "virtual":
-            return f"virtual {self.device}, estimated"
+            return f"virtual {device}, estimated"
         if self.how == "predicted":
             origin = Source(how=self.of or "recorded", device=self.device, date=self.date)
             return f"predicted from a run {'on a ' * (origin.how == 'virtual')}{origin}"
-        return f"recorded on {self.device}" + (f", {self.date}" if self.date else "")
+        return f"recorded on {device}" + (f", {date}" if date else "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loader:
+class Loader(_Described):
     """Settings of a DataLoader. None: unknown (a trace shows only whether it has workers)."""
 
     workers: int | None = None
@@ -145,7 +161,7 @@ class Loader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(_Described):
     """Settings of an optimizer. None: unknown."""
 
     kind: str  # its class: "AdamW"
@@ -158,7 +174,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(_Described):
     """A model that an optimizer trains. None: unknown."""
 
     kind: str  # its class: "ResNet"
@@ -171,7 +187,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(_Described):
     """The out-of-memory error that ended the recorded code. None: unknown."""
 
     message: str  # the first line of PyTorch's error message
@@ -241,8 +257,8 @@ class Run:
 
     def __repr__(self) -> str:
         size = f"{count(len(self.event_rows), 'event')}, {duration(self.span_ns)}"
-        end = {"ok": "", KILLED: ", killed"}.get(self.outcome, f", ended by {self.outcome}")
-        return f"Run({self.name!r}, {self.source}, {size}{end})"
+        end = {"ok": "", KILLED: ", killed"}.get(self.outcome, f", ended by {clean(self.outcome, 200)}")
+        return f"Run({shorten(self.name, 200)!r}, {shorten(str(self.source), 300)}, {size}{end})"
 
     def report(self) -> Any:
         """Show the diagnosis of this run: `gpulab.report(run)`."""
@@ -329,6 +345,21 @@ class Run:
     def holders(self) -> pd.DataFrame:
         """What referenced the allocated memory when it ran out: columns of gpulab.tables.HOLDERS."""
         return self.holder_rows.frame()
+
+
+def number_from_fact(run: Run, name: str) -> float | None:
+    """Return a fact of a run as a number; None if there is none, or if it is any other text."""
+    try:
+        number = float(run.facts.get(name, ""))
+    except ValueError:
+        return None
+    return number if 0 <= number <= MAX_SIZE else None
+
+
+def count_from_fact(run: Run, name: str) -> int | None:
+    """Return a fact of a run as an integer; None if there is none, or if it is any other text."""
+    number = number_from_fact(run, name)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def _view(name: str, *arguments: Any, **options: Any) -> Any:

@@ -55,7 +55,7 @@ EVENTS = Table(
     "events",
     (
         Column("kind", "int8", "kind of event: a gpulab.tables.EventKind", EventKind),
-        Column("name", "words", "operator, kernel, runtime call or annotation, as the trace names it"),
+        Column("name", "words", "operator, kernel, runtime call or annotation, as the trace names it", required=True),
         Column("start_ns", "int64", "when it started, from the start of the run"),
         Column("dur_ns", "int64", "how long it took"),
         Column("thread", "int32", "host thread, an index into run.threads; -1 for device work"),
@@ -119,7 +119,7 @@ MEMORY = Table(
         Column("at_ns", "int64", "time of the allocation or free, from the start of the run"),
         Column("thread", "int32", "host thread that allocated or freed, an index into run.threads"),
         Column("device", "int16", "GPU index; -1 for host memory"),
-        Column("bytes", "int64", "size; negative for a free"),
+        Column("bytes", "int64", "size; negative for a free; 0 if unknown", signed=True),
         Column("address", "int64", "memory address; -1 if unknown"),
         Column("allocated_bytes", "int64", "allocated memory of this device afterwards; -1 if unknown"),
         Column("reserved_bytes", "int64", "memory reserved by PyTorch on this device afterwards; -1 if unknown"),

@@ -64,7 +64,7 @@ class RunCache:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             store.save(replace(run, facts={**run.facts, _MARK: fingerprint}), sidecar)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name with a NUL character
             self._failures.append(_folder_error(sidecar, error))
         except StoreError as error:
             self._failures.append(error)
@@ -133,9 +133,9 @@ def _foreign_run_error(sidecar: Path) -> StoreError:
     )
 
 
-def _folder_error(sidecar: Path, error: OSError) -> StoreError:
+def _folder_error(sidecar: Path, error: OSError | ValueError) -> StoreError:
     return StoreError(
         f"The folder {sidecar.parent} could not be created.",
-        why=error.strerror or str(error),
+        why=(error.strerror if isinstance(error, OSError) else None) or str(error),
         fix="choose another folder",
     )

@@ -13,9 +13,11 @@ from gpulab.errors import TraceError
 from gpulab.files.cache import without_sidecars
 from gpulab.files.rank_order import natural_sort_key
 from gpulab.store import SUFFIX
+from gpulab.wording import shorten
 
 _SUFFIXES = (".json", ".json.gz", SUFFIX)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a drive
+_MAX_PATH = 300  # characters of a path in a message
 _SETTINGS_BYTES = 16 * 2**20  # a JSON file that is not a trace is small
 
 
@@ -31,21 +33,38 @@ class FileSet:
 def find_files(path: str | os.PathLike[str]) -> FileSet:
     """Find the files at a path or pattern; `~` is the home folder. Raises TraceError if there is none."""
     text = os.fspath(path)
-    location = Path(text)
-    if not location.exists():
-        location = Path(os.path.expanduser(text))  # noqa: PTH111, Path.expanduser raises if there is no such user
-    if location.is_dir():
-        return FileSet(name=str(location), files=_files_in_folder(location), is_multiple=True)
-    if location.exists():
-        return FileSet(name=str(location), files=(location,))
+    try:
+        location = Path(text)
+        if not location.exists():
+            location = Path(os.path.expanduser(text))  # noqa: PTH111, Path.expanduser raises if there is no such user
+        if location.is_dir():
+            return FileSet(name=str(location), files=_files_in_folder(location), is_multiple=True)
+        if location.exists():
+            return FileSet(name=str(location), files=(location,))
+    except (OSError, ValueError) as error:  # too long, with a NUL character, or in a folder that may not be entered
+        raise _path_error(text, error) from None
     if _SCHEME.match(text):
         raise _url_error(text)
     if glob.has_magic(text):
         return FileSet(name=text, files=_files_matching(str(location)), is_multiple=True)
     raise TraceError(
-        f"There is no file {text!r}.",
+        f"There is no file {shorten(text, _MAX_PATH)!r}.",
         why="the path does not exist",
-        fix=f"check the path; relative paths start from {Path.cwd()}",
+        fix=f"check the path; relative paths start from {_working_folder()}",
+    )
+
+
+def _working_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return "the working folder, which no longer exists"
+
+
+def _path_error(text: str, error: OSError | ValueError) -> TraceError:
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return TraceError(
+        f"The path {shorten(text, _MAX_PATH)!r} cannot be opened.", why=why, fix="check the path and its permissions"
     )
 
 
@@ -92,19 +111,29 @@ def _files_in_folder(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_candidate(path: Path) -> bool:
-    return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".") and path.is_file()
+    if not path.name.lower().endswith(_SUFFIXES) or path.name.startswith("."):
+        return False
+    return _is_file(path)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether this is a file, or may be one: reading it then gives the reason why it cannot be read."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
 
 
 def _files_matching(pattern: str) -> tuple[Path, ...]:
     # Not Path.glob, which rejects absolute patterns and finds hidden files. Links between folders may form a circle.
     matches = {os.path.realpath(each): Path(each) for each in glob.glob(pattern, recursive=True)}  # noqa: PTH207
-    files = without_sidecars(sorted((path for path in matches.values() if path.is_file()), key=natural_sort_key))
+    files = without_sidecars(sorted((path for path in matches.values() if _is_file(path)), key=natural_sort_key))
     if files:
         return files
     raise TraceError(
         f"No file matches {pattern!r}.",
         why=f"it matches {len(matches)} directories and no file" if matches else "nothing matches it",
-        fix=f"check the pattern; relative paths start from {Path.cwd()}, and ** searches subfolders",
+        fix=f"check the pattern; relative paths start from {_working_folder()}, and ** searches subfolders",
     )
 
 

@@ -8,7 +8,7 @@ from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.run import Gap, Run
-from gpulab.wording import count, number_ranges, plural
+from gpulab.wording import clean, count, number_ranges, plural
 
 _MAX_LINES = 32
 
@@ -59,13 +59,13 @@ class Ranks(Sequence[Run]):
             lines.append(f"  ... and {len(self) - _MAX_LINES:,} more")
         if self.unread:
             lines.append(f"not read: {len(self.unread)}")
-            lines += [f"  {gap.what} why: {gap.why}; fix: {gap.fix}" for gap in self.unread[:_MAX_LINES]]
+            lines += [clean(f"  {gap.what} why: {gap.why}; fix: {gap.fix}") for gap in self.unread[:_MAX_LINES]]
         return "\n".join(lines)
 
     def _summary(self) -> str:
         """Number of runs, and their ranks."""
         ranks = sorted({run.rank for run in self.runs if run.rank is not None})
         sizes = {run.facts.get("world_size", "") for run in self.runs}
-        of = f" of {sizes.pop()}" if len(sizes) == 1 and sizes != {""} else ""
+        of = clean(f" of {sizes.pop()}", 60) if len(sizes) == 1 and sizes != {""} else ""
         text = f"{plural(len(ranks), 'rank')} {number_ranges(ranks)}{of}" if ranks else "rank unknown"
         return f"{count(len(self), 'run')}, {text}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from gpulab.run import TABLE_FIELDS, Run
 from gpulab.tables import SIDE_TABLES
 
-_MAX_TIME_NS = 2**62  # the sum of a start and a duration fits in 64 bits
-_TIMES = ("start_ns", "end_ns", "at_ns", "dur_ns")
+_MAX_TIME_NS = 2**61  # 73 years; the sum of a start and a duration fits in 64 bits
+_MAX_TOTAL_NS = 2**62
+_MAX_UNIX_NS = 2**62  # the year 2116
 
 
 def find_inconsistency(run: Run) -> str | None:
@@ -44,14 +47,20 @@ def _side_tables(run: Run) -> Iterator[str]:
 
 
 def _times(run: Run) -> Iterator[str]:
-    """Times fit in 64 bits even when added up; durations are not negative."""
-    spans = (*run.recording.windows_ns, *run.recording.pauses_ns, (run.span_ns, run.began_ns or 0))
-    if any(abs(time) > _MAX_TIME_NS for span in spans for time in span) or run.span_ns < 0:
+    """Times fit in 64 bits, and so do their sums; durations are not negative."""
+    spans = (*run.recording.windows_ns, *run.recording.pauses_ns, (0, run.span_ns))
+    in_range = all(abs(time) <= _MAX_TIME_NS for span in spans for time in span)
+    if not in_range or run.span_ns < 0 or abs(run.began_ns or 0) > _MAX_UNIX_NS:
         yield "a time of the run is out of range"
     for field, table in TABLE_FIELDS.items():
+        rows = getattr(run, field)
         for column in table.columns:
-            if column.name in _TIMES:
-                times = getattr(run, field)[column.name]
+            if column.name.endswith("_ns"):
+                times = rows[column.name]
                 minimum = 0 if column.name == "dur_ns" else -_MAX_TIME_NS
                 if times.min(initial=0) < minimum or times.max(initial=0) > _MAX_TIME_NS:
                     yield f"a {column.name} of {table.name} is out of range or negative"
+                if column.name == "end_ns" and (times < rows["start_ns"]).any():
+                    yield f"a row of {table.name} ends before it starts"
+                if column.name == "dur_ns" and times.sum(dtype=np.float64) > _MAX_TOTAL_NS:
+                    yield f"the durations of {table.name} add up to more than 146 years"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 import zipfile
 from pathlib import Path
@@ -16,6 +15,8 @@ from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import encode_document
 from gpulab.store.format import MAX_METADATA_BYTES, METADATA_PART, SUFFIX, part_name
 from gpulab.store.parquet_encoding import encode_table
+from gpulab.store.replaced_file import replaced_file
+from gpulab.wording import shorten
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> Path:
@@ -24,26 +25,19 @@ def save(run: Run, path: str | os.PathLike[str]) -> Path:
     Raises StoreError if it cannot be written.
     """
     target = Path(path)
-    target = target if target.suffix else target.with_suffix(SUFFIX)
-    # In the same folder, so that the last step is a rename, which is atomic.
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    message = f"The run {run.name!r} could not be saved to {target}."
+    target = target if target.suffix or not target.name else target.with_suffix(SUFFIX)
+    message = f"The run {run.name!r} could not be saved to {shorten(str(target), 300)}."
     advice = "fix the code that created the run"
     if (problem := find_inconsistency(run)) is not None:
         raise StoreError(message, why=problem, fix=advice)
     try:
-        with unfinished.open("xb") as file:
+        with replaced_file(target, durable=True) as file:
             _write(run, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(target)
     except OSError as error:
-        fix = "check that the folder exists, is writable and has free space"
+        fix = "check that the folder exists, is writable and has free space, and that the path is valid"
         raise StoreError(message, why=error.strerror or str(error), fix=fix) from error
     except (ValueError, TypeError, OverflowError, zipfile.LargeZipFile) as error:
         raise StoreError(message, why=str(error), fix=advice) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return target
 
 

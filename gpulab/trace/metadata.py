@@ -14,6 +14,7 @@ from gpulab.trace.reading.chunk_events import Header
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _MOST_GPUS = 1024
 _EPOCH_NS = 10**18  # September 2001: larger times count from 1970, smaller ones do not
+_LATEST_NS = 2**62  # the year 2116
 
 
 def machine(header: Header) -> Machine:
@@ -60,14 +61,13 @@ def rank(header: Header) -> int | None:
 def began_ns(header: Header, zero_ns: int) -> int | None:
     """UNIX time of the earliest event; None if unknown."""
     base = parse_count(header["baseTimeNanoseconds"])
-    if base > 0:
-        return base + zero_ns
-    return zero_ns if zero_ns > _EPOCH_NS else None
+    unix_ns = base + zero_ns if base > 0 else zero_ns
+    return unix_ns if (base > 0 or zero_ns > _EPOCH_NS) and 0 < unix_ns < _LATEST_NS else None
 
 
 def date(unix_ns: int | None) -> str | None:
     """ISO date of a UNIX time, in UTC."""
-    if unix_ns is None or not 0 < unix_ns < 2**62:
+    if unix_ns is None:
         return None
     return datetime.fromtimestamp(unix_ns // 10**9, timezone.utc).date().isoformat()
 

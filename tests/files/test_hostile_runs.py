@@ -231,7 +231,7 @@ def test_deeply_nested_metadata_are_rejected_or_ignored(saved, field):
 
 def test_the_memory_limit_of_a_run_can_be_set(saved):
     assert assert_same_run(full_run(), store.open(saved, max_bytes=100_000))
-    with pytest.raises(StoreError, match=r"its (events|grids|shapes) would take more memory"):
+    with pytest.raises(StoreError, match=r"its (events|grids|shapes|collectives) would take more memory"):
         store.open(saved, max_bytes=10_000)
 
 

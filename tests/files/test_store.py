@@ -83,7 +83,7 @@ def test_a_live_run_survives_saving(tmp_path):
 @given(
     hnp.arrays(np.float32, 7, elements=st.floats(width=32)),
     hnp.arrays(np.int64, 7),
-    hnp.arrays(np.int64, 7, elements=st.integers(-(2**62), 2**62)),
+    hnp.arrays(np.int64, 7, elements=st.integers(-(2**61), 2**61)),
     st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), min_size=7, max_size=7),
 )
 def test_any_numbers_and_names_survive_saving(tmp_path_factory, floats, wholes, times, names):

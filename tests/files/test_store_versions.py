@@ -31,7 +31,7 @@ def test_columns_missing_in_an_older_file_are_absent(saved):
     assert np.isnan(run.grid_rows["occupancy_frac"]).all()
     assert (run.grid_rows["block"] == -1).all()
     assert not run.mark_rows["yielded"].any()
-    assert run.event_rows.text("name").to_list() == [None] * 50
+    assert run.event_rows.text("name").to_list() == [""] * 50
     assert (run.facts, run.rank, len(run.gpu_rows)) == ({}, None, 0)
     assert len(run.events) == 50
 

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("errors", "intervals", "wording", "columns", "locations"),
+    ("intervals", "wording", "locations"),
+    ("errors", "columns"),
     ("rows",),
     ("sensor_tables",),
     ("tables",),

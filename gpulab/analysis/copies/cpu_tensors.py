@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from gpulab.analysis.copies.host_to_device import copy_calls
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.host.syncs import contains_runtime_call, copies_in_direction
+from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger
 from gpulab.intervals import Ints, Spans, covered_ns, intersect, union_of
@@ -115,11 +115,8 @@ def _shapes(run: Run, event: Ints) -> list[tuple[int, ...] | None]:
 
 
 def _first_shape(text: str) -> tuple[int, ...] | None:
-    try:
-        shapes = json.loads(text)
-        return tuple(int(size) for size in shapes[0])
-    except (ValueError, TypeError, IndexError):  # another format of shapes
-        return None
+    shapes = parse_inputs(text, None).shapes
+    return shapes[0] if shapes else None
 
 
 def _match_copies(

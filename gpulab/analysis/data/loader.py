@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.data.main_loader import main_loader_index
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints
@@ -82,8 +83,7 @@ def loader_with_most_batches(run: Run) -> Loader | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return run.loaders[0]
-    batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
-    return run.loaders[int(batches.argmax())]
+    return run.loaders[max(0, main_loader_index(calls))]
 
 
 def loader_events(run: Run) -> Rows:

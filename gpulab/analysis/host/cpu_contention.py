@@ -10,7 +10,7 @@ from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
-from gpulab.run import Run
+from gpulab.run import Run, count_from_fact
 
 _LEAST_S = 0.3  # minimum time between samples for a rate
 _QUARTERS = 4
@@ -37,12 +37,11 @@ def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
     cores = run.machine.cores_allowed
     if cores is None or len(samples) < 2:
         return None
-    threads_setting = run.facts.get("threads", "")
     workers = worker_activity(run, steps, ledger)
     loads, waits = samples["cpu_frac"], samples["iowait_frac"]
     return Contention(
         cores=cores,
-        threads=int(threads_setting) if threads_setting.isdigit() else None,
+        threads=count_from_fact(run, "threads"),
         worker_threads=max(1, workers.threads - IDLE_THREADS + 1) if workers and workers.threads else None,
         preempted_per_cpu_s=_ratio(counter_rate(samples, "preempted"), counter_rate(samples, "process_cpu_s")),
         throttled_frac=counter_rate(samples, "throttled_s"),

@@ -7,9 +7,11 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from gpulab.columns import MAX_SIZE
 from gpulab.hardware.precision import Precision
 
 Shape = tuple[int, ...]
+_MAX_DIMENSIONS = 64  # PyTorch's own limit
 
 _BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
@@ -93,19 +95,25 @@ class Product(NamedTuple):
 @lru_cache(maxsize=100_000)
 def parse_inputs(shapes: str | None, dtypes: str | None) -> Inputs:
     """Parse recorded inputs: '[[64, 3], []]' and '["float", "Scalar"]'. Invalid entries count as no tensor."""
+    return Inputs(tuple(map(_shape, _list_of(shapes))), tuple(str(each) for each in _list_of(dtypes)))
+
+
+def _list_of(text: str | None) -> list[object]:
+    """Parse a JSON list; anything else gives an empty one."""
     try:
-        sizes, dtype_names = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
-    except ValueError:
-        return Inputs((), ())
-    if not isinstance(sizes, list) or not isinstance(dtype_names, list):
-        return Inputs((), ())
-    return Inputs(tuple(map(_shape, sizes)), tuple(str(each) for each in dtype_names))
+        values = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return values if isinstance(values, list) else []
 
 
 def _shape(sizes: object) -> Shape:
-    if isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes):
-        return tuple(sizes)
-    return ()
+    """Return the shape of a tensor; () for anything that is none, or that no memory can hold."""
+    if not isinstance(sizes, list) or len(sizes) > _MAX_DIMENSIONS:
+        return ()
+    if not all(type(size) is int and 0 <= size <= MAX_SIZE for size in sizes) or math.prod(sizes) > MAX_SIZE:
+        return ()
+    return tuple(sizes)
 
 
 def matrix_product(op: str, op_inputs: Inputs) -> Product | None:

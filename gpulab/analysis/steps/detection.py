@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.data.main_loader import main_loader_index
 from gpulab.analysis.data.prefetch_bias import prefetch_capacity, prefetched_call_ns
 from gpulab.analysis.steps.repetition import repeated_starts
 from gpulab.analysis.steps.run_ahead import count_queue_filling_steps, find_gpu_steps, work_end_ns
@@ -236,8 +237,7 @@ def _loader_steps(run: Run) -> tuple[Ints, Ints]:
     Only the loader with the most batches counts. A pass ends with the call that yields no batch.
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
-    calls = calls.select(calls["loader"] == int(batches.argmax()))
+    calls = calls.select(calls["loader"] == main_loader_index(calls))
     begins = np.flatnonzero(calls["yielded"])
     start = calls["start_ns"][begins]
     following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]

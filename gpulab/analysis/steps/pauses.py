@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.data.main_loader import main_loader_index
 from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.detection import WARM_UP_STEPS, Mask, Steps
 from gpulab.intervals import Ints, Spans, covered_ns, union
@@ -95,7 +96,7 @@ def pass_start_cost(run: Run, steps: Steps) -> PassStarts | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls) or steps.detected_by != "DataLoader":
         return None
-    main_loader = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
+    main_loader = main_loader_index(calls)
     fetches = calls.select((calls["loader"] == main_loader) & calls["yielded"])
     first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
     fetch_ns = fetches["end_ns"] - fetches["start_ns"]
@@ -141,7 +142,7 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return np.zeros(len(start), bool)
-    main_loader = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
+    main_loader = main_loader_index(calls)
     at = np.sort(calls["start_ns"][calls["loader"] != main_loader])
     evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates

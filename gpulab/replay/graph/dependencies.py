@@ -13,7 +13,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.replay.graph.host_track import HostTrack
 from gpulab.rows import Rows
-from gpulab.run import Run
+from gpulab.run import Run, count_from_fact
 from gpulab.tables import EventKind
 
 RETURN_NS = 60_000  # a call returns within this time of the work it waited for
@@ -166,8 +166,7 @@ def _of_stream(track: HostTrack, device: int, stream: int) -> Ints:
 
 def launch_queue_capacity(run: Run) -> int | None:
     """Return the launch queue capacity of a virtual GPU; None if the run does not record one."""
-    capacity = run.facts.get(QUEUE_FACT)
-    return int(capacity) if capacity else None
+    return count_from_fact(run, QUEUE_FACT) or None
 
 
 def launch_queue_waits(track: HostTrack, queue: int | None = None) -> tuple[Ints, Floats, Floats]:

@@ -11,6 +11,7 @@ from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
+from gpulab.run import count_from_fact
 from gpulab.wording import count, duration, number, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
@@ -53,8 +54,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
 
 def model_threads(evidence: Evidence) -> int | None:
     """Return the number of threads the model computes on; None on a GPU."""
-    threads = evidence.run.facts.get("threads", "")
-    return int(threads) if threads.isdigit() and not evidence.on_gpu else None
+    return None if evidence.on_gpu else count_from_fact(evidence.run, "threads")
 
 
 def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:

@@ -13,6 +13,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, range_over_steps, step_or_recording
 from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
+from gpulab.run import count_from_fact
 from gpulab.wording import duration, metric, percent, size
 
 # TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.
@@ -128,8 +129,7 @@ def _rate(evidence: Evidence, collectives: ExposedCommunication) -> tuple[str, .
 
 
 def _world_size(evidence: Evidence) -> int | None:
-    world_size = evidence.run.facts.get("world_size", "")
-    return int(world_size) if world_size.isdecimal() else None
+    return count_from_fact(evidence.run, "world_size")
 
 
 def _last_all_reduce(collectives: ExposedCommunication, parallelism: Parallelism) -> tuple[str, ...]:

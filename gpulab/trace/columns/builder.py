@@ -38,11 +38,12 @@ from gpulab.trace.columns.times import (
 )
 from gpulab.trace.columns.vocabulary import Vocabulary, as_text, encodable_name
 from gpulab.trace.reading.chunk_events import Batch, ReadOptions, argument_columns
-from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
+from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, TOO_LONG, Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
 
 _WEEK_NS = 7 * 86_400 * 10**9
+_MAX_TOTAL_NS = 2**62
 _COLLECTIVE_OPERATOR = "record_param_comms"  # the operator with which PyTorch records a collective
 _TAKES_INPUTS = np.array(
     [family in (EventFamily.OP, EventFamily.MIXED, EventFamily.ANNOTATION) for family in range(12)]
@@ -302,4 +303,9 @@ def _usable_times(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
         near = (abs(start - middle) < _WEEK_NS) & (dur < _WEEK_NS)
         losses.add(FAR_AWAY, int((usable & ~near).sum()))
         usable &= near
+    # Sums of durations must fit in 64 bits: in a recording they are a tiny fraction of that.
+    if dur[usable].sum(dtype=np.float64) > _MAX_TOTAL_NS:
+        short = dur < _MAX_TOTAL_NS // len(dur)
+        losses.add(TOO_LONG, int((usable & ~short).sum()))
+        usable &= short
     return usable

@@ -41,7 +41,7 @@ def read_blocks(
 
     Raises TraceError if there is nothing to read.
     """
-    with open_source(source) as file:
+    with open_source(source) as file, _reading(source):
         head = file.read(8)
         file.seek(0)
         if not head:
@@ -60,6 +60,19 @@ def read_blocks(
                 progress(file.tell() - reported)
                 reported = file.tell()
             yield block
+
+
+@contextlib.contextmanager
+def _reading(source: Path | bytes) -> Iterator[None]:
+    """Convert a failure of the disk or the network to a TraceError."""
+    try:
+        yield
+    except OSError as error:
+        raise TraceError(
+            f"{file_label(source)} cannot be read.",
+            why=error.strerror or str(error),
+            fix="check the disk or the network connection, or copy the file to another disk",
+        ) from error
 
 
 def open_source(source: Path | bytes) -> BinaryIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.replay.rewrite import GRADES
-from gpulab.run import Run
+from gpulab.run import Run, number_from_fact
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section
 from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT
 from gpulab.wording import scale, sentence
@@ -17,10 +17,10 @@ def estimate_notice(run: Run) -> tuple[Block, ...]:
         return ()
     grounds, _ = GRADES[GRADE]
     notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
-    low, high = run.facts.get(STEP_LOW_FACT), run.facts.get(STEP_HIGH_FACT)
-    if low is not None and high is not None:
-        unit = scale(float(high))
-        notice += f": a step may take {unit.range(float(low), float(high))} {unit.unit}"
+    low_ns, high_ns = (number_from_fact(run, name) for name in (STEP_LOW_FACT, STEP_HIGH_FACT))
+    if low_ns is not None and high_ns is not None:
+        unit = scale(high_ns)
+        notice += f": a step may take {unit.range(low_ns, high_ns)} {unit.unit}"
     return (Line(sentence(f"{notice} (grade {GRADE}: {grounds})"), soft=True),)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpulab.errors import GpulabError
+from gpulab.store.replaced_file import replaced_file
 from gpulab.views.sheet.html import document, fragment
 from gpulab.views.sheet.markdown import sheet_markdown
 from gpulab.views.sheet.sheet import Sheet
+from gpulab.views.sheet.size_limit import limit_sheet
 from gpulab.views.sheet.text import sheet_text
+from gpulab.wording import shorten
 
 _FORMS = {".html": document, ".htm": document, ".txt": sheet_text, ".md": sheet_markdown}
 
@@ -23,8 +24,11 @@ _FORMS = {".html": document, ".htm": document, ".txt": sheet_text, ".md": sheet_
 class View:
     """A sheet in every form: text for terminals, HTML that needs neither a kernel nor a trusted notebook, files."""
 
-    sheet: Sheet
+    sheet: Sheet  # of a limited size
     suffixes: ClassVar[tuple[str, ...]] = tuple(_FORMS)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sheet", limit_sheet(self.sheet))
 
     def __repr__(self) -> str:
         return sheet_text(self.sheet)
@@ -65,28 +69,12 @@ def text_bytes(text: str) -> tuple[bytes, ...]:
 def write_file(path: Path, content: Iterable[bytes]) -> Path:
     """Write chunks to a file atomically and return the path; raises GpulabError if it cannot be written."""
     try:
-        _write(path, content)
+        with replaced_file(path) as file:
+            file.writelines(content)
     except OSError as problem:
         raise GpulabError(
-            f"The file {str(path)!r} cannot be written.",
+            f"The file {shorten(str(path), 300)!r} cannot be written.",
             why=problem.strerror or type(problem).__name__,
             fix="choose an existing folder with write permission",
         ) from problem
     return path
-
-
-def _write(path: Path, content: Iterable[bytes]) -> None:
-    """Write to a temporary file in the same folder, then rename it: readers never see a partial file."""
-    folder = path.parent
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(content)
-        # mkstemp creates files that only the owner can read; a saved report has ordinary permissions.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

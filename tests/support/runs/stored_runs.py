@@ -11,6 +11,7 @@ import zipfile
 import numpy as np
 from pyarrow import parquet
 
+from gpulab.columns import MAX_SIZE
 from gpulab.rows import TextColumn
 from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Recording, Run, Source
 from gpulab.tables import SIDE_TABLES, TABLES
@@ -18,7 +19,7 @@ from gpulab.tables import SIDE_TABLES, TABLES
 FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
 FIELDS += ("worker", "stall", "allocator", "holder")
 ROWS = {f"{field}_rows": table for field, table in zip(FIELDS, TABLES, strict=True)}
-HALF = 2**62
+HALF = 2**61
 
 
 def filled(table, count, seed=0):
@@ -34,17 +35,21 @@ def filled(table, count, seed=0):
             columns[column.name] = rng.choice([int(kind) for kind in kinds], count)
         elif column.name == "event":
             columns[column.name] = np.arange(count)
+        elif column.name == "end_ns":
+            columns[column.name] = rng.integers(columns["start_ns"], HALF, count, endpoint=True)
         elif column.name in ("thread", "loader") or (column.name == "device" and "samples" in table.name):
             columns[column.name] = rng.integers(-1, 2, count)
         elif column.dtype.startswith("float"):
             columns[column.name] = rng.choice([np.nan, -0.0, np.inf, -np.inf, 1 / 3, 5e-324], count)
         elif column.dtype == "bool":
             columns[column.name] = rng.random(count) < 0.5
-        elif column.name in ("start_ns", "end_ns", "at_ns", "dur_ns"):
-            columns[column.name] = rng.integers(0 if column.name == "dur_ns" else -HALF, HALF, count, endpoint=True)
+        elif column.name.endswith("_ns"):
+            longest = HALF // max(1, count) if column.name == "dur_ns" else HALF
+            columns[column.name] = rng.integers(0 if column.name == "dur_ns" else -HALF, longest, count, endpoint=True)
         else:
             limits = np.iinfo(column.dtype)
-            columns[column.name] = rng.integers(limits.min, limits.max, count, column.dtype, endpoint=True)
+            lowest, highest = (-MAX_SIZE, MAX_SIZE) if limits.bits == 64 else (-1, limits.max)
+            columns[column.name] = rng.integers(lowest, highest, count, column.dtype, endpoint=True)
     return table.rows(columns)
 
 
@@ -76,7 +81,7 @@ def full_run(count=50):
         rank=3,
         recording=Recording(
             level="deep",
-            windows_ns=((0, 5), (7, 2**61)),
+            windows_ns=((0, 5), (7, 2**60)),
             pauses_ns=((1, 2),),
             activities=("cpu", "cuda"),
             options=("record_shapes",),

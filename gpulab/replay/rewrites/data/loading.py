@@ -11,6 +11,7 @@ from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.replay.worker_count_model import recommended_workers
+from gpulab.run import count_from_fact
 
 WORKER_LIMIT, CORE_LIMIT = "the workers", "the cores"  # limits, by the names that users see
 
@@ -182,8 +183,7 @@ def _demand_ns(graph: Graph, batches: BatchLoading) -> float | None:
 
 
 def _packing_factor(graph: Graph, draw: Draw) -> float:
-    threads = graph.run.facts.get("threads", "")
-    several = threads.isdigit() and int(threads) > 1 and not graph.on_gpu
+    several = (count_from_fact(graph.run, "threads") or 0) > 1 and not graph.on_gpu
     return draw.between("packing", *(PACKING_THREADS if several else PACKING))
 
 

@@ -83,7 +83,7 @@ def bar_rows(axes: Axes, labels: Sequence[str], right: float) -> None:
     """Label one row for each horizontal bar, the first at the top; the x axis goes from zero to `right`."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(0, right)
+    axes.set_xlim(0, right or 1.0)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
 

@@ -19,7 +19,7 @@ _FAMILY = "DejaVu Sans"
 _UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]?i?B|W|[MG]Hz|C|[TG]FLOP/s)\b|%)"
 )  # is not separated from its number
-_HINTED = 1.03  # letters are aligned to pixels, so a line is a little longer than its outline
+_HINTED = 1.07  # letters are aligned to pixels, so a line is a little longer than its outline
 
 
 @cache

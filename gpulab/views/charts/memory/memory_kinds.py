@@ -25,7 +25,7 @@ from gpulab.views.charts.memory.memory_over_time import HOST, MEMORY_NOTE, memor
 from gpulab.views.report.memory_holders import KIND_LABELS as HOLDERS
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
-from gpulab.wording import percent, size
+from gpulab.wording import clean, percent, size
 
 SUBJECT = "Memory by category"
 PARAMETERS, STATE = "parameters and buffers", "optimizer state and other, from before"
@@ -73,6 +73,8 @@ def memory_kinds(run: Run) -> Chart:
         fix = "record with %%gpuprofile --level deep, or with gpulab.virtual_gpu"
         return missing_data_chart(run, SUBJECT, "allocations were not recorded in complete steps", fix)
     lines = _lines(run, peak, device)
+    if not lines or peak.total_bytes <= 0:
+        return missing_data_chart(run, SUBJECT, "no allocation with a known size was recorded", "record the run again")
     phase = f"in {_PHASES[peak.phase]}" + ("" if run_steps.detected_by == WHOLE_RUN else f" of step {peak.step + 1}")
     first = max(lines, key=lambda line: line[1])
     return single_plot(
@@ -100,6 +102,8 @@ def _lines(run: Run, peak: Peak, device: int) -> list[Line]:
 
 def _out_of_memory(run: Run, failure: Failure) -> Chart:
     lines = _held_lines(memory_holders(run), failure)
+    if not lines:
+        return missing_data_chart(run, SUBJECT, "the sizes of what held the memory are unknown")
     total_bytes = failure.capacity_bytes or sum(count for _, count in lines)
     tensors = [line for line in lines if line[0] not in (FREE, UNUSED, OTHERS)] or lines
     first = max(tensors, key=lambda line: line[1])
@@ -117,7 +121,7 @@ def _out_of_memory(run: Run, failure: Failure) -> Chart:
 def _held_lines(memory_held: MemoryHolders, failure: Failure) -> list[Line]:
     sizes: dict[str, int] = {}
     for holding in memory_held.holders:
-        label = HOLDERS.get(holding.kind, holding.kind)
+        label = HOLDERS.get(holding.kind, clean(holding.kind, 40))
         name = _PLURALS.get(label, label)
         sizes[name] = sizes.get(name, 0) + holding.bytes
     sizes |= {UNUSED: memory_held.unused_bytes or 0, OTHERS: failure.others_bytes or 0, FREE: failure.free_bytes or 0}

@@ -142,7 +142,7 @@ def memory_over_time(run: Run) -> Chart:
                 f"GPU capacity {size(drawn_limit)}", (0.0, drawn_limit), xycoords=("axes fraction", "data"),
                 xytext=(4, -4), textcoords="offset points", va="top", fontsize=8.5, color=SOFT_COLOUR,
             )  # fmt: skip
-        axes.set_ylim(0, 1.08 * max(highest, drawn_limit or 0))
+        axes.set_ylim(0, 1.08 * max(highest, drawn_limit or 0) or 1.0)
         axes.set_ylabel(label_bytes_axis(axes.yaxis, highest, 6))
         label_time_axis(axes.xaxis, unit)
         axes.set_xlabel(f"{unit.unit} from the start of the run")

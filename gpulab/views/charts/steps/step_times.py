@@ -62,6 +62,8 @@ def step_times(run: Run) -> Chart:
         return missing_data_chart(run, SUBJECT, "no steps were found in this run", fix)
     dur = run_steps.dur_ns
     middle = typical_ns(dur, run_steps.burst)
+    if middle <= 0:
+        return missing_data_chart(run, SUBJECT, "most of the recorded steps have no duration")
     out = _outliers(run, run_steps, middle)
     unit = scale(float(middle), figures=3)
 

@@ -21,6 +21,7 @@ from gpulab.views.timeline.scene.placed_run import PlacedGroup, PlacedRun
 from gpulab.wording import clean, count, duration, ratio, sentence
 
 MAX_EVIDENCE_SPANS = 200
+MAX_NOTES = 50
 MARGIN_FRAC = 0.01  # on either side of the steps in the initial view
 MIN_REPORTED_INFLATION = 1.1
 
@@ -40,7 +41,7 @@ def scene_header(diagnosis: Diagnosis, sides: Sequence[PlacedRun], span_ns: int,
         "groups": [_group(side, placed) for side in sides for placed in side.placed_groups],
         "keys": [{"key": key.key, "label": key.label, "colour": key.colour} for key in _keys(sides[0])],
         "findings": [_finding(finding) for finding in diagnosis.findings],
-        "notes": [clean(note) for note in _notes(sides)],
+        "notes": _limited_notes(sides),
         "counts": {"events": sum(len(side.run.event_rows) for side in sides)},
     }
 
@@ -105,6 +106,13 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "spans": np.stack([spans.start_ns, spans.end_ns], axis=1).tolist(),
         "more": len(finding.spans.start_ns) - len(spans.start_ns),
     }
+
+
+def _limited_notes(sides: Sequence[PlacedRun]) -> list[str]:
+    """Return the first notes, made safe to show; the page shows all of them above the timeline."""
+    notes = list(_notes(sides))
+    more = len(notes) - MAX_NOTES
+    return [*map(clean, notes[:MAX_NOTES]), *([f"{count(more, 'more note')} not shown."] if more > 0 else [])]
 
 
 def _notes(sides: Sequence[PlacedRun]) -> Iterator[str]:
