@@ -50,6 +50,7 @@ def test_the_devices_that_worked_are_those_of_the_oracle(both):
     assert list(devices(run)) == oracle.devices()
 
 
+@pytest.mark.full
 def test_busy_time_by_kind_equals_the_oracle_in_any_window(both):
     run, oracle = both
     if not oracle.work():

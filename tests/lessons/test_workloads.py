@@ -138,11 +138,13 @@ def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothin
     assert len(set(losses)) == 4, "nothing is being learnt"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", every_nth(NAMES, 4))
 def test_a_workload_gives_the_same_losses_every_time(name):
     assert workload(name).run(steps=3) == pytest.approx(workload(name).run(steps=3), rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", every_nth([name for name in FLAWED if name not in LARGER], 4))
 def test_a_flaw_costs_time_and_changes_no_result(name):
     flawed, twin = workload(name), workload(workload(name).twin)

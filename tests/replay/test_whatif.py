@@ -108,6 +108,7 @@ def test_the_page_of_a_change_says_what_is_modelled_and_what_that_cannot_know(na
         assert len(re.findall(rf"^{heading}(?:: \S|\n  \S)", page, re.MULTILINE)) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prediction_is_a_range_around_a_middle_above_a_bound(name, scenes):
     for place, scene in told(scenes, name):

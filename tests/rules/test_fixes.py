@@ -85,6 +85,7 @@ def renamed(runs, user):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_runs_when_pasted(rule, make, notebook):
     for fix, run in fixes_of(rule, diagnosis_of(make)):

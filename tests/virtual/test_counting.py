@@ -108,6 +108,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("count", "play", "options"), PROGRAMS.values(), ids=PROGRAMS)
 def test_counts_agree_with_the_virtual_gpu(count, play, options):
     counted_records, counted_bytes = count(*options)

@@ -96,6 +96,7 @@ def test_a_tensor_created_in_inference_mode_can_be_viewed_outside():
         assert not (x + 1).is_inference()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["t_", "swapaxes_", "transpose_", "unsqueeze_", "squeeze_", "as_strided_"])
 def test_in_place_reshapes_change_the_shape_on_every_call(method):
     arguments = {

@@ -175,6 +175,7 @@ def test_the_stop_magic_shows_the_report_under_its_own_cell(jupyterlab, folder):
     notebook.close()
 
 
+@pytest.mark.full
 def test_after_its_output_is_cleared_the_panel_can_be_displayed_again(jupyterlab, folder):
     write_notebook(folder / "again.ipynb")
     notebook = jupyterlab.open(folder / "again.ipynb")

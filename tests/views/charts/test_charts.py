@@ -294,6 +294,7 @@ def test_names_from_a_trace_are_text_in_pictures_and_in_pages(make, kind):
     assert all(not text.get_parse_math() for text, _ in texts(drawn))
 
 
+@pytest.mark.full
 @by_chart
 def test_a_virtual_gpu_is_named_across_its_picture_and_no_other_is(make):
     marks = {

@@ -278,6 +278,7 @@ def filled(tile: bytes) -> list[float]:
     return total.tolist()
 
 
+@pytest.mark.full
 @pytest.mark.browser
 def test_the_file_has_no_serious_accessibility_violation(chromium, saved):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
