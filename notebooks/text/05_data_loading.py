@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, as for a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, read the columns *at once*: the average number of items that are being loaded at the same time. It is items per second times seconds per item. This product is Little's law, which holds for every stable queue.
+# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It equals items per second times seconds per item: this is Little's law, which holds for every stable queue.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -384,7 +384,7 @@ L.claim(
 #
 # ### 05.7 Two GPUs: does each rank read the whole dataset?
 #
-# With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the sampler of each rank in one process: the indices are the same as with two.
+# With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the samplers of both ranks in a single process; they return the same indices as in two separate processes.
 
 # %% tags=["claim"]
 def indices_of_rank(rank, items=1000):
@@ -574,7 +574,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share is an estimate. The cause is certain: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
+# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The cause is certain: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
 #
 # ## Summary
 #

@@ -21,7 +21,7 @@ class Need:
 LEDGER = Need(
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
-    "let the loop run for at least six steps, without --level sensors",
+    "let the loop run for at least six steps, and do not use --level sensors",
 )
 GPU_WORK = Need(
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
@@ -31,13 +31,13 @@ GPU_WORK = Need(
 GPU_SENSORS = Need(
     lambda evidence: len(evidence.run.gpu_rows) > 0,
     "no GPU sensors were read",
-    "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace has no sensor readings",
+    "profile with %%gpuprofile on a machine with an NVIDIA GPU",
     real_machine_only=True,
 )
 HOST_SENSORS = Need(
     lambda evidence: len(evidence.run.host_rows) > 1,
     "CPU and memory of the host were not sampled",
-    "record the loop with %%gpuprofile: an imported trace has no sensor readings",
+    "record the loop with %%gpuprofile",
     real_machine_only=True,
 )
 STEP_MARKS = Need(

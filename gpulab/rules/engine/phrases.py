@@ -61,4 +61,4 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     if steps == 1:
         return "no steps were found" if is_whole_run(evidence) else "1 complete step"
     low, high = duration(low_ns), duration(high_ns)
-    return f"{count(steps, 'complete step')}, {low if low == high else f'{low} to {high}'} each"
+    return f"{low if low == high else f'{low} to {high}'} per step, over {count(steps, 'complete step')}"

@@ -123,10 +123,10 @@ def _description(
 ) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = count(len(evidence_spans.start_ns), "interval")
-    window_text = f"Shown: {position}, {duration(time_window.end_ns - time_window.start_ns)}"
-    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it ({intervals})"
+    window_text = f"Example: {position} ({duration(time_window.end_ns - time_window.start_ns)})"
+    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it, in {intervals}"
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    return f"{sentence(window_text)} {extent}; meanwhile, {meanwhile}."
+    return f"{sentence(window_text)} {extent}; activity in that time: {meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

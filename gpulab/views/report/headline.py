@@ -102,8 +102,8 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     rest_frac = 1 - cold_bound / bound
     allowance = ""
     if rest_frac >= _MIN_REST_FRAC:
-        rest = f"up to {percent(rest_frac)} less time for the rest of the step {rest_speeds_up}"
-        allowance = f" ({_at_most(cold_bound)}, plus {rest})"
+        rest = f"{_at_most(bound)} if it takes {percent(rest_frac)} less time {rest_speeds_up}"
+        allowance = f" ({_at_most(cold_bound)} if the rest of the step takes as long as now; {rest})"
     return f"Upper bound: {_at_most(bound)} with {assumes}{allowance}."
 
 

@@ -62,7 +62,7 @@ def _steps(steps: Steps) -> str:
     burst = f"; steps come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     detection = f"found by {steps.detected_by}{burst}{run_ahead}"
-    complete = f"{count(judged, 'complete step')} (without the first and the last recorded step)"
+    complete = f"{count(judged, 'complete step')} (from the longest traced part, without its first and last step)"
     return f"{complete} of {recorded} recorded, {len(steps)} in total; {detection}"
 
 

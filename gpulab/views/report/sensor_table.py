@@ -36,8 +36,8 @@ def sampling_summary(run: Run) -> str:
     late_ns = samples["late_ns"]
     interval = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
     return (
-        f"{count(len(samples), 'sample')}{interval}; median delay {duration(float(np.median(late_ns)))}, "
-        f"at most {duration(float(late_ns.max()))}"
+        f"{count(len(samples), 'sample')}{interval}; taken {duration(float(np.median(late_ns)))} late (median), "
+        f"at most {duration(float(late_ns.max()))} late"
     )
 
 
