@@ -22,7 +22,7 @@ from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_se
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.protection.deferred_signals import DeferredSignals
-from gpulab.capture.protection.event_budget import EventLimit
+from gpulab.capture.protection.event_budget import EventWatch
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
@@ -37,6 +37,7 @@ from gpulab.sensors.readings import PERIOD_NS
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
 # In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep).
 MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
+OPENING_FACTOR = 2  # before the first step, a program creates its model and data: much of the heap that is not events
 LEVELS = {
     "sensors": (),
     "trace": (),
@@ -82,7 +83,7 @@ class Session:
         self._on_tick = on_tick
         self._trace_windows: list[TraceWindow] = []
         self._window: TraceWindow | None = None
-        self._event_limit: EventLimit | None = None
+        self._events = EventWatch(self._too_many_events)
         self._spool = Spool(self.name, level)
         self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
@@ -112,7 +113,10 @@ class Session:
         self._memory.begin()
         if self._window is not None:
             self._exit.callback(self._discard_window)
-            self._start_profiler(self._window)
+            if threading.current_thread() is threading.main_thread():  # elsewhere nothing can stop it within a step
+                self._exit.callback(self._events.stop)
+                self._events.start()
+            self._start_profiler(self._window, OPENING_FACTOR)
         self._began_ns = self._window_ns = time_ns()
         self._plan.begin(self._began_ns)
         self._begin_spool()
@@ -210,8 +214,7 @@ class Session:
     def _follow_plan(self, known_steps: int | None) -> None:
         """Start or stop the profiler as planned for this boundary."""
         at_ns = time_ns()
-        events = self._event_limit.count.read() if self._event_limit is not None else None
-        act = self._plan.boundary(at_ns, known_steps, events)
+        act = self._plan.boundary(at_ns, known_steps, self._events.step_started())
         if act is ProfilerAction.NONE:
             return
         with DeferredSignals(again=True):
@@ -234,12 +237,10 @@ class Session:
             self._plan.stop_for_good(time_ns())
             self._discard_window()
 
-    def _start_profiler(self, window: TraceWindow) -> None:
+    def _start_profiler(self, window: TraceWindow, factor: int = 1) -> None:
         """Start the profiler and watch the number of its events."""
         window.start()
-        if threading.current_thread() is threading.main_thread():  # elsewhere nothing could stop it within a step
-            self._event_limit = EventLimit(self._plan.allowed_events, self._too_many_events)
-            self._event_limit.start()
+        self._events.profiler_started(factor * self._plan.allowed_events)
 
     def _too_many_events(self) -> None:
         """Called in a thread of its own: the profiler holds as many events as it may."""
@@ -250,11 +251,10 @@ class Session:
         if self._window is None:
             return
         window, self._window = self._window, None
-        limit, self._event_limit = self._event_limit, None
-        if limit is not None:
-            limit.stop()
         ended_ns = time_ns()
-        if window.stop():
+        is_ours = window.stop()
+        self._events.profiler_stopped()
+        if is_ours:
             self._trace_windows.append(window)
             self._window_spans.append((self._window_ns, ended_ns))
         else:
@@ -297,9 +297,7 @@ class Session:
 
     def _discard_window(self) -> None:
         window, self._window = self._window, None
-        limit, self._event_limit = self._event_limit, None
-        if limit is not None:
-            limit.stop()
+        self._events.profiler_stopped()
         if window is not None:
             window.abandon()
 
