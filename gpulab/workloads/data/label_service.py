@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, BATCH = 768, 256
-ANSWER_S = 0.015  # a network round trip; shorter than the compute of a step, so that it can be hidden completely
+ANSWER_S = 0.006  # a network round trip; shorter than the compute of a step, so that it can be hidden completely
 
 
 def request_labels(step: int) -> Tensor:
