@@ -118,8 +118,11 @@ class _Pair:
         self._began_s, self._text = time.monotonic(), b""
         pid = os.fork()
         if pid == 0:
-            os.close(pipe)
-            run_child(self.program, self._folder, child_end, plain=not self.observations)
+            try:
+                os.close(pipe)
+                run_child(self.program, self._folder, child_end, plain=not self.observations)
+            finally:
+                os._exit(70)  # never back into the campaign
         os.close(child_end)
         self._pid, self._pipe = pid, pipe
         os.set_blocking(pipe, False)

@@ -134,7 +134,9 @@ def _chain(error: BaseException | None) -> tuple[tuple[str, str, str], ...]:
     links: list[tuple[str, str, str]] = []
     relation = "raised"
     while error is not None and len(links) < _LONGEST_CHAIN:
-        links.append((relation, type(error).__qualname__, _text(error.args)))
+        # The message of a RecursionError depends on the call that was one too many.
+        arguments = "()" if isinstance(error, RecursionError) else _text(error.args)
+        links.append((relation, type(error).__qualname__, arguments))
         if error.__cause__ is not None:
             relation, error = "cause", error.__cause__
         else:

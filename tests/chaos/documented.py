@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tests.chaos.program import Observation, Program
 
 MIB = 2**20
-_ARGUMENTS = re.compile(r"\(.*?\)(?= <- |$)|\(.*$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,13 @@ class Difference:
     recorded: str
     origin: str = ""
 
+    group: str = ""  # replaces the two values in the kind of the difference
+
     @property
     def kind(self) -> str:
         """The difference without numbers: differences of one kind are one defect."""
-        texts = [re.sub(r"\d+", "#", text)[:160] for text in (self.plain, self.recorded)]
-        if self.field == "outcome":  # the values and messages vary
-            texts = [_ARGUMENTS.sub("", text) if self.origin.strip() else text for text in texts]
-            texts[0] = "as the program ends" if self.origin.startswith(tuple("abcdefghijklmnopqrstuvwxyz")) else texts[0]
-        plain, recorded = texts
-        return f"{self.field}: {plain} -> {recorded}" + (f" [{self.origin}]" if self.origin else "")
+        plain, recorded = (re.sub(r"\d+", "#", text)[:160] for text in (self.plain, self.recorded))
+        return f"{self.field}: {self.group or f'{plain} -> {recorded}'}" + (f" [{self.origin}]" if self.origin else "")
 
 
 Accepts = Callable[[Program, Difference, Observation], bool]
@@ -52,8 +49,7 @@ DOCUMENTED = (
         "one call",
         "gpulab may call a method of a user's object once, e.g. the length of a batch sampler",
         lambda _, difference, __: (
-            difference.field.startswith("calls ")
-            and int(difference.recorded or 0) - int(difference.plain or 0) == 1
+            difference.field.startswith("calls ") and int(difference.recorded or 0) - int(difference.plain or 0) == 1
         ),
     ),
     DocumentedDifference(
@@ -66,16 +62,48 @@ DOCUMENTED = (
         "torch.profiler itself writes this line to stderr with profile_memory; silencing it would change the "
         "user's own log level",
         lambda program, difference, _: (
-            difference.field == "stderr" and "profile deep" in program.recorder and _only_kineto(difference)
+            difference.field == "stderr" and program.recorder == "profile deep" and _equal_without(difference, _KINETO)
+        ),
+    ),
+    DocumentedDifference(
+        "frames in tracebacks",
+        "a printed traceback names the frames of gpulab's hooks, and in a cell the line below the magic",
+        lambda _, difference, __: difference.field == "stderr" and _equal_without(difference, _FRAMES),
+    ),
+    DocumentedDifference(
+        "recursion depth",
+        "gpulab's hooks use a few frames of the recursion limit, so endless recursion ends a few calls earlier",
+        lambda _, difference, recorded: (
+            difference.field.startswith("calls ")
+            and any(kind == "RecursionError" for _, kind, _ in recorded.outcome.chain)
+        ),
+    ),
+    DocumentedDifference(
+        "locals",
+        "before Python 3.13, reading the variables of a frame refreshes the dict that locals() returned to the program",
+        lambda program, difference, _: difference.field == "notes" and "locals are kept" in program.name,
+    ),
+    DocumentedDifference(
+        "classes of modules",
+        "at level deep, torch.profiler itself reads `__class__` of the modules whose calls it records",
+        lambda program, difference, recorded: (
+            program.recorder == "profile deep"
+            and difference.field == "outcome"
+            and "module class" in program.name
+            and not recorded.outcome.origin.startswith("capture")
         ),
     ),
 )
+_KINETO = re.compile(r"\[W.* CPUAllocator\.cpp:\d+\] Memory block of unknown size.*\n?")
+_FRAMES = re.compile(
+    r"^[ |]*File \"[^\"]*/gpulab/[^\"]*\", line \d+, in .*\n(?:[ |]{4,}(?!File).*\n)*"
+    r"|<ipython-input-[^>]*>\", line \d+",
+    re.MULTILINE,
+)
 
 
-def _only_kineto(difference: Difference) -> bool:
-    lines = difference.recorded.splitlines()
-    rest = [line for line in lines if not re.match(r"\[W.* CPUAllocator\.cpp:\d+\] Memory block of unknown size", line)]
-    return rest == difference.plain.splitlines()
+def _equal_without(difference: Difference, pattern: re.Pattern[str]) -> bool:
+    return pattern.sub("", difference.recorded) == pattern.sub("", difference.plain)
 
 
 def documented_reason(program: Program, difference: Difference, recorded: Observation) -> str | None:

@@ -31,7 +31,9 @@ Location = tuple[str, str, int]  # file, function, offset of the instruction; -1
 class InstantTracer:
     """Counts the instants by location; at the n-th visit of `location` it calls `send`, once."""
 
-    def __init__(self, location: Location | None = None, visit: int = 1, send: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, location: Location | None = None, visit: int = 1, send: Callable[[], None] | None = None
+    ) -> None:
         self.visits: Counter[Location] = Counter()
         self._location, self._visit, self._send = location, visit, send
         self._last: dict[int, int] = {}  # offset of the last instruction of each frame; -1 after a Python call

@@ -68,6 +68,8 @@ def warm_up() -> None:
 
 def record(recorder: str, call: Call, log: Log, *, plain: bool) -> Any:
     """Run the call in the block or cell of a recorder, or plain as it would be without gpulab."""
+    if recorder == "pipeline":  # gpulab alone, without a program beside it
+        return None if plain else call()
     if recorder in _CELLS:
         return _run_cell(_CELLS[recorder], call, log, plain=plain)
     block = nullcontext() if plain else _BLOCKS[recorder]()

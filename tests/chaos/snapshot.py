@@ -48,7 +48,9 @@ def take(folder: Path) -> State:
             value = read()
         except Exception as error:
             value = f"{type(error).__name__}: {error}"
-        state.update({f"{name} {key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value})
+        state.update(
+            {f"{name} {key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+        )
     state["files"] = sorted(_files(folder))
     state.update((f"patch {name}", value) for name, value in _patches())
     state.update((f"${name}", value) for name, value in os.environ.items())
@@ -213,7 +215,9 @@ def _owners() -> list[tuple[str, Any]]:
     classes: list[Any] = [torch.Tensor, torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer]
     classes += [data.DataLoader, data._BaseDataLoaderIter, data._SingleProcessDataLoaderIter]
     classes += [data._MultiProcessingDataLoaderIter, torch.autograd.profiler.profile, torch.profiler.profile]
-    names = "torch torch.cuda torch.cuda.memory torch.nn.functional torch.nn.init torch.autograd torch.autograd.profiler"
+    names = (
+        "torch torch.cuda torch.cuda.memory torch.nn.functional torch.nn.init torch.autograd torch.autograd.profiler"
+    )
     names += " torch.profiler torch.utils.data.dataloader torch.optim.optimizer torch.backends.cudnn torch.amp"
     names += " gc time os threading signal subprocess multiprocessing.queues sys builtins warnings"
     modules = [(name, sys.modules[name]) for name in names.split() if name in sys.modules]

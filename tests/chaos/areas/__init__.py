@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.areas import environments, objects, signals
+from tests.chaos.areas import environments, objects, pipeline, signals, virtual
 from tests.chaos.program import Program
 
 
@@ -22,4 +22,6 @@ AREAS = {
     "objects": Area(1900, objects.make),
     "signals": Area(2400, signals.make),
     "environments": Area(500, environments.make),
+    "pipeline": Area(600, pipeline.make),
+    "virtual": Area(400, virtual.make),
 }

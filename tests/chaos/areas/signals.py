@@ -41,7 +41,7 @@ ERRORS: dict[str, Callable[[], BaseException] | None] = {
 _RECORDERS = ("profile steps", "profile", "cell steps", "cell", "monitor", "profile sensors", "profile deep")
 _CALIBRATED = ("profile steps", "cell steps", "monitor", "profile sensors")
 # Instants are chosen among these parts of gpulab more often: they run in the program's thread while it runs.
-_OFTEN = ("capture", "magics", "sensors")
+_OFTEN = ("capture", "magics", "sensors", "virtual")
 
 
 @dataclass
@@ -61,10 +61,7 @@ def make(number: int, dice: random.Random) -> Program:
     """Return the program of this number."""
     error = dice.choice(sorted(ERRORS))
     if number % 2:
-        recorder = _CALIBRATED[number // 2 % len(_CALIBRATED)]
-        location, visit = _random_instant(recorder, dice)
-        label = f"{error} at {_relative(location)} visit {visit}"
-        return _program(label, recorder, error, partial(_at_instant, location, visit))
+        return program_at_instant(_CALIBRATED[number // 2 % len(_CALIBRATED)], dice)
     recorder = dice.choice(_RECORDERS)
     delay_s = dice.uniform(0.0002, LONGEST_DELAY_S)
     ends = dice.random() < 0.4
@@ -74,6 +71,14 @@ def make(number: int, dice: random.Random) -> Program:
     label += ", early timeouts" if early_timeouts else ""
     send = partial(_after_delay, delay_s, signal.Signals[name])
     return _program(label, recorder, error, send, ends=ends, early_timeouts=early_timeouts, loop=dice.choice(_LOOPS))
+
+
+def program_at_instant(recorder: str, dice: random.Random) -> Program:
+    """Return a program that a signal interrupts at one instant in gpulab's code."""
+    error = dice.choice(sorted(ERRORS))
+    location, visit = _random_instant(recorder, dice)
+    label = f"{error} at {_relative(location)} visit {visit}"
+    return _program(label, recorder, error, partial(_at_instant, location, visit))
 
 
 def _program(
@@ -290,5 +295,3 @@ def instants(recorder: str) -> dict[Location, int]:
         rows = json.load(file)
     os.waitpid(pid, 0)
     return {(file, function, offset): count for file, function, offset, count in rows}
-
-

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from tests.chaos.areas.objects.loop import SAMPLES, Interruption, Oddity, samples
+from tests.chaos.areas.objects.loop import SAMPLES, Interruption, Oddity, fresh, samples
 from tests.chaos.program import Log
 
 Make = Callable[[Log], Any]
@@ -47,7 +47,7 @@ def _with(**methods: Any) -> Make:
 
 def _raises(error: BaseException | type[BaseException]) -> Callable[..., Any]:
     def method(*_: Any) -> Any:
-        raise error
+        raise fresh(error)
 
     return method
 
@@ -141,6 +141,17 @@ def _meta(meta: type) -> Make:
     return lambda _: meta("OddClass", (_Items,), {})()
 
 
+def _root_raises(error: BaseException) -> Make:
+    names = ("root", "path", "paths", "samples", "data_dir", "files")
+    return lambda _: type("Rooted", (_Items,), dict.fromkeys(names, property(_raises(error))))()
+
+
+def _anything(dataset: Any, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return dataset
+
+
 def _long_name(_: Log) -> Any:
     return type("A" * 100_000 + "\x1b[31m\n", (_Items,), {})()
 
@@ -171,18 +182,14 @@ DATASETS: dict[str, Make] = {
     "class raises": _property_raises("__class__"),
     "class raises interruption": _property_raises("__class__", Interruption),
     "class lies": lambda _: type("Liar", (_Items,), {"__class__": property(lambda _: int)})(),
-    "root raises": lambda _: type(
-        "Rooted", (_Items,), dict.fromkeys(("root", "path", "paths", "samples", "data_dir", "files"), property(_raises(Oddity("root"))))
-    )(),
-    "root interrupts": lambda _: type(
-        "Rooted", (_Items,), dict.fromkeys(("root", "path", "paths", "samples", "data_dir", "files"), property(_raises(Interruption("root"))))
-    )(),
+    "root raises": _root_raises(Oddity("root")),
+    "root interrupts": _root_raises(Interruption("root")),
     "root odd": lambda _: type("Rooted", (_Items,), {"root": "\0" * 5000, "path": b"\xff", "files": [object()]})(),
     "path raises": _with(__fspath__=_raises(Oddity("fspath"))),
     "getattr raises": _with(__getattr__=_raises(Oddity("getattr"))),
     "getattr interrupts": _with(__getattr__=_raises(Interruption("getattr"))),
     "getattr endless": _with(__getattr__=lambda dataset, name: getattr(dataset, name + "x")),
-    "getattr anything": _with(__getattr__=lambda dataset, name: dataset if name[:2] != "__" else _raises(AttributeError(name))()),
+    "getattr anything": _with(__getattr__=_anything),
     "proxy": lambda _: _Proxy(_Items()),
     "slots": lambda _: _Slots(),
     "odd metaclass": _meta(_OddMeta),
@@ -203,6 +210,6 @@ DATASETS: dict[str, Make] = {
     "stream raises": lambda _: _Stream(Oddity, 10),
     "stream raises stop": lambda _: _Stream(StopIteration, 10),
     "stream interrupts": lambda _: _Stream(Interruption, 10),
-    "deletes itself": _with(__del__=_raises(Oddity("del"))),
+    "deletes itself": _with(__del__=lambda _: None),
     "random items": _with(__getitem__=lambda dataset, index: dataset.items[index] * random.random()),
 }

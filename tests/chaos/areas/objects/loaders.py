@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, default_collate
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from tests.chaos.areas.objects.loop import BATCH, SAMPLES, Interruption, Oddity
+from tests.chaos.areas.objects.loop import BATCH, SAMPLES, Interruption, Oddity, fresh
 from tests.chaos.program import Log
 
 Make = Callable[[Log, Any], Any]
@@ -30,7 +30,7 @@ class _Batches:
 
 
 def _raise(error: BaseException) -> Any:
-    raise error
+    raise fresh(error)
 
 
 def _sampler(**methods: Any) -> Make:
@@ -105,7 +105,7 @@ def _collate_raises(error: BaseException, at: int = 5) -> Make:
 
         def collate(items: list[Any]) -> Any:
             if next(calls) == at:
-                raise error
+                raise fresh(error)
             return default_collate(items)
 
         return DataLoader(dataset, batch_size=BATCH, collate_fn=collate)
@@ -183,7 +183,8 @@ LOADERS: dict[str, Make] = {
     "iterator with odd fields": _subclass(_get_iterator=lambda loader: _IteratorWithOddFields(loader)),
     "wrapper": lambda _, dataset: _Wrapper(DataLoader(dataset, batch_size=BATCH)),
     "zip": lambda _, dataset: [
-        first for first, _ in zip(DataLoader(dataset, batch_size=BATCH), DataLoader(dataset, batch_size=2))
+        first
+        for first, _ in zip(DataLoader(dataset, batch_size=BATCH), DataLoader(dataset, batch_size=2), strict=False)
     ],
     "chain": lambda _, dataset: itertools.chain(DataLoader(dataset, batch_size=BATCH), DataLoader(dataset)),
     "generator": lambda _, dataset: (batch for batch in DataLoader(dataset, batch_size=BATCH)),
@@ -198,4 +199,4 @@ LOADERS: dict[str, Make] = {
     "two workers": _loader(num_workers=2, persistent_workers=True),
     "worker init raises": _loader(num_workers=2, worker_init_fn=_worker_init),
 }
-SLOW_LOADERS = frozenset(["one worker", "two workers", "worker init raises"])  # they fork
+WORKER_LOADERS = frozenset(["one worker", "two workers", "worker init raises"])

@@ -12,12 +12,17 @@ from tests.chaos.program import Log
 SAMPLES, FEATURES, BATCH = 40, 4, 4
 
 
-class Oddity(Exception):
+class Oddity(Exception):  # noqa: N818  (a user's name)
     """Raised by odd objects."""
 
 
 class Interruption(BaseException):
     """A BaseException of the user's own."""
+
+
+def fresh(error: BaseException | type[BaseException]) -> BaseException:
+    """Return a new exception like this one: one that is raised twice would keep the frames of the first time."""
+    return error() if isinstance(error, type) else type(error)(*error.args)
 
 
 def samples() -> list[torch.Tensor]:

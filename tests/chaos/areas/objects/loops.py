@@ -604,12 +604,12 @@ def _(log: Log, *parts: Any) -> Any:
 @_loop("names of odd objects")
 def _(log: Log, *parts: Any) -> Any:
     loader, module, optimizer = parts
-    odd_values = _odd_values()  # noqa: F841  (gpulab looks through the variables of the loop)
-    first, second, third, fourth, fifth = odd_values  # noqa: F841
+    failing, interrupting, mapping, sequence, hostile = odd_values = _odd_values()
+    variables = [odd_values, failing, interrupting, mapping, sequence, hostile]  # gpulab looks through them
     total = 0.0
     for batch in loader:
         total += train_step(batch, module, optimizer)
-    return f"{total:.6f}"
+    return f"{total:.6f}", len(variables)
 
 
 def _odd_values() -> tuple[Any, ...]:
@@ -738,7 +738,10 @@ _raising("unicode", lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "surrogat
 _raising("huge text", lambda: Oddity("x" * 3_000_000))
 _raising("os error", lambda: OSError(28, "No space left on device"))
 if sys.version_info >= (3, 11):
-    _raising("group", lambda: ExceptionGroup("group", [Oddity("a"), KeyError("b")]))
+    _raising(
+        "group",
+        lambda: ExceptionGroup("group", [Oddity("a"), KeyError("b")]),  # noqa: F821
+    )
 
 
 @_loop("raises while handling")

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import nn
 
-from tests.chaos.areas.objects.loop import FEATURES, Interruption, Oddity
+from tests.chaos.areas.objects.loop import FEATURES, Interruption, Oddity, fresh
 from tests.chaos.program import Log
 
 MakeModule = Callable[[Log], Any]
@@ -19,7 +19,7 @@ MakeOptimizer = Callable[[Log, Any], Any]
 
 def _raises(error: BaseException) -> Callable[..., Any]:
     def method(*_: Any, **__: Any) -> Any:
-        raise error
+        raise fresh(error)
 
     return method
 
@@ -121,7 +121,7 @@ def _hooked(error: BaseException | None, before: bool) -> MakeOptimizer:
             log.call("step hook")
             steps.append(1)
             if error is not None and len(steps) == 5:
-                raise error
+                raise fresh(error)
 
         (optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook)(hook)
         return optimizer
