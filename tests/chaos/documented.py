@@ -79,6 +79,13 @@ DOCUMENTED = (
         ),
     ),
     DocumentedDifference(
+        "PyTorch interrupted",
+        "an exception of a signal handler inside PyTorch's own no_grad() leaves gradients off, recorded or not",
+        lambda _, difference, recorded: (
+            difference.field == "left behind: torch settings gradients" and "program" in recorded.recorded
+        ),
+    ),
+    DocumentedDifference(
         "locals",
         "before Python 3.13, reading the variables of a frame refreshes the dict that locals() returned to the program",
         lambda program, difference, _: difference.field == "notes" and "locals are kept" in program.name,

@@ -29,7 +29,7 @@ from torch.optim import optimizer as optimizers
 
 SETTLE_S = 4.0  # threads and workers of the program may end a moment later
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}|(?<=\[)\d+(?=\])")
-_RANDOM_NAME = re.compile(r"(pymp|listener|tmp|gpulab)-?\w{8,}")
+_RANDOM_NAME = re.compile(r"(tmp|gpulab)-?\w{8,}")
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _TRANSIENT = ("fds", "threads", "tasks", "children", "files")
 _IGNORED_PATCHES = {
@@ -114,7 +114,8 @@ def _children() -> int:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    for directory, _, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith("pymp-")]  # workers end in their own time
         relative = os.path.relpath(directory, folder)
         paths = [relative + "/", *(os.path.join(relative, name) for name in names)]
         yield from (_RANDOM_NAME.sub(r"\1-#", path) for path in paths if path != "./")

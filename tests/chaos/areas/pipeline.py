@@ -57,7 +57,8 @@ def make(number: int, dice: random.Random) -> Program:
         name, text = fuzz.damaged(number, 0, _sound_inputs())
         label = f"damaged {name}, {view}"
     else:
-        name, text, label = "odd.json", *_odd_trace(dice)
+        text, label = _odd_trace(dice)
+        name = dice.choice(("odd.json", "odd.json", "odd \x1b[2J\r\u202e.json"))
         label += f", {view}"
     path = Path(name)
 
@@ -127,6 +128,12 @@ def _odd_trace(dice: random.Random) -> tuple[bytes, str]:
     document = {"schemaVersion": 1, "record_shapes": 1, "baseTimeNanoseconds": 10**18, "traceEvents": events}
     if dice.random() < 0.2:
         document[dice.choice(("deviceProperties", "distributedInfo", "schemaVersion"))] = dice.choice(ODD_VALUES)
+    if dice.random() < 0.3:
+        name = dice.choice(("GPU", *ODD_TEXTS))
+        gpu = {"id": 0, "name": name, "totalGlobalMem": 2**30, "numSms": 80, "computeMajor": 9}
+        gpu[dice.choice(sorted(gpu))] = value = dice.choice(ODD_VALUES)
+        document["deviceProperties"] = [gpu]
+        labels.append(f"GPU {name[:24]!r} with {repr(value)[:24]}")
     return json.dumps(document).encode(errors="surrogatepass"), ", ".join(labels)
 
 

@@ -107,9 +107,11 @@ def _program(
         with send(state, error):
             try:
                 call()
+                _await_timers(state)
             except BaseException as propagated:
                 state.propagated = propagated
             state.is_on = False
+            log.recorded.append(state.place.partition(":")[0])
         if state.propagated is not None:
             raise state.propagated
 
@@ -149,9 +151,18 @@ def _loop(state: Signal, kind: str, *, ends: bool, raises: bool) -> str:
 _LOOPS = ("train", "train", "optimizer", "no steps")
 
 
+def _await_timers(state: Signal) -> None:
+    """An interrupt that comes while the recording of a cell starts is passed on to the cell a moment later."""
+    while isinstance(state.raised, KeyboardInterrupt) and any(
+        isinstance(thread, threading.Timer) for thread in threading.enumerate()
+    ):
+        time.sleep(0.01)
+
+
 def judge(state: Signal, outcome: Outcome, *, is_cell: bool, waits: bool) -> str:
     """Return "ok", or how the exception of the handler went astray."""
     in_program = state.place.startswith(("program", "hook"))
+    place = state.place.partition(":")[0]  # without the function
     if state.handler_calls > 1:
         return f"the handler ran {state.handler_calls} times"
     if state.handler_calls == 0:
@@ -159,23 +170,23 @@ def judge(state: Signal, outcome: Outcome, *, is_cell: bool, waits: bool) -> str
             return "the signal was lost"
         return "ok" if not outcome.chain else f"without a signal: {outcome.chain[0][1]}"
     if state.raised is None:
-        return "ok" if not outcome.chain else f"a counting handler in {state.place}: {outcome.chain[0][1]}"
+        return "ok" if not outcome.chain else f"a counting handler in {place}: {outcome.chain[0][1]}"
     name = "an Exception" if isinstance(state.raised, Exception) else "a BaseException"
     propagated = state.propagated is state.raised or (state.place == "outside" and state.propagated is None)
     # Ctrl-C while the recording of a cell starts: gpulab interrupts the cell in its place.
     interrupted = is_cell and not in_program and isinstance(state.raised, KeyboardInterrupt)
     if outcome.chain and not propagated and not interrupted:
-        return f"{name} in {state.place} arrived as {outcome.chain[0][1]}"
+        return f"{name} in {place} arrived as {outcome.chain[0][1]}"
     if len(state.caught) == 1 and not outcome.chain:
         return "ok"
     if outcome.chain and not state.caught:
         # Outside the try of the program, e.g. at its first instruction, or while gpulab starts or stops.
-        return f"{name} in {state.place} passed the try" if state.place.startswith("hook") else "ok"
+        return f"{name} in {place} passed the try" if state.place.startswith("hook") else "ok"
     if state.caught:
-        return f"{name} in {state.place} arrived twice"
+        return f"{name} in {place} arrived twice"
     if is_cell and not in_program:
         return "ok"  # it came between two cells, where IPython itself reports it
-    return f"{name} in {state.place} was swallowed"
+    return f"{name} in {place} was swallowed"
 
 
 def _handler(state: Signal, error: str) -> Callable[[int, Any], None]:

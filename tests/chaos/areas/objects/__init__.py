@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.chaos.areas.objects import loop_endings, loop_patches, loop_settings, loops
 from tests.chaos.areas.objects.datasets import DATASETS
 from tests.chaos.areas.objects.loaders import LOADERS, WORKER_LOADERS
-from tests.chaos.areas.objects.loops import LOOPS
+from tests.chaos.areas.objects.loop import LOOPS
 from tests.chaos.areas.objects.models import MODULES, OPTIMIZERS
 from tests.chaos.program import Log, Program
 from tests.chaos.recorders import PROFILERS
@@ -19,6 +20,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "optimizer": OPTIMIZERS,
     "loop": LOOPS,
 }
+LOOP_MODULES = (loops, loop_patches, loop_settings, loop_endings)  # importing them fills LOOPS
 _SINGLES = [(part, name) for part, names in PARTS.items() for name in names if name != "ordinary"]
 # The first probes try each odd part alone, with recorders in turn; the others two or three odd parts.
 _RECORDERS = ("profile steps", "cell steps", "monitor", "profile", "profile sensors", "profile deep", "cell")

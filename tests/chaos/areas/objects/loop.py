@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from tests.chaos.program import Log
 
+Loop = Callable[..., Any]  # of the log, the loader, the module and the optimizer
+LOOPS: dict[str, Loop] = {}
 SAMPLES, FEATURES, BATCH = 40, 4, 4
 
 
@@ -60,3 +62,16 @@ def train(log: Log, loader: Iterable[Any], module: Any, optimizer: Any, epochs: 
             steps += 1
     log.note(f"{steps} steps")
     return f"{total:.6f}"
+
+
+def loop(name: str) -> Callable[[Loop], Loop]:
+    """Add a loop to LOOPS."""
+
+    def register(function: Loop) -> Loop:
+        LOOPS[name] = function
+        return function
+
+    return register
+
+
+LOOPS["ordinary"] = train
