@@ -15,6 +15,7 @@
 # make bench-endurance  memory and waiting of very long recordings: make bench-endurance SCALE=0.1
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
+# make chaos    five thousand programs, plain and recorded, must end alike: make chaos AREA=signals COUNT=500 SEED=7
 # make course      every notebook live on what is here: claims that hold, and seconds (make course SIZE=tiny)
 # make gpu-check   the tests that need a CUDA GPU, and the notebooks on it
 #
@@ -26,7 +27,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz gpu-check clean
+.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz chaos gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
 demo test test-rest course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
@@ -106,6 +107,9 @@ bench-diagnosis: $(READY)
 
 fuzz: $(READY)
 	$(PY) tests/support/fuzz.py $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+chaos: $(READY)
+	$(PY) -m tests.chaos $(if $(AREA),--area $(AREA)) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 gpu-check: $(READY)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'

@@ -1,0 +1,118 @@
+"""Differences between a plain and a recorded run that gpulab documents, each with its reason.
+
+A difference that no entry of this list accepts is a defect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos.program import Observation, Program
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field that differs: its name, its value in the plain run and in the recorded run."""
+
+    field: str
+    plain: str
+    recorded: str
+    origin: str = ""
+
+    group: str = ""  # replaces the two values in the kind of the difference
+
+    @property
+    def kind(self) -> str:
+        """The difference without numbers: differences of one kind are one defect."""
+        plain, recorded = (re.sub(r"\d+", "#", text)[:160] for text in (self.plain, self.recorded))
+        return f"{self.field}: {self.group or f'{plain} -> {recorded}'}" + (f" [{self.origin}]" if self.origin else "")
+
+
+Accepts = Callable[[Program, Difference, Observation], bool]
+
+
+@dataclass(frozen=True)
+class DocumentedDifference:
+    """A difference that is allowed, and why."""
+
+    name: str
+    reason: str
+    accepts: Accepts
+
+
+DOCUMENTED = (
+    DocumentedDifference(
+        "one call",
+        "gpulab may call a method of a user's object once, e.g. the length of a batch sampler",
+        lambda _, difference, __: (
+            difference.field.startswith("calls ") and int(difference.recorded or 0) - int(difference.plain or 0) == 1
+        ),
+    ),
+    DocumentedDifference(
+        "atexit slot",
+        "Python keeps the empty slot of an atexit callback that the monitor registered and unregistered",
+        lambda program, difference, _: program.recorder == "monitor" and difference.field == "left behind: atexit",
+    ),
+    DocumentedDifference(
+        "log of PyTorch",
+        "torch.profiler itself writes this line to stderr with profile_memory; silencing it would change the "
+        "user's own log level",
+        lambda program, difference, _: (
+            difference.field == "stderr" and program.recorder == "profile deep" and _equal_without(difference, _KINETO)
+        ),
+    ),
+    DocumentedDifference(
+        "frames in tracebacks",
+        "a printed traceback names the frames of gpulab's hooks, and in a cell the line below the magic",
+        lambda _, difference, __: difference.field == "stderr" and _equal_without(difference, _FRAMES),
+    ),
+    DocumentedDifference(
+        "recursion depth",
+        "gpulab's hooks use a few frames of the recursion limit, so endless recursion ends a few calls earlier",
+        lambda _, difference, recorded: (
+            difference.field.startswith("calls ")
+            and any(kind == "RecursionError" for _, kind, _ in recorded.outcome.chain)
+        ),
+    ),
+    DocumentedDifference(
+        "PyTorch interrupted",
+        "an exception of a signal handler inside PyTorch's own no_grad() leaves gradients off, recorded or not",
+        lambda _, difference, recorded: (
+            difference.field == "left behind: torch settings gradients" and "program" in recorded.recorded
+        ),
+    ),
+    DocumentedDifference(
+        "locals",
+        "before Python 3.13, reading the variables of a frame refreshes the dict that locals() returned to the program",
+        lambda program, difference, _: difference.field == "notes" and "locals are kept" in program.name,
+    ),
+    DocumentedDifference(
+        "classes of modules",
+        "at level deep, torch.profiler itself reads `__class__` of the modules whose calls it records",
+        lambda program, difference, recorded: (
+            program.recorder == "profile deep"
+            and difference.field == "outcome"
+            and "module class" in program.name
+            and not recorded.outcome.origin.startswith("capture")
+        ),
+    ),
+)
+_KINETO = re.compile(r"\[W.* CPUAllocator\.cpp:\d+\] Memory block of unknown size.*\n?")
+_FRAMES = re.compile(
+    r"^[ |]*File \"[^\"]*/gpulab/[^\"]*\", line \d+, in .*\n(?:[ |]{4,}(?!File).*\n)*"
+    r"|<ipython-input-[^>]*>\", line \d+",
+    re.MULTILINE,
+)
+
+
+def _equal_without(difference: Difference, pattern: re.Pattern[str]) -> bool:
+    return pattern.sub("", difference.recorded) == pattern.sub("", difference.plain)
+
+
+def documented_reason(program: Program, difference: Difference, recorded: Observation) -> str | None:
+    """Return the name of the entry that accepts a difference; None if it is a defect."""
+    return next((entry.name for entry in DOCUMENTED if entry.accepts(program, difference, recorded)), None)
