@@ -91,7 +91,7 @@ def take_pictures(notebook: Notebook, theme: str) -> Any:
         notebook.command("apputils:change-theme", {"theme": "JupyterLab Dark"})
     notebook.run(SETUP)
     report = notebook.run(REPORT).locator(".jp-OutputArea-output").last
-    notebook.cell(REPORT).get_by_role("button", name="Zoom into it").wait_for(timeout=30_000)
+    notebook.cell(REPORT).get_by_role("button", name="Open timeline").wait_for(timeout=30_000)
     yield "report", small(report)
     notebook.run(TIMELINE).locator(".gpulab-tl[data-painted]").wait_for(timeout=30_000)
     notebook.page.wait_for_timeout(700)
