@@ -67,7 +67,7 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example: step [2-5], 100 ms\. The finding covers 40 ms of it, in 1 interval; "
+        r"Example: step [2-5] \(100 ms\)\. The finding covers 40 ms of it, in 1 interval; "
         r"activity in that time: host: waiting for data 100 %; GPU: idle 100 %\.",
         timeline.alt,
     )
