@@ -431,7 +431,7 @@ order = np.random.default_rng(0).permutation(len(rows))
 files = storage_formats.time_reader(storage_formats.read_from_files, folder, order)
 mapped = storage_formats.time_reader(storage_formats.read_from_memmap, folder, order)
 # <fix>
-# was: tar = packing.time_reader(packing.read_from_memmap, folder, order)
+# was: tar = storage_formats.time_reader(storage_formats.read_from_memmap, folder, order)
 tar = storage_formats.time_reader(storage_formats.read_from_tar, folder, order)
 # </fix>
 storage_formats.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
@@ -454,12 +454,12 @@ L.claim(
 #
 # Write `epochs(folder, orders)`. `orders` holds five lists of 1,200 row numbers, one list per epoch. For each list, read these rows and add up all their values. Return the list of the five sums.
 #
-# `folder` holds the rows in three formats: one file per row (read them with `packing.read_from_files`), `rows.npy` and `rows.tar`. Never hold more than 1 MB of data in memory, and open as few files as you can. **The target is three opens for all five epochs.** For a hint, run `L.hint("opens")` in a new cell; each further call gives the next hint.
+# `folder` holds the rows in three formats: one file per row (read them with `storage_formats.read_from_files`), `rows.npy` and `rows.tar`. Never hold more than 1 MB of data in memory, and open as few files as you can. **The target is three opens for all five epochs.** For a hint, run `L.hint("opens")` in a new cell; each further call gives the next hint.
 
 # %% tags=["exercise"]
 def epochs(folder, orders):
     # <blank> five epochs with at most three opens and 1 MB of memory
-    # was: return [packing.read_from_files(folder, order) for order in orders]
+    # was: return [storage_formats.read_from_files(folder, order) for order in orders]
     rows = np.load(folder / "rows.npy", mmap_mode="r")
     return [sum(float(rows[index].sum()) for index in order) for order in orders]
     # </blank>

@@ -1,10 +1,7 @@
-"""A sample of the campaign of attacks, and planted differences that it must find."""
+"""The campaign of attacks finds planted differences."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,20 +22,6 @@ def defects(plain, recorded):
     """The differences that nothing documents."""
     found = differences(PROGRAM, plain, recorded)
     return [each.field for each in found if documented_reason(PROGRAM, each, recorded) is None]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_a_sample_of_programs_ends_alike_plain_and_recorded():
-    result = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", "--count", "200", "--seed", "1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert re.search(r"^total +\d", result.stdout, re.MULTILINE), result.stderr[-3000:]
-    assert result.returncode == 0, result.stdout[-6000:]
 
 
 @pytest.mark.parametrize(
