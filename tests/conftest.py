@@ -31,6 +31,10 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["GPULAB_HISTORY"] = "off"
 os.environ["GPULAB_SPOOL"] = "off"
 
+# A program that a shell starts in the background ignores Ctrl-C, and so do its children; the tests send it to both.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # Examples of property tests: few and always the same ones in the first tier, many and new ones in the second. Neither
 # has a deadline: how long an example takes depends on what else the machine does.

@@ -7,10 +7,12 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gpulab import trace
 from gpulab.capture.protection.cuda_check import is_cuda_available, nvml_first
+from gpulab.capture.protection.event_budget import return_freed_memory
 from gpulab.capture.protection.guard import error_text
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
@@ -62,6 +64,7 @@ class TraceWindow:
         with nvml_first():  # the profiler asks, too
             self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
         self._running = False
+        self._path: Path | None = None
 
     def start(self) -> None:
         """Start the profiler; raises CaptureError if it does not start."""
@@ -97,14 +100,26 @@ class TraceWindow:
         with contextlib.suppress(RuntimeError):
             self.stop()
 
-    def events_since(self, unix_ns: int) -> int:
-        """Number of events that began at or after this time."""
-        results = self._profile.profiler.kineto_results.events()
-        return sum(event.start_ns() >= unix_ns for event in results)
+    def store(self, path: Path) -> None:
+        """Write the events to a new file and free their memory. Raises OSError or RuntimeError; the events then stay.
+
+        The file has its name only when it is complete: the process may be killed meanwhile.
+        """
+        partial = path.with_name(f"{path.name}.partial")
+        try:
+            self._profile.export_chrome_trace(str(partial))
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        self._path, self._profile = path, None
+        return_freed_memory()
 
     def read(self, name: str) -> Run:
         """Read the window as a Run. Raises CaptureError if the trace cannot be exported."""
         try:
+            if self._path is not None:
+                return trace.read(self._path, name=name)
             with temporary_folder() as folder:
                 path = folder / "trace.json"
                 self._profile.export_chrome_trace(str(path))

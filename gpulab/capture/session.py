@@ -28,13 +28,13 @@ from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
+from gpulab.capture.trace_windows import EVENTS, TraceWindows
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.readings import PERIOD_NS
 
-EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
 # In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep).
 MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
 OPENING_FACTOR = 2  # before the first step, a program creates its model and data: much of the heap that is not events
@@ -81,11 +81,11 @@ class Session:
         self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
         self._pulse, self._workers_now = ActivityTracker(), WorkerStates()
         self._on_tick = on_tick
-        self._trace_windows: list[TraceWindow] = []
         self._window: TraceWindow | None = None
         self._events = EventWatch(self._too_many_events)
         self._spool = Spool(self.name, level)
-        self._window_spans: list[tuple[int, int]] = []
+        # Steps that the user asked for may need gigabytes of disk.
+        self._traces = TraceWindows(self._spool.window_path, in_memory=steps is not None)
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=64)
@@ -138,6 +138,7 @@ class Session:
             self.run = self._assemble(ended_ns, error)
         finally:
             self._spool.discard()  # not before: the process may be killed while it reads what was recorded
+            self._traces.close()
         runs.add(self.run)
         return self.run
 
@@ -147,6 +148,7 @@ class Session:
         with DeferredSignals(again=True):
             self._exit.close()
             self._spool.discard()
+            self._traces.close()
 
     def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
@@ -220,6 +222,7 @@ class Session:
         with DeferredSignals(again=True):
             if act is ProfilerAction.STOP:
                 self._stop_profiler()
+                self._traces.store_latest()
             elif not is_profiler_running():
                 self._window = TraceWindow(LEVELS[self.level])
                 self._start_profiler(self._window)
@@ -255,8 +258,7 @@ class Session:
         is_ours = window.stop()
         self._events.profiler_stopped()
         if is_ours:
-            self._trace_windows.append(window)
-            self._window_spans.append((self._window_ns, ended_ns))
+            self._traces.add(window, self._window_ns, ended_ns)
         else:
             self._plan.stop_for_good(ended_ns)
             self._add_gap(
@@ -293,6 +295,7 @@ class Session:
         """Stop the profiler between two boundaries; runs in the main thread, between two bytecodes."""
         at_ns = time_ns()
         self._use_profiler(self._stop_profiler)
+        self._use_profiler(self._traces.store_latest)
         self._pauses.append((at_ns, time_ns()))
 
     def _discard_window(self) -> None:
@@ -329,7 +332,7 @@ class Session:
             stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
         parts = self._read_windows()
-        activities = self._trace_windows[0].activities if self._trace_windows else ()
+        activities = self._traces.windows[0].activities if self._traces.windows else ()
         run = merge_traces(empty, parts)
         if (gap := missing_gpu_work(run, activities)) is not None:
             self._gaps.append(gap)
@@ -338,7 +341,7 @@ class Session:
         own_gaps = (*self._marks.gaps, *self._stalls.gaps, *self._memory.own_gaps, *self._spool.gaps)
         recording = Recording(
             level=self.level,
-            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._window_spans),
+            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._traces.spans_ns),
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._all_pauses()),
             activities=activities,
             options=LEVELS[self.level],
@@ -353,12 +356,8 @@ class Session:
                 "a step has so many events that the loop would wait too long while the profiler stops",
                 f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
             )
-        parts = []
-        for window in self._trace_windows:
-            try:
-                parts.append(window.read(self.name))
-            except CaptureError as problem:
-                self._add_gap("operators and kernels", problem.why, problem.fix)
+        parts, gaps = self._traces.read(self.name)
+        self._gaps += gaps
         return parts
 
     def _begin_spool(self) -> None:
@@ -370,7 +369,7 @@ class Session:
         open_windows = ((self._window_ns, STILL_OPEN),) if self._window is not None else ()
         return RecordingState(
             phase=self._phase(),
-            windows_ns=(*self._window_spans, *open_windows),
+            windows_ns=(*self._traces.spans_ns, *open_windows),
             pauses_ns=tuple(self._pauses),
             gaps=(*self._gaps, *self._marks.gaps),
             loaders=tuple(self._marks.loaders),

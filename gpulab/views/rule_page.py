@@ -97,8 +97,8 @@ def _change(rewrite: Rewrite) -> View:
         ("Costs", sentence(rewrite.cost)),
         (
             "Grade",
-            f"{rewrite.grade}: {grounds}. Range: at least +-{percent(share)} of the saving until a prediction has been "
-            "checked on this machine.",
+            f"{rewrite.grade}: {grounds}. Range: at least +-{percent(share)} of the saving; predictions that were "
+            "wrong on this machine widen it.",
         ),
         ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),
     ]

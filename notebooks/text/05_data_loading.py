@@ -82,7 +82,7 @@ wait_before = gpulab.diagnose(gpulab.runs["before"]).ledger.typical_frac("loader
 L.reveal("wait", wait_before, "%")
 
 # %% [markdown]
-# You could have calculated this: eight items of 6 ms, one after the other, take 48 ms per batch. The step itself takes a few milliseconds, so `wait / (wait + step)` is close to one.
+# You could have calculated this: eight items of 6 ms, one after the other, take 48 ms per batch. The rest of the step takes a few milliseconds, so `wait / (wait + rest)` is close to one.
 #
 # ## Diagnose
 #
@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers would be enough. But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
+# The loop still waits for data, and the report says how many workers would be needed, and how many this machine can run. But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -244,7 +244,7 @@ for name, epochs_result in (("restarted", restarted), ("persistent", persistent)
 
 # %% tags=["claim"]
 L.claim(
-    "persistent workers need 2 processes for three epochs instead of 6, and halve the delay before each later epoch",
+    "persistent workers need 2 processes for three epochs instead of 6, and at least halve the delay before each later epoch",
     (restarted.processes, persistent.processes) == (6, 2) and persistent.later_gap_s < 0.5 * restarted.later_gap_s,
     before=1000 * restarted.later_gap_s,
     after=1000 * persistent.later_gap_s,
@@ -404,9 +404,11 @@ def duplicate_share(*ranks):
 without_sampler = duplicate_share(range(1000), range(1000))
 with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
 reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
-print(f"two ranks read {reads_of_1001} of 1001 items: the sampler repeats one, because all shares have the same size")
+print(
+    f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one item, because all ranks get the same number"
+)
 L.claim(
-    "without DistributedSampler two ranks waste half of all reads; with it they waste none",
+    "without DistributedSampler two ranks waste half of all reads; with it, and an even number of items, they waste none",
     without_sampler == 0.5 and with_sampler == 0,
     before=without_sampler,
     after=with_sampler,
@@ -419,7 +421,7 @@ L.claim(
 #
 # ### File formats: 2,000 files, a memory-mapped array, or a tar archive
 #
-# Another common piece of advice is to pack a dataset into a format such as TFRecord or WebDataset to make reading cheaper. Here the same 2,000 rows are stored in three ways: in 2,000 files, in one memory-mapped array (the operating system reads a page when you access it), and in a tar archive, which is the format of WebDataset. All three are read in the same random order, from a local disk whose files are already in the page cache.
+# Another common piece of advice is to pack a dataset into a format such as TFRecord or WebDataset to make reading cheaper. Here the same 2,000 rows are stored in three ways: in 2,000 files, in one memory-mapped array (the operating system reads a page when you access it), and in a tar archive, the format of WebDataset. All three are read in the same random order (WebDataset reads its archives from start to end, which this test does not measure), from a local disk whose files are already in the page cache.
 
 # %% tags=["predict"]
 L.predict("formats")
@@ -448,7 +450,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and find out what one open costs on your storage; the last column estimates it for storage on a network. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column is the total time if an open takes as long as on network storage. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #
@@ -476,7 +478,7 @@ L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else 
 #
 # Two short runs tell you how much you can gain at most, from a faster loader or from a faster model.
 #
-# - *Model only*: train on one batch in memory again and again. However fast data loading becomes, the loop cannot be faster than this.
+# - *Model only*: train on one batch in memory again and again. However fast data loading becomes, the loop cannot be faster than this (apart from noise).
 # - *Loader only*: iterate over the loader without training. However fast the model becomes, the loop cannot be faster than this.
 #
 # With workers, loading and training overlap, so the rate of the real loop is close to the smaller of the two bounds. Without workers they run one after the other, and their times add up. Here each item waits 24 ms, and there are four workers.
@@ -517,7 +519,7 @@ print(f"               {many_workers:7.0f} items/s with sixteen workers")
 # %% tags=["claim"]
 display(L.reveal("bounds", model_only / loader_only, "(the model-only rate divided by the loader-only rate)"))
 L.claim(
-    "with four workers the loop reaches at least half of the smaller bound, and exceeds neither by more than 25 %",
+    "with four workers the loop reaches 0.5 to 1.25 times the smaller bound (1.25: noise of two short runs)",
     0.5 * smaller_bound <= real_loop <= 1.25 * smaller_bound,
     before=smaller_bound,
     after=real_loop,
@@ -526,7 +528,7 @@ L.claim(
 
 
 # %% [markdown]
-# Remember these two runs: they take a minute, and they tell you which half of the program you need not optimise. *Model only* is also the most that workers, pinned memory, prefetching and caches can reach together. With sixteen workers, the real loop comes closer to it. Once the loop reaches it, only a faster model helps.
+# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, pinned memory, prefetching and caches can reach together. With sixteen workers, the real loop comes closer to it. Once the loop reaches it, only a faster model helps.
 #
 # ## Transfer: is data loading the bottleneck here?
 #
@@ -574,7 +576,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The cause is certain: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
+# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The cause does not depend on these estimates: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
 #
 # ## Summary
 #

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import signal
+import tempfile
 import threading
 import time
 
@@ -449,6 +450,32 @@ def test_events_are_counted_while_they_are_recorded(level):
     assert 0.6 * recorded < estimate < 2 * recorded
 
 
+@pytest.mark.parametrize("problem", [None, OSError("disk full"), RuntimeError("cannot export")], ids=str)
+def test_events_of_a_window_are_on_disk_and_freed_or_stay_in_memory(monkeypatch, problem, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    export = torch.profiler.profile.export_chrome_trace
+    failures = [problem] if problem else []
+
+    def exported(profile, path):
+        if failures:
+            raise failures.pop()
+        export(profile, path)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", exported)
+    tensor, on_disk = torch.ones(4), []
+    with gpulab.profile("stored") as session:
+        for _ in DataLoader(Numbers(60), batch_size=1):
+            tensor.add_(1)
+            on_disk.append([window._profile is None for window in session._traces.windows])
+    assert len(on_disk[-1]) >= 1
+    assert all(stored == (problem is None) for stored in on_disk[-1])
+    assert (session.run.events["name"] == "aten::add_").sum() > 10
+    assert not session.run.recording.left_out or all(
+        "operators" not in gap.what for gap in session.run.recording.left_out
+    )
+    assert list(tmp_path.glob("gpulab-*")) == []
+
+
 @pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
 def test_tensors_in_the_heap_are_no_events():
     def work():
@@ -461,7 +488,7 @@ def test_tensors_in_the_heap_are_no_events():
     with gpulab.profile("tensors") as session:
         for _ in DataLoader(Numbers(12), batch_size=1):
             work()
-    assert len(session._trace_windows) == 2
+    assert len(session._traces.windows) == 2
     assert not session._plan.is_cut
 
 

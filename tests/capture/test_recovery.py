@@ -125,6 +125,24 @@ def test_a_killed_loop_is_recovered_up_to_the_last_two_seconds(spools):
         assert list(spools.iterdir()) == []
 
 
+def test_a_killed_training_loop_keeps_the_events_of_the_parts_that_were_traced(spools):
+    pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+    program = [sys.executable, "-m", "tests.support.spool.traced_loop"]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ}) as process:
+        recorded = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+    (run,) = recover()
+    assert recorded > 10
+    additions = run.events[run.events["name"] == "aten::add_"]
+    assert len(additions) == recorded
+    (first_ns, _), (_, last_ns) = run.recording.windows_ns[0], run.recording.windows_ns[-1]
+    assert additions["start_ns"].between(first_ns, last_ns).all()
+    assert not any("operators" in gap.what for gap in run.recording.left_out)
+    assert "Killed" in str(gpulab.report(run))
+    assert list(spools.iterdir()) == []
+
+
 def test_a_recovered_run_can_be_saved_and_reported(spools, as_killed, tmp_path):
     recording = Recording()
     for second in range(1, 6):

@@ -72,6 +72,9 @@ def test_every_question_of_a_lesson_has_an_answer(one):
 def test_paths_contain_only_lessons_that_exist():
     for numbers in PATHS.values():
         assert [lesson(number).number for number in numbers] == list(numbers)
+        for position, number in enumerate(numbers):
+            required = {required_id.partition("_")[0] for required_id in lesson(number).prerequisites}
+            assert required <= set(numbers[:position]), f"{number} requires lessons that the path leaves out"
 
 
 def test_the_right_answers_are_not_all_the_same_letter():

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpulab.rules import diagnose
-from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE
+from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
 from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
@@ -66,22 +66,26 @@ NO_CORES = replace(WORKERS, workers=8)
 
 
 @pytest.mark.parametrize(
-    ("run", "most"),
+    ("run", "most", "advice"),
     [
-        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=4.0), 4),  # each computes: a core each
-        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=None), 8),  # not known: what is harmless anywhere
-        (lambda: from_workers(wait_ms=95, cpu_ms=5, cores=2.0), 8),  # they wait: several to a core, and no crowd
-        (lambda: from_workers(wait_ms=95, cpu_ms=80, cores=2.0), 5),  # 40 % of a core each
+        # each computes: a core each
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=4.0), 4, CHEAPER_SAMPLES_ADVICE),
+        # not known: what is harmless anywhere
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=None), 8, CHEAPER_SAMPLES_ADVICE),
+        # they wait: several to a core, and no crowd
+        (lambda: from_workers(wait_ms=95, cpu_ms=5, cores=2.0), 8, SHORTER_WAITS_ADVICE),
+        # 40 % of a core each
+        (lambda: from_workers(wait_ms=95, cpu_ms=80, cores=2.0), 5, SHORTER_WAITS_ADVICE),
     ],
 )
-def test_no_more_workers_are_proposed_than_the_cores_can_run(run, most):
+def test_no_more_workers_are_proposed_than_the_cores_can_run(run, most, advice):
     finding = first(run())
     assert finding.rule == "too_few_workers"
     assert finding.numbers["needed_workers"] == 40
     assert finding.numbers["proposed_workers"] == most
     assert f"num_workers={most}," in finding.fix
     assert "40 workers" in finding.evidence[-1]
-    assert finding.advice == CHEAPER_SAMPLES_ADVICE
+    assert finding.advice == advice
     # Two workers make a batch every 100 ms: so many make them no faster than this, whatever the model could take.
     assert finding.gain.best_ns >= 200e6 / most
     assert finding.gain.floor_ns == pytest.approx(5e6)

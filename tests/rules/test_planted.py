@@ -1,7 +1,7 @@
-"""Each fault that can be planted here is found where it was planted; its fix takes it away and makes the step shorter.
+"""Each fault that can be planted here is found where it was planted, and its fix takes it away.
 
-The verdict is asked for being there, not for being first: other programs may share the machine with the tests. How
-often it comes first is measured by benchmarks/diagnosis/diagnosis.py.
+The finding must be there, not come first, and no gain is measured: other programs may share the machine with the tests.
+How often it comes first, and what its fix gains, is measured by benchmarks/diagnosis/diagnosis.py.
 """
 
 import contextlib
@@ -39,10 +39,6 @@ def test_a_planted_fault_is_found_and_its_fix_takes_it_away(planted):
     before, after = recorded(planted.name), recorded(planted.twin)
     assert planted.rule in rules(before)
     assert planted.rule not in rules(after)
-    finding = next(each for each in gpulab.diagnose(before).findings if each.rule == planted.rule)
-    if finding.gain is not None:
-        work = workload(planted.twin).batch / planted.batch
-        assert gpulab.compare(before, after, planted.rule).ratio * work > 1
 
 
 def test_every_workload_with_a_fault_has_a_twin_that_bears_its_fix():

@@ -253,7 +253,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\). The finding covers 40 ms", page.text)
+    assert re.search(r"100 ms of step \d. The finding covers 40 ms", page.text)
     assert "As text and table" in page.text
 
 

@@ -42,7 +42,7 @@ GPU_PARTS = (
     Part("copies", "exposed copies", True, "copies and memsets not overlapped by a kernel or a collective"),
     Part("loader", "waiting for data", False, "GPU idle while the main thread was inside next() of the DataLoader"),
     Part("alloc", "allocation calls", False, "GPU idle during cudaMalloc, cudaFree and similar calls"),
-    Part("sync", "after synchronisation", False, "GPU idle while the host was inside a synchronising call"),
+    Part("sync", "synchronising calls", False, "GPU idle while the host was inside a synchronising call"),
     Part("copy_call", "copy calls", False, "GPU idle while the host was inside a copy call"),
     Part("launch", "launch calls", False, "GPU idle while the host was inside a launch call"),
     Part("runtime", "other CUDA calls", False, "GPU idle during any other runtime call"),

@@ -44,6 +44,12 @@ def heap_bytes() -> int | None:
     return None if function is None else int(function().uordblks)
 
 
+def return_freed_memory() -> None:
+    """Return the heap's free pages to the system, as glibc does by itself only at the end of the heap."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library; Windows has no handle None
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class EventWatch:
     """Counts events while the profiler records, in a thread of its own; calls `exceeded` if there are too many.
 

@@ -17,6 +17,7 @@ from gpulab.sensors.host.process_identity import ProcessIdentity, current_proces
 
 VARIABLE = "GPULAB_SPOOL"  # another folder, or "off"
 SUFFIX = ".spool"
+WINDOW_SUFFIX = ".trace.json"
 DAMAGED_SUFFIX = ".damaged"
 # Nobody here can tell whether a process of another machine has ended: its file has not changed for this long.
 _FOREIGN_IDLE_S = 15 * 60
@@ -31,10 +32,11 @@ class SpoolFiles:
     process: ProcessIdentity
     paths: tuple[Path, ...]
     modified_s: float  # UNIX time of the latest change
+    windows: tuple[Path, ...] = ()  # traces of the profiler
 
     def remove(self) -> None:
         """Delete the files. Raises OSError."""
-        for path in self.paths:
+        for path in (*self.paths, *self.windows):
             path.unlink(missing_ok=True)
 
 
@@ -53,6 +55,16 @@ def segment_name(stem: str, segment: int) -> str:
     return f"{stem}.{segment:06d}{SUFFIX}"
 
 
+def window_name(stem: str, index: int) -> str:
+    """File name of the events of the profiler's n-th window."""
+    return f"{stem}.{index}{WINDOW_SUFFIX}"
+
+
+def window_index(path: Path) -> int:
+    """Number of the profiler's window in this file."""
+    return int(path.name.removesuffix(WINDOW_SUFFIX).rpartition(".")[2])
+
+
 def find_leftovers(folder: Path | None = None) -> tuple[SpoolFiles, ...]:
     """Files whose process has ended, oldest first; () if the folder cannot be read."""
     folder = folder or spool_folder()
@@ -60,7 +72,7 @@ def find_leftovers(folder: Path | None = None) -> tuple[SpoolFiles, ...]:
     try:
         with os.scandir(folder or os.devnull) as entries:
             for entry in entries:
-                if entry.name.endswith(SUFFIX):
+                if entry.name.endswith((SUFFIX, WINDOW_SUFFIX, f"{WINDOW_SUFFIX}.partial")):
                     stems[entry.name.partition(".")[0]].append(entry)
         recordings = [_spool_files(stem, entries_of_stem) for stem, entries_of_stem in stems.items()]
     except OSError:  # there is no folder yet, or a file was removed in this instant
@@ -83,7 +95,9 @@ def _spool_files(stem: str, entries: list[os.DirEntry[str]]) -> SpoolFiles | Non
     if process is None:
         return None
     modified_s = max(entry.stat().st_mtime for entry in entries)
-    return SpoolFiles(process, tuple(sorted(Path(entry.path) for entry in entries)), modified_s)
+    segments = tuple(sorted(Path(entry.path) for entry in entries if entry.name.endswith(SUFFIX)))
+    windows = tuple(sorted(Path(entry.path) for entry in entries if not entry.name.endswith(SUFFIX)))
+    return SpoolFiles(process, segments, modified_s, windows)
 
 
 def _is_leftover(files: SpoolFiles) -> bool:

@@ -6,12 +6,14 @@ import contextlib
 import datetime
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpulab.capture.merge_traces import merge_traces
 from gpulab.capture.run_registry import Runs, runs
 from gpulab.capture.spool.content import (
+    STILL_OPEN,
     TABLES,
     TIME_COLUMNS,
     RecordingState,
@@ -20,9 +22,9 @@ from gpulab.capture.spool.content import (
     decode_rows,
     decode_state,
 )
-from gpulab.capture.spool.folder import DAMAGED_SUFFIX, SpoolFiles, find_leftovers
+from gpulab.capture.spool.folder import DAMAGED_SUFFIX, WINDOW_SUFFIX, SpoolFiles, find_leftovers, window_index
 from gpulab.capture.spool.framing import MAGIC, RecordKind, split_records
-from gpulab.errors import GpulabError
+from gpulab.errors import GpulabError, TraceError
 from gpulab.rows import Rows, concat
 from gpulab.run import KILLED, TABLE_FIELDS, Gap, Recording, Run, Source
 from gpulab.store.consistency import find_inconsistency
@@ -46,8 +48,8 @@ def recover() -> tuple[Run, ...]:
 
     While gpulab records, it appends step marks and sensor readings to a file about once a second. A process that ends
     without stopping the recording, as after SIGKILL or by the out-of-memory killer, leaves this file. Each run has
-    the outcome "killed" and reaches to the last second before; it contains no operators and kernels. Its file is
-    deleted then: `gpulab.save` keeps the run.
+    the outcome "killed" and reaches to the last second before; it contains the operators and kernels of the traced
+    parts that had ended. Its files are deleted then: `gpulab.save` keeps the run.
     """
     recovered = []
     for files in find_leftovers():
@@ -84,7 +86,7 @@ def read_spool(files: SpoolFiles) -> Run | None:
     data = _read_segments(files.paths)
     if data.header is None or not any(data.parts.values()):
         return None
-    run = _build_run(data, data.header)
+    run = _build_run(data, data.header, dict(_read_windows(files.windows, data.header.name)))
     if (problem := find_inconsistency(run)) is not None:
         raise ValueError(problem)
     return run
@@ -108,13 +110,26 @@ def _read_segments(paths: Iterable[Path]) -> _SpoolData:
     return data
 
 
-def _build_run(data: _SpoolData, header: SpoolHeader) -> Run:
+def _read_windows(paths: Iterable[Path], name: str) -> Iterator[tuple[int, Run]]:
+    """Yield number and events of each window of the profiler that is complete."""
+    from gpulab import trace  # loading the extension, which imports this module, must stay quick
+
+    for path in paths:
+        if path.name.endswith(WINDOW_SUFFIX):
+            with contextlib.suppress(TraceError, ValueError):  # the report says that its events are lost
+                yield window_index(path), trace.read(path, name=name)
+
+
+def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run]) -> Run:
     began_ns, state = header.began_ns, data.state
+    # The state on disk may be older than the latest trace: its span is then unknown, and it is not used.
+    traced = {index: span for index, span in enumerate(state.windows_ns) if index in traces and span[1] != STILL_OPEN}
     tables = {name: _shifted(concat(TABLES[name], parts), -began_ns) for name, parts in data.parts.items()}
     fields = {name: tables[table.name] for name, table in TABLE_FIELDS.items() if table.name in tables}
     last_ns = max(_last_time(rows) for rows in tables.values())
-    # The profiler was on in its windows, and their events are lost: no step in them shows the real step time.
-    spans = ((start - began_ns, min(end - began_ns, last_ns)) for start, end in (*state.pauses_ns, *state.windows_ns))
+    # The profiler was on in the other windows, and their events are lost: no step there shows the real step time.
+    lost = [span for index, span in enumerate(state.windows_ns) if index not in traced]
+    spans = ((start - began_ns, min(end - began_ns, last_ns)) for start, end in (*state.pauses_ns, *lost))
     pauses = sorted((start, end) for start, end in spans if start < end)
     run = Run(
         name=header.name,
@@ -129,11 +144,17 @@ def _build_run(data: _SpoolData, header: SpoolHeader) -> Run:
         facts=state.facts,
         **fields,  # type: ignore[arg-type]
     )
-    gaps = (*_gaps(run, header, data.first_segment), *state.gaps)
-    return replace(run, recording=Recording(level=header.level, pauses_ns=tuple(pauses), left_out=gaps))
+    gaps = (*_gaps(run, header, data.first_segment, bool(lost) or not traced), *state.gaps)
+    recording = Recording(
+        level=header.level,
+        windows_ns=tuple((start - began_ns, end - began_ns) for start, end in traced.values()),
+        pauses_ns=tuple(pauses),
+        left_out=gaps,
+    )
+    return replace(merge_traces(run, [traces[index] for index in traced]), recording=recording)
 
 
-def _gaps(run: Run, header: SpoolHeader, first_segment: int) -> list[Gap]:
+def _gaps(run: Run, header: SpoolHeader, first_segment: int, events_are_lost: bool) -> list[Gap]:
     ended = datetime.datetime.fromtimestamp((header.began_ns + run.span_ns) / 1e9).astimezone()
     gaps = [
         Gap(
@@ -143,11 +164,11 @@ def _gaps(run: Run, header: SpoolHeader, first_segment: int) -> list[Gap]:
             fix="look for 'Killed process' in dmesg, or at the log of the cluster's scheduler",
         )
     ]
-    if header.level != "sensors":
+    if header.level != "sensors" and events_are_lost:
         gaps.append(
             Gap(
-                what="operators and kernels",
-                why="the profiler keeps its events in the memory of the process, which was killed",
+                what="operators and kernels in part of the run",
+                why="the profiler keeps its latest events in the memory of the process, which was killed",
                 fix="profile a shorter part of the loop, which ends before the process is killed",
             )
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.capture.spool.content import RecordingState, SpoolHeader, encode_rows, encode_value
-from gpulab.capture.spool.folder import new_spool_stem, remove_old_leftovers, segment_name, spool_folder
+from gpulab.capture.spool.folder import new_spool_stem, remove_old_leftovers, segment_name, spool_folder, window_name
 from gpulab.capture.spool.framing import MAGIC, RecordKind, frame_record
 from gpulab.rows import Rows, Table
 from gpulab.run import Gap, Machine
@@ -53,6 +53,7 @@ class Spool:
         self._folder: Path | None = None
         self._stem = ""
         self._paths: list[Path] = []
+        self._window_paths: list[Path] = []
         self._file = -1
         self._size = 0
         self._pid = 0  # forked processes have this object, too
@@ -95,6 +96,14 @@ class Spool:
                     self._remove()  # the user's program needs the space more
             except Exception as error:  # protects the recording, which goes on without a copy; reported as a gap
                 self._fail(f"{type(error).__name__}: {error}")
+
+    def window_path(self, index: int) -> Path | None:
+        """Where the events of the profiler's n-th window belong; None while the recording has no file."""
+        if not self._active or self._folder is None or not self._stem or os.getpid() != self._pid:
+            return None
+        path = self._folder / window_name(self._stem, index)
+        self._window_paths.append(path)
+        return path
 
     def discard(self) -> None:
         """Delete the file: the recording ended and became a run, or is not wanted. A second call does nothing."""
@@ -176,10 +185,10 @@ class Spool:
 
     def _remove(self) -> None:
         self._close()
-        for path in self._paths:
+        for path in (*self._paths, *self._window_paths):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
-        self._paths = []
+        self._paths, self._window_paths = [], []
 
     def _close(self) -> None:
         file, self._file = self._file, -1

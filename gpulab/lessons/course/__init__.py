@@ -15,8 +15,8 @@ from gpulab.lessons.lesson import Lesson
 # Learning paths: the numbers of their lessons, in order.
 PATHS: dict[str, tuple[str, ...]] = {
     "one evening": ("00", "01", "05", "08"),
-    "training is slow": ("01", "05", "07", "03", "08", "12", "18", "20"),
-    "out of memory": ("01", "09", "08"),
+    "training is slow": ("00", "01", "05", "07", "03", "08", "09", "12", "18", "20"),
+    "out of memory": ("00", "01", "09", "08"),
 }
 
 

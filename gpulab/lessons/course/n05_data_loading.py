@@ -53,9 +53,8 @@ CAUSE = Question(
         Choice(key="d", text="Larger batches.", feedback="a batch of twice the size takes twice as long to load."),
     ),
     right="b",
-    explanation="A GPU twice as fast would shorten the smallest part of the step. The time spent waiting for data "
-    "would "
-    "not change.",
+    explanation="A GPU twice as fast would shorten only the time in which it computes, a few percent of the step. The "
+    "time spent waiting for data would not change.",
     hints=(
         "Read the first sentence of the report, and the bar below it.",
         "Compare 'waiting for data' with 'compute', in ms per step.",

@@ -63,13 +63,13 @@ _SIGNATURE = (
             Choice(key="c", text="step", feedback="The step time does not say what the time is spent on."),
         ),
         right="b",
-        explanation="Waiting for data and 'after synchronisation' are rows of the same table, and the rows add up to "
+        explanation="Waiting for data and 'synchronising calls' are rows of the same table, and the rows add up to "
         "the "
         "step time. Here both are zero.",
         hints=(
             "Look at the table 'Where the step time goes'.",
             "Compare the rows under 'GPU idle': each possible cause has its own row.",
-            "'waiting for data' and 'after synchronisation' are listed below the table, with the parts that took no "
+            "'waiting for data' and 'synchronising calls' are listed below the table, with the parts that took no "
             "time.",
         ),
     ),
@@ -212,7 +212,7 @@ _FUSION = (
     ),
     Question(
         key="transfer",
-        prompt="Another run: GPU idle 70 %; 40 kernels per step with a median of 900 us; 'after synchronisation' 66 %; "
+        prompt="Another run: GPU idle 70 %; 40 kernels per step with a median of 900 us; 'synchronising calls' 66 %; "
         "launch calls and dispatch 3 %. What do you do first?",
         choices=(
             Choice(
@@ -234,7 +234,7 @@ _FUSION = (
         hints=(
             "Compare with the signature: is the median kernel shorter than 10 us?",
             "Which row contains the idle time?",
-            "'after synchronisation' 66 % is the decisive number.",
+            "'synchronising calls' 66 % is the decisive number.",
         ),
     ),
 )

@@ -20,6 +20,10 @@ CHEAPER_SAMPLES_ADVICE = (
     "Make each sample cheaper: precompute what does not change (decoding, resizing) and leave only random augmentation "
     "to the workers; store images at the size you need; vectorise the rest, or run it on the GPU."
 )
+SHORTER_WAITS_ADVICE = (
+    "Make each read wait less: copy the files to a local disk, cache what is read more than once, or pack many small "
+    "files into a few large ones."
+)
 _MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
 _UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
 

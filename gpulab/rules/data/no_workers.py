@@ -18,7 +18,7 @@ _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with les
 
 
 def no_workers(evidence: Evidence) -> Finding | None:
-    """There are no DataLoader workers: the main process loads the data while the device waits.
+    """There are no DataLoader workers: the main process loads the data while the model waits.
 
     Proof: the main thread runs `_SingleProcessDataLoaderIter.__next__`, which only `num_workers=0` uses, while the
     device is idle. Time in which the GPU still has queued work does not count.
@@ -27,8 +27,8 @@ def no_workers(evidence: Evidence) -> Finding | None:
     storage (`slow_storage`); samples that need so much CPU time that no core is left for a worker
     (`cpu_bound_loading`).
 
-    What to do: use worker processes. If loading a sample is CPU-bound, each worker needs its own core; if it waits
-    for storage or the network, workers can share a core.
+    What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
+    if it waits for storage or the network, workers can share a core.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:

@@ -7,7 +7,13 @@ from math import ceil
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_first_batch_ns, worker_activity
 from gpulab.replay.worker_count_model import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
-from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, caching_caveat, caching_code, caching_gain
+from gpulab.rules.data.item_cost import (
+    CHEAPER_SAMPLES_ADVICE,
+    SHORTER_WAITS_ADVICE,
+    caching_caveat,
+    caching_code,
+    caching_gain,
+)
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import data_loader_code
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads, worker_arguments, workers_gain
@@ -25,8 +31,9 @@ _MIN_WORKERS = 2  # one worker too many is not worth reporting
 def too_few_workers(evidence: Evidence) -> Finding | None:
     """There are DataLoader workers, but too few: the main process still waits for batches.
 
-    Proof: waits in `_MultiProcessingDataLoaderIter.__next__` while the workers are never idle. A batch takes a worker c
-    seconds, and the model needs a batch every T seconds, so c / T workers are needed.
+    Proof: the main process waits in `_MultiProcessingDataLoaderIter.__next__`, and neither busy cores, the start of an
+    epoch nor storage explains the wait. A batch takes a worker c seconds, and the model needs a batch every T seconds,
+    so c / T workers are needed.
 
     Confused with: full cores, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage
     (`slow_storage`); threads that saturate the cores (`cpu_oversubscription`).
@@ -62,13 +69,19 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         fix=data_loader_code(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
         if can_add
         else caching_code(evidence, loading),
-        advice=CHEAPER_SAMPLES_ADVICE if proposed < workers_to_keep_up(loading) else "",
+        advice=_advice(evidence, loading) if proposed < workers_to_keep_up(loading) else "",
         gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],
         caveats=() if can_add else caching_caveat(loading),
     )
+
+
+def _advice(evidence: Evidence, loading: LoadingCost) -> str:
+    """Return what makes a batch cheaper: less work, or shorter waits if the workers mostly wait."""
+    computing = _worker_cpu_frac(evidence, loading)
+    return SHORTER_WAITS_ADVICE if computing is not None and computing < WAITING_FRAC else CHEAPER_SAMPLES_ADVICE
 
 
 def too_many_workers(evidence: Evidence) -> Finding | None:

@@ -159,7 +159,7 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if gain is None:
         return None
     if gain.remaining_ns:
-        return _largest_part(ledger, gain.remaining_ns, "predicted")
+        return _largest_part(ledger, gain.remaining_ns, "predicted", first.ledger_parts)
     busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
     if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
@@ -169,11 +169,19 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     return _largest_part(ledger, part_ns, "remaining")
 
 
-def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], which: str) -> str | None:
-    """Return label and share of the largest group of parts: compute, dispatch, or a single idle part."""
+def _largest_part(
+    ledger: Ledger, part_ns: Mapping[str, int], which: str, first_parts: tuple[str, ...] = ()
+) -> str | None:
+    """Return label and share of the largest group of parts: compute, dispatch, or a single idle part.
+
+    `first_parts`: the parts that the first finding is about; if one of them is still the largest, the label says so.
+    """
     busy = tuple(part.key for part in ledger.parts if part.busy)
     groups: list[tuple[str, tuple[str, ...]]] = [("compute", busy), ("operator dispatch", DISPATCH_KEYS)]
     groups += [(part.label, (part.key,)) for part in ledger.parts if part.key not in (*busy, *DISPATCH_KEYS)]
     total = sum(part_ns.values())
-    share, label = max((sum(part_ns.get(key, 0) for key in keys) / max(1, total), label) for label, keys in groups)
-    return f"{label}, {percent(share)} of the {which} step" if share >= _MIN_NEXT_FRAC else None
+    share, label, keys = max(
+        (sum(part_ns.get(key, 0) for key in keys) / max(1, total), label, keys) for label, keys in groups
+    )
+    still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
+    return f"{still}{label}, {percent(share)} of the {which} step" if share >= _MIN_NEXT_FRAC else None

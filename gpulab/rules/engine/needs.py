@@ -21,7 +21,7 @@ class Need:
 LEDGER = Need(
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
-    "let the loop run for at least six steps, and do not use --level sensors",
+    "let the loop run for a few steps (six or more), and do not use --level sensors",
 )
 GPU_WORK = Need(
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,

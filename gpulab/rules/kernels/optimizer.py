@@ -87,7 +87,7 @@ def _remainder(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
     """Return where the rest of the cost goes if the kernels take only part of it."""
     if not evidence.on_gpu or cost_ns <= updates.cost_ns:
         return ""
-    return f", all of them {duration(updates.cost_ns)}; the rest is dispatch and launches"
+    return f", {duration(updates.cost_ns)} in total; the rest of the time is dispatch and launches"
 
 
 def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
     warm = steps.dur_ns[steps.unprofiled | steps.interior]
     if len(warm) < MIN_STEPS:
         return None
-    median_ns = float(np.median(warm))
+    # Where batches arrive in groups, most steps do not wait, so the median is not typical.
+    median_ns = float(steps.step_ns if steps.burst > 1 and steps.step_ns is not None else np.median(warm))
     is_early = np.arange(len(steps)) < WARM_UP_STEPS + 1
     is_slow = is_early & (steps.dur_ns > _SLOW_FIRST_STEP * median_ns)
     extra_ns = int((steps.dur_ns[is_slow] - median_ns).sum())

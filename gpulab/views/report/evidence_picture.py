@@ -123,8 +123,8 @@ def _description(
 ) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = count(len(evidence_spans.start_ns), "interval")
-    window_text = f"Example: {position} ({duration(time_window.end_ns - time_window.start_ns)})"
-    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it, in {intervals}"
+    window_text = f"Example: {duration(time_window.end_ns - time_window.start_ns)} of {position}"
+    extent = f"The finding covers {duration(evidence_spans.total_ns)} of this time, in {intervals}"
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
     return f"{sentence(window_text)} {extent}; activity in that time: {meanwhile}."
 

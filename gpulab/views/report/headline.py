@@ -37,7 +37,7 @@ def finding_answer(
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"Basis: {finding.gain.basis}"))
-    notes.append(f"How this is proved: %gpuwhy {finding.rule}")
+    notes.append(f"Evidence and limits of this check: %gpuwhy {finding.rule}")
     if finding.lesson:
         notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
     if finding.rewrites:
@@ -100,11 +100,12 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     `cold_bound`: the bound if the rest of the step takes as long as now, which is what the ledger shows.
     """
     rest_frac = 1 - cold_bound / bound
-    allowance = ""
-    if rest_frac >= _MIN_REST_FRAC:
-        rest = f"{_at_most(bound)} if it takes {percent(rest_frac)} less time {rest_speeds_up}"
-        allowance = f" ({_at_most(cold_bound)} if the rest of the step takes as long as now; {rest})"
-    return f"Upper bound: {_at_most(bound)} with {assumes}{allowance}."
+    if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
+        return f"Upper bound: {_at_most(bound)} with {assumes}."
+    return (
+        f"Upper bound: {_at_most(cold_bound)} with {assumes}; {_at_most(bound)} if the rest of the step also takes "
+        f"{percent(rest_frac)} less time {rest_speeds_up}."
+    )
 
 
 def _at_most(bound: float) -> str:

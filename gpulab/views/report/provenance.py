@@ -59,11 +59,15 @@ def _steps(steps: Steps) -> str:
     if steps.detected_by == "whole run":
         return "no steps were found; the whole run counts as one step"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
-    burst = f"; steps come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
+    burst = (
+        f"; batches arrive in groups of {steps.burst}, so step times are averaged over groups of {steps.burst} steps"
+        if steps.burst > 1
+        else ""
+    )
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     detection = f"found by {steps.detected_by}{burst}{run_ahead}"
-    complete = f"{count(judged, 'complete step')} (from the longest traced part, without its first and last step)"
-    return f"{complete} of {recorded} recorded, {len(steps)} in total; {detection}"
+    used = f"{judged} analysed (complete steps of the longest traced part, without its first and last step)"
+    return f"{count(len(steps), 'step')}, {recorded} of them traced, {used}; {detection}"
 
 
 def _step_time(steps: Steps) -> str:

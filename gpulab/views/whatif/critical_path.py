@@ -280,9 +280,16 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
         sentence(text)
         for text in (
             f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
-            f"{duration(likely_ns)} predicted{work}: {_shares(predicted)}",
+            f"{duration(likely_ns)} predicted{work}{_caches(likely_ns, predicted)}: {_shares(predicted)}",
         )
     )
+
+
+def _caches(likely_ns: int, predicted: _StepLanes) -> str:
+    """Return the length that the shares refer to, if an allowance for warm caches is subtracted from it."""
+    if abs(likely_ns - predicted.length_ns) < MIN_ROW_FRAC * predicted.length_ns:
+        return ""
+    return f" ({duration(predicted.length_ns)} before the allowance for warm caches)"
 
 
 def _shares(step: _StepLanes) -> str:

@@ -157,16 +157,14 @@ def _baseline(prediction: Prediction) -> str:
 
 def _method(prediction: Prediction) -> Iterator[Block]:
     quality = prediction.model.quality
-    rows = [
-        ("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change"),
-        (
-            "Typical delays",
-            f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work",
-        ),
-        (
-            "Unexplained GPU waits",
-            f"{percent(quality.unexplained_frac, 1)} of the time",
-        ),
+    rows = [("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change")]
+    if prediction.model.graph.on_gpu:
+        delays = f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work"
+        rows += [
+            ("Typical delays", delays),
+            ("Unexplained GPU waits", f"{percent(quality.unexplained_frac, 1)} of the time"),
+        ]
+    rows += [
         (
             "Steps",
             f"{count(quality.steps, 'step')} replayed; their median is known within {percent(quality.step_error, 1)}",
@@ -192,8 +190,8 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"10th to 90th percentile of {prediction.samples} Monte Carlo samples of the unknown values; "
-        f"at least the minimum width of grade {prediction.grade}"
+        f"80 % of {prediction.samples} simulations with random values for what is unknown lie in it; "
+        f"it is never narrower than grade {prediction.grade} allows"
     )
 
 

@@ -214,14 +214,14 @@ def synchronising():
 
 def test_the_flame_names_part_operator_and_line_with_the_ledger_s_own_figures():
     made = idle_flame(synchronising())
-    assert re.match(r"GPU idle 60 % of 4 .*after synchronisation: 40\.0 of 60\.0 ms", made.headline)
+    assert re.match(r"GPU idle 60 % of 4 .*synchronising calls: 40\.0 of 60\.0 ms", made.headline)
     figures = {name: (line, ms) for name, line, ms, _ in cells(made)}
-    assert figures["after synchronisation"] == ("", "160.0")
+    assert figures["synchronising calls"] == ("", "160.0")
     assert figures["idle"] == ("", "240.0")
     assert cells(made)[1][:3] == ("aten::_local_scalar_dense", "train.py(7): step, 100 % of it", "160.0")
     words = [each.words for each in drawn_texts(made)]
     assert {"idle", "part", "operator", "line"} <= set(words)
-    assert "after synchronisation" in words
+    assert "synchronising calls" in words
 
 
 def test_a_gpu_that_never_idles_is_told_so_and_not_called_unmeasured():

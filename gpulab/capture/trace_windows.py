@@ -1,0 +1,68 @@
+"""The parts of a recording in which the profiler ran: on disk as soon as they end, so that they need no memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from time import time_ns
+
+from gpulab.capture.profiler import TraceWindow
+from gpulab.capture.protection.temporary_folder import temporary_folder
+from gpulab.errors import CaptureError
+from gpulab.run import Gap, Run
+
+EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
+SLOW_STORE_NS = 200_000_000  # 40,000 events take 80 ms on a local disk
+
+
+class TraceWindows:
+    """Windows of the profiler that have ended, with their spans in UNIX ns.
+
+    `path_in_spool` returns where the n-th window belongs, so that it can be recovered; None for a temporary folder.
+    With `in_memory`, all windows stay in memory.
+    """
+
+    def __init__(self, path_in_spool: Callable[[int], Path | None], *, in_memory: bool) -> None:
+        self.windows: list[TraceWindow] = []
+        self.spans_ns: list[tuple[int, int]] = []
+        self._path_in_spool = path_in_spool
+        self._in_memory = in_memory
+        self._folder = contextlib.ExitStack()
+
+    def add(self, window: TraceWindow, start_ns: int, end_ns: int) -> None:
+        """Add a window that has stopped."""
+        self.windows.append(window)
+        self.spans_ns.append((start_ns, end_ns))
+
+    def store_latest(self) -> None:
+        """Write the events of the latest window to disk: in memory, a million need more than a gigabyte.
+
+        If that fails or is slow, this window or the later ones stay in memory until the end.
+        """
+        if self._in_memory or not self.windows:
+            return
+        began_ns = time_ns()
+        try:
+            path = self._path_in_spool(len(self.windows) - 1)
+            if path is None:
+                path = self._folder.enter_context(temporary_folder()) / "trace.json"
+            self.windows[-1].store(path)
+        except (OSError, RuntimeError):
+            self._in_memory = True
+        if time_ns() - began_ns > SLOW_STORE_NS:
+            self._in_memory = True
+
+    def read(self, name: str) -> tuple[list[Run], list[Gap]]:
+        """Return the events of each window as a run, and a gap for each window that cannot be read."""
+        parts, gaps = [], []
+        for window in self.windows:
+            try:
+                parts.append(window.read(name))
+            except CaptureError as problem:
+                gaps.append(Gap(what=EVENTS, why=problem.why, fix=problem.fix))
+        return parts, gaps
+
+    def close(self) -> None:
+        """Delete the files that are not in the spool."""
+        self._folder.close()
