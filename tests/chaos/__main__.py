@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ COLUMNS = ("area", "probes", "identical", "documented", "defects", "kinds", "run
 def main() -> int:
     """Run the campaign; 1 if a probe has a defect."""
     options = _options()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a program that a shell starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     recorders.warm_up()
     if options.only:
