@@ -1,8 +1,9 @@
 # make demo     set up what is needed and run the first notebook headless; says what it found
 # make lab      open the notebooks in JupyterLab
 # make test     the first tier of tests, in parallel, and every notebook against its stored outputs (minutes)
-# make test-all    both tiers: also rare combinations, and tests that time this machine, one by one
-# make test-rest   only what `make test` leaves out
+# make test-rest   the second tier: rare combinations
+# make test-alone  tests that time this machine, one by one; other programs must be idle
+# make test-all    all three
 # make test-nightly  as test-all, with many random examples for each property test
 # make sabotage every notebook with its fixes taken out: each claim must fail
 # make lint     ruff and mypy
@@ -27,13 +28,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz chaos gpu-check clean
+.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz chaos gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test test-rest course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
-demo test test-rest course sabotage gpu-check: export GPULAB_PROGRESS := off
+demo test test-rest test-alone course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
+demo test test-rest test-alone course sabotage gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
-test test-rest sabotage: export GPULAB_SIZE := tiny
+test test-rest test-alone sabotage: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
@@ -63,9 +64,11 @@ test: $(READY)
 
 test-rest: $(READY)
 	$(PY) -m pytest -m 'full and not alone' $(PARALLEL) $(EXAMPLES)
+
+test-alone: $(READY)
 	$(PY) -m pytest -m alone $(EXAMPLES)
 
-test-all: test test-rest
+test-all: test test-rest test-alone
 
 test-nightly: EXAMPLES := --hypothesis-profile=full
 test-nightly: test-all

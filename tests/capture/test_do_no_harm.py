@@ -477,6 +477,7 @@ def test_events_of_a_window_are_on_disk_and_freed_or_stay_in_memory(monkeypatch,
 
 
 @pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
+@pytest.mark.full
 def test_tensors_in_the_heap_are_no_events():
     def work():
         for _ in range(6):

@@ -60,12 +60,18 @@ def take(folder: Path) -> State:
 def settle(folder: Path, before: State) -> State:
     """Return the state once nothing transient is left over, or after SETTLE_S."""
     deadline = time.monotonic() + SETTLE_S
-    while True:
+    while time.monotonic() < deadline:
         gc.collect()
-        after = take(folder)
-        if all(before[name] == after[name] for name in _TRANSIENT) or time.monotonic() > deadline:
-            return after
+        if all(before[name] == value for name, value in _transient(folder)):
+            break
         time.sleep(0.02)
+    return take(folder)
+
+
+def _transient(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of the state that may end a moment later."""
+    yield from ((name, _READERS[name]()) for name in _TRANSIENT if name in _READERS)
+    yield "files", sorted(_files(folder))
 
 
 def changes(before: State, after: State) -> dict[str, tuple[str, str]]:
