@@ -1,0 +1,51 @@
+"""Runs one variant of one loop in a fresh process: `python -m benchmarks.wild.child LOOP CHANGE SCALE FILE`.
+
+An empty CHANGE is the unchanged cell.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.wild.outcome import Outcome, read_outcome, run_variant, write_outcome
+from benchmarks.wild.registry import load_loop
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 900
+
+
+class FailedRunError(RuntimeError):
+    """A variant ended with an error or did not end in time."""
+
+
+def outcome_in_child(loop_name: str, change_name: str, scale: float) -> Outcome:
+    """Run the variant in a process of its own and return its outcome."""
+    with tempfile.TemporaryDirectory(prefix="wild-result-") as folder:
+        result = Path(folder) / "outcome.json"
+        output = Path(folder) / "output.txt"
+        command = [sys.executable, "-m", "benchmarks.wild.child", loop_name, change_name, str(scale), str(result)]
+        variant = f"{loop_name} {change_name or 'unchanged'}"
+        with output.open("w") as stream:
+            try:
+                process = subprocess.run(
+                    command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise FailedRunError(f"{variant}: no end after {TIMEOUT_S} s") from None
+        if process.returncode != 0 or not result.exists():
+            tail = output.read_text(errors="replace")[-2000:]
+            raise FailedRunError(f"{variant}: exit status {process.returncode}\n{tail}")
+        return read_outcome(result)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the variant that the arguments name."""
+    loop_name, change_name, scale, path = arguments
+    loop = load_loop(loop_name)
+    change = loop.change(change_name) if change_name else None
+    write_outcome(run_variant(loop, change, float(scale)), Path(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
