@@ -57,7 +57,7 @@ Namespace = dict[str, Any]
 class Change:
     """One change of a cell that leaves the training as it is.
 
-    Either `cell` replaces the whole source, or every key of `edits`, which occurs exactly once, is replaced by its value.
+    Either `cell` replaces the whole source, or each key of `edits`, which occurs exactly once, gives way to its value.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Change:
 class Loop:
     """A cell, the names that it uses, and its changes.
 
-    `prepare(scale)` returns these names; `scale` 1.0 is the full size, and smaller scales have fewer steps. `samples` and
-    `loss` are expressions over the names that the cell leaves. `seconds` is the expected duration at full size.
+    `prepare(scale)` returns these names; `scale` 1.0 is the full size, and smaller scales have fewer steps. `samples`
+    and `loss` are expressions over the names that the cell leaves. `seconds` is the expected duration at full size.
     """
 
     description: str
@@ -88,6 +88,7 @@ class Loop:
     seconds: float
     loss: str = "loss.item()"
     name: str = "unnamed"
+    same_steps: bool = True  # every change but a larger batch takes the same number of optimizer steps
     warm: bool = True  # run the cell at WARM_SCALE before it is timed: imports, kernel caches, compilation
 
     def change(self, name: str) -> Change:

@@ -1,8 +1,8 @@
 """Measures which change makes each loop fastest: `python -m benchmarks.wild.measure --out FILE.json`.
 
-Every variant of a loop runs in a fresh process, `--rounds` times; the variants alternate (ABCD, DCBA, ...). The ratio of a
-change is the time of the unchanged cell over the time of the changed one in the same round. `--check` runs every variant
-once at a tenth of its size and compares samples, optimizer steps and losses.
+Every variant of a loop runs in a fresh process, `--rounds` times; the variants alternate (ABCD, DCBA, ...). The ratio
+of a change is the time of the unchanged cell over the time of the changed one in the same round. `--check` runs every
+variant once at a tenth of its size, compares samples and optimizer steps, and wants a finite loss.
 """
 
 import argparse
@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.wild.child import FailedRunError, outcome_in_child
+from benchmarks.wild.child import FailedRunError, outcomes_in_child
 from benchmarks.wild.loop import WARM_SCALE, Loop
-from benchmarks.wild.outcome import Outcome
+from benchmarks.wild.outcome import UNCHANGED, Outcome
 from benchmarks.wild.registry import load_loop, matching_names
-from benchmarks.wild.verdict import UNCHANGED, LoopResult, disagreements, loop_result, round_order
+from benchmarks.wild.verdict import LoopResult, disagreements, loop_result, round_order
 
 
 def variant_names(loop: Loop) -> list[str]:
@@ -24,7 +24,7 @@ def variant_names(loop: Loop) -> list[str]:
 
 def run_round(loop: Loop, variants: list[str], scale: float) -> dict[str, Outcome]:
     """Run the variants one after another, each in its own process."""
-    return {variant: outcome_in_child(loop.name, variant, scale) for variant in variants}
+    return {variant: outcomes_in_child(loop.name, variant, scale)[variant] for variant in variants}
 
 
 def measure_loop(loop: Loop, rounds: int, scale: float) -> LoopResult:
@@ -57,17 +57,18 @@ def check_text(loop: Loop, outcomes: dict[str, Outcome]) -> str:
     """The outcomes of a check as lines of text."""
     lines = [f"{loop.name}:"]
     lines += [
-        f"    {outcome.seconds:6.2f} s  {outcome.samples} samples, {outcome.optimizer_steps} optimizer steps, "
-        f"loss {outcome.loss:.4g}, {outcome.peak_memory_mib:.0f} MiB  {variant or 'unchanged'}"
+        f"    {outcome.seconds:6.2f} s ({outcome.cpu_seconds:.2f} s CPU)  {outcome.samples} samples, "
+        f"{outcome.optimizer_steps} steps, "
+        f"loss {outcome.loss:.4g}, {outcome.peak_memory_mib:.0f} MiB  {variant}"
         for variant, outcome in outcomes.items()
     ]
     return "\n".join(lines) + "\n"
 
 
 def check_loop(loop: Loop, scale: float) -> tuple[str, list[str]]:
-    """Run every variant once; returns a text and what is wrong."""
+    """Run every variant once in one process; returns a text and what is wrong."""
     try:
-        outcomes = run_round(loop, variant_names(loop), scale)
+        outcomes = outcomes_in_child(loop.name, "all", scale)
     except (FailedRunError, ValueError) as error:
         return "", [str(error)]
     return check_text(loop, outcomes), disagreements(loop, outcomes)
@@ -108,15 +109,13 @@ def main() -> None:
     """Parse the arguments and measure or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--loop", action="append", default=[], help="a loop (vision/cifar) or a family (vision); repeatable"
+        "--loop", action="append", default=[], help="a loop or a family, e.g. vision/cifar or vision; repeatable"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="the JSON file to write; loops that are in it already are replaced")
     parser.add_argument("--resume", action="store_true", help="skip the loops that are in the file already")
     parser.add_argument("--check", action="store_true", help="run every variant once at a tenth of its size")
-    parser.add_argument(
-        "--scale", type=float, default=None, help="fraction of the full size (default 1, with --check 0.1)"
-    )
+    parser.add_argument("--scale", type=float, default=None, help="fraction of the full size; 1, or 0.1 with --check")
     arguments = parser.parse_args()
     names = matching_names(arguments.loop)
     if arguments.check:

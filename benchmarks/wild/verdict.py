@@ -5,10 +5,9 @@ import statistics
 from typing import TypedDict
 
 from benchmarks.wild.loop import Loop
-from benchmarks.wild.outcome import Outcome
+from benchmarks.wild.outcome import UNCHANGED, Outcome
 
 GAIN = 1.1  # a change wins only if its ratio is above this in every round
-UNCHANGED = ""
 
 
 class ChangeResult(TypedDict):
@@ -44,13 +43,13 @@ def disagreements(loop: Loop, outcomes: dict[str, Outcome]) -> list[str]:
     base = outcomes[UNCHANGED]
     messages = []
     for variant, outcome in outcomes.items():
-        title = f"{loop.name} {variant or 'unchanged'}"
+        title = f"{loop.name} {variant}"
         if not math.isfinite(outcome.loss):
             messages.append(f"{title}: the final loss is {outcome.loss}")
         if outcome.samples != base.samples:
             messages.append(f"{title}: {outcome.samples} samples, unchanged {base.samples}")
-        same_steps = outcome.optimizer_steps == base.optimizer_steps
-        if variant and not same_steps and loop.change(variant).kind != "larger_batch":
+        same_steps = not loop.same_steps or outcome.optimizer_steps == base.optimizer_steps
+        if variant != UNCHANGED and not same_steps and loop.change(variant).kind != "larger_batch":
             messages.append(f"{title}: {outcome.optimizer_steps} optimizer steps, unchanged {base.optimizer_steps}")
     return messages
 
