@@ -17,37 +17,47 @@ class Decoder(nn.Module):
         self.cell = nn.LSTMCell(2 * width, width)
         self.fc = nn.Linear(width, vocabulary)
 
-    def step(self, word: Tensor, image: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(
+        self, word: Tensor, image: Tensor, h: Tensor, c: Tensor, projected: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Log probabilities of the next word and the new state."""
-        weights = self.score(torch.tanh(self.attend_image(image) + self.attend_state(h)[:, None])).softmax(1)
+        keys = self.attend_image(image) if projected is None else projected
+        weights = self.score(torch.tanh(keys + self.attend_state(h)[:, None])).softmax(1)
         h, c = self.cell(torch.cat([self.embedding(word), (weights * image).sum(1)], 1), (h, c))
         return self.fc(h).log_softmax(1), h, c
 
 
 def prepare(scale: float) -> Namespace:
     """Encoded images of 49 regions."""
-    return {"decoder": Decoder(2000).eval(), "encoded": torch.randn(scaled(48, scale), 49, 128)}
+    return {"decoder": Decoder(2000).eval(), "encoded": torch.randn(scaled(160, scale), 49, 128)}
 
 
 CELL = """
 import torch
+import torch.nn.functional as F
 
 BEAM, MAX_LEN, START, END = 5, 20, 1, 2
 
 def caption(image):
     image = image.unsqueeze(0)
-    zeros = torch.zeros(1, image.shape[2])
-    beams = [([START], 0.0, zeros, zeros)]
+    zeros = torch.zeros(1, image.shape[2], dtype=image.dtype)
+    beams, finished = [([START], 0.0, zeros, zeros)], []
     for _ in range(MAX_LEN):
         candidates = []
         for words, score, h, c in beams:
             log_probs, h2, c2 = decoder.step(torch.tensor([words[-1]]), image, h, c)
-            for k in range(log_probs.shape[1]):
-                if len(candidates) < BEAM or score + log_probs[0, k] > candidates[-1][1]:
-                    candidates.append((words + [k], score + log_probs[0, k].item(), h2, c2))
-                    candidates = sorted(candidates, key=lambda x: x[1], reverse=True)[:BEAM]
-        beams = candidates
-    return beams[0][0], beams[0][1]
+            top_scores, top_words = log_probs[0].topk(BEAM)
+            for s, w in zip(top_scores, top_words):
+                candidates.append((words + [w.item()], score + s.item(), h2, c2))
+        candidates = sorted(candidates, key=lambda x: x[1], reverse=True)
+        beams = []
+        for candidate in candidates:
+            if candidate[0][-1] == END:
+                finished.append(candidate)
+            elif len(beams) < BEAM:
+                beams.append(candidate)
+    best = max(finished + beams, key=lambda x: x[1] / len(x[0]))
+    return best[0], best[1]
 
 captions, total_score = [], 0
 with torch.no_grad():
@@ -61,47 +71,45 @@ with torch.no_grad():
 
 CHANGES = (
     Change(
-        "topk instead of a loop over the vocabulary",
-        "remove_python",
-        edits={
-            "            for k in range(log_probs.shape[1]):\n                if len(candidates) < BEAM or score + log_probs[0, k] "
-            "> candidates[-1][1]:\n                    candidates.append((words + [k], score + log_probs[0, k].item(), h2, c2))\n"
-            "                    candidates = sorted(candidates, key=lambda x: x[1], reverse=True)[:BEAM]\n": ""
-            "            top, ids = log_probs[0].topk(BEAM)\n"
-            "            candidates += [(words + [k], score + p, h2, c2) for p, k in zip(top.tolist(), ids.tolist())]\n",
-            "        beams = candidates\n": "        beams = sorted(candidates, key=lambda x: x[1], reverse=True)[:BEAM]\n",
-        },
-    ),
-    Change(
-        "values as a list",
-        "remove_syncs",
-        edits={
-            "            for k in range(log_probs.shape[1]):\n": "            values = log_probs[0].tolist()\n"
-            "            for k in range(len(values)):\n",
-            "score + log_probs[0, k] > candidates[-1][1]": "score + values[k] > candidates[-1][1]",
-            "score + log_probs[0, k].item()": "score + values[k]",
-        },
-    ),
-    Change(
         "all beams in one batch",
         "batch_whole",
         edits={
             """        for words, score, h, c in beams:
             log_probs, h2, c2 = decoder.step(torch.tensor([words[-1]]), image, h, c)
+            top_scores, top_words = log_probs[0].topk(BEAM)
+            for s, w in zip(top_scores, top_words):
+                candidates.append((words + [w.item()], score + s.item(), h2, c2))
 """: """        last = torch.tensor([words[-1] for words, _, _, _ in beams])
         hs, cs = torch.cat([b[2] for b in beams]), torch.cat([b[3] for b in beams])
-        together = decoder.step(last, image.expand(len(beams), -1, -1), hs, cs)
-        for (words, score, _, _), *rows in zip(beams, *together):
-            log_probs, h2, c2 = (row[None] for row in rows)
-""",
+        log_probs, hs, cs = decoder.step(last, image, hs, cs)
+        tops = [t.tolist() for t in log_probs.topk(BEAM)]
+        for (words, score, _, _), scores, ids, h2, c2 in zip(beams, *tops, hs.split(1), cs.split(1)):
+            candidates += [(words + [w], score + s, h2, c2) for s, w in zip(scores, ids)]
+"""
+        },
+    ),
+    Change(
+        "values as lists",
+        "remove_syncs",
+        edits={
+            "zip(top_scores, top_words)": "zip(top_scores.tolist(), top_words.tolist())",
+            "words + [w.item()], score + s.item()": "words + [w], score + s",
+        },
+    ),
+    Change(
+        "project the image once",
+        "cache_items",
+        edits={
+            "    beams, finished = ": "    projected = decoder.attend_image(image)\n    beams, finished = ",
+            "torch.tensor([words[-1]]), image, h, c)": "torch.tensor([words[-1]]), image, h, c, projected)",
         },
     ),
     Change(
         "bf16 decoder",
         "precision",
         edits={
-            "captions, total_score = [], 0\n": "captions, total_score = [], 0\ndecoder.bfloat16()\nencoded = encoded.bfloat16()\n",
-            "zeros = torch.zeros(1, image.shape[2])": "zeros = torch.zeros(1, image.shape[2], dtype=image.dtype)",
+            "captions, total_score = [], 0\n": "captions, total_score = [], 0\n"
+            "decoder.bfloat16()\nencoded = encoded.bfloat16()\n",
         },
     ),
     Change(

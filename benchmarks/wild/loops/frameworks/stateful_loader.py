@@ -7,7 +7,7 @@ from benchmarks.wild.loop import Change, Loop, Namespace, scaled
 
 def prepare(scale: float) -> Namespace:
     """Recommendation events as Python tuples: user, item, history, rating."""
-    count = scaled(19_200, scale, 64)
+    count = scaled(28_800, scale, 64)
     history = torch.randint(0, 2000, (count, 20)).tolist()
     users, items = torch.randint(0, 1000, (count,)).tolist(), torch.randint(0, 2000, (count,)).tolist()
     ratings = torch.rand(count).tolist()

@@ -32,7 +32,7 @@ def prepare(scale: float) -> Namespace:
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("etaoinshrdlu"), n)) for n in rng.integers(2, 9, 800)])
     Path("c4").mkdir()
-    per_shard = scaled(1200, scale, 16)
+    per_shard = scaled(3200, scale, 16)
     for shard in range(2):
         with gzip.open(f"c4/train.{shard:05d}.json.gz", "wt", compresslevel=3) as stream:
             for _ in range(per_shard):

@@ -24,7 +24,7 @@ class Classifier(nn.Module):
 
 def prepare(scale: float) -> Namespace:
     """Images of 40 by 40 pixels in memory."""
-    count = scaled(960, scale, 32)
+    count = scaled(1600, scale, 32)
     data = torch.utils.data.TensorDataset(torch.randn(count, 3, 40, 40), torch.randint(0, 20, (count,)))
     return {"train_data": data, "Classifier": Classifier}
 

@@ -110,7 +110,8 @@ CHANGES = (
         "channels_last",
         edits={
             "input_img = content_img.clone()": "cnn = cnn.to(memory_format=torch.channels_last)\n"
-            "input_img = content_img.clone(memory_format=torch.channels_last)",
+            "input_img = content_img.clone()",
+            "        model(input_img)\n": "        model(input_img.contiguous(memory_format=torch.channels_last))\n",
             "features = input.view(a * b, c * d)": "features = input.reshape(a * b, c * d)",
         },
     ),
