@@ -63,7 +63,6 @@ CHANGES = (
         edits={"'model': model.state_dict(), 'optimizer': optimizer.state_dict(),": "'model': model.state_dict(),"},
     ),
     Change("fused SGD", "fused_optimizer", edits={"momentum=0.9)": "momentum=0.9, fused=True)"}),
-    Change("batches of 4096", "larger_batch", edits={"= 1024, 2, 0": "= 4096, 2, 0"}),
     Change("one thread", "threads", edits={"model = NeuMF()": "torch.set_num_threads(1)\nmodel = NeuMF()"}),
 )
 

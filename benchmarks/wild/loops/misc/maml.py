@@ -7,7 +7,7 @@ from benchmarks.wild.loop import Change, Loop, Namespace, scaled
 
 def prepare(scale: float) -> Namespace:
     """Amplitudes and phases of tasks."""
-    return {"iterations": scaled(120, scale), "rng": np.random.default_rng(0)}
+    return {"iterations": scaled(180, scale), "rng": np.random.default_rng(0)}
 
 
 CELL = """

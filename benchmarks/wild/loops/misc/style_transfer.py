@@ -13,6 +13,9 @@ def vgg_features() -> nn.Sequential:
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
         if pool:
             layers.append(nn.MaxPool2d(2))
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight)
     return nn.Sequential(*layers)
 
 
@@ -21,7 +24,7 @@ def prepare(scale: float) -> Namespace:
     return {
         "cnn": vgg_features().eval(),
         "content_img": torch.rand(1, 3, 160, 160),
-        "style_img": torch.rand(1, 3, 160, 160),
+        "style_img": torch.rand(1, 3, 10, 10).repeat_interleave(16, 2).repeat_interleave(16, 3),
         "num_steps": scaled(80, scale, 10),
     }
 
@@ -126,4 +129,4 @@ CHANGES = (
     Change("log once", "fewer_logs", edits={"run[0] % 10 == 0": "run[0] == num_steps"}),
 )
 
-LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="run[0] // 20", same_steps=False, seconds=6)
+LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="min(run[0], num_steps)", same_steps=False, seconds=6)

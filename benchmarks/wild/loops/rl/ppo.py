@@ -127,7 +127,7 @@ CHANGES = (
         "compile",
         "compile",
         edits={
-            "agent = Agent().to(device)\n": "agent = Agent().to(device)\nagent.actor.compile()\nagent.critic.compile()\n"
+            "agent = Agent().to(device)\n": "agent = Agent().to(device)\nagent.actor, agent.critic = torch.compile(agent.actor), torch.compile(agent.critic)\n"
         },
     ),
 )
