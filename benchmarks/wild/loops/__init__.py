@@ -1,0 +1,1 @@
+"""The loops, one file each, in folders by family."""
