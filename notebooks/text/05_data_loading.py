@@ -244,7 +244,7 @@ for name, epochs_result in (("restarted", restarted), ("persistent", persistent)
 
 # %% tags=["claim"]
 L.claim(
-    "persistent workers need 2 processes for three epochs instead of 6, and at least halve the delay before each later epoch",
+    "persistent workers need 2 processes for three epochs instead of 6, and at least halve the delay of later epochs",
     (restarted.processes, persistent.processes) == (6, 2) and persistent.later_gap_s < 0.5 * restarted.later_gap_s,
     before=1000 * restarted.later_gap_s,
     after=1000 * persistent.later_gap_s,
@@ -405,10 +405,10 @@ without_sampler = duplicate_share(range(1000), range(1000))
 with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
 reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
 print(
-    f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one item, because all ranks get the same number"
+    f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one, as all ranks get equally many"
 )
 L.claim(
-    "without DistributedSampler two ranks waste half of all reads; with it, and an even number of items, they waste none",
+    "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
     without_sampler == 0.5 and with_sampler == 0,
     before=without_sampler,
     after=with_sampler,

@@ -178,7 +178,6 @@ def _gc() -> dict[str, Any]:
     return {
         "enabled": gc.isenabled(),
         "threshold": gc.get_threshold(),
-        "frozen": gc.get_freeze_count() > 0,
         "debug": gc.get_debug(),
         "callbacks": list(gc.callbacks),
     }
