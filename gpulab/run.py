@@ -154,7 +154,12 @@ class Loader(_Described):
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
     batches: int | None = None  # per epoch; None for an iterable of unknown length
+    batch_sampler: str | None = None  # its class; PyTorch's own is "BatchSampler"
+    iterable: bool | None = None  # whether the dataset is an IterableDataset, of which each worker yields every sample
     dataset: str | None = None  # its class name
+    dataset_library: str | None = None  # the package of that class: "datasets", "torch"; the user's own is "__main__"
+    kind: str | None = None  # class of the DataLoader; None if no variable holds it
+    framework: str | None = None  # the package whose training loop uses it: "transformers", "lightning", "accelerate"
     name: str | None = None  # the user's variable for the DataLoader
     dataset_name: str | None = None  # the user's variable for the dataset
     location: str | None = None  # file system type of its files, such as "nfs4"

@@ -11,7 +11,7 @@ import pytest
 
 from gpulab.rules import diagnose
 from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
-from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 from tests.support.runs.cases import case_module
@@ -157,7 +157,7 @@ def evidence_of(run):
 
 
 def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
-    code = data_loader_code(evidence_of(from_main()), MAIN_PROCESS_LOADER, {"num_workers": 4})
+    code = change_loader(evidence_of(from_main()), MAIN_PROCESS_LOADER, {"num_workers": 4}).code
     assert "train_loader = DataLoader(" in code
     assert "train_loader.dataset" in code
     assert "batches of 32" in code
@@ -165,7 +165,7 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
 
 def test_other_arguments_of_the_user_stay_unchanged():
     setup = replace(WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8)
-    code = data_loader_code(evidence_of(from_workers()), setup, {"num_workers": 6})
+    code = change_loader(evidence_of(from_workers()), setup, {"num_workers": 6}).code
     for argument in (
         "pin_memory=True",
         "persistent_workers=True",
@@ -174,7 +174,7 @@ def test_other_arguments_of_the_user_stay_unchanged():
         "num_workers=6",
     ):
         assert argument in code
-    without_workers = data_loader_code(evidence_of(from_workers()), setup, {"num_workers": 0})
+    without_workers = change_loader(evidence_of(from_workers()), setup, {"num_workers": 0}).code
     assert "prefetch_factor" not in without_workers, "PyTorch refuses it without workers"
     assert "persistent_workers" not in without_workers
 
@@ -220,7 +220,7 @@ def as_recorded(loader):
     ids=["plain", "dropping and collating", "sampled", "unbatched", "own batches", "stream", "unbatched stream"],
 )
 def test_the_rebuilt_loader_gives_the_same_batches(loader):
-    code = data_loader_code(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0})
+    code = change_loader(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0}).code
     names = {"loader": loader}
     expected = [batch.tolist() for batch in loader]
     exec(code, names)
@@ -233,7 +233,7 @@ def test_a_shuffled_loader_is_rebuilt_with_its_own_order():
         Squares(), batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(3)
     )
     names = {"loader": loader}
-    exec(data_loader_code(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0}), names)
+    exec(change_loader(evidence_of(from_main()), as_recorded(loader), {"num_workers": 0}).code, names)
     again = [batch.tolist() for batch in names["loader"]]
     loader.generator.manual_seed(3)
     assert again != [batch.tolist() for batch in torch.utils.data.DataLoader(Squares(), batch_size=3)]
@@ -304,6 +304,6 @@ def unknown():
 
 
 def test_the_fix_for_a_loader_of_unknown_setup_keeps_the_batches(unknown):
-    code = data_loader_code(evidence_of(from_main()), unknown, {"num_workers": 2})
+    code = change_loader(evidence_of(from_main()), unknown, {"num_workers": 2}).code
     assert "batch_sampler=train_loader.batch_sampler" in code
     assert "the same batches, in the same order" in code

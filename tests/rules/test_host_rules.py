@@ -340,5 +340,8 @@ def test_the_fix_for_restarted_workers_uses_the_users_loader():
     result = finding(run_of(marks=marks, loaders=[loader], windows=[]), "periodic_stalls")
     assert result.numbers["each_ns"] == pytest.approx(298 * MS, rel=0.01)
     assert "4 DataLoader workers" in result.claim
-    assert "batches = DataLoader(photos, batch_size=16" in result.fix
+    assert "batches = DataLoader(" in result.fix
+    assert "num_workers=4" in result.fix
+    assert "persistent_workers=True" in result.fix
+    assert "batch_sampler=batches.batch_sampler" in result.fix  # the same batches in the same order
     assert result.gain.is_mean

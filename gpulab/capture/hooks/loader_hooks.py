@@ -16,13 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
-from gpulab.capture.hooks.user_variables import describe_model, describe_optimizer, find_loader_names
-from gpulab.capture.protection.guard import Guard, class_name, is_from_outside
+from gpulab.capture.hooks.user_variables import (
+    describe_model,
+    describe_optimizer,
+    find_framework,
+    find_loader,
+    find_variable_name,
+)
+from gpulab.capture.protection.guard import Guard, class_module, class_name, is_from_outside
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
 from gpulab.tables import MARKS, MarkKind
 
+ITERABLE = 1  # the value of torch.utils.data._DatasetKind.Iterable
 STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
 
@@ -241,9 +248,15 @@ class StepMarks:
             self.models.append(model)
 
     def _inspect_loader(self, index: int, dataset: Any) -> None:
-        name, dataset_name = find_loader_names(sys._getframe(), dataset)
+        frame = sys._getframe()
+        name, kind = find_loader(frame, dataset)
         self.loaders[index] = replace(
-            self.loaders[index], name=name, dataset_name=dataset_name, location=dataset_file_system(dataset)
+            self.loaders[index],
+            name=name,
+            kind=kind,
+            dataset_name=find_variable_name(frame, lambda value: value is dataset),
+            framework=find_framework(frame),
+            location=dataset_file_system(dataset),
         )
 
 
@@ -257,7 +270,10 @@ def loader_settings(iterator: Any) -> Loader:
         persistent_workers=_flag(_attribute(iterator, "_persistent_workers")),
         prefetch_factor=_integer(_attribute(iterator, "_prefetch_factor")),
         batches=_length(sampler),
+        batch_sampler=class_name(type(sampler)) if sampler is not None else None,
+        iterable=_integer(_attribute(iterator, "_dataset_kind")) == ITERABLE,
         dataset=class_name(type(iterator._dataset)),
+        dataset_library=class_module(type(iterator._dataset)).partition(".")[0],
     )
 
 

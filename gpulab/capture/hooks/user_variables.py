@@ -16,6 +16,12 @@ from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import user_frames
 
 _FRAME_AND_US = 3  # references to a frame's copy of its variables: the frame's, ours, and that of getrefcount
+FRAMEWORKS = {
+    "transformers": "transformers",
+    "lightning": "lightning",
+    "pytorch_lightning": "lightning",
+    "accelerate": "accelerate",
+}
 NamedValues = Iterator[tuple[str, Any]]
 
 
@@ -24,14 +30,25 @@ def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], boo
     return next((name for name, value in _visible_values(innermost) if matches(value)), None)
 
 
-def find_loader_names(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
-    """The names of the DataLoader of this dataset, and of the dataset."""
+def find_loader(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
+    """The name and the class of the DataLoader of this dataset; None if no variable holds it."""
     from torch.utils.data import DataLoader
 
-    def is_loader(value: Any) -> bool:
-        return issubclass(type(value), DataLoader) and value.__dict__.get("dataset") is dataset
+    for name, value in _visible_values(innermost):
+        if issubclass(type(value), DataLoader) and value.__dict__.get("dataset") is dataset:
+            return name, type(value).__name__
+    return None, None
 
-    return find_variable_name(innermost, is_loader), find_variable_name(innermost, lambda value: value is dataset)
+
+def find_framework(innermost: FrameType | None) -> str | None:
+    """The package whose training loop is running; the one nearest to the running line."""
+    frame = innermost
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in FRAMEWORKS:
+            return FRAMEWORKS[package]
+        frame = frame.f_back
+    return None
 
 
 def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer:

@@ -102,6 +102,11 @@ def error_text(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def class_module(kind: type) -> str:
+    """The module of a class, whatever its metaclass says."""
+    return str(type.__dict__["__module__"].__get__(kind))
+
+
 def class_name(kind: type) -> str:
     """The name of a class, whatever its metaclass says."""
     return str(type.__dict__["__name__"].__get__(kind))

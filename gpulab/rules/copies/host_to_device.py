@@ -7,11 +7,10 @@ from gpulab.analysis.copies.cpu_tensors import find_cpu_filled_tensors as built_
 from gpulab.analysis.copies.host_to_device import CopyStats, transfers
 from gpulab.analysis.host.syncs import REFILL_PARTS
 from gpulab.analysis.machine.link import best_link_bytes_per_s
-from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
-from gpulab.run import Loader
+from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share, sentences
 from gpulab.wording import count, duration, metric, percent, size
 
 _MIN_PAGEABLE_FRAC = 0.02  # pinning is one argument, but less than 2 % of a step is not noticeable
@@ -201,14 +200,18 @@ def _pinned(evidence: Evidence) -> str:
         return (
             "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data is created\n\n" + loop
         )
-    return f"{data_loader_code(evidence, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
+    code = change_loader(evidence, setup, {"pin_memory": True}).code
+    return f"{code}\n\n{loop}" if code else loop
 
 
 def _pin_advice(evidence: Evidence) -> str:
     setup = next(iter(evidence.run.loaders), None)
     if setup is not None and setup.pin_memory:
         return "The DataLoader already pins memory. Batches of a custom class need a pin_memory() method."
-    return "Do both: only copies from pinned memory are asynchronous."
+    return sentences(
+        change_loader(evidence, setup, {"pin_memory": True}).advice,
+        "Do both: only copies from pinned memory are asynchronous.",
+    )
 
 
 def _prefetched(evidence: Evidence) -> str:

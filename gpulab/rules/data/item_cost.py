@@ -9,7 +9,7 @@ from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.cpu_contention import contention
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, data_loader_code
+from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
@@ -167,8 +167,8 @@ def caching_code(evidence: Evidence, loading: LoadingCost) -> str:
     """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
     if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
         return ""
-    loader_code = data_loader_code(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})")
-    return f"import torch\n\n{CACHED_DATASET_CODE}\n{loader_code}"
+    code = change_loader(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})").code
+    return f"import torch\n\n{CACHED_DATASET_CODE}\n{code}" if code else ""
 
 
 def caching_caveat(loading: LoadingCost) -> tuple[str, ...]:

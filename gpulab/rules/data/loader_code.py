@@ -1,13 +1,26 @@
-"""Code that rebuilds the user's own DataLoader with other arguments, ready to paste."""
+"""How to change the settings of the user's own DataLoader: as code to paste where that is safe, else in words.
+
+The code rebuilds the DataLoader over the same samples in the same order. That is possible only for a plain DataLoader
+that a variable holds. An iterable dataset must not be given workers, because each of them would yield every sample.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects these without workers
+_SHARDING_LIBRARIES = ("datasets",)  # their iterable datasets give each worker samples of its own
+_DATA_LOADER = "DataLoader"
+_BATCH_SAMPLERS = ("BatchSampler", "_InfiniteConstantSampler")  # PyTorch's own; the other is of an iterable dataset
+_FRAMEWORK_PLACES = {
+    "transformers": "In TrainingArguments(...)",
+    "lightning": "In the DataLoader that your train_dataloader() returns",
+    "accelerate": "In the DataLoader that you pass to accelerator.prepare()",
+}
 CACHED_DATASET_CODE = """class Cached(torch.utils.data.Dataset):
     \"\"\"Loads every sample once, before training, and keeps it in memory.\"\"\"
     def __init__(self, dataset):
@@ -19,36 +32,96 @@ CACHED_DATASET_CODE = """class Cached(torch.utils.data.Dataset):
 """
 
 
-def data_loader_code(
+@dataclass(frozen=True)
+class LoaderChange:
+    """A change of a DataLoader's settings: code to paste, or advice if no code is safe."""
+
+    code: str = ""
+    advice: str = ""
+
+
+def change_loader(
     evidence: Evidence, setup: Loader | None, changes: Mapping[str, object], dataset: str = "{dataset}"
-) -> str:
-    """Return code for the same DataLoader over the same batches, with the changed arguments in a comment first.
+) -> LoaderChange:
+    """Return how to give the same DataLoader other settings.
 
     `dataset` wraps the user's own dataset: "Cached({dataset})". Settings that were not recorded, such as the order, are
     taken over from the existing DataLoader.
     """
     setup = setup or Loader()
+    wraps = dataset != "{dataset}"
+    if wraps and setup.iterable:
+        return LoaderChange()  # it has no length and no index
+    if setup.iterable and changes.get("num_workers") and setup.dataset_library not in _SHARDING_LIBRARIES:
+        return LoaderChange(advice=_sharding_advice(setup, changes))
+    if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
+        return LoaderChange(advice="" if wraps else f"{_place(setup)}: {_settings_text(setup, changes)}.")
+    if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
+        return LoaderChange(advice="Let your batch sampler return larger batches.")
+    return LoaderChange(code=_code(evidence, setup, changes, dataset))
+
+
+def _sharding_advice(setup: Loader, changes: Mapping[str, object]) -> str:
+    return (
+        f"{setup.dataset or 'The dataset'} is iterable, so every worker would yield all of its samples. First split "
+        "the samples among the workers in __iter__, with torch.utils.data.get_worker_info(); then set "
+        f"{_settings_text(setup, changes)}."
+    )
+
+
+def _place(setup: Loader) -> str:
+    if setup.framework in _FRAMEWORK_PLACES:
+        return _FRAMEWORK_PLACES[setup.framework]
+    kind = setup.kind if setup.kind and setup.kind != _DATA_LOADER else _DATA_LOADER
+    return f"Where you create the {kind}"
+
+
+def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:
+    """Return the changed settings, as arguments of the DataLoader or of transformers' TrainingArguments."""
+    prefix = "dataloader_" if setup.framework == "transformers" else ""
+    names = {"batch_size": "per_device_train_batch_size"} if prefix else {}
+    return ", ".join(f"{names.get(name, prefix + name)}={value}" for name, value in changes.items())
+
+
+def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], dataset: str) -> str:
     loader = setup.name or evidence.names.loader
     settings = {**_unchanged(setup, changes), **changes}
+    batch_size = settings.pop("batch_size", None)
     if not settings.get("num_workers"):
         settings = {name: value for name, value in settings.items() if name not in _WITH_WORKERS}
+    batching = _batching_arguments(setup, loader)
+    if batch_size is not None:
+        batching = _larger_batches(setup, loader, batch_size)
     arguments = [
         dataset.format(dataset=f"{loader}.dataset"),
-        *_batching_arguments(setup, loader),
+        *batching,
         f"collate_fn={loader}.collate_fn",
     ]
     if settings.get("num_workers") and setup.workers:
         arguments.append(f"worker_init_fn={loader}.worker_init_fn")
     arguments += [f"{name}={value}" for name, value in settings.items()]
     lines = "".join(f"    {argument},\n" for argument in arguments)
-    size = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
     setting = f"# In your DataLoader(...): {', '.join(f'{name}={value}' for name, value in changes.items())}\n"
     if dataset != "{dataset}":
         setting = ""  # the dataset changes, which the code shows
     return (
         f"from torch.utils.data import DataLoader\n\n{setting}"
-        f"{loader} = DataLoader(  # {size}, in the same order\n{lines})"
+        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}, in the same order\n{lines})"
     )
+
+
+def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]:
+    """Return the batching arguments for batches of another size."""
+    if setup.iterable:
+        return [f"batch_size={batch_size}", f"drop_last={loader}.drop_last"]
+    old = f"{loader}.batch_sampler"  # shuffles, or not, whether PyTorch created it or the user
+    return [f"batch_sampler=type({old})({old}.sampler, {batch_size}, {old}.drop_last)"]
+
+
+def _same_samples(setup: Loader, batch_size: object) -> str:
+    if batch_size is not None:
+        return "the same samples"
+    return f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:
@@ -65,17 +138,21 @@ def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object
     return settings
 
 
+def _is_recorded(setup: Loader) -> bool:
+    """Whether the settings were read from the DataLoader, not from a trace."""
+    return setup.pin_memory is not None
+
+
 def _batching_arguments(setup: Loader, loader: str) -> list[str]:
     """Return the batching arguments that this kind of dataset takes."""
-    is_recorded = setup.workers is not None and setup.pin_memory is not None  # recorded here, not read from a trace
-    if is_recorded and setup.batch_size is None and setup.batches is None:
+    if _is_recorded(setup) and setup.batch_size is None and setup.batches is None:
         return ["batch_size=None"]
-    if is_recorded and setup.batch_size is None:  # no batching, or the user's own batch sampler
+    if _is_recorded(setup) and setup.batch_size is None:  # no batching, or the user's own batch sampler
         with_batch_sampler, without_batches = (
             f'{{"batch_sampler": {loader}.batch_sampler}}',
             f'{{"batch_size": None, "sampler": {loader}.sampler}}',
         )
         return [f"**({with_batch_sampler} if {loader}.batch_sampler else {without_batches})"]
-    if is_recorded and setup.batches is None:  # an iterable dataset of unknown length takes no sampler
+    if _is_recorded(setup) and (setup.iterable or setup.batches is None):  # an iterable dataset takes no sampler
         return [f"batch_size={setup.batch_size}", f"drop_last={loader}.drop_last"]
     return [f"batch_sampler={loader}.batch_sampler"]

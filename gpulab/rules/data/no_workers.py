@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.worker_count_model import WorkersPrediction, predict_workers, recommended_workers, workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
@@ -38,13 +38,14 @@ def no_workers(evidence: Evidence) -> Finding | None:
     workers = recommended_workers(loading, cores)
     prediction = predict_workers(loading, workers, cores, threads)
     rewrites = f"workers={workers}"
+    change = change_loader(evidence, loading.loader, worker_arguments(workers, evidence.on_gpu))
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: num_workers=0 loads batches in the main process.",
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading)),
         numbers=loader_numbers(loading, share),
-        fix=data_loader_code(evidence, loading.loader, worker_arguments(workers, evidence.on_gpu)),
-        advice=_notebook_advice(loading),
+        fix=change.code,
+        advice=change.advice or _notebook_advice(loading),
         gain=workers_gain(evidence, rewrites, loading, prediction),
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN,

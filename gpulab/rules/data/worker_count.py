@@ -15,11 +15,11 @@ from gpulab.rules.data.item_cost import (
     caching_gain,
 )
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads, worker_arguments, workers_gain
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import idle_share
+from gpulab.rules.engine.phrases import idle_share, sentences
 from gpulab.wording import count, duration, percent
 
 _IDLE_WORKER_FRAC = 0.05  # of a core: workers that use less need no core
@@ -54,6 +54,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     prediction = predict_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
     rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
+    change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     no_capacity = "" if can_add else ", but the cores cannot run more"
     return Finding(
         ledger_parts=("loader",),
@@ -66,10 +67,11 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
             _against_cores(evidence, loading, cores, proposed),
         ),
         numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
-        fix=data_loader_code(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
-        if can_add
-        else caching_code(evidence, loading),
-        advice=_advice(evidence, loading) if proposed < workers_to_keep_up(loading) else "",
+        fix=change.code if can_add else caching_code(evidence, loading),
+        advice=sentences(
+            change.advice if can_add else "",
+            _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else "",
+        ),
         gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
@@ -109,15 +111,19 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
     if restarts is None and not idle:
         return None
     proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
+    change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     return Finding(
         ledger_parts=("loader",),
         claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
         evidence=_worker_evidence(evidence, loading, enough, restarts),
         numbers=loader_numbers(loading, evidence.ledger.typical_frac("loader")),
-        fix=data_loader_code(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu)),
-        advice=""
-        if restarts
-        else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
+        fix=change.code,
+        advice=sentences(
+            change.advice,
+            ""
+            if restarts
+            else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
+        ),
         gain=_gain_without_restarts(restarts, loading) if restarts else None,
         confidence=LIKELY,
         spans=restarts.spans if restarts else evidence.ledger.spans["loader"],

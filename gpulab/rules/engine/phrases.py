@@ -8,6 +8,11 @@ from gpulab.wording import article, count, duration, percent
 _NOTICEABLE_OVERHEAD = 1.05  # traced over un-profiled step time; with less, a text gives one step time only
 
 
+def sentences(*texts: str) -> str:
+    """Return the texts that are not empty, one after the other."""
+    return " ".join(text for text in texts if text)
+
+
 def idle_share(evidence: Evidence, frac: float, cause: str = "data loading") -> str:
     """Return a claim about the idle time of one cause: "Data loading leaves the GPU idle for 34 % of each step".
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpulab.analysis.host.cpu_contention import Contention, contention
 from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import data_loader_code
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
@@ -74,14 +74,16 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
     share = evidence.ledger.typical_frac("loader")
     workers, threads = loading.workers or 1, cpu.worker_threads or 1
     setup = replace(loading.loader, workers=None) if loading.loader else None
+    change = change_loader(evidence, setup, _same_workers(workers))
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
         f"{_cores(cpu.cores)}.",
         evidence=(loader_time_text(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
         numbers={**loader_numbers(loading, share), **_numbers(cpu)},
-        fix=_with_one_thread_per_worker(data_loader_code(evidence, setup, _same_workers(workers))),
-        advice="Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
+        fix=_with_one_thread_per_worker(change.code) if change.code else "",
+        advice=change.advice
+        or "Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
         "cv2.setNumThreads(0) in one_thread.",
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(evidence.ledger.median_ns("loader")),

@@ -75,7 +75,7 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=updates.count, tensors=tensors or None),
         fix=_fused_code(evidence, updates, optimizer),
-        advice=_advice(evidence, updates),
+        advice=_advice(evidence, updates, optimizer),
         gain=gain,
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN if tensors else LIKELY,
@@ -156,19 +156,30 @@ def _rewrites(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimi
 
 
 def _fused_code(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
-    kind = user_optimizer.kind if user_optimizer else updates.kind
-    implementation = _implementation(evidence, kind)
-    if not implementation:
+    """Return code that changes the optimizer in place: its groups, state and schedulers stay."""
+    implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
+    if not implementation or (user_optimizer is not None and not user_optimizer.name):
         return ""
-    model, optimizer = evidence.names.model, evidence.names.optimizer
+    optimizer = evidence.names.optimizer
+    if implementation == "foreach":
+        return f'for group in {optimizer}.param_groups:\n    group["foreach"] = True'
+    # A fused optimizer counts its steps on the device of the parameter.
     return (
-        "import torch\n\n"
-        f'{optimizer} = torch.optim.{kind}({model}.parameters(), lr={optimizer}.param_groups[0]["lr"], '
-        f"{implementation}=True)"
+        f"for group in {optimizer}.param_groups:  # they keep their learning rates and other settings\n"
+        '    group["foreach"], group["fused"] = False, True\n'
+        f"for parameter, state in {optimizer}.state.items():  # empty before the first step\n"
+        '    if "step" in state:\n'
+        '        state["step"] = state["step"].to(parameter.device)'
     )
 
 
-def _advice(evidence: Evidence, updates: OptimizerCost) -> str:
-    if _implementation(evidence, updates.kind):
-        return "If your optimizer has other arguments (weight_decay, betas, momentum), pass them again."
+def _advice(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
+    kind = user_optimizer.kind if user_optimizer else updates.kind
+    implementation = _implementation(evidence, kind)
+    if implementation:
+        return f"Or pass {implementation}=True where you create {_article(kind)}."
     return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
+
+
+def _article(kind: str) -> str:
+    return "the optimizer" if kind == "optimizer" else f"the {kind} optimizer"

@@ -6,9 +6,10 @@ import numpy as np
 
 from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.occupancy import GpuFill, gpu_fill
+from gpulab.rules.data.loader_code import LoaderChange, change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, sentences, step_or_recording
 from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.wording import percent
 
@@ -34,14 +35,13 @@ def small_batch(evidence: Evidence) -> Finding | None:
     occupancy = gpu_fill(kernels) if kernels is not None else None
     if occupancy is None or occupancy.known_frac < _MIN_SMALL_FRAC or occupancy.small_frac < _MIN_SMALL_FRAC:
         return None
-    if occupancy.filled_frac > _MAX_FILLED_FRAC:
-        return None
-    if evidence.ledger.typical_frac(*BUSY_PARTS) < _MIN_BUSY_FRAC:
+    if occupancy.filled_frac > _MAX_FILLED_FRAC or evidence.ledger.typical_frac(*BUSY_PARTS) < _MIN_BUSY_FRAC:
         return None
     used_frac = _used_frac(evidence)
     if used_frac is not None and used_frac > 1 - _MIN_FREE_FRAC:
         return None
     share = evidence.step_share(occupancy.small_ns)
+    change = _double_batch(evidence)
     return Finding(
         ledger_parts=("matmul", "kernels"),
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to kernels that fill only "
@@ -59,9 +59,12 @@ def small_batch(evidence: Evidence) -> Finding | None:
             cost_ns=occupancy.small_ns,
             memory_frac=used_frac,
         ),
-        fix=_double_batch_code(evidence),
-        advice="Keep doubling the batch while samples per second rise; then scale the learning rate with it, or keep "
-        "it and watch the loss. The gain of a larger batch cannot be predicted: try it.",
+        fix=change.code,
+        advice=sentences(
+            change.advice,
+            "Keep doubling the batch while samples per second rise; then scale the learning rate with it, or keep it "
+            "and watch the loss. The gain of a larger batch cannot be predicted: try it.",
+        ),
         confidence=SUSPECT if used_frac is None else LIKELY,
         confidence_reason="GPU memory use was not recorded" if used_frac is None else "",
         spans=occupancy.spans,
@@ -103,14 +106,9 @@ def _used_frac(evidence: Evidence) -> float | None:
     return min(1.0, max(peaks) / gpu.memory_bytes) if peaks else None
 
 
-def _double_batch_code(evidence: Evidence) -> str:
+def _double_batch(evidence: Evidence) -> LoaderChange:
     loader = next(iter(evidence.run.loaders), None)
-    names = evidence.names
     if loader is None:
-        return ""
-    size = 2 * loader.batch_size if loader.batch_size else f"2 * {names.loader}.batch_size"
-    workers = f", num_workers={loader.workers}" if loader.workers else ""
-    return (
-        "from torch.utils.data import DataLoader\n\n"
-        f"{names.loader} = DataLoader({names.dataset}, batch_size={size}, shuffle=True{workers}, pin_memory=True)"
-    )
+        return LoaderChange()
+    size = 2 * loader.batch_size if loader.batch_size else f"2 * {evidence.names.loader}.batch_size"
+    return change_loader(evidence, loader, {"batch_size": size})

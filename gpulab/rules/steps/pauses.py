@@ -10,8 +10,10 @@ from gpulab.analysis.steps.detection import MIN_STEPS, WARM_UP_STEPS
 from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_start_cost
 from gpulab.intervals import Spans, clip
 from gpulab.replay.rewrites.steps.async_checkpoint import SAVE_CALLS
+from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, known_numbers
+from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.host.garbage_collection import mean_step_gain
 from gpulab.run import Loader
 from gpulab.tables import StallKind
@@ -145,7 +147,7 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
 
 
 def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> Finding:
-    name, batch = evidence.names.loader, loader.batch_size or 32
+    change = change_loader(evidence, loader, {"num_workers": loader.workers, "persistent_workers": True})
     warm = evidence.steps.dur_ns[evidence.steps.unprofiled | evidence.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
@@ -157,11 +159,12 @@ def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> 
             "persistent_workers is off, so the workers exit after every epoch.",
         ),
         numbers=known_numbers(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),
-        fix="from torch.utils.data import DataLoader\n\n"
-        f"{name} = DataLoader({evidence.names.dataset}, batch_size={batch}, shuffle=True,\n"
-        f"    num_workers={loader.workers}, persistent_workers=True)  # workers stay alive between epochs",
-        advice="Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go "
-        "over the data several times.",
+        fix=change.code,
+        advice=sentences(
+            change.advice,
+            "Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go over "
+            "the data several times.",
+        ),
         gain=mean_step_gain(
             step_ns,
             round(starts.frac * step_ns),

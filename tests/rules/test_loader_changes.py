@@ -1,0 +1,180 @@
+"""The printed change of a DataLoader, run on the real object: it has the new settings and yields the same samples."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+import gpulab
+from gpulab.rules.engine.pasted_names import user_names
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from gpulab.rules.data.loader_code import change_loader  # noqa: E402
+
+WORKERS = {"num_workers": 2, "persistent_workers": True}
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 37
+
+    def __getitem__(self, index):
+        return torch.tensor([index, index**2]), {"label": index}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(37))
+
+
+class Batches(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(40).split(8))
+
+
+class OwnLoader(DataLoader):
+    """A loader with a constructor of its own."""
+
+    def __init__(self, data):
+        super().__init__(data, batch_size=4)
+
+
+def joined(samples):
+    return [sample[1]["label"] for sample in samples]
+
+
+LOADERS = {
+    "in order": lambda: DataLoader(Squares(), batch_size=4),
+    "shuffled": lambda: DataLoader(Squares(), batch_size=4, shuffle=True),
+    "without the last batch": lambda: DataLoader(Squares(), batch_size=4, drop_last=True),
+    "tensors": lambda: DataLoader(TensorDataset(torch.arange(37)), batch_size=5, shuffle=True),
+    "a list": lambda: DataLoader(list(range(37)), batch_size=3),
+    "with workers": lambda: DataLoader(Squares(), batch_size=4, num_workers=1),
+    "own collate": lambda: DataLoader(Squares(), batch_size=4, collate_fn=joined),
+    "own sampler": lambda: DataLoader(Squares(), batch_size=4, sampler=SubsetRandomSampler(range(5, 30))),
+    "weights": lambda: DataLoader(Squares(), batch_size=4, sampler=WeightedRandomSampler([1.0] * 37, 20)),
+    "own batches": lambda: DataLoader(Squares(), batch_sampler=BatchSampler(RandomSampler(range(37)), 6, False)),
+    "no batches": lambda: DataLoader(Squares(), batch_size=None),
+}
+WORDS_ONLY = {
+    "a stream": lambda: DataLoader(Stream(), batch_size=4),
+    "a stream of batches": lambda: DataLoader(Batches(), batch_size=None),
+    "a class of its own": lambda: OwnLoader(Squares()),
+}
+
+
+def recorded(make):
+    """A loader, and its settings as gpulab records them."""
+    batches = make()
+    with gpulab.profile("loader", level="sensors") as session:
+        for _ in batches:
+            pass
+    return batches, session.run
+
+
+def change(run, settings):
+    return change_loader(SimpleNamespace(names=user_names(run)), run.loaders[0], settings)
+
+
+def samples(batches):
+    """How often each sample came."""
+    torch.manual_seed(0)
+    return Counter(str(value) for batch in batches for value in flat(batch))
+
+
+def flat(batch):
+    if isinstance(batch, torch.Tensor):
+        yield from batch.reshape(-1).tolist()
+    elif isinstance(batch, dict):
+        for value in batch.values():
+            yield from flat(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from flat(value)
+    else:
+        yield batch
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_loader_with_workers_yields_the_same_samples(kind):
+    batches, run = recorded(LOADERS[kind])
+    assert run.loaders[0].name == "batches"
+    namespace = {"batches": batches}
+    exec(change(run, WORKERS).code, namespace)
+    assert namespace["batches"].num_workers == 2
+    assert len(list(namespace["batches"])) == len(list(batches))
+    if kind != "weights":  # drawn anew in every epoch
+        assert samples(namespace["batches"]) == samples(batches)
+
+
+@pytest.mark.parametrize("kind", ["in order", "shuffled", "tensors", "own collate", "own sampler", "own batches"])
+def test_a_loader_with_larger_batches_yields_the_same_samples(kind):
+    batches, run = recorded(LOADERS[kind])
+    namespace = {"batches": batches}
+    exec(change(run, {"batch_size": 8}).code, namespace)
+    assert max(len(list(flat(batch))) for batch in namespace["batches"]) > max(
+        len(list(flat(batch))) for batch in batches
+    )
+    assert samples(namespace["batches"]) == samples(batches)
+
+
+@pytest.mark.parametrize("kind", WORDS_ONLY)
+def test_where_code_would_do_harm_the_change_is_described(kind):
+    _, run = recorded(WORDS_ONLY[kind])
+    answer = change(run, WORKERS)
+    assert answer.code == ""
+    assert "num_workers=2" in answer.advice
+    assert ("get_worker_info" in answer.advice) == run.loaders[0].iterable
+
+
+def test_each_worker_of_a_stream_would_yield_every_sample():
+    """The reason why no code is printed for it."""
+    assert sum(samples(DataLoader(Stream(), num_workers=2)).values()) == 2 * 37
+
+
+def test_a_loader_that_no_variable_holds_is_described():
+    with gpulab.profile("unnamed", level="sensors") as session:
+        for _ in DataLoader(Squares(), batch_size=4):
+            pass
+    (setup,) = session.run.loaders
+    answer = change(session.run, WORKERS)
+    assert (setup.name, answer.code) == (None, "")
+    assert answer.advice == "Where you create the DataLoader: num_workers=2, persistent_workers=True."
+
+
+def test_a_batch_sampler_of_the_users_has_no_batch_size_to_change():
+    class Buckets(BatchSampler):
+        """Batches of its own."""
+
+    _, run = recorded(lambda: DataLoader(Squares(), batch_sampler=Buckets(RandomSampler(range(37)), 6, False)))
+    answer = change(run, {"batch_size": 8})
+    assert (answer.code, answer.advice) == ("", "Let your batch sampler return larger batches.")
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [("transformers", "dataloader_num_workers=2"), ("lightning.pytorch", "train_dataloader()")],
+)
+def test_a_framework_is_addressed_in_its_own_settings(package, expected):
+    source = "def fit(batches, profile):\n    with profile:\n        for _ in batches:\n            pass\n"
+    module = {"__name__": f"{package}.trainer"}
+    exec(source, module)
+    profile = gpulab.profile("framework", level="sensors")
+    module["fit"](DataLoader(Squares(), batch_size=4), profile)
+    run = gpulab.runs["framework"]
+    answer = change(run, WORKERS)
+    assert run.loaders[0].framework == package.partition(".")[0]
+    assert answer.code == ""
+    assert expected in answer.advice
