@@ -160,7 +160,11 @@ def _fused_code(evidence: Evidence, updates: OptimizerCost, user_optimizer: Opti
     implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
     if not implementation or (user_optimizer is not None and not user_optimizer.name):
         return ""
-    optimizer = evidence.names.optimizer
+    return in_place_code(evidence.names.optimizer, implementation)
+
+
+def in_place_code(optimizer: str, implementation: str) -> str:
+    """Return code that makes the optimizer of this name "fused" or "foreach"."""
     if implementation == "foreach":
         return f'for group in {optimizer}.param_groups:\n    group["foreach"] = True'
     # A fused optimizer counts its steps on the device of the parameter.

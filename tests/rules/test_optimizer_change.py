@@ -1,0 +1,74 @@
+"""The printed change of an optimizer, run on the real one: it is fused, and trains as before."""
+
+import copy
+
+import pytest
+
+from gpulab.rules.kernels.optimizer import FOREACH_OPTIMIZERS, FUSED_OPTIMIZERS, in_place_code
+
+torch = pytest.importorskip("torch")
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def optimizer_of(kind, net):
+    """Two parameter groups with settings of their own."""
+    slow, fast = net[0].parameters(), net[2].parameters()
+    groups = [{"params": list(slow), "lr": 0.01}, {"params": list(fast), "lr": 0.02, "weight_decay": 0.1}]
+    return getattr(torch.optim, kind)(groups, lr=0.1)
+
+
+def train(net, optimizer, steps):
+    inputs = torch.linspace(-1, 1, 64).reshape(8, 8)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(inputs).square().sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+@pytest.mark.parametrize("kind", [*FUSED_OPTIMIZERS, *FOREACH_OPTIMIZERS])
+def test_training_goes_on_as_it_would_have(kind, steps_before):
+    net = network()
+    optimizer = optimizer_of(kind, net)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    train(net, optimizer, steps_before)
+    reference = copy.deepcopy((net, optimizer))
+    implementation = "fused" if kind in FUSED_OPTIMIZERS else "foreach"
+    exec(in_place_code("optimizer", implementation), {"optimizer": optimizer})
+    assert all(group[implementation] for group in optimizer.param_groups)
+    train(*reference, 3)
+    train(net, optimizer, 3)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.02]
+    for expected, value in zip(reference[0].parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(value, expected)
+    schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.005, 0.01]
+
+
+@pytest.mark.parametrize("kind", FUSED_OPTIMIZERS)
+def test_the_fused_kernel_is_called(kind):
+    net = network()
+    optimizer = optimizer_of(kind, net)
+    train(net, optimizer, 2)
+    exec(in_place_code("optimizer", "fused"), {"optimizer": optimizer})
+    with torch.profiler.profile() as profile:
+        train(net, optimizer, 1)
+    assert any(event.key.startswith("aten::_fused_") for event in profile.key_averages())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", FUSED_OPTIMIZERS)
+def test_on_a_gpu_an_optimizer_that_has_stepped_becomes_fused(kind):
+    net = network().cuda()
+    optimizer = optimizer_of(kind, net)
+    for step in range(4):
+        if step == 2:
+            exec(in_place_code("optimizer", "fused"), {"optimizer": optimizer})
+        optimizer.zero_grad()
+        net(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    assert all(group["fused"] for group in optimizer.param_groups)
