@@ -16,6 +16,7 @@ from gpulab.run import Run
 from gpulab.tables import EventKind
 
 _STEP = "Optimizer.step#"
+_BACKWARD = "autograd::engine::evaluate_function"
 _MULTI_TENSOR = ("multi_tensor_apply", "_foreach_", "_fused_", "fused")  # multi-tensor kernels or operators
 
 
@@ -34,10 +35,23 @@ class OptimizerCost:
 
 
 def optimizer_steps(run: Run) -> Rows:
-    """Return the events of optimizer.step() calls."""
+    """Return the events of optimizer.step() calls, without the closures that they call.
+
+    A closure computes the loss and its gradients: `optimizer.step(closure)`, as in LBFGS and in every Lightning module.
+    The update follows the last backward pass of the call.
+    """
     events = run.event_rows
     is_step = events.matching(lambda word: word.startswith(_STEP))
-    return events.select(np.flatnonzero(is_step & (events["kind"] == EventKind.ANNOTATION)))
+    calls = events.select(np.flatnonzero(is_step & (events["kind"] == EventKind.ANNOTATION)))
+    backward = events.select(np.flatnonzero(events.matching(lambda word: word.startswith(_BACKWARD)))).spans()
+    if not len(backward.start_ns) or not len(calls):
+        return calls
+    start_ns, end_ns = calls["start_ns"], calls["start_ns"] + calls["dur_ns"]
+    ends_ns = np.sort(backward.end_ns)
+    last_ns = ends_ns[np.maximum(np.searchsorted(ends_ns, end_ns, side="right") - 1, 0)]
+    update_ns = np.where((last_ns > start_ns) & (last_ns <= end_ns), last_ns, start_ns)
+    columns = {**calls.columns, "start_ns": update_ns, "dur_ns": end_ns - update_ns}
+    return calls.table.rows(columns)
 
 
 def mask_inside(events: Rows, rows: Ints, around: Rows) -> Mask:

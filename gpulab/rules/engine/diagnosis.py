@@ -13,6 +13,8 @@ from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Diagnosis, Finding, Gain, Masked, Unjudged
 from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
+from gpulab.rules.engine.pasted_names import missing_names
+from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
 from gpulab.wording import percent, scale
@@ -62,7 +64,7 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     """Return the finding with the name, topic and lesson of its rule, and the confidence that the recording allows."""
     confidence, why = evidence.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
     return replace(
-        finding,
+        _without_unknown_names(finding, evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
         rule=rule.name,
         topic=rule.topic,
@@ -70,6 +72,17 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
         confidence=confidence,
         confidence_reason=why or finding.confidence_reason,
     )
+
+
+def _without_unknown_names(finding: Finding, run: Run) -> Finding:
+    """Return the finding; if its code needs an object that no variable holds, with words in place of code."""
+    missing = missing_names(finding.fix, run) if finding.fix else ()
+    if not missing:
+        return finding
+    statements = [line for line in finding.fix.splitlines() if line and not line.startswith(("import ", "from ", "#"))]
+    change = f" What to change, with your own name for it: {statements[0]}." if len(statements) == 1 else ""
+    where = f"No variable here holds the {' or the '.join(missing)}, so no code is printed; a framework may own it."
+    return replace(finding, fix="", advice=sentences(f"{where}{change}", finding.advice))
 
 
 def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Evidence) -> Gain:

@@ -181,7 +181,8 @@ def _advice(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimize
     kind = user_optimizer.kind if user_optimizer else updates.kind
     implementation = _implementation(evidence, kind)
     if implementation:
-        return f"Or pass {implementation}=True where you create {_article(kind)}."
+        is_named = user_optimizer is None or user_optimizer.name
+        return f"{'Or pass' if is_named else 'Pass'} {implementation}=True where you create {_article(kind)}."
     return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
 
 
