@@ -81,8 +81,8 @@ def _without_unknown_names(finding: Finding, run: Run) -> Finding:
         return finding
     statements = [line for line in finding.fix.splitlines() if line and not line.startswith(("import ", "from ", "#"))]
     change = f" What to change, with your own name for it: {statements[0]}." if len(statements) == 1 else ""
-    where = f"No variable here holds the {' or the '.join(missing)}, so no code is printed; a framework may own it."
-    return replace(finding, fix="", advice=sentences(f"{where}{change}", finding.advice))
+    reason = f"No variable here holds the {' or the '.join(missing)}, so no code is printed; a framework may own it."
+    return replace(finding, fix="", advice=sentences(f"{reason}{change}", finding.advice))
 
 
 def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Evidence) -> Gain:

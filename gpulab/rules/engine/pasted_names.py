@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from keyword import iskeyword
 
 from gpulab.run import Loader, Run
 
@@ -20,25 +21,31 @@ class UserNames:
     optimizer_kind: str = "AdamW"
 
 
+def is_variable(name: str) -> bool:
+    """Whether this is a variable or an attribute: `losses`, `self.losses`."""
+    return all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
+
+
 def user_names(run: Run) -> UserNames:
     """Return the names recorded with this run, those of its first loader, model and optimizer."""
     return UserNames(**_recorded_names(run))
 
 
 def missing_names(code: str, run: Run) -> tuple[str, ...]:
-    """Return the objects that code needs and that no variable of the recorded program holds: ("optimizer",).
+    """Return the objects that code needs and that were recorded, but no variable holds them: ("optimizer",).
 
-    A trace that was loaded from a file tells no names; code for it is a template, and () is returned.
+    Code for objects that were not recorded, as in a trace from a file, is a template with common names.
     """
-    if run.source.how != "measured" or not (run.loaders or run.models or run.optimizers):
+    recorded = {
+        "loader": [each.name for each in run.loaders],
+        "model": [each.name for each in run.models],
+        "optimizer": [each.name for each in run.optimizers],
+    }
+    unnamed = {kind for kind, names in recorded.items() if names and not any(names)}
+    if run.source.how != "measured" or not unnamed:
         return ()
-    recorded = _recorded_names(run)
     used = set(_free_names(code))
-    unknown = (each for each in fields(UserNames) if each.name not in recorded and each.name in _OBJECTS)
-    return tuple(each.name for each in unknown if each.default in used)
-
-
-_OBJECTS = ("loader", "model", "optimizer")
+    return tuple(name for name in sorted(unnamed) if getattr(UserNames, name) in used)
 
 
 def _recorded_names(run: Run) -> dict[str, str]:

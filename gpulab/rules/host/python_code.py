@@ -56,9 +56,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
             *_subtracted_times(times),
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=times.user_code_ns),
-        fix=_dataset_code(evidence, frame if is_known else None),
-        advice="Work that depends on one sample only belongs in the Dataset, where workers do it while the model runs. "
-        "Do the rest once before training, or with NumPy or torch on the whole batch at once.",
+        advice=_worker_advice(evidence, frame if is_known else None),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(times.user_code_ns),
             f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
@@ -108,9 +106,10 @@ def gil_contention(evidence: Evidence) -> Finding | None:
         numbers=known_numbers(
             exposed_frac=share, exposed_ns=lost_ns, others_frac=threads.others_frac or 0.0, main_frac=threads.main_frac
         ),
-        fix=_process_code(_function_name(threads.others_line or "")),
-        advice="A separate process has its own GIL; pass work to it through a multiprocessing.Queue. On macOS and "
-        "Windows its function must be in a .py file. If the work must stay in a thread, let it sleep between rounds.",
+        advice=f"Run {_function_name(threads.others_line or '') or 'the work of that thread'} in a "
+        "multiprocessing.Process instead of a threading.Thread: a separate process has its own GIL. Pass work to it "
+        "through a multiprocessing.Queue. On macOS and Windows its function must be in a .py file. If the work must "
+        "stay in a thread, let it sleep between rounds.",
         gain=_gain_without_threads(evidence, lost_ns),
         confidence=confidence,
         confidence_reason=why,
@@ -153,7 +152,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
             *((f"That line calls {library_function}.",) if library_function else ()),
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
-        fix=_prefetch_code((_function_name(frame.name) if frame is not None and is_known else None) or "request"),
+        fix=_prefetch_code(name) if (name := _function_name(frame.name) if frame and is_known else None) else "",
         advice="The loop waits for a lock, the network, a file or another process. Move the wait out of the loop, or "
         "request the next result while the model works on this one.",
         gain=_overlap_gain(evidence, evidence.unprofiled_ns(times.absent_ns)),
@@ -261,37 +260,21 @@ def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
     )
 
 
-def _dataset_code(evidence: Evidence, frame: Frame | None) -> str:
+def _worker_advice(evidence: Evidence, frame: Frame | None) -> str:
+    """Return how to run the function in workers.
+
+    No code is printed: whether the function takes one sample or a batch cannot be read from a recording.
+    """
     name = _function_name(frame.name) if frame else None
     loader = next(iter(evidence.run.loaders), None)
     workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
-    batch = loader.batch_size if loader and loader.batch_size else 32
-    arguments = f"batch_size={batch}, shuffle=True, num_workers={workers}, persistent_workers=True)"
+    place = "in the Dataset's __getitem__, or on whole batches in the collate_fn of the DataLoader"
+    if loader is None:
+        place = "in a Dataset that a DataLoader reads"
+    action = f"Call {name}()" if name else "Do the work that prepares samples"
     return (
-        "from torch.utils.data import DataLoader, Dataset\n\n"
-        + ("" if name else "def preprocess(sample): return sample  # replace: what the loop does with one sample\n\n")
-        + "class Prepared(Dataset):  # DataLoader workers do this work while the model runs\n"
-        "    def __init__(self, data): self.data = data\n"
-        "    def __len__(self): return len(self.data)\n"
-        "    def __getitem__(self, index):\n"
-        "        sample, *rest = self.data[index]\n"
-        f"        return {name or 'preprocess'}(sample), *rest  # one sample instead of a batch\n\n"
-        + (
-            f"{evidence.names.loader} = DataLoader(Prepared({evidence.names.dataset}),\n    {arguments}"
-            if loader
-            else f"def batches(samples):  # samples: what the loop iterates over now\n"
-            f"    return DataLoader(Prepared(samples), {arguments}"
-        )
-    )
-
-
-def _process_code(name: str | None) -> str:
-    stub = "" if name else "def work(): pass  # replace: what the thread does now\n\n"
-    return (
-        f"import multiprocessing\n\n{stub}"
-        f"# instead of threading.Thread(target={name or 'work'}): a process has its own GIL\n"
-        f"helper = multiprocessing.Process(target={name or 'work'}, daemon=True)\n"
-        "helper.start()"
+        f"{action} {place}, with num_workers={workers}: workers then do it while the model computes. Do the rest once "
+        "before training, or with NumPy or torch on the whole batch at once."
     )
 
 

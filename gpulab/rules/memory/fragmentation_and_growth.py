@@ -8,6 +8,7 @@ from gpulab.analysis.memory.holders import GrowingList, growing_lists
 from gpulab.hardware.lookup import spec_of
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, known_numbers
+from gpulab.rules.engine.pasted_names import is_variable
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step
 from gpulab.rules.memory.oom_fixes import ALLOCATOR_SETTING
 from gpulab.wording import count, duration, percent, size
@@ -318,6 +319,9 @@ def _rounded_steps(steps: float) -> str:
 
 
 def _append_number_code(name: str) -> str:
+    """Return code for the list of this name; "" if the name describes memory that no variable holds."""
+    if not is_variable(name):
+        return ""
     return f"{name}.append(loss.item())   # a number; the tensor would keep its autograd graph"
 
 

@@ -9,6 +9,7 @@ from gpulab.analysis.memory.growth_before_oom import SteadyGrowth, steady_growth
 from gpulab.analysis.memory.holders import MemoryHolder, MemoryHolders
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.pasted_names import is_variable
 from gpulab.rules.kernels.precision import autocast_code
 from gpulab.run import Failure
 from gpulab.wording import number, percent, size
@@ -144,7 +145,7 @@ def _leak(evidence: Evidence, failure: Failure, owners: MemoryHolders) -> _Leak 
         code = f"{name} = {name} + loss.item()   # a number; or loss.detach(), which keeps no graph"
     fix = OomFix(
         description=f"{'' if growth is None else f'{_growth_text(growth)}: '}{name} holds {content}",
-        code=f"{drop}{code}",
+        code=f"{drop}{code}" if is_variable(name) else "",
         frees_bytes=largest.bytes,
     )
     fills = growth is not None or largest.bytes >= owners.holders[0].bytes

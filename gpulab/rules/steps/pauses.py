@@ -25,8 +25,8 @@ _MIN_WARM_UP_FRAC = 0.10  # of the whole run; shorter warm-ups are not reported
 _MOST_OF_RUN_FRAC = 0.5  # a warm-up that takes most of the run is the verdict
 _LESS_OFTEN = 10  # times, in the fix
 _ADVICE = {
-    "saving": "Call save_in_background(step, path) instead of torch.save. With a checkpoint every 10 to 30 minutes, "
-    "a job that dies loses little work.",
+    "saving": "Call save_in_background instead of torch.save: training goes on while a thread writes a copy. A "
+    "checkpoint every 10 to 30 minutes is often enough.",
     "logging": "Collect the values on the device and log them every few hundred steps.",
 }
 _LOGGING = (
@@ -130,8 +130,8 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
         numbers=known_numbers(
             frac=stalls.frac, each_ns=stalls.typical_cost_ns, count=stalls.count, every=stalls.period_steps or None
         ),
-        fix=_fix(evidence, kind, stalls),
-        advice=_ADVICE.get(kind, "Do it less often, or in a background thread."),
+        fix=_SAVE_IN_BACKGROUND if kind == "saving" else "",
+        advice=_ADVICE.get(kind, f"Do it less often, for example every {_less_often(stalls):,} steps, or in a thread."),
         gain=mean_step_gain(
             stalls.step_mean_ns,
             round(stalls.total_ns / stalls.steps),
@@ -211,28 +211,30 @@ def _warm_up_cause(evidence: Evidence, spans: Spans, extra_ns: int) -> str:
     return "libraries load, memory is allocated, and libraries search for the fastest kernels"
 
 
-def _fix(evidence: Evidence, kind: str, stalls: Pauses) -> str:
-    every = _LESS_OFTEN * (stalls.period_steps or max(1, stalls.steps // stalls.count))
-    if kind == "saving":
-        return _background_save_code(evidence, every)
-    return (
-        f"def every_n_steps(step, action, n={every}):  # ten times less often\n    if step % n == 0:\n        action()"
-    )
+def _less_often(stalls: Pauses) -> int:
+    """Return ten times the present number of steps between two stalls."""
+    return _LESS_OFTEN * (stalls.period_steps or max(1, stalls.steps // stalls.count))
 
 
-def _background_save_code(evidence: Evidence, every: int) -> str:
-    model, optimizer = evidence.names.model, evidence.names.optimizer
-    return (
-        "import threading\n"
-        "import torch\n\n"
-        "def copy_to_host(value):  # a snapshot that training does not change\n"
-        "    if torch.is_tensor(value):\n"
-        '        return value.detach().to("cpu", copy=True)\n'
-        "    if isinstance(value, dict):\n"
-        "        return {key: copy_to_host(item) for key, item in value.items()}\n"
-        "    return [copy_to_host(item) for item in value] if isinstance(value, list) else value\n\n"
-        f"def save_in_background(step, path, every={every}):  # less often; a thread writes while training continues\n"
-        "    if step % every == 0:\n"
-        f'        state = copy_to_host({{"model": {model}.state_dict(), "optimizer": {optimizer}.state_dict()}})\n'
-        "        threading.Thread(target=torch.save, args=(state, path)).start()"
-    )
+_SAVE_IN_BACKGROUND = """import copy
+import threading
+import torch
+
+def on_the_host(state):  # a copy that training does not change
+    if torch.is_tensor(state):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        result = copy.copy(state)
+        result.update((key, on_the_host(value)) for key, value in state.items())
+        return result
+    if type(state) in (list, tuple):
+        return type(state)(map(on_the_host, state))
+    return copy.deepcopy(state)
+
+writers = []
+
+def save_in_background(state, path):  # call it instead of torch.save(state, path)
+    while writers:
+        writers.pop().join()  # one checkpoint at a time, in order
+    writers.append(threading.Thread(target=torch.save, args=(on_the_host(state), path)))
+    writers[-1].start()"""
