@@ -32,8 +32,9 @@ class ProfiledBlock(contextlib.ContextDecorator):
         session = self._sessions.pop()
         try:
             session.stop(error)
-        except Exception as problem:  # protects the user's result; the run is lost, and the warning says so
-            if is_from_outside(problem):
+        except BaseException as problem:  # protects the user's result; the run is lost, and the warning says so
+            session.abandon()
+            if not isinstance(problem, Exception) or is_from_outside(problem):
                 raise
             with contextlib.suppress(Warning):  # the program may have turned warnings into errors
                 warnings.warn(f"gpulab: the recording {session.name!r} was lost: {error_text(problem)}", stacklevel=2)

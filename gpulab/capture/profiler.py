@@ -13,7 +13,7 @@ from typing import Any
 from gpulab import trace
 from gpulab.capture.protection.cuda_check import is_cuda_available, nvml_first
 from gpulab.capture.protection.event_budget import return_freed_memory
-from gpulab.capture.protection.guard import error_text
+from gpulab.capture.protection.guard import error_text, is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
@@ -110,7 +110,8 @@ class TraceWindow:
             self._profile.export_chrome_trace(str(partial))
             partial.replace(path)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            for leftover in (partial, partial.with_name(f"{partial.name}.tmp")):  # Kineto writes the second one first
+                leftover.unlink(missing_ok=True)
             raise
         self._path, self._profile = path, None
         return_freed_memory()
@@ -125,6 +126,8 @@ class TraceWindow:
                 self._profile.export_chrome_trace(str(path))
                 return trace.read(path, name=name)
         except (RuntimeError, OSError, TraceError) as error:
+            if is_from_outside(error):  # a handler of the program's may raise TimeoutError, which is an OSError
+                raise
             raise CaptureError(
                 "The profiler's events could not be written to disk and read back.",
                 why=error_text(error),

@@ -128,24 +128,21 @@ class Session:
         """Stop, remove every hook, and return the Run; `error`: the exception that ended the recorded code, if any."""
         ended_ns = time_ns()
         self._processing = True
-        self._overdue_stop.cancel()
-        with DeferredSignals(again=True):
-            try:
-                self._use_profiler(self._stop_profiler)
-            finally:
-                self._exit.close()
         try:
+            with DeferredSignals(again=True):
+                self._overdue_stop.cancel()
+                self._use_profiler(self._stop_profiler)
+                self._exit.close()
             self.run = self._assemble(ended_ns, error)
         finally:
-            self._spool.discard()  # not before: the process may be killed while it reads what was recorded
-            self._traces.close()
+            self.abandon()  # the spool not before: the process may be killed while it reads what was recorded
         runs.add(self.run)
         return self.run
 
     def abandon(self) -> None:
-        """Stop and remove every hook without creating a run; harmless if it never started or has stopped."""
-        self._overdue_stop.cancel()
+        """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
         with DeferredSignals(again=True):
+            self._overdue_stop.cancel()
             self._exit.close()
             self._spool.discard()
             self._traces.close()

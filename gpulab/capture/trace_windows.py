@@ -8,6 +8,7 @@ from pathlib import Path
 from time import time_ns
 
 from gpulab.capture.profiler import TraceWindow
+from gpulab.capture.protection.guard import is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError
 from gpulab.run import Gap, Run
@@ -48,8 +49,10 @@ class TraceWindows:
             if path is None:
                 path = self._folder.enter_context(temporary_folder()) / "trace.json"
             self.windows[-1].store(path)
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError) as error:
             self._in_memory = True
+            if is_from_outside(error):
+                raise
         if time_ns() - began_ns > SLOW_STORE_NS:
             self._in_memory = True
 

@@ -32,6 +32,8 @@ MIN_SAMPLES = 12
 CACHE_EFFECT = (0.65, -0.35)
 NOISE_GPU, NOISE_CPU = 0.01, 0.06  # of a step: variation between runs of the same loop on a shared machine
 
+_LONGEST_NS = 2**62
+
 
 @dataclass(frozen=True, eq=False)
 class ReplayModel:
@@ -161,6 +163,12 @@ def predict(
     likely_ns = adjust_for_cpu_caches(model, changes, replayed_ns, MIDDLE)
     draws = draw_unknowns(affordable_samples(model) if samples is None else samples)
     drawn_ns = _drawn_ns(model, changes, draws) if changes else [likely_ns]
+    if not np.isfinite([likely_ns, *drawn_ns]).all() or max(likely_ns, *drawn_ns) >= _LONGEST_NS:
+        raise RunError(
+            "A step with these changes cannot be predicted.",
+            why="it would take longer than 64-bit nanoseconds can count: times or sizes in the run are extreme",
+            fix="record the run again, or check the file that it was loaded from",
+        )
     ceiling = apply_changes(model, (), BEST_CASE)
     for change in changes:
         ceiling = change.rewrite.best_case(ceiling, change.value)

@@ -19,7 +19,8 @@ import gpulab  # noqa: E402
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.capture import profiler  # noqa: E402
 from gpulab.capture import session as session_module  # noqa: E402
-from gpulab.capture.hooks.loader_hooks import StepMarks, loader_settings  # noqa: E402
+from gpulab.capture.hooks.loader_hooks import StepMarks  # noqa: E402
+from gpulab.capture.hooks.loader_settings import loader_settings  # noqa: E402
 from gpulab.capture.hooks.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
 from gpulab.capture.protection import event_budget, temporary_folder  # noqa: E402
 from gpulab.capture.protection.deferred_signals import DeferredSignals  # noqa: E402

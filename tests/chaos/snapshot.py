@@ -37,6 +37,7 @@ _IGNORED_PATCHES = {
     # PyTorch imports this module when it first needs it.
     *("torch.profiler._cupti_monitor", "torch.autograd.profiler._cupti_monitor_module"),
 }
+CACHE_FOLDERS = ("home/.cache", "home/.cache/gpulab", "home/.cache/gpulab/recordings")
 State = dict[str, Any]
 
 
@@ -110,7 +111,8 @@ def _fds() -> list[str]:
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             path = re.sub(r"\d+", "#", os.readlink(f"/proc/self/fd/{number}"))
-            if not path.startswith("/dev/shm/torch_"):  # a batch that a worker sent
+            # A batch that a worker sent, or a font, which matplotlib keeps open.
+            if not path.startswith("/dev/shm/torch_") and not path.endswith(".ttf"):
                 paths.append(path)
     return sorted(paths)
 
@@ -123,7 +125,9 @@ def _files(folder: Path) -> Iterator[str]:
     for directory, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith("pymp-")]  # workers end in their own time
         relative = os.path.relpath(directory, folder)
-        paths = [relative + "/", *(os.path.join(relative, name) for name in names)]
+        # Documented in SECURITY.md: the folder of recordings stays in the user's cache, empty.
+        own = [] if relative in CACHE_FOLDERS else [relative + "/"]
+        paths = [*own, *(os.path.join(relative, name) for name in names)]
         yield from (_RANDOM_NAME.sub(r"\1-#", path) for path in paths if path != "./")
 
 

@@ -201,7 +201,7 @@ def every_other(batch):
 
 def as_recorded(loader):
     """What gpulab records of a DataLoader of the user's."""
-    from gpulab.capture.hooks.loader_hooks import loader_settings
+    from gpulab.capture.hooks.loader_settings import loader_settings
 
     return replace(loader_settings(iter(loader)), name="loader")
 

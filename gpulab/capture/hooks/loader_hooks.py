@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from gpulab.capture.hooks.loader_settings import SamplerSettings, is_known, loader_settings, reference_to
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
 from gpulab.capture.hooks.user_variables import (
     describe_model,
@@ -23,13 +24,12 @@ from gpulab.capture.hooks.user_variables import (
     find_loader,
     find_variable_name,
 )
-from gpulab.capture.protection.guard import Guard, class_module, class_name, is_from_outside
+from gpulab.capture.protection.guard import Guard
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
 from gpulab.tables import MARKS, MarkKind
 
-ITERABLE = 1  # the value of torch.utils.data._DatasetKind.Iterable
 STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
 
@@ -79,6 +79,7 @@ class StepMarks:
         self._guard = guard or Guard()
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
+        self._samplers = SamplerSettings()
         self._described: dict[int, weakref.ref[Any] | None] = {}  # by id: optimizers that were inspected
         self._epochs: list[int] = []
         self._spooled = 0  # marks that `new_rows` has returned
@@ -187,8 +188,8 @@ class StepMarks:
             self._guard.call(STEP_MARKS, lambda: self._mark_optimizer_step(optimizer), None)
 
     def _mark_optimizer_step(self, optimizer: Any) -> None:
-        if not _is_known(optimizer, self._described):
-            self._described[id(optimizer)] = _reference(optimizer)
+        if not is_known(optimizer, self._described):
+            self._described[id(optimizer)] = reference_to(optimizer)
             self._guard.call(SETTINGS, lambda: self._inspect_optimizer(optimizer), None)
         self._stepped = True
         self._instant(MarkKind.OPTIMIZER)
@@ -227,14 +228,14 @@ class StepMarks:
         self._iterators = {
             key: (ref, n) for key, (ref, n) in self._iterators.items() if ref is None or ref() is not None
         }
-        facts = loader_settings(iterator)
+        facts = loader_settings(iterator, self._samplers)
         key = id(iterator._dataset), facts
         index = self._indices.setdefault(key, len(self.loaders))
         if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
             self._guard.call(SETTINGS, lambda: self._inspect_loader(index, iterator._dataset), None)
-        self._iterators[id(iterator)] = _reference(iterator), index
+        self._iterators[id(iterator)] = reference_to(iterator), index
         return index
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
@@ -258,68 +259,3 @@ class StepMarks:
             framework=find_framework(frame),
             location=dataset_file_system(dataset),
         )
-
-
-def loader_settings(iterator: Any) -> Loader:
-    """Settings of the DataLoader behind an iterator; None for what its objects do not tell. Calls `len(sampler)`."""
-    sampler = _attribute(iterator, "_index_sampler")
-    return Loader(
-        workers=_integer(_attribute(iterator, "_num_workers")) or 0,
-        batch_size=_integer(_attribute(sampler, "batch_size")),
-        pin_memory=_attribute(iterator, "_pin_memory") is True,
-        persistent_workers=_flag(_attribute(iterator, "_persistent_workers")),
-        prefetch_factor=_integer(_attribute(iterator, "_prefetch_factor")),
-        batches=_length(sampler),
-        batch_sampler=class_name(type(sampler)) if sampler is not None else None,
-        iterable=_integer(_attribute(iterator, "_dataset_kind")) == ITERABLE,
-        dataset=class_name(type(iterator._dataset)),
-        dataset_library=class_module(type(iterator._dataset)).partition(".")[0],
-    )
-
-
-def _attribute(instance: Any, name: str) -> Any:
-    """The attribute; None if it is missing, or if reading it fails: it may be a property of the user's."""
-    try:
-        return getattr(instance, name, None)
-    except BaseException as error:  # code of the user's, which the loop itself may never call
-        if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
-            raise
-        return None
-
-
-def _length(sampler: Any) -> int | None:
-    """The number of batches; None if the sampler does not tell."""
-    try:
-        return len(sampler)
-    except BaseException as error:  # code of the user's, which the loop itself may never call
-        if isinstance(error, KeyboardInterrupt) or is_from_outside(error):
-            raise
-        return None
-
-
-def _integer(value: Any) -> int | None:
-    kind = type(value)
-    if kind is int:
-        return int(value)
-    is_numpy = kind.__module__ == "numpy" and class_name(kind).startswith(("int", "uint"))
-    return int(value) if is_numpy else None
-
-
-def _flag(value: Any) -> bool | None:
-    return value if type(value) is bool else None
-
-
-def _reference(instance: Any) -> weakref.ref[Any] | None:
-    """A weak reference; None if the class does not allow any."""
-    try:
-        return weakref.ref(instance)
-    except TypeError:
-        return None
-
-
-def _is_known(instance: Any, references: dict[int, weakref.ref[Any] | None]) -> bool:
-    """Whether this very object is among them; its `__hash__` and `__eq__` are not called."""
-    if id(instance) not in references:
-        return False
-    reference = references[id(instance)]
-    return reference is None or reference() is instance

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpulab.capture.active_session import register_monitor, unregister_monitor
 from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
 from gpulab.capture.session import Session
@@ -52,16 +53,22 @@ class MonitorSession(Session):
         """Start. Raises CaptureError while another monitor runs or a cell is being recorded."""
         register_monitor(self)
         try:
-            self._stalls.install()
-            self._hook_torch()
-            self._began_ns = self._window_ns = time.time_ns()
-            self._plan.begin(self._began_ns)
-            self._begin_spool()
-            self._sensors.start()
+            with DeferredSignals(again=True):
+                self._start()
         except BaseException:
-            self._spool.discard()
-            self._remove_hooks()
+            self.abandon()
             raise
+
+    def _start(self) -> None:
+        self._stalls.install()
+        self._hook_torch()
+        self._began_ns = self._window_ns = time.time_ns()
+        self._plan.begin(self._began_ns)
+        self._begin_spool()
+        try:
+            self._sensors.start()
+        except RuntimeError as error:  # no thread can start; the marks need none
+            self._note_failure("starting", error)
         atexit.register(self.abandon)
 
     def stop(self, error: BaseException | None = None) -> Run:
@@ -76,23 +83,24 @@ class MonitorSession(Session):
                     fix="start another one: gpulab.monitor()",
                 )
             ended_ns = time.time_ns()
-            self._end()
-            self._end_pause(ended_ns)
             try:
+                with DeferredSignals(again=True):
+                    self._end()
+                    self._end_pause(ended_ns)
                 return self._finish_run(ended_ns, error)
             finally:
-                self._spool.discard()
+                self.abandon()
 
     def abandon(self) -> None:
         """Stop and remove everything without a run; harmless if it has ended."""
-        with self._lock:
+        with DeferredSignals(again=True), self._lock:
             if not self._ended:
                 self._end()
-                self._spool.discard()
+            self._spool.discard()
 
     def pause(self, recorder: str) -> None:
         """Stop everything until another recording ends; called in the recorded thread."""
-        with self._lock:
+        with DeferredSignals(again=True), self._lock:
             if self._ended:
                 self._remove_hooks()
                 return
@@ -109,7 +117,7 @@ class MonitorSession(Session):
 
     def resume(self) -> None:
         """Continue after the other recording has ended."""
-        with self._lock:
+        with DeferredSignals(again=True), self._lock:
             if self._ended or self._paused_for is None:
                 return
             self._end_pause(time.time_ns())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+_ATTEMPTS = 5  # at restoring handlers: one that is restored may run, and raise, at once
 Handler = Callable[[int, FrameType | None], Any]
 
 
@@ -45,7 +46,11 @@ class DeferredSignals:
     ) -> None:
         handlers = dict(self._handlers)
         try:
-            self._restore()
+            try:
+                self._restore()
+            except BaseException:  # a handler ran between two attempts of it
+                self._restore()
+                raise
         finally:
             self._run_handlers(handlers)
 
@@ -56,21 +61,21 @@ class DeferredSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._active:
             self._pending.append((number, frame))
-        else:  # it arrived while the handlers were being restored
+        else:  # the handlers have been restored: this call was under way
             self._handlers[number](number, frame)
 
     def _restore(self) -> None:
         """Restore all handlers, whatever they raise meanwhile; then raise it."""
-        self._active = False
         problem: BaseException | None = None
-        for number in list(self._handlers):
-            for _ in range(3):
-                try:
+        for _ in range(_ATTEMPTS):
+            try:
+                for number, handler in self._handlers.items():
                     if signal.getsignal(number) == self._note:
-                        signal.signal(number, self._handlers[number])
-                    break
-                except BaseException as error:
-                    problem = error
+                        signal.signal(number, handler)
+                break
+            except BaseException as error:
+                problem = error
+        self._active = False
         if problem is not None:
             raise problem
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
 
 PREFIX = "gpulab-"
@@ -20,8 +21,13 @@ PREFIX = "gpulab-"
 def temporary_folder() -> Iterator[Path]:
     """A new folder for the block; the first one of a process removes those of killed processes."""
     remove_leftovers(tempfile.gettempdir())
-    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{current_process()}-") as folder:
-        yield Path(folder)
+    with DeferredSignals():
+        folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{current_process()}-")
+    try:
+        yield Path(folder.name)
+    finally:
+        with DeferredSignals():
+            folder.cleanup()
 
 
 @functools.lru_cache(maxsize=1)

@@ -72,7 +72,7 @@ def find_leftovers(folder: Path | None = None) -> tuple[SpoolFiles, ...]:
     try:
         with os.scandir(folder or os.devnull) as entries:
             for entry in entries:
-                if entry.name.endswith((SUFFIX, WINDOW_SUFFIX, f"{WINDOW_SUFFIX}.partial")):
+                if entry.name.endswith(SUFFIX) or WINDOW_SUFFIX in entry.name:
                     stems[entry.name.partition(".")[0]].append(entry)
         recordings = [_spool_files(stem, entries_of_stem) for stem, entries_of_stem in stems.items()]
     except OSError:  # there is no folder yet, or a file was removed in this instant

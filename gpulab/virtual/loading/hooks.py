@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
-from gpulab.capture.hooks.loader_hooks import loader_settings
+from gpulab.capture.hooks.loader_settings import SamplerSettings, loader_settings
 from gpulab.run import Loader
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.loading.batch_tensors import batch_size_bytes, tensors_of
@@ -57,6 +57,7 @@ class LoaderHooks:
         self._sampled: dict[int, BuildTimes | None] = {}  # by loader, if its workers do not measure
         self._cpu_only: set[int] = set()  # loaders whose batches are not on the GPU
         self._depth = 0
+        self._samplers = SamplerSettings()
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._undo: list[Callable[[], None]] = []
 
@@ -188,7 +189,7 @@ class LoaderHooks:
     def _identify(self, iterator: Any, state: IteratorState) -> None:
         """Set the loader and the epoch of an iterator, numbered as in capture.loader_hooks."""
         if state.loader < 0:
-            key = id(iterator._dataset), loader_settings(iterator)
+            key = id(iterator._dataset), loader_settings(iterator, self._samplers)
             state.loader = self._indices.setdefault(key, len(self._indices))
             if state.loader == len(self._epochs):
                 self._epochs.append(-1)
