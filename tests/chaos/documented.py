@@ -62,13 +62,46 @@ DOCUMENTED = (
         "torch.profiler itself writes this line to stderr with profile_memory; silencing it would change the "
         "user's own log level",
         lambda program, difference, _: (
-            difference.field == "stderr" and program.recorder == "profile deep" and _equal_without(difference, _KINETO)
+            difference.field == "stderr"
+            and program.recorder == "profile deep"
+            and (_equal_without(difference, _KINETO) or difference.recorded == "[")  # a file of one byte
         ),
     ),
     DocumentedDifference(
         "frames in tracebacks",
         "a printed traceback names the frames of gpulab's hooks, and in a cell the line below the magic",
-        lambda _, difference, __: difference.field == "stderr" and _equal_without(difference, _FRAMES),
+        lambda _, difference, __: difference.field in ("stderr", "outcome") and _equal_without(difference, _FRAMES),
+    ),
+    DocumentedDifference(
+        "interrupts by a property",
+        "a KeyboardInterrupt that a user's property or __len__ raises when gpulab reads it is taken for Ctrl-C",
+        lambda program, difference, recorded: (
+            difference.field == "outcome"
+            and "keyboard" in program.name
+            and recorded.outcome.origin.startswith("capture/hooks/loader_settings.py")
+        ),
+    ),
+    DocumentedDifference(
+        "profile function",
+        "at level deep, torch.profiler itself replaces the function of sys.setprofile to record Python stacks",
+        lambda program, difference, _: program.recorder == "profile deep" and "profile function" in program.name,
+    ),
+    DocumentedDifference(
+        "patches on a virtual GPU",
+        "a patch of torch.cuda made on a virtual GPU ends with it, because it may wrap functions of that GPU",
+        lambda program, difference, _: (
+            program.recorder == "virtual" and difference.field.startswith("left behind: patch torch.cuda.")
+        ),
+    ),
+    DocumentedDifference(
+        "one recording at a time",
+        "a recording cannot start on a virtual GPU, which is one itself: CaptureError says so",
+        lambda program, _, __: program.recorder == "virtual" and "nests a" in program.name,
+    ),
+    DocumentedDifference(
+        "exceptions in destructors",
+        "Python itself drops an exception that a signal handler raises in a destructor or a callback of weakref",
+        lambda program, _, __: any(name in program.name for name in ("__del__", "_weakrefset.py:_remove")),
     ),
     DocumentedDifference(
         "recursion depth",
