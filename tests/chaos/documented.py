@@ -99,6 +99,15 @@ DOCUMENTED = (
         lambda program, _, __: program.recorder == "virtual" and "nests a" in program.name,
     ),
     DocumentedDifference(
+        "Ctrl-C before the cell",
+        "IPython cannot stop a cell from an event before it, so gpulab sends the interrupt to the cell again",
+        lambda program, difference, _: (
+            program.recorder.startswith("cell")
+            and difference.field == "verdict"
+            and difference.recorded == "the handler ran 2 times"
+        ),
+    ),
+    DocumentedDifference(
         "exceptions in destructors",
         "Python itself drops an exception that a signal handler raises in a destructor or a callback of weakref",
         lambda program, _, __: any(name in program.name for name in ("__del__", "_weakrefset.py:_remove")),
