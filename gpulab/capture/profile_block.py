@@ -24,9 +24,13 @@ class ProfiledBlock(contextlib.ContextDecorator):
 
     def __enter__(self) -> Session:
         session = self._new_session()
-        session.start()
-        self._sessions.append(session)
-        return session
+        try:
+            session.start()
+            self._sessions.append(session)
+            return session
+        except BaseException:  # a signal of the program's, as soon as the recording had started
+            session.abandon()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         session = self._sessions.pop()

@@ -21,13 +21,15 @@ PREFIX = "gpulab-"
 def temporary_folder() -> Iterator[Path]:
     """A new folder for the block; the first one of a process removes those of killed processes."""
     remove_leftovers(tempfile.gettempdir())
-    with DeferredSignals():
-        folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{current_process()}-")
+    folder: tempfile.TemporaryDirectory[str] | None = None
     try:
+        with DeferredSignals(again=True):
+            folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{current_process()}-")
         yield Path(folder.name)
     finally:
-        with DeferredSignals():
-            folder.cleanup()
+        with DeferredSignals(again=True):
+            if folder is not None:
+                folder.cleanup()
 
 
 @functools.lru_cache(maxsize=1)
