@@ -95,6 +95,7 @@ bench-predictions: $(READY)
 	$(PY) benchmarks/predictions/predictions.py
 
 bench-wild: $(READY)
+	$(PY) -m pip install --quiet --editable '.[wild]' --constraint constraints-dev.txt
 	mkdir -p build
 	$(PY) -m benchmarks.wild.measure --out build/wild.json --resume
 

@@ -6,14 +6,17 @@ from benchmarks.wild.loop import cell_source
 from benchmarks.wild.registry import load_loop, loop_names
 
 torch = pytest.importorskip("torch")
-NEEDS = {"lightning": "lightning", "hf_": "transformers", "bert": "transformers", "accelerate": "accelerate"}
-NEEDS |= {"stateful": "torchdata"}
+NEEDS = {
+    "decoding/greedy": "transformers",
+    "frameworks/accelerate_glue": "transformers",
+    "frameworks/hf_trainer": "transformers",
+    "text/bert_finetune": "transformers",
+}
 
 
 def loaded(name):
-    for word, package in NEEDS.items():
-        if word in name:
-            pytest.importorskip(package)
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason="an extra of the benchmark: pip install 'gpulab[wild]'")
     return load_loop(name)
 
 

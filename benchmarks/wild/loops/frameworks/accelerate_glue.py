@@ -3,7 +3,7 @@
 import logging
 
 import numpy as np
-from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState
 from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.wild.loop import Change, Loop, Namespace, scaled

@@ -3,7 +3,7 @@
 import logging
 
 import torch
-from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.wild.loop import Change, Loop, Namespace, scaled
