@@ -7,6 +7,7 @@ import pytest
 
 import gpulab
 from gpulab.rules.engine.pasted_names import user_names
+from tests.support.tiers import every_nth
 
 torch = pytest.importorskip("torch")
 
@@ -107,7 +108,7 @@ def flat(batch):
         yield batch
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", every_nth(LOADERS, 4))
 def test_a_loader_with_workers_yields_the_same_samples(kind):
     batches, run = recorded(LOADERS[kind])
     assert run.loaders[0].name == "batches"
@@ -119,7 +120,9 @@ def test_a_loader_with_workers_yields_the_same_samples(kind):
         assert samples(namespace["batches"]) == samples(batches)
 
 
-@pytest.mark.parametrize("kind", ["in order", "shuffled", "tensors", "own collate", "own sampler", "own batches"])
+@pytest.mark.parametrize(
+    "kind", every_nth(["in order", "shuffled", "tensors", "own collate", "own sampler", "own batches"], 3)
+)
 def test_a_loader_with_larger_batches_yields_the_same_samples(kind):
     batches, run = recorded(LOADERS[kind])
     namespace = {"batches": batches}

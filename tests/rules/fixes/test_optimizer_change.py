@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from gpulab.rules.kernels.optimizer import FOREACH_OPTIMIZERS, FUSED_OPTIMIZERS, in_place_code
+from tests.support.tiers import every_nth
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +31,7 @@ def train(net, optimizer, steps):
 
 
 @pytest.mark.parametrize("steps_before", [0, 3])
-@pytest.mark.parametrize("kind", [*FUSED_OPTIMIZERS, *FOREACH_OPTIMIZERS])
+@pytest.mark.parametrize("kind", every_nth([*FUSED_OPTIMIZERS, *FOREACH_OPTIMIZERS], 3))
 def test_training_goes_on_as_it_would_have(kind, steps_before):
     net = network()
     optimizer = optimizer_of(kind, net)
@@ -49,7 +50,7 @@ def test_training_goes_on_as_it_would_have(kind, steps_before):
     assert [group["lr"] for group in optimizer.param_groups] == [0.005, 0.01]
 
 
-@pytest.mark.parametrize("kind", FUSED_OPTIMIZERS)
+@pytest.mark.parametrize("kind", every_nth(FUSED_OPTIMIZERS, 4))
 def test_the_fused_kernel_is_called(kind):
     net = network()
     optimizer = optimizer_of(kind, net)
