@@ -156,9 +156,15 @@ class Loader(_Described):
     batches: int | None = None  # per epoch; None for an iterable of unknown length
     batch_sampler: str | None = None  # its class; PyTorch's own is "BatchSampler"
     iterable: bool | None = None  # whether the dataset is an IterableDataset, of which each worker yields every sample
+    auto_collation: bool | None = None  # whether it collates samples to batches; not with batch_size=None
     dataset: str | None = None  # its class name
+    collate: str | None = None  # name of its collate function; PyTorch's own is "default_collate"
+    batch_tensors: int | None = None  # tensors and arrays in the first batch
+    batch_bytes: int | None = None  # their size
+    batch_objects: int | None = None  # other objects in it: strings, numbers
     dataset_library: str | None = None  # the package of that class: "datasets", "torch"; the user's own is "__main__"
     kind: str | None = None  # class of the DataLoader; None if no variable holds it
+    other_settings: tuple[str, ...] = ()  # names of its other arguments with a value of the user's: "timeout"
     framework: str | None = None  # the package whose training loop uses it: "transformers", "lightning", "accelerate"
     name: str | None = None  # the user's variable for the DataLoader
     dataset_name: str | None = None  # the user's variable for the dataset

@@ -32,6 +32,13 @@ class ProfiledBlock(contextlib.ContextDecorator):
             session.abandon()
             raise
 
+    def __del__(self) -> None:
+        """End what is still running, e.g. because a signal handler raised at the first instruction of `__exit__`."""
+        for session in self._sessions:
+            session.abandon()
+            with contextlib.suppress(Warning):
+                warnings.warn(f"gpulab: the recording {session.name!r} was lost: its block did not end", stacklevel=2)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         session = self._sessions.pop()
         try:

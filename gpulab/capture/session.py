@@ -134,8 +134,11 @@ class Session:
                 self._use_profiler(self._stop_profiler)
                 self._exit.close()
             self.run = self._assemble(ended_ns, error)
-        finally:
-            self.abandon()  # the spool not before: the process may be killed while it reads what was recorded
+        finally:  # the spool not before: the process may be killed while it reads what was recorded
+            try:
+                self.abandon()
+            finally:  # a second call does nothing, unless a signal handler raised before the first one began
+                self.abandon()
         runs.add(self.run)
         return self.run
 
@@ -305,7 +308,9 @@ class Session:
         self._gaps.append(Gap(what=subject, why=why, fix=fix))
 
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
-        this_machine = self._guard.call("the machine", describe_machine, Machine())
+        # A file that is missing is an OSError there, and so is the TimeoutError of a signal handler.
+        with DeferredSignals(again=True):
+            this_machine = self._guard.call("the machine", describe_machine, Machine())
         began_ns = self._began_ns
         failure, holder_rows = self._memory.finish(error)
         empty = Run(

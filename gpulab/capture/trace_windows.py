@@ -10,7 +10,7 @@ from time import time_ns
 from gpulab.capture.profiler import TraceWindow
 from gpulab.capture.protection.guard import is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
-from gpulab.errors import CaptureError
+from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Gap, Run
 
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
@@ -64,6 +64,10 @@ class TraceWindows:
                 parts.append(window.read(name))
             except CaptureError as problem:
                 gaps.append(Gap(what=EVENTS, why=problem.why, fix=problem.fix))
+            except TraceError as problem:
+                if is_from_outside(problem) and problem.__context__ is not None:
+                    raise problem.__context__ from None  # a signal handler's TimeoutError, which is an OSError
+                raise
         return parts, gaps
 
     def close(self) -> None:

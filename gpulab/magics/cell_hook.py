@@ -43,6 +43,7 @@ class CellHook:
         self._shell.input_transformers_cleanup.insert(0, self)
         self._shell.events.register("pre_run_cell", self.before)
         self._shell.events.register("post_run_cell", self.after)
+        self._shell.events.register("post_run_cell", self.after_interrupt)
 
     def remove(self) -> None:
         """Undo `install`."""
@@ -50,6 +51,7 @@ class CellHook:
             self._shell.input_transformers_cleanup.remove(self)
             self._shell.events.unregister("pre_run_cell", self.before)
             self._shell.events.unregister("post_run_cell", self.after)
+            self._shell.events.unregister("post_run_cell", self.after_interrupt)
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Remove the magic line from a cell. Pure: IPython may call this several times, and may never run the cell."""
@@ -79,15 +81,26 @@ class CellHook:
 
     def after(self, result: Any) -> None:
         """Stop recording: a cell has ended, with or without an error."""
+        try:
+            try:
+                self._end(result)
+            finally:  # nothing is left to do, unless a signal handler raised before the recording stopped
+                self._end(result)
+        except KeyboardInterrupt:  # it arrived just as the cell ended by itself
+            pass
+
+    def _end(self, result: Any) -> None:
         if _inside_a_cell():
             return
         self._magics.running_cell = None
         # A cancelled cell with top-level await has no result.
         error = asyncio.CancelledError() if result is None else result.error_before_exec or result.error_in_exec
-        try:
-            self._magics.end(error)
-        except KeyboardInterrupt:  # it arrived just as the cell ended by itself
-            self._magics.end(error)
+        self._magics.end(error)
+
+    def after_interrupt(self, result: Any) -> None:
+        """Stop recording if a signal handler raised before the first statement of `after`."""
+        if self._magics.is_recording:
+            self.after(result)
 
     def _request(self, lines: list[str]) -> ProfileOptions | None:
         """Options of the cell's magic line; None if there is no line to handle here."""

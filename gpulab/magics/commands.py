@@ -246,6 +246,11 @@ class GpuProfileMagics(Magics):
         self._recording = CellRecording(self._shell, options)
         self._recording.start()
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether a cell is being recorded."""
+        return self._recording is not None
+
     def end(self, error: BaseException | None) -> None:
         """Stop the recording, if there is one, and report."""
         if self._recording is not None:

@@ -68,19 +68,17 @@ class CellRecording:
         if session is None:
             return
         try:
-            if self._output is not None:
-                self._output.processing()
-            run = session.stop(error)
-            self._session = None
+            try:
+                if self._output is not None:
+                    self._output.processing()
+                run = session.stop(error)
+                self._session = None
+            finally:
+                self._discard_session()  # whatever stopped it, e.g. SystemExit of a signal handler
         except KeyboardInterrupt:
-            self._discard_session()
             self._show(_text_bundle("gpulab: interrupted before the recording was read; there is no run"))
         except Exception as problem:
-            self._discard_session()
             self._show(_text_bundle(f"gpulab: {problem_text(problem)}\nThe cell itself ran as usual."))
-        except BaseException:  # SystemExit of a signal handler
-            self._discard_session()
-            raise
         else:
             self._show(self._report(run))
 

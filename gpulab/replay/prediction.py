@@ -31,8 +31,7 @@ MIN_SAMPLES = 12
 # if it shares memory with work that now runs in parallel. Range, as a fraction of the removed share of the step.
 CACHE_EFFECT = (0.65, -0.35)
 NOISE_GPU, NOISE_CPU = 0.01, 0.06  # of a step: variation between runs of the same loop on a shared machine
-
-_LONGEST_NS = 2**62
+_LONGEST_NS = 2**62  # a longer step does not fit into 64 bits once its range is drawn; only damaged files have one
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ def predict_workers(
     saving_ns = loading.step_ns - likely_ns
     crowded = limit == "the cores" and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
-    worst_ns = min(loading.step_ns, round(loading.step_ns - realised * saving_ns) + HANDOVER_NS)
+    worst_ns = round(loading.step_ns - realised * saving_ns) + HANDOVER_NS
     return WorkersPrediction(
         workers=workers,
         best_ns=best_ns,

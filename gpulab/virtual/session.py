@@ -122,7 +122,7 @@ class VirtualGpu:
         self._collect = self._exit.enter_context(gc_between_steps())
         self._exit.enter_context(self._device)
         self._loading = self._exit.enter_context(
-            log_batches(self._take_fetch, self._plain_torch, self._outside_program)
+            log_batches(self._take_fetch, self._plain_torch, self._outside_program, self._marks.samplers)
         )
         self._marks.install()
         self._exit.callback(self._marks.remove)

@@ -134,7 +134,7 @@ L.same(losses_before, losses_after)
 comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=4")
 display(L.reveal("workers", comparison.ratio, "times as fast"))
 L.claim(
-    "with four workers the loop is at least 1.3 times as fast, and no faster than the predicted upper bound",
+    "with four workers the loop is at least 1.3 times as fast, and at most 10 % above the predicted upper bound",
     1.3 <= comparison.ratio <= 1.1 * comparison.predicted.bound,
     before=comparison.before_ns / 1e6,
     after=comparison.after_ns / 1e6,
@@ -154,7 +154,7 @@ L.predict("kinds")
 
 # %% tags=["measure"]
 def measure_loading(dataset_class, cost_s, workers, items_per_worker=16):
-    """Measure how fast this many workers load items while nothing trains, and how many items at once."""
+    """Measure the loading rate and the concurrency of this many workers, without training."""
     data = dataset_class(items_per_worker * max(1, workers), cost_s)
     return loading.time_loader(DataLoader(data, batch_size=4, num_workers=workers))
 
@@ -172,7 +172,7 @@ loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 # %% tags=["claim"]
 display(L.reveal("kinds"))
 L.claim(
-    "eight workers load at least two I/O-bound items at once, but never more CPU-bound items than there are cores",
+    "eight workers load at least two I/O-bound items at once, but at most 10 % more CPU-bound items than cores",
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,
@@ -339,7 +339,7 @@ L.claim(
 #
 # ### 05.6 More workers than cores, and the memory of each worker
 #
-# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook has hidden that warning until now. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process, which shares its memory with the parent only until one of them writes to it (*copy-on-write*). Python writes to an object even when it only reads it, because it updates the object's reference count.
+# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook has hidden that warning until now. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
 #
 # Take a list of 100,000 file names, about 11 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
 
@@ -396,7 +396,7 @@ def indices_of_rank(rank, items=1000):
 
 
 def duplicate_share(*ranks):
-    """Return the share of all reads that another rank has made as well."""
+    """Return the share of all reads that repeat an index."""
     indices = [index for rank in ranks for index in rank]
     return 1 - len(set(indices)) / len(indices)
 
@@ -404,7 +404,7 @@ def duplicate_share(*ranks):
 without_sampler = duplicate_share(range(1000), range(1000))
 with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
 reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
-print(f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one, as all ranks get equally many")
+print(f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one so that ranks get equally many")
 L.claim(
     "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
     without_sampler == 0.5 and with_sampler == 0,
@@ -419,7 +419,7 @@ L.claim(
 #
 # ### File formats: 2,000 files, a memory-mapped array, or a tar archive
 #
-# Another common piece of advice is to pack a dataset into a format such as TFRecord or WebDataset to make reading cheaper. Here the same 2,000 rows are stored in three ways: in 2,000 files, in one memory-mapped array (the operating system reads a page when you access it), and in a tar archive, the format of WebDataset. All three are read in the same random order (WebDataset reads its archives from start to end, which this test does not measure), from a local disk whose files are already in the page cache.
+# Another common piece of advice is to pack a dataset into a format such as TFRecord or WebDataset to make reading cheaper. Here the same 2,000 rows are stored in three ways: in 2,000 files, in one memory-mapped array (the operating system reads a page when you access it), and in a tar archive, the format of WebDataset. The test reads all three in the same random order. It reads from a local disk, with all files in the page cache. WebDataset itself reads its archives from start to end, which this test does not measure.
 
 # %% tags=["predict"]
 L.predict("formats")
@@ -448,7 +448,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column is the total time if an open takes as long as on network storage. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above is the total time if an open takes as long as on network storage. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #
@@ -489,7 +489,7 @@ slow_photos = loading.IoBoundDataset(length=96, wait_s=0.024)
 
 
 def training_rate(batches, items=96):
-    """Measure items per second through the model and the optimizer; the clock starts after the workers."""
+    """Measure items per second through the model and the optimizer; the clock starts when the workers have started."""
     batches = iter(batches)
     start_s = time.perf_counter()
     train(batches)
@@ -526,7 +526,7 @@ L.claim(
 
 
 # %% [markdown]
-# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, pinned memory, prefetching and caches can reach together. With sixteen workers, the real loop comes closer to it. Once the loop reaches it, only a faster model helps.
+# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. With sixteen workers, the real loop comes closer to it. Once the loop reaches it, only a faster model helps.
 #
 # ## Transfer: is data loading the bottleneck here?
 #
@@ -574,7 +574,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The cause does not depend on these estimates: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
+# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The conclusion holds as long as a launch takes longer than its kernel: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
 #
 # ## Summary
 #

@@ -71,9 +71,9 @@ program = "decode"
 # </fix>
 names = (program, "late", "full")
 signatures = {name: launches.launch_signature(runs[name]) for name in names}
-findings = {name: gpulab.diagnose(runs[name]).first for name in names}
-for name, finding in findings.items():
-    print(f"{name}: {finding.claim}")
+diagnoses = {name: gpulab.diagnose(runs[name]) for name in names}
+for name, diagnosis in diagnoses.items():
+    print(f"{name}: {diagnosis.verdict}")
 launches.signature_table(signatures, below=f"{runs[program].source}.")
 
 # %% [markdown]
@@ -87,7 +87,7 @@ L.claim(
     min(small.idle_frac, late.idle_frac) >= 0.5 > full.idle_frac
     and small.small_frac >= 0.9
     and late.small_frac <= 0.5
-    and findings[program].rule == "dispatch_bound" != findings["late"].rule,
+    and diagnoses[program].first.rule == "dispatch_bound" != diagnoses["late"].first.rule,
     before=late.small_frac,
     after=small.small_frac,
     unit="%",

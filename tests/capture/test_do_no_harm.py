@@ -454,6 +454,7 @@ def test_events_are_counted_while_they_are_recorded(level):
 @pytest.mark.parametrize("problem", [None, OSError("disk full"), RuntimeError("cannot export")], ids=str)
 def test_events_of_a_window_are_on_disk_and_freed_or_stay_in_memory(monkeypatch, problem, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("gpulab.capture.trace_windows.SLOW_STORE_NS", 10**12)  # whatever this disk does
     export = torch.profiler.profile.export_chrome_trace
     failures = [problem] if problem else []
 

@@ -239,6 +239,8 @@ def test_references_to_missing_parts_are_damage(spools, as_killed):
 def test_a_full_disk_ends_the_copy_but_not_the_recording(spools, as_killed, monkeypatch):
     recording = Recording()
     recording.write(1)
+    events = recording.spool.window_path(0)
+    events.write_text("{}")
     real = os.write
 
     def full(file, text):
@@ -249,7 +251,25 @@ def test_a_full_disk_ends_the_copy_but_not_the_recording(spools, as_killed, monk
     recording.write(2)
     recording.write(3)
     assert len(recording.spool.gaps) == 1
-    assert list(spools.iterdir()) == []  # the user's program needs the space
+    assert list(spools.iterdir()) == [events]  # the program needs the space; the run needs the events
+    recording.spool.discard()
+    assert list(spools.iterdir()) == []
+
+
+def test_what_the_program_prints_never_goes_into_the_copy(spools, as_killed):
+    """A program that closed its stdout would print into the next file that anybody opens."""
+    saved = os.dup(1)
+    try:
+        os.close(1)
+        recording = Recording()
+        recording.write(1)
+        with pytest.raises(OSError, match="Bad file"):
+            os.write(1, b"printed")
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+    recording.write(2)
+    assert len(recover()[0].mark_rows) == 20
 
 
 def test_a_failing_disk_keeps_what_was_written(spools, as_killed, monkeypatch):

@@ -173,5 +173,6 @@ class _Pair:
         try:
             return Observation.from_json(json.loads(self._text))
         except ValueError:
-            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
-            return Observation(Outcome(), trouble=f"the process ended with signal {number}")
+            if os.WIFSIGNALED(status):
+                return Observation(Outcome(), trouble=f"the process ended with signal {os.WTERMSIG(status)}")
+            return Observation(Outcome(), trouble=f"the harness ended with exit status {os.WEXITSTATUS(status)}")

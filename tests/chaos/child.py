@@ -27,6 +27,7 @@ from tests.chaos.program import Log, Observation, Outcome, Program
 PACKAGE = str(Path(gpulab.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_PROCESS = re.compile(r"(?<=pid )\d+|(?<=pid\(s\) )\d+")
 _LONGEST_CHAIN = 6
 
 
@@ -124,7 +125,7 @@ def _outcome(program: Program, log: Log, *, plain: bool) -> Outcome:
 
 def _text(value: Any) -> str:
     try:
-        return _ADDRESS.sub("#", repr(value))[:500]
+        return _PROCESS.sub("#", _ADDRESS.sub("#", repr(value)))[:4000]
     except BaseException as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
 
@@ -135,7 +136,7 @@ def _chain(error: BaseException | None) -> tuple[tuple[str, str, str], ...]:
     relation = "raised"
     while error is not None and len(links) < _LONGEST_CHAIN:
         # The message of a RecursionError depends on the call that was one too many.
-        arguments = "()" if isinstance(error, RecursionError) else _text(error.args)
+        arguments = "()" if issubclass(type(error), RecursionError) else _text(error.args)
         links.append((relation, type(error).__qualname__, arguments))
         if error.__cause__ is not None:
             relation, error = "cause", error.__cause__

@@ -90,7 +90,11 @@ DOCUMENTED = (
     DocumentedDifference(
         "profile function",
         "at level deep, torch.profiler itself replaces the function of sys.setprofile to record Python stacks",
-        lambda program, difference, _: program.recorder == "profile deep" and "profile function" in program.name,
+        lambda program, difference, _: (
+            program.recorder == "profile deep"
+            and "profile function" in program.name
+            and difference.field in ("notes", "calls profile call", "calls profile return")
+        ),
     ),
     DocumentedDifference(
         "patches on a virtual GPU",
@@ -100,9 +104,33 @@ DOCUMENTED = (
         ),
     ),
     DocumentedDifference(
+        "cache of the virtual GPU",
+        "the virtual GPU keeps the shapes of operators that it computed in the user's cache folder",
+        lambda program, difference, _: (
+            program.recorder == "virtual"
+            and difference.field == "left behind: files"
+            and {"/gpulab/virtual_gpu/" in name for name in _new_files(difference)} == {True}
+        ),
+    ),
+    DocumentedDifference(
+        "random numbers of the virtual GPU",
+        "with a virtual GPU as default device, random tensors do not come from the generator of the CPU",
+        lambda program, difference, _: (
+            program.recorder == "virtual"
+            and "default device" in program.name
+            and difference.field == "left behind: random states torch"
+        ),
+    ),
+    DocumentedDifference(
         "one recording at a time",
         "a recording cannot start on a virtual GPU, which is one itself: CaptureError says so",
-        lambda program, _, __: program.recorder == "virtual" and "nests a" in program.name,
+        lambda program, difference, __: (
+            program.recorder == "virtual"
+            and "nests a" in program.name
+            and (
+                difference.field in ("notes", "value", "outcome") or difference.field.startswith("left behind: patch ")
+            )
+        ),
     ),
     DocumentedDifference(
         "Ctrl-C before the cell",
@@ -114,9 +142,30 @@ DOCUMENTED = (
         ),
     ),
     DocumentedDifference(
+        "SystemExit after a cell",
+        "a SystemExit of a signal handler at the first instruction of the callback after a cell leaves IPython before "
+        "the recording stops; the next cell ends it",
+        lambda program, difference, _: (
+            program.name.startswith("SystemExit at magics/cell_hook.py:after:-1")
+            and difference.field.startswith("left behind: ")
+        ),
+    ),
+    DocumentedDifference(
+        "exceptions in collections",
+        "Python itself drops an exception that a signal handler raises in a callback of the garbage collector",
+        lambda program, difference, __: (
+            difference.field == "verdict"
+            and difference.recorded.endswith("in hook capture/hooks/gc_and_compilation.py was swallowed")
+        ),
+    ),
+    DocumentedDifference(
         "exceptions in destructors",
         "Python itself drops an exception that a signal handler raises in a destructor or a callback of weakref",
-        lambda program, _, __: any(name in program.name for name in ("__del__", "_weakrefset.py:_remove")),
+        lambda program, difference, __: (
+            difference.field == "verdict"
+            and difference.recorded.endswith("was swallowed")
+            and any(name in program.name for name in ("__del__", "_weakrefset.py:_remove"))
+        ),
     ),
     DocumentedDifference(
         "recursion depth",
@@ -164,7 +213,14 @@ _FRAMES = re.compile(
 
 
 def _equal_without(difference: Difference, pattern: re.Pattern[str]) -> bool:
-    return pattern.sub("", difference.recorded) == pattern.sub("", difference.plain)
+    plain, recorded = (text.replace("\\n", "\n") for text in (difference.plain, difference.recorded))
+    return pattern.sub("", recorded) == pattern.sub("", plain)
+
+
+def _new_files(difference: Difference) -> set[str]:
+    """The files that only the recorded run left, without folders and with the end of their folder's name."""
+    files = {name.strip("[]' ") for name in difference.recorded.split(",")}
+    return {f"/{name}/" for name in files - {"home/", "tmp/", "work/"}}
 
 
 def documented_reason(program: Program, difference: Difference, recorded: Observation) -> str | None:

@@ -329,9 +329,9 @@ def test_loading_and_reloading_change_nothing(live):
         " get_ipython().Completer.custom_matchers),"
         " sum(type(c).__name__ == 'GpuProfileMagics' for c in get_ipython().configurables))"
     )
-    assert live.value(hooks) == (1, [1, 1], 1, 1)
+    assert live.value(hooks) == (1, [1, 2], 1, 1)
     live.run("%load_ext gpulab\n%reload_ext gpulab\n%reload_ext gpulab")
-    assert live.value(hooks) == (1, [1, 1], 1, 1)
+    assert live.value(hooks) == (1, [1, 2], 1, 1)
     live.run("%unload_ext gpulab")
     assert live.value(hooks) == (0, [0, 0], 0, 0)
     assert live.run("%%gpuprofile x\n1").content["ename"] == "UsageError"

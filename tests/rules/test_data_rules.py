@@ -164,7 +164,9 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
 
 
 def test_other_arguments_of_the_user_stay_unchanged():
-    setup = replace(WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8)
+    setup = replace(
+        WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8, other_settings=("worker_init_fn",)
+    )
     code = change_loader(evidence_of(from_workers()), setup, {"num_workers": 6}).code
     for argument in (
         "pin_memory=True",

@@ -43,6 +43,26 @@ def test_urgent_findings_come_first_and_informative_ones_last():
     assert order(*answers) == ["failed", "large", "aside"]
 
 
+def test_a_fix_that_may_make_the_step_slower_is_not_the_first_advice():
+    rule, gamble = answer("gamble", saves=50)
+    gamble = replace(gamble, gain=replace(gamble.gain, worst_ns=130 * MS))
+    assert order((rule, gamble), answer("safe", saves=5)) == ["safe", "gamble"]
+
+
+def test_the_lower_ends_of_the_ranges_decide():
+    rule, wide = answer("wide", saves=90)
+    wide = replace(wide, gain=replace(wide.gain, worst_ns=97 * MS))
+    assert order((rule, wide), answer("sure", saves=5)) == ["sure", "wide"]
+
+
+def test_noise_is_no_loss():
+    rule, large = answer("large", saves=50)
+    large = replace(large, gain=replace(large.gain, worst_ns=103 * MS))
+    other_rule, small = answer("small", saves=5)
+    small = replace(small, gain=replace(small.gain, worst_ns=100 * MS))
+    assert order((other_rule, small), (rule, large)) == ["large", "small"]
+
+
 def test_findings_with_equal_savings_are_ordered_by_stage():
     assert order(answer("state", stage=Stage.STATE), answer("machine", stage=Stage.ENVIRONMENT)) == ["machine", "state"]
 
@@ -81,7 +101,7 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.ledger_parts]
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
-    assert f"fixed as well: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
+    assert f"idle time fixed: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
 
 
 def test_one_cause_has_no_joint_bound():

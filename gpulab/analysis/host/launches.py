@@ -14,6 +14,8 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
 
+LARGE_OPERATOR_NS = 100_000  # dispatch is a few per cent of such an operator, and a larger batch makes it longer
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchStats:
@@ -49,6 +51,13 @@ def launch_stats(run: Run, steps: Steps, ledger: Ledger) -> LaunchStats | None:
 def rows_in_interior(rows: Rows, steps: Steps) -> Rows:
     """Return the rows that start in an interior step."""
     return rows.select(steps.interior_mask(rows["start_ns"]))
+
+
+def small_operators_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
+    """Return the time per interior step in operators that compute, but not for long; outside the DataLoader."""
+    self_ns = _operators(run, steps)
+    small = (self_ns >= SMALL_OP_NS) & (self_ns < LARGE_OPERATOR_NS)
+    return round(int(self_ns[small].sum()) / max(1, int(steps.interior.sum())))
 
 
 def _kernels(run: Run, steps: Steps) -> Ints:

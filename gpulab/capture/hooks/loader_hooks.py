@@ -15,7 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gpulab.capture.hooks.loader_settings import SamplerSettings, is_known, loader_settings, reference_to
+from gpulab.capture.hooks.batch_contents import describe_batch
+from gpulab.capture.hooks.loader_settings import (
+    SamplerSettings,
+    collate_name,
+    is_known,
+    loader_settings,
+    other_settings,
+    reference_to,
+)
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
 from gpulab.capture.hooks.user_variables import (
     describe_model,
@@ -24,7 +32,8 @@ from gpulab.capture.hooks.user_variables import (
     find_loader,
     find_variable_name,
 )
-from gpulab.capture.protection.guard import Guard
+from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.capture.protection.guard import Guard, class_name
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
@@ -79,9 +88,10 @@ class StepMarks:
         self._guard = guard or Guard()
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
-        self._samplers = SamplerSettings()
+        self.samplers = SamplerSettings()
         self._described: dict[int, weakref.ref[Any] | None] = {}  # by id: optimizers that were inspected
         self._epochs: list[int] = []
+        self._inspected: set[int] = set()  # loaders whose first batch was inspected
         self._spooled = 0  # marks that `new_rows` has returned
         self._leader = -1  # the loader whose `__next__` starts a step
         self._stepped = False  # an optimizer stepped since the last boundary
@@ -161,10 +171,12 @@ class StepMarks:
         try:
             batch = original(iterator)
             yielded = True
-            return batch
         finally:
             if call is not None:
                 self._guard.call(STEP_MARKS, lambda: self._after_next(call, yielded), None)
+        if call is not None and call.loader not in self._inspected:
+            self._guard.call(SETTINGS, lambda: self._inspect_batch(call.loader, batch), None)
+        return batch
 
     def _before_next(self, iterator: Any) -> _NextCall:
         loader, epoch = self._identify(iterator)
@@ -228,34 +240,51 @@ class StepMarks:
         self._iterators = {
             key: (ref, n) for key, (ref, n) in self._iterators.items() if ref is None or ref() is not None
         }
-        facts = loader_settings(iterator, self._samplers)
+        facts = loader_settings(iterator, self.samplers)
         key = id(iterator._dataset), facts
         index = self._indices.setdefault(key, len(self.loaders))
         if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
-            self._guard.call(SETTINGS, lambda: self._inspect_loader(index, iterator._dataset), None)
+            self._guard.call(SETTINGS, lambda: self._inspect_loader(index, iterator), None)
         self._iterators[id(iterator)] = reference_to(iterator), index
         return index
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
         import torch
 
-        frame = sys._getframe()
+        frame = sys._getframe(1)
         with torch._C.DisableTorchFunction():  # a mode of the user's would count our calls
             self.optimizers.append(describe_optimizer(frame, optimizer))
             model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
 
-    def _inspect_loader(self, index: int, dataset: Any) -> None:
-        frame = sys._getframe()
-        name, kind = find_loader(frame, dataset)
+    def _inspect_batch(self, index: int, batch: Any) -> None:
+        self._inspected.add(index)
+        contents = describe_batch(batch)
+        if contents is None:
+            return
+        self.loaders[index] = replace(
+            self.loaders[index],
+            batch_tensors=contents.tensors,
+            batch_bytes=contents.bytes,
+            batch_objects=contents.objects,
+        )
+
+    def _inspect_loader(self, index: int, iterator: Any) -> None:
+        # The caller's frame: a frame that refers to itself would keep the dataset until the next garbage collection.
+        frame, dataset = sys._getframe(1), iterator._dataset
+        with DeferredSignals(again=True):  # an unusable path is an OSError there, as is a handler's TimeoutError
+            location = dataset_file_system(dataset)
+        name, loader = find_loader(frame, dataset, iterator._index_sampler) or (None, None)
         self.loaders[index] = replace(
             self.loaders[index],
             name=name,
-            kind=kind,
+            kind=None if loader is None else class_name(type(loader)),
+            other_settings=() if loader is None else other_settings(loader),
+            collate=collate_name(iterator),
             dataset_name=find_variable_name(frame, lambda value: value is dataset),
             framework=find_framework(frame),
-            location=dataset_file_system(dataset),
+            location=location,
         )

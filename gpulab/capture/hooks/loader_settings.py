@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import weakref
+from types import FunctionType
 from typing import Any
 
 from gpulab.capture.protection.guard import class_module, class_name, is_from_outside
 from gpulab.run import Loader
 
+_OTHER_DEFAULTS = {
+    "timeout": 0,
+    "worker_init_fn": None,
+    "multiprocessing_context": None,
+    "generator": None,
+    "pin_memory_device": "",
+    "in_order": True,
+}
+_PRIVATE_NAMES = {"multiprocessing_context": "_DataLoader__multiprocessing_context"}
 ITERABLE = 1  # the value of torch.utils.data._DatasetKind.Iterable
 
 
@@ -23,9 +33,12 @@ class SamplerSettings:
         if not is_known(sampler, self._references):
             for key in [key for key, ref in self._references.items() if ref is not None and ref() is None]:
                 del self._references[key], self._settings[key]
-            self._references[id(sampler)] = reference_to(sampler)
+            reference = reference_to(sampler)
+            if reference is None:  # such as a list; another object may get its id
+                return _batching(sampler)
+            self._references[id(sampler)] = reference
             self._settings[id(sampler)] = None, None  # if reading is interrupted, it is not repeated
-            self._settings[id(sampler)] = _integer(_attribute(sampler, "batch_size")), _length(sampler)
+            self._settings[id(sampler)] = _batching(sampler)
         return self._settings[id(sampler)]
 
 
@@ -45,9 +58,31 @@ def loader_settings(iterator: Any, samplers: SamplerSettings | None = None) -> L
         batches=batches,
         batch_sampler=class_name(type(sampler)) if sampler is not None else None,
         iterable=_integer(_attribute(iterator, "_dataset_kind")) == ITERABLE,
+        auto_collation=_flag(_attribute(iterator, "_auto_collation")),
         dataset=class_name(type(iterator._dataset)),
         dataset_library=class_module(type(iterator._dataset)).partition(".")[0],
     )
+
+
+def other_settings(loader: Any) -> tuple[str, ...]:
+    """Names of the arguments of this DataLoader that no field of Loader shows and that are not PyTorch's defaults."""
+    attributes = loader.__dict__
+    return tuple(
+        name
+        for name, default in _OTHER_DEFAULTS.items()
+        if (value := attributes.get(_PRIVATE_NAMES.get(name, name), default)) is not default
+        and not (type(value) is type(default) and value == default)
+    )
+
+
+def collate_name(iterator: Any) -> str | None:
+    """Name of the function that collates the samples to a batch; None if it is no plain function."""
+    function = _attribute(iterator, "_collate_fn")
+    return function.__name__ if type(function) is FunctionType else None
+
+
+def _batching(sampler: Any) -> tuple[int | None, int | None]:
+    return _integer(_attribute(sampler, "batch_size")), _length(sampler)
 
 
 def _attribute(instance: Any, name: str) -> Any:

@@ -30,24 +30,28 @@ def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], boo
     return next((name for name, value in _visible_values(innermost) if matches(value)), None)
 
 
-def find_loader(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
-    """The name and the class of the DataLoader of this dataset; None if no variable holds it."""
+def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -> tuple[str, Any] | None:
+    """The DataLoader of this dataset that draws from this sampler or batch sampler, and its variable."""
     from torch.utils.data import DataLoader
 
     for name, value in _visible_values(innermost):
-        if issubclass(type(value), DataLoader) and value.__dict__.get("dataset") is dataset:
-            return name, type(value).__name__
-    return None, None
+        if issubclass(type(value), DataLoader):
+            attributes = value.__dict__
+            samplers = attributes.get("sampler"), attributes.get("batch_sampler")
+            if attributes.get("dataset") is dataset and any(each is sampler for each in samplers):
+                return name, value
+    return None
 
 
 def find_framework(innermost: FrameType | None) -> str | None:
-    """The package whose training loop is running; the one nearest to the running line."""
+    """The package whose training loop is running: one between this frame and the user's innermost one."""
     frame = innermost
+    user_frame = next(user_frames(innermost), None)
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in FRAMEWORKS:
             return FRAMEWORKS[package]
-        frame = frame.f_back
+        frame = frame.f_back if frame is not user_frame else None
     return None
 
 

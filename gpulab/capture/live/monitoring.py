@@ -82,14 +82,17 @@ class MonitorSession(Session):
                     why="it was abandoned before it was stopped",
                     fix="start another one: gpulab.monitor()",
                 )
-            ended_ns = time.time_ns()
             try:
+                ended_ns = time.time_ns()
                 with DeferredSignals(again=True):
                     self._end()
                     self._end_pause(ended_ns)
                 return self._finish_run(ended_ns, error)
             finally:
-                self.abandon()
+                try:
+                    self.abandon()
+                finally:  # a second call does nothing, unless a signal handler raised before the first one began
+                    self.abandon()
 
     def abandon(self) -> None:
         """Stop and remove everything without a run; harmless if it has ended."""

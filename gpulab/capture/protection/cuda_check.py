@@ -10,6 +10,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from gpulab.capture.protection.deferred_signals import DeferredSignals
+
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
@@ -17,7 +19,7 @@ def is_cuda_available() -> bool:
     """Whether PyTorch can use a CUDA GPU; for every question of ours that the program has not asked itself."""
     import torch
 
-    with nvml_first():
+    with DeferredSignals(again=True), nvml_first():
         return bool(torch.cuda.is_available())
 
 

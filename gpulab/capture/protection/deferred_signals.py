@@ -60,7 +60,9 @@ class DeferredSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._active:
-            self._pending.append((number, frame))
+            # A frame that dies after the signal was sent again would run the handler in a callback of a weak
+            # reference (threading has some), where Python drops its exception.
+            self._pending.append((number, None if self._again else frame))
         else:  # the handlers have been restored: this call was under way
             self._handlers[number](number, frame)
 

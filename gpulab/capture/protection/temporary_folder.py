@@ -20,7 +20,9 @@ PREFIX = "gpulab-"
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A new folder for the block; the first one of a process removes those of killed processes."""
-    remove_leftovers(tempfile.gettempdir())
+    with DeferredSignals(again=True):  # the first call of a process creates a file and removes it
+        parent = tempfile.gettempdir()
+    remove_leftovers(parent)
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
         with DeferredSignals(again=True):

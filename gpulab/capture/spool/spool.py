@@ -29,6 +29,7 @@ from gpulab.sensors.host.process_identity import current_process
 PERIOD_NS = 1_000_000_000
 MAX_BYTES = 64 * 2**20  # of both segments together: hours of a fast loop, a day of a slow one
 _LOCK_TIMEOUT_S = 1.0
+_LAST_STREAM = 2  # stderr
 _DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 NewRows = Callable[[], Iterable[Rows]]
@@ -93,7 +94,7 @@ class Spool:
             except OSError as error:
                 self._fail(error.strerror or str(error))
                 if error.errno in _DISK_FULL:
-                    self._remove()  # the user's program needs the space more
+                    self._remove_segments()  # the user's program needs the space more
             except Exception as error:  # protects the recording, which goes on without a copy; reported as a gap
                 self._fail(f"{type(error).__name__}: {error}")
 
@@ -113,7 +114,9 @@ class Spool:
         # A write that hangs, on a network drive perhaps, must not keep the user's program.
         locked = self._lock.acquire(timeout=_LOCK_TIMEOUT_S)
         try:
-            self._remove()
+            self._remove_segments()
+            _remove_files(self._window_paths)
+            self._window_paths = []
         finally:
             if locked:
                 self._lock.release()
@@ -158,7 +161,7 @@ class Spool:
             remove_old_leftovers(self._folder)
         self._header = replace(self._header, segment=segment)
         path = self._folder / segment_name(self._stem, segment)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        file = _above_streams(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600))
         self._close()
         self._file, self._size, self._last_state = file, 0, None
         self._paths.append(path)
@@ -183,18 +186,33 @@ class Spool:
         # What is on disk stays, up to here: the process may still be killed.
         self._close()
 
-    def _remove(self) -> None:
+    def _remove_segments(self) -> None:
+        """Delete the copy of the recording; the run still needs the events of the profiler's windows."""
         self._close()
-        for path in (*self._paths, *self._window_paths):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-        self._paths, self._window_paths = [], []
+        _remove_files(self._paths)
+        self._paths = []
 
     def _close(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:
             with contextlib.suppress(OSError):
                 os.close(file)
+
+
+def _above_streams(file: int) -> int:
+    """The file under a number above 2: where the program closed its stdout, it would print into the file."""
+    if file > _LAST_STREAM:
+        return file
+    try:
+        return _above_streams(os.dup(file))
+    finally:
+        os.close(file)
+
+
+def _remove_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def rows_added(table: Table, rows: Sequence[Sequence[Any]]) -> NewRows:

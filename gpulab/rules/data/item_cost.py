@@ -10,7 +10,9 @@ from gpulab.analysis.host.cpu_contention import contention
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
-from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads
+from gpulab.rules.data.loading_remedies import whole_batches
+from gpulab.rules.data.no_workers import loader_line_text, loader_numbers, loader_time_text
+from gpulab.rules.data.worker_gain import model_threads
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
 from gpulab.rules.engine.phrases import idle_share
@@ -81,18 +83,23 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.CPU_TIME:
         return None
     share, cores = evidence.ledger.typical_frac("loader"), evidence.run.machine.cores_allowed
+    at_once = None if loading.workers else whole_batches(evidence, loading)
     busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {busy} busy.",
-        evidence=(loader_time_text(evidence, loading), *_cpu_of_a_batch(loading, cores)),
+        evidence=(
+            loader_time_text(evidence, loading),
+            *_cpu_of_a_batch(loading, cores),
+            *(loader_line_text(evidence) if not loading.workers else ()),
+        ),
         numbers=loader_numbers(loading, share),
-        fix=caching_code(evidence, loading),
-        advice=f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}",
-        gain=caching_gain(evidence, loading),
+        fix=at_once.fix if at_once else caching_code(evidence, loading),
+        advice=at_once.advice if at_once else f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}",
+        gain=at_once.gain if at_once else caching_gain(evidence, loading),
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],
-        caveats=caching_caveat(loading),
+        caveats=() if at_once else caching_caveat(loading),
     )
 
 

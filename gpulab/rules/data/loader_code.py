@@ -13,9 +13,11 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects these without workers
+_NEED_WORKERS = ("timeout", "multiprocessing_context")  # and these
 _SHARDING_LIBRARIES = ("datasets",)  # their iterable datasets give each worker samples of its own
 _DATA_LOADER = "DataLoader"
 _BATCH_SAMPLERS = ("BatchSampler", "_InfiniteConstantSampler")  # PyTorch's own; the other is of an iterable dataset
+_TRAINING_ARGUMENTS = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
 _FRAMEWORK_PLACES = {
     "transformers": "In TrainingArguments(...)",
     "lightning": "In the DataLoader that your train_dataloader() returns",
@@ -52,33 +54,64 @@ def change_loader(
     wraps = dataset != "{dataset}"
     if wraps and setup.iterable:
         return LoaderChange()  # it has no length and no index
-    if setup.iterable and changes.get("num_workers") and setup.dataset_library not in _SHARDING_LIBRARIES:
+    # With one worker or none, nobody needs to split the samples of an iterable dataset.
+    adds_workers = bool(changes.get("num_workers")) and (setup.workers or 0) < 2
+    if setup.iterable and adds_workers and setup.dataset_library not in _SHARDING_LIBRARIES:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
-        return LoaderChange(advice="" if wraps else f"{_place(setup)}: {_settings_text(setup, changes)}.")
+        return LoaderChange(advice="" if wraps else f"{_place(setup, changes)}: {_settings_text(setup, changes)}.")
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
     return LoaderChange(code=_code(evidence, setup, changes, dataset))
 
 
+def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
+    """Return code that indexes the dataset with all indices of a batch at once; "" unless that gives the same batches.
+
+    A TensorDataset can be indexed with a list, and PyTorch's default collate function does nothing more than that.
+    """
+    if setup is None or (setup.dataset, setup.dataset_library) != ("TensorDataset", "torch") or setup.framework:
+        return ""
+    parts = setup.auto_collation, setup.collate, setup.batch_sampler, setup.kind
+    if parts != (True, "default_collate", "BatchSampler", _DATA_LOADER):
+        return ""
+    arguments = [
+        f"{setup.name}.dataset",
+        f"sampler={setup.name}.sampler if {setup.name}.batch_sampler is None else {setup.name}.batch_sampler",
+        "batch_size=None",
+        *(f"{name}={value}" for name, value in _unchanged(setup, {}).items()),
+        *(f"{name}={setup.name}.{name}" for name in setup.other_settings if setup.workers or name not in _NEED_WORKERS),
+    ]
+    lines = "".join(f"    {argument},\n" for argument in arguments)
+    return (
+        "from torch.utils.data import DataLoader\n\n"
+        f"{setup.name} = DataLoader(  # {_same_samples(setup, None)}, each indexed at once\n{lines})"
+    )
+
+
 def _sharding_advice(setup: Loader, changes: Mapping[str, object]) -> str:
     return (
-        f"{setup.dataset or 'The dataset'} is iterable, so every worker would yield all of its samples. First split "
-        "the samples among the workers in __iter__, with torch.utils.data.get_worker_info(); then set "
+        f"{setup.dataset or 'The dataset'} is iterable: unless its __iter__ splits the samples among the workers "
+        "(torch.utils.data.get_worker_info()), every worker yields all of them. Split them first, then set "
         f"{_settings_text(setup, changes)}."
     )
 
 
-def _place(setup: Loader) -> str:
+def _are_training_arguments(changes: Mapping[str, object]) -> bool:
+    return all(name in _TRAINING_ARGUMENTS for name in changes)
+
+
+def _place(setup: Loader, changes: Mapping[str, object]) -> str:
+    if setup.framework == "transformers" and not _are_training_arguments(changes):
+        return "In the DataLoader that get_train_dataloader() of your Trainer returns"
     if setup.framework in _FRAMEWORK_PLACES:
         return _FRAMEWORK_PLACES[setup.framework]
-    kind = setup.kind if setup.kind and setup.kind != _DATA_LOADER else _DATA_LOADER
-    return f"Where you create the {kind}"
+    return f"Where you create the {setup.kind or _DATA_LOADER}"
 
 
 def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:
     """Return the changed settings, as arguments of the DataLoader or of transformers' TrainingArguments."""
-    prefix = "dataloader_" if setup.framework == "transformers" else ""
+    prefix = "dataloader_" if setup.framework == "transformers" and _are_training_arguments(changes) else ""
     names = {"batch_size": "per_device_train_batch_size"} if prefix else {}
     return ", ".join(f"{names.get(name, prefix + name)}={value}" for name, value in changes.items())
 
@@ -97,8 +130,8 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
         *batching,
         f"collate_fn={loader}.collate_fn",
     ]
-    if settings.get("num_workers") and setup.workers:
-        arguments.append(f"worker_init_fn={loader}.worker_init_fn")
+    dropped = {*changes, *(_NEED_WORKERS if not settings.get("num_workers") else ())}
+    arguments += [f"{name}={loader}.{name}" for name in setup.other_settings if name not in dropped]
     arguments += [f"{name}={value}" for name, value in settings.items()]
     lines = "".join(f"    {argument},\n" for argument in arguments)
     setting = f"# In your DataLoader(...): {', '.join(f'{name}={value}' for name, value in changes.items())}\n"
@@ -106,7 +139,7 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
         setting = ""  # the dataset changes, which the code shows
     return (
         f"from torch.utils.data import DataLoader\n\n{setting}"
-        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}, in the same order\n{lines})"
+        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}\n{lines})"
     )
 
 
@@ -114,14 +147,20 @@ def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]
     """Return the batching arguments for batches of another size."""
     if setup.iterable:
         return [f"batch_size={batch_size}", f"drop_last={loader}.drop_last"]
+    if setup.auto_collation is False:  # a sampler that yields the indices of a whole batch
+        old = f"{loader}.sampler"
+        return ["batch_size=None", f"sampler=type({old})({old}.sampler, {batch_size}, {old}.drop_last)"]
     old = f"{loader}.batch_sampler"  # shuffles, or not, whether PyTorch created it or the user
     return [f"batch_sampler=type({old})({old}.sampler, {batch_size}, {old}.drop_last)"]
 
 
 def _same_samples(setup: Loader, batch_size: object) -> str:
-    if batch_size is not None:
+    if setup.iterable:
         return "the same samples"
-    return f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
+    if batch_size is not None:
+        return "the same samples, in the same order"
+    batches = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
+    return f"{batches}, in the same order"
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:
@@ -145,6 +184,8 @@ def _is_recorded(setup: Loader) -> bool:
 
 def _batching_arguments(setup: Loader, loader: str) -> list[str]:
     """Return the batching arguments that this kind of dataset takes."""
+    if setup.auto_collation is False:
+        return ["batch_size=None", *(() if setup.iterable else (f"sampler={loader}.sampler",))]
     if _is_recorded(setup) and setup.batch_size is None and setup.batches is None:
         return ["batch_size=None"]
     if _is_recorded(setup) and setup.batch_size is None:  # no batching, or the user's own batch sampler

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.replay.worker_count_model import WorkersPrediction, predict_workers, recommended_workers, workers_to_keep_up
+from gpulab.analysis.host.frames import deepest_frame
+from gpulab.intervals import union
+from gpulab.replay.worker_count_model import workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import change_loader
+from gpulab.rules.data.loading_remedies import loading_remedy
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
+from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
-from gpulab.run import count_from_fact
-from gpulab.wording import count, duration, number, percent
+from gpulab.tables import MarkKind
+from gpulab.wording import duration, percent
 
+_MIN_SAMPLES = 20  # fewer samples of the user's line are not shown
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
 
@@ -21,63 +22,34 @@ def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the model waits.
 
     Proof: the main thread runs `_SingleProcessDataLoaderIter.__next__`, which only `num_workers=0` uses, while the
-    device is idle. Time in which the GPU still has queued work does not count.
+    model waits. Time in which the GPU still has queued work does not count.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
-    storage (`slow_storage`); samples that need so much CPU time that no core is left for a worker
+    storage (`slow_storage`); loading that needs more CPU time than all cores supply
     (`cpu_bound_loading`).
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
-    if it waits for storage or the network, workers can share a core.
+    if it waits for storage or the network, workers can share a core. With few cores or cheap
+    batches, workers can cost more than they save. Then load a batch in one array operation, or make samples cheaper.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
         return None
     share = evidence.ledger.typical_frac("loader")
-    cores, threads = evidence.run.machine.cores_allowed, model_threads(evidence)
-    workers = recommended_workers(loading, cores)
-    prediction = predict_workers(loading, workers, cores, threads)
-    rewrites = f"workers={workers}"
-    change = change_loader(evidence, loading.loader, worker_arguments(workers, evidence.on_gpu))
+    remedy = loading_remedy(evidence, loading)
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: num_workers=0 loads batches in the main process.",
-        evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading)),
+        evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading), *loader_line_text(evidence)),
         numbers=loader_numbers(loading, share),
-        fix=change.code,
-        advice=change.advice or _notebook_advice(loading),
-        gain=workers_gain(evidence, rewrites, loading, prediction),
-        rewrites=evidence.applicable_rewrites(rewrites),
+        fix=remedy.fix,
+        advice=remedy.advice,
+        gain=remedy.gain,
+        rewrites=remedy.rewrites,
         confidence=CERTAIN,
         spans=evidence.ledger.spans["loader"],
-        caveats=_caveats(prediction, cores, threads),
+        caveats=remedy.caveats,
     )
-
-
-def model_threads(evidence: Evidence) -> int | None:
-    """Return the number of threads the model computes on; None on a GPU."""
-    return None if evidence.on_gpu else count_from_fact(evidence.run, "threads")
-
-
-def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
-    """Return the gain that the worker queue model predicts."""
-    return Gain(
-        step_ns=loading.step_ns,
-        best_ns=prediction.best_ns,
-        worst_ns=prediction.worst_ns,
-        floor_ns=prediction.floor_ns,
-        basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
-        floor_assumes="free data loading",
-    )
-
-
-def workers_gain(evidence: Evidence, rewrites: str, loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
-    """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
-    gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction))
-    if evidence.scene.quality.refusal_reason is None:
-        return gain
-    best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
-    return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
 
 
 def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
@@ -88,6 +60,15 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     inside = duration_in_step(evidence, loading.traced_fetch_ns)
     idle = f"{duration(exposed_ns)} of it with the GPU idle ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
+
+
+def loader_line_text(evidence: Evidence) -> tuple[str, ...]:
+    """Return the user's line in which most of the time in the DataLoader goes by, if there are enough samples."""
+    calls = evidence.run.mark_rows.of_kind(MarkKind.NEXT)
+    frame = deepest_frame(evidence.run, union(calls["start_ns"], calls["end_ns"])) if len(calls) else None
+    if frame is None or (frame.samples is not None and frame.samples < _MIN_SAMPLES):
+        return ()
+    return (f"{percent(frame.frac)} of the time in the DataLoader is in {frame.name}.",)
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
@@ -102,38 +83,6 @@ def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
     else:
         kind = "loading partly computes and partly waits"
     return (f"{percent(frac)} of that time is CPU time of the main thread: {kind}.",)
-
-
-def worker_arguments(workers: int, on_gpu: bool) -> dict[str, object]:
-    """Return the DataLoader arguments for this many workers."""
-    pinned: dict[str, object] = {"pin_memory": True} if on_gpu else {}
-    return {"num_workers": workers, **pinned, "persistent_workers": True}
-
-
-def _notebook_advice(loading: LoadingCost) -> str:
-    name = loading.loader.dataset if loading.loader and loading.loader.dataset else "the dataset class"
-    return (
-        f"Worker processes must be able to import {name}: on macOS, on Windows, and with Python 3.14 or later, "
-        "put it in a .py file, not in the notebook."
-    )
-
-
-def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | None) -> tuple[str, ...]:
-    caveats = []
-    if prediction.limit == "the cores":
-        caveats.append(
-            f"The {number(cores)} available cores limit the gain: a batch costs the same CPU time in a worker."
-        )
-    if prediction.crowded:
-        caveats.append(
-            f"The model computes on {threads} threads, which compete with workers: also try torch.set_num_threads(1)."
-        )
-    if cores is not None and prediction.workers > cores and not prediction.crowded:
-        caveats.append(
-            f"PyTorch will warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
-            "Ignore it here: workers that wait for I/O can share a core."
-        )
-    return tuple(caveats)
 
 
 def loader_numbers(loading: LoadingCost, share: float) -> dict[str, float]:

@@ -16,7 +16,9 @@ from gpulab.rules.data.item_cost import (
 )
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import change_loader
-from gpulab.rules.data.no_workers import loader_numbers, loader_time_text, model_threads, worker_arguments, workers_gain
+from gpulab.rules.data.needless_workers import needless_workers
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
+from gpulab.rules.data.worker_gain import model_threads, worker_arguments, workers_gain
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import idle_share, sentences
@@ -89,9 +91,10 @@ def _advice(evidence: Evidence, loading: LoadingCost) -> str:
 def too_many_workers(evidence: Evidence) -> Finding | None:
     """There are more DataLoader workers than needed: each costs memory and start-up time.
 
-    Proof: batches are not late, and fewer workers would do: even the slowest batch, including the start of its worker,
-    arrives within as many steps as half the workers would allow. Or the workers are restarted for every epoch, and that
-    takes a good part of the loop.
+    Proof: batches are not late, and fewer workers would do, or none: the main process takes long to receive batches
+    that are ready, on a CPU that the model needs. Fewer would do if even the slowest batch, including the
+    start of its worker, arrives within as many steps as half the workers would allow. Or the workers are restarted for
+    every epoch, and that takes a good part of the loop.
 
     Confused with: workers that sleep because they wait for a network, which are needed; an epoch that starts slowly
     because the files are not in the page cache.
@@ -109,7 +112,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
     restarts = _restarts(evidence, loading)
     idle = loading.workers > _MIN_WORKERS and enough is not None and loading.workers >= _TOO_MANY_TIMES * enough
     if restarts is None and not idle:
-        return None
+        return needless_workers(evidence, loading)
     proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
     change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     return Finding(

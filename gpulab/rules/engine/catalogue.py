@@ -25,6 +25,7 @@ from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
 from gpulab.rules.host.garbage_collection import garbage_collection
+from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
 from gpulab.rules.host.syncs import host_syncs
 from gpulab.rules.kernels.device_bound import device_bound
@@ -152,6 +153,13 @@ RULES: tuple[Rule, ...] = (
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
         masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer"),
+        lesson="12_launch_fusion_graphs",
+    ),
+    Rule(
+        check=work_outside_model,
+        about="operators outside the model and the optimizer",
+        stage=Stage.IDLE,
+        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs"),
         lesson="12_launch_fusion_graphs",
     ),
     # Copies and synchronisation.

@@ -115,13 +115,19 @@ def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Findin
         for rule, finding in pairs
     }
     reported = [(rule, finding) for rule, finding in pairs if explained_by[rule.name] is None]
-    reported.sort(key=lambda pair: (not pair[1].urgent, pair[1].informs_only, -pair[1].saved_ns, pair[0].stage))
+    reported.sort(key=_rank)
     masked = tuple(
         Masked(finding=finding, explained_by=other.rule)
         for rule, finding in pairs
         if (other := explained_by[rule.name]) is not None
     )
     return tuple(finding for _, finding in reported), masked
+
+
+def _rank(pair: tuple[Rule, Finding]) -> tuple[bool, bool, int, int, Stage]:
+    """Return the sort key of a finding: urgent ones first, then the largest saving at the lower end of its range."""
+    rule, finding = pair
+    return not finding.urgent, finding.informs_only, -finding.least_saved_ns, -finding.saved_ns, rule.stage
 
 
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
@@ -142,9 +148,9 @@ def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | 
     idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
     if len(idle) < 2:
         return None
-    rest = 1 - evidence.ledger.typical_frac(*sorted({key for each in idle for key in each.ledger_parts}))
-    best = max(each.gain.bound for each in idle if each.gain)
-    return max(best, 1 / rest) if rest > 0 else None
+    # Their fixes may also shorten other parts of the step, so the parts of the ledger are no bound.
+    rest = 1 - sum(1 - 1 / each.gain.bound for each in idle if each.gain)
+    return 1 / rest if rest > 0 else None
 
 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+
 from gpulab.analysis.data.loader import LoadingCost, loading_cost
 from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.analysis.host.frames import Frame, deepest_frame
 from gpulab.analysis.host.launches import LaunchStats, launch_stats
+from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
@@ -32,6 +35,7 @@ T = TypeVar("T")
 # CPU work that is interrupted finds cold caches and sleeping threads afterwards. Without interruptions it is faster by
 # this fraction of the share of the step that they took: measured, the remaining work took 0.4 to 0.9 of its time.
 _WARM_CACHE_FRAC = 0.65
+_MANY_CORES_FRAC = 0.1  # of all cores: other programs that take as many make every step longer
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
@@ -41,14 +45,14 @@ def with_warm_caches_ns(rest_ns: int, step_ns: int) -> int:
 
 
 def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
-    """Convert a prediction to a gain: for the same amount of work, and never slower than the step before."""
+    """Convert a prediction to a gain for the same amount of work; it is a loss where the replay says so."""
     step_ns, work = prediction.step_ns, prediction.work_factor
     floor_ns = min(step_ns, max(1, round(prediction.floor_ns / work)))
-    best_ns = min(step_ns, max(floor_ns, round(prediction.best_ns / work)))
+    best_ns = max(floor_ns, round(prediction.best_ns / work))
     return Gain(
         step_ns=step_ns,
         best_ns=best_ns,
-        worst_ns=min(step_ns, max(best_ns, round(prediction.worst_ns / work))),
+        worst_ns=max(best_ns, round(prediction.worst_ns / work)),
         floor_ns=floor_ns,
         basis=basis or f"replaying the step with {', '.join(map(str, prediction.changes))}",
         floor_assumes=floor_means or prediction.bound_label,
@@ -56,6 +60,20 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
         work_ratio=work,
     )
+
+
+def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
+    """Return how many cores other processes used while none was free: "1.3 of 2 cores"; None below a tenth of them.
+
+    None, too, if this process may not use all cores: others on the remaining ones do not slow it down.
+    """
+    cores = run.machine.cores or run.machine.cores_allowed
+    others = cores_used_by_others(run, steps, np.ones(len(steps), bool))
+    if cores is None or others is None or others < _MANY_CORES_FRAC * cores:
+        return None
+    if (run.machine.cores_allowed or cores) < cores:
+        return None
+    return f"{number(min(others, cores), 2)} of {count(cores, 'core')}"
 
 
 def _bound_only(gain: Gain, why: str) -> Gain:
@@ -118,6 +136,11 @@ class Evidence:
     def arrivals(self) -> Straggler | None:
         """The arrival times of all ranks at collectives; None for a single run or if the ranks cannot be compared."""
         return find_straggler(self.peers) if len(self.peers) > 1 else None
+
+    @cached_property
+    def contention(self) -> str | None:
+        """The cores that other processes took from a loop on the CPU, as text; None if that was less than a tenth."""
+        return None if self.on_gpu else cores_of_other_programs(self.run, self.steps)
 
     @cached_property
     def missing_work(self) -> str | None:
@@ -227,6 +250,8 @@ class Evidence:
             return SUSPECT, self.missing_work
         if inflation > _HEAVY_INFLATION:
             return SUSPECT, f"the profiler made a step {number(inflation, 2)} times as long"
+        if self.contention is not None:
+            return lower, f"other processes used {self.contention}"
         if self.steps.detected_by == "whole run":
             return lower, "no training loop was found, so the whole recording is judged as one step"
         if self.steps.too_few:

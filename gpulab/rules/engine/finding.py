@@ -11,6 +11,7 @@ from gpulab.intervals import Spans, no_spans
 from gpulab.run import Run
 
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
+_MAX_NOISE = 1.05  # a predicted step that is longer by less is no loss: runs of the same loop vary as much
 CONFIDENCE_LABELS = {CERTAIN: "high", LIKELY: "medium", SUSPECT: "low"}  # as views show them
 
 
@@ -26,7 +27,8 @@ class Gain:
     The typical step is the median one. For a cause that affects few steps, such as a checkpoint every hundred steps,
     the median does not change, so the mean step is used: `averaged`.
 
-    `floor_ns <= best_ns <= worst_ns <= step_ns`; no fix for this cause can go below `floor_ns`.
+    `floor_ns <= best_ns <= worst_ns`; no fix for this cause can go below `floor_ns`. A fix that may make the step
+    slower has a `worst_ns` above `step_ns`.
     """
 
     step_ns: int  # the step before the fix, without profiler overhead if that was measured
@@ -67,6 +69,11 @@ class Gain:
         return 1 - self.floor_ns / (self.cold_floor_ns or self.floor_ns)
 
     @property
+    def may_lose(self) -> bool:
+        """Whether the fix may make the step slower, by more than runs of the same loop differ."""
+        return self.worst_ns > _MAX_NOISE * self.step_ns
+
+    @property
     def saved_ns(self) -> int:
         """Predicted saving per step: the middle of the range."""
         return self.step_ns - (self.best_ns + self.worst_ns) // 2
@@ -98,8 +105,16 @@ class Finding:
 
     @property
     def saved_ns(self) -> int:
-        """The predicted saving per step, by which findings are ranked."""
+        """The predicted saving per step: the middle of the range; 0 without a prediction."""
         return self.gain.saved_ns if self.gain else 0
+
+    @property
+    def least_saved_ns(self) -> int:
+        """The lower end of that range, by which findings are ranked; negative if the fix may make the step slower."""
+        if self.gain is None:
+            return 0
+        least_ns = self.gain.step_ns - self.gain.worst_ns
+        return least_ns if self.gain.may_lose else max(0, least_ns)  # a loss within the noise is none
 
 
 @dataclass(frozen=True, kw_only=True)

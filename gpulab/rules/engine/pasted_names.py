@@ -9,6 +9,8 @@ from keyword import iskeyword
 
 from gpulab.run import Loader, Run
 
+_RECORDED_HERE = ("measured", "virtual")  # with hooks that saw the user's objects
+
 
 @dataclass(frozen=True, kw_only=True)
 class UserNames:
@@ -36,15 +38,12 @@ def missing_names(code: str, run: Run) -> tuple[str, ...]:
 
     Code for objects that were not recorded, as in a trace from a file, is a template with common names.
     """
-    recorded = {
-        "loader": [each.name for each in run.loaders],
-        "model": [each.name for each in run.models],
-        "optimizer": [each.name for each in run.optimizers],
-    }
-    unnamed = {kind for kind, names in recorded.items() if names and not any(names)}
-    if run.source.how != "measured" or not unnamed:
+    if run.source.how not in _RECORDED_HERE:
         return ()
-    used = set(_free_names(code))
+    recorded = {"loader": run.loaders, "model": run.models, "optimizer": run.optimizers}
+    names = _recorded_names(run)
+    unnamed = {kind for kind, objects in recorded.items() if objects and kind not in names}
+    used = set(_free_names(code)) if unnamed else set()
     return tuple(name for name in sorted(unnamed) if getattr(UserNames, name) in used)
 
 

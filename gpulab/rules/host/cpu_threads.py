@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpulab.analysis.host.cpu_contention import Contention, contention
 from gpulab.analysis.host.intra_op_threads import intra_op_time_ns
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
@@ -11,7 +9,8 @@ from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import idle_share, step_or_recording
+from gpulab.rules.engine.phrases import idle_share, sentences, step_or_recording
+from gpulab.run import Loader
 from gpulab.wording import count, duration, number, percent, plural
 
 # Preemptions per CPU second, measured: threads with a core each, 25 on a quiet machine and 300 to 400 next to eight
@@ -73,18 +72,20 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
         return None
     share = evidence.ledger.typical_frac("loader")
     workers, threads = loading.workers or 1, cpu.worker_threads or 1
-    setup = replace(loading.loader, workers=None) if loading.loader else None
-    change = change_loader(evidence, setup, _same_workers(workers))
+    change = change_loader(evidence, loading.loader, _same_workers(workers))
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
         f"{_cores(cpu.cores)}.",
         evidence=(loader_time_text(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
         numbers={**loader_numbers(loading, share), **_numbers(cpu)},
-        fix=_with_one_thread_per_worker(change.code) if change.code else "",
-        advice=change.advice
-        or "Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
-        "cv2.setNumThreads(0) in one_thread.",
+        fix=f"{_one_thread(loading.loader)}\n\n{change.code}".strip(),
+        advice=sentences(
+            change.advice,
+            "Call your own worker_init_fn in one_thread." if not change.code and _initialises(loading.loader) else "",
+            "Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
+            "cv2.setNumThreads(0) in one_thread.",
+        ),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(evidence.ledger.median_ns("loader")),
             "removing 10 to 70 % of the exposed wait for data",
@@ -102,16 +103,24 @@ def _same_workers(workers: int) -> dict[str, object]:
     return {"num_workers": workers, "worker_init_fn": "one_thread"}
 
 
-def _with_one_thread_per_worker(code: str) -> str:
+def _initialises(setup: Loader | None) -> bool:
+    """Whether the user's DataLoader has a worker_init_fn, which may seed the workers or split the samples."""
+    return setup is not None and "worker_init_fn" in setup.other_settings
+
+
+def _one_thread(setup: Loader | None) -> str:
+    """Return a function for worker_init_fn; it calls the user's own, if the DataLoader has one."""
+    name = setup.name if setup is not None and _initialises(setup) else None
     return (
         "import torch\n\n"
-        "def one_thread(worker_id):\n"
+        f"def one_thread(worker_id{f', first={name}.worker_init_fn' if name else ''}):\n"
+        f"{'    first(worker_id)' + chr(10) if name else ''}"
         "    torch.set_num_threads(1)\n"
         "    try:\n"
         "        import threadpoolctl\n"
         "    except ImportError:\n"
         "        return\n"
-        "    threadpoolctl.threadpool_limits(1)\n\n" + code
+        "    threadpoolctl.threadpool_limits(1)"
     )
 
 

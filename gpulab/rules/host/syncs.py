@@ -68,8 +68,8 @@ def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU mostly works meanwhile, which costs nothing.",
-        f"During these waits and until new work arrives, the GPU runs no kernel for {duration(waits.idle_ns)}"
+        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU works during most of that time.",
+        f"When it has finished, it idles until the CPU launches new work: in total {duration(waits.idle_ns)}"
         f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
     )
 

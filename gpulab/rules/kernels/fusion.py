@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.kernels.elementwise_chains import Chains, chains_on_cpu, chains_on_gpu
 from gpulab.analysis.kernels.families import is_gather_scatter
 from gpulab.analysis.kernels.fusion_patterns import FusedFunction
 from gpulab.analysis.kernels.interior_kernels import interior_kernels, short_kernel_name
 from gpulab.analysis.kernels.roofline import memory_bound_work, operator_work_of_run
+from gpulab.rules.engine.compile_code import compile_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
@@ -19,9 +21,13 @@ _MIN_CHAIN_FRAC = 0.20
 _MIN_FORMULA_FRAC = 0.10  # if PyTorch has the whole formula as one function, the fix is one line
 _NOT_SAVED_FRAC = 0.7  # of the possible saving, at worst: the backward pass needs the intermediate results
 
+_BACKWARD_TIMES = 3.0  # forward and backward pass together, relative to the forward pass
+
+_FEWER_BYTES = "bfloat16 instead of float32 halves the bytes."
 _NEAR_PEAK_FRAC = 0.6  # of peak memory bandwidth; well-written streaming kernels reach 0.75 to 0.92
 _MIN_MEMORY_BOUND_FRAC = 0.25
 _MIN_GATHER_SCATTER_FRAC = 0.10
+_GUESS = "sizes were not recorded, so it is a guess that these operators work on the same tensors"
 
 
 def unfused_elementwise(evidence: Evidence) -> Finding | None:
@@ -42,22 +48,18 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
         return None
     share = evidence.step_share(chains.cost_ns)
     known_ns = sum(cost_ns for _, cost_ns in chains.functions)
-    formula_is_known = known_ns >= _MIN_FORMULA_FRAC * (evidence.steps.traced_ns or 1)
-    if share < _MIN_CHAIN_FRAC and not (formula_is_known and share >= _MIN_FORMULA_FRAC):
+    least = _MIN_FORMULA_FRAC / _with_backward(evidence, known_ns)
+    formula_is_known = known_ns >= least * (evidence.steps.traced_ns or 1)
+    if share < _MIN_CHAIN_FRAC and not (formula_is_known and share >= least):
         return None
     gain = _fusion_gain(evidence, chains)
     if gain is None:
         return None
-    guess = (
-        ""
-        if chains.sized or formula_is_known
-        else "sizes were not recorded, so it is a guess that these operators work on the same tensors"
-    )
+    guess = "" if chains.sized or formula_is_known else _GUESS
     return Finding(
         ledger_parts=("kernels",) if evidence.on_gpu else ("compute",),
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_chain_description(chains)}: each "
-        f"{chains.unit} "
-        "reads and writes the same tensor again.",
+        f"{chains.unit} reads and writes the same tensor again.",
         evidence=(
             f"{duration_in_step(evidence, chains.cost_ns)} in {count(chains.count, 'chain')} of "
             f"{number(chains.mean_length, 2)} elementwise {chains.unit}s on average.",
@@ -80,14 +82,25 @@ def _fusion_gain(evidence: Evidence, chains: Chains) -> Gain | None:
     saved_frac = (chains.mean_length - 1) / chains.mean_length if chains.mean_length > 1 else 0.5
     if any(each is FusedFunction.ATTENTION for each, _ in chains.functions[:1]):
         saved_frac = max(saved_frac, 0.8)  # fused attention never writes the scores at all
+        saved_frac_at_best = saved_frac * _with_backward(evidence, chains.cost_ns)
+    else:
+        saved_frac_at_best = saved_frac
     return faster_kernels_gain(
         evidence,
         chains.cost_ns,
-        (1 - saved_frac * (1 - _NOT_SAVED_FRAC), 1 - 0.95 * saved_frac, 1 - saved_frac),
+        (1 - saved_frac * (1 - _NOT_SAVED_FRAC), 1 - 0.95 * saved_frac_at_best, 1 - saved_frac_at_best),
         f"fusing {number(chains.mean_length, 2)} passes over memory into one, with 30 to 95 % of the saving",
         "one pass over memory per chain",
         spans=chains.spans,
     )
+
+
+def _with_backward(evidence: Evidence, cost_ns: int) -> float:
+    """Return the time of a formula in both passes, relative to the time found: on a CPU only the forward pass is."""
+    passes = None if evidence.on_gpu else forward_backward_spans(evidence.run)
+    if passes is None:
+        return 1.0
+    return max(1.0, min(_BACKWARD_TIMES, evidence.steps.typical_covered_ns(passes) / max(1, cost_ns)))
 
 
 def _find_chains(evidence: Evidence) -> Chains | None:
@@ -132,7 +145,7 @@ def _fused_code(evidence: Evidence, chains: Chains) -> str:
         return "import torch.nn.functional as F\n\n\n" + "\n\n\n".join(functions)
     if not evidence.on_gpu and evidence.run.facts.get("compiler") == "none":
         return ""
-    return f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})"
+    return compile_code(evidence)
 
 
 def _advice(evidence: Evidence, chains: Chains) -> str:
@@ -188,9 +201,8 @@ def memory_bound(evidence: Evidence) -> Finding | None:
             + f" {per_step(evidence)}.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
-        fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "
-        "memory",
-        advice="bfloat16 instead of float32 halves the bytes." if slow_traffic.float32 else "",
+        fix=compile_code(evidence, "fewer passes over memory"),
+        advice=_FEWER_BYTES if slow_traffic.float32 else "Use fewer passes over the same tensors.",
         gain=gain,
         confidence=LIKELY,
         spans=slow_traffic.spans,

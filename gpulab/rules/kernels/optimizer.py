@@ -158,9 +158,8 @@ def _rewrites(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimi
 def _fused_code(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
     """Return code that changes the optimizer in place: its groups, state and schedulers stay."""
     implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
-    if not implementation or (user_optimizer is not None and not user_optimizer.name):
-        return ""
-    return in_place_code(evidence.names.optimizer, implementation)
+    name = user_optimizer.name if user_optimizer is not None else evidence.names.optimizer
+    return in_place_code(name, implementation) if implementation and name else ""
 
 
 def in_place_code(optimizer: str, implementation: str) -> str:
@@ -181,8 +180,7 @@ def _advice(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimize
     kind = user_optimizer.kind if user_optimizer else updates.kind
     implementation = _implementation(evidence, kind)
     if implementation:
-        is_named = user_optimizer is None or user_optimizer.name
-        return f"{'Or pass' if is_named else 'Pass'} {implementation}=True where you create {_article(kind)}."
+        return f"You can also pass {implementation}=True where you create {_article(kind)}."
     return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
 
 

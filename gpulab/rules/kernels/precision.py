@@ -188,7 +188,7 @@ def no_tf32(evidence: Evidence) -> Finding | None:
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, peak_ratio=ratio),
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
-        advice="Accumulation stays in float32; only the factors are rounded, to 10 bits of mantissa."
+        advice="Accumulation stays in float32; only the inputs are rounded, to a 10-bit mantissa."
         + (f" bfloat16 autocast is up to {number(half, 2)} times as fast as float32." if half else ""),
         gain=gain,
         rewrites=evidence.applicable_rewrites("tf32"),

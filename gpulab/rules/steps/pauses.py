@@ -233,7 +233,7 @@ def on_the_host(state):  # a copy that training does not change
 
 writers = []
 
-def save_in_background(state, path):  # call it instead of torch.save(state, path)
+def save_in_background(state, path):  # call it instead of torch.save(state, path), with state_dict()s
     while writers:
         writers.pop().join()  # one checkpoint at a time, in order
     writers.append(threading.Thread(target=torch.save, args=(on_the_host(state), path)))

@@ -165,7 +165,7 @@ def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
         axes.plot(
             [gain.floor_ns] * 2, [-0.6, 0.6], color=TEXT_COLOUR, linewidth=1.8, label=f"bound ({unit(gain.floor_ns)})"
         )
-        axes.set(xlim=(0, gain.step_ns), ylim=(-0.62, 0.62))
+        axes.set(xlim=(0, max(gain.step_ns, gain.worst_ns)), ylim=(-0.62, 0.62))
         _hide_frame(axes)
         axes.set_title(text, loc="left", fontsize=TEXT_PT, color=TEXT_COLOUR, pad=6, linespacing=1.35)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=4, borderaxespad=0.1, **_KEYS)

@@ -124,9 +124,9 @@ def _description(
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = count(len(evidence_spans.start_ns), "interval")
     window_text = f"Example: {duration(time_window.end_ns - time_window.start_ns)} of {position}"
-    extent = f"The finding covers {duration(evidence_spans.total_ns)} of this time, in {intervals}"
+    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it, in {intervals}"
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    return f"{sentence(window_text)} {extent}; activity in that time: {meanwhile}."
+    return f"{sentence(window_text)} {extent}. Activity in these intervals: {meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gpulab.analysis.steps.detection import completed_steps
+from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
 from gpulab.run import KILLED
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
-from gpulab.wording import count, duration, percent, ratio, scale, sentence
+from gpulab.wording import count, duration, ratio, scale, sentence
 
 
 def headline(diagnosis: Diagnosis) -> Answer:
@@ -23,7 +24,7 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ""
-    return f"Upper bound with the other causes of idle time fixed as well: {ratio(diagnosis.combined_bound)}."
+    return f"Upper bound with all causes of idle time fixed: {ratio(diagnosis.combined_bound)}."
 
 
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
@@ -85,12 +86,13 @@ def expectation(
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
+    longest_ns = max(gain.step_ns, gain.worst_ns)
     return Expectation(
         text=f"{verb} {span}{same_work} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
-        best_frac=gain.best_ns / gain.step_ns,
-        worst_frac=gain.worst_ns / gain.step_ns,
-        floor_frac=gain.floor_ns / gain.step_ns,
-        measured_frac=None if measured_ns is None else measured_ns / gain.step_ns,
+        best_frac=gain.best_ns / longest_ns,
+        worst_frac=gain.worst_ns / longest_ns,
+        floor_frac=gain.floor_ns / longest_ns,
+        measured_frac=None if measured_ns is None else measured_ns / longest_ns,
     )
 
 
@@ -103,8 +105,8 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound: {_at_most(bound)} with {assumes}."
     return (
-        f"Upper bound: {_at_most(cold_bound)} with {assumes}; {_at_most(bound)} if the rest of the step also takes "
-        f"{percent(rest_frac)} less time {rest_speeds_up}."
+        f"Upper bound: {_at_most(bound)} with {assumes} and {rest_speeds_up.removeprefix('with ')}; "
+        f"{_at_most(cold_bound)} if the rest of the step takes as long as now."
     )
 
 
@@ -118,7 +120,24 @@ def _confidence(finding: Finding) -> str:
 
 
 def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """Say how a run was cut short; nothing for a run that completed."""
+    """Say how a run was cut short, and who else used the cores; nothing for a run that completed on a quiet machine."""
+    return (*_cut_short(diagnosis), *_contention(diagnosis))
+
+
+def _contention(diagnosis: Diagnosis) -> tuple[Line, ...]:
+    on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
+    used = cores_of_other_programs(diagnosis.run, diagnosis.steps) if on_cpu else None
+    if used is None:
+        return ()
+    return (
+        Line(
+            f"Other processes used {used} while this loop ran: its steps take longer than they would alone. If they "
+            "do not belong to your training, stop them and record again before you trust small differences."
+        ),
+    )
+
+
+def _cut_short(diagnosis: Diagnosis) -> tuple[Line, ...]:
     run = diagnosis.run
     if run.outcome == "ok":
         return ()

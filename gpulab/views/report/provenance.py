@@ -39,7 +39,7 @@ def _simulated(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "source", str(run.source)
     yield "steps", _steps(steps)
     if steps.step_ns is not None:
-        yield "step time", f"{duration(steps.step_ns)} (median of {int(steps.interior.sum())})"
+        yield "step time", f"{duration(steps.step_ns)} (median of {count(int(steps.interior.sum()), 'step')})"
     yield "host", run.facts.get("host", UNKNOWN)
     yield "events", f"{len(run.event_rows):,}, simulated: kernels by a model of the GPU, calls by a model of the host"
     yield "software", _software(run)
@@ -78,9 +78,8 @@ def _step_time(steps: Steps) -> str:
         return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it ({_too_few(steps)})"
     unit = scale(steps.unprofiled_ns)
     limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
-    return (
-        f"{unit(steps.unprofiled_ns)} without the profiler (median of {len(unprofiled_ns)}, {limits}{_excluded(steps)})"
-    )
+    measured = f"median of {count(len(unprofiled_ns), 'step')}, {limits}{_excluded(steps)}"
+    return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
 
 
 def _too_few(steps: Steps) -> str:
@@ -102,7 +101,7 @@ def _inflation(steps: Steps) -> str:
     if steps.profiler_overhead is None:
         return f"overhead {UNKNOWN}"
     overhead = ratio(steps.profiler_overhead)
-    return f"recorded steps took {duration(steps.traced_ns)}, {overhead} the time without the profiler"
+    return f"traced steps took {duration(steps.traced_ns)}, {overhead} the time without the profiler"
 
 
 def _events(run: Run) -> str:

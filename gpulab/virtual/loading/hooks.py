@@ -25,7 +25,10 @@ BuildTimes = tuple[int, int]  # wall time and CPU time, ns
 
 @contextmanager
 def log_batches(
-    sink: RecordSink, modes_off: ContextFactory, modes_on: ContextFactory | None = None
+    sink: RecordSink,
+    modes_off: ContextFactory,
+    modes_on: ContextFactory | None = None,
+    samplers: SamplerSettings | None = None,
 ) -> Iterator[LoaderHooks]:
     """Log every batch that this thread takes from a DataLoader in the block to `sink`, as a Fetch.
 
@@ -36,7 +39,7 @@ def log_batches(
     Batches of loaders with pin_memory=True are pinned by `Tensor.pin_memory()`, which the virtual GPU replaces.
     Other hooks on `DataLoader.__iter__` or the iterator's `__next__` must be removed in reverse order.
     """
-    watch = LoaderHooks(sink, modes_off, modes_on or modes_off)
+    watch = LoaderHooks(sink, modes_off, modes_on or modes_off, samplers)
     watch.install()
     try:
         yield watch
@@ -47,7 +50,13 @@ def log_batches(
 class LoaderHooks:
     """The installed hooks; they apply to the thread that installed them, and not to worker processes."""
 
-    def __init__(self, sink: RecordSink, modes_off: ContextFactory, modes_on: ContextFactory) -> None:
+    def __init__(
+        self,
+        sink: RecordSink,
+        modes_off: ContextFactory,
+        modes_on: ContextFactory,
+        samplers: SamplerSettings | None = None,
+    ) -> None:
         self._sink, self._modes_off, self._modes_on = sink, modes_off, modes_on
         self._watching = HookState()
         self._stopwatch = Stopwatch()
@@ -57,7 +66,7 @@ class LoaderHooks:
         self._sampled: dict[int, BuildTimes | None] = {}  # by loader, if its workers do not measure
         self._cpu_only: set[int] = set()  # loaders whose batches are not on the GPU
         self._depth = 0
-        self._samplers = SamplerSettings()
+        self._samplers = samplers or SamplerSettings()  # of the step marks, so that each sampler is asked once
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._undo: list[Callable[[], None]] = []
 

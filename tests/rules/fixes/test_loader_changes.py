@@ -52,6 +52,10 @@ class OwnLoader(DataLoader):
         super().__init__(data, batch_size=4)
 
 
+def seeded(worker):
+    torch.manual_seed(worker)
+
+
 def joined(samples):
     return [sample[1]["label"] for sample in samples]
 
@@ -68,6 +72,19 @@ LOADERS = {
     "weights": lambda: DataLoader(Squares(), batch_size=4, sampler=WeightedRandomSampler([1.0] * 37, 20)),
     "own batches": lambda: DataLoader(Squares(), batch_sampler=BatchSampler(RandomSampler(range(37)), 6, False)),
     "no batches": lambda: DataLoader(Squares(), batch_size=None),
+    "whole batches": lambda: DataLoader(
+        TensorDataset(torch.arange(37)), sampler=BatchSampler(RandomSampler(range(37)), 6, False), batch_size=None
+    ),
+    "batches in a list": lambda: DataLoader(Squares(), batch_sampler=[[0, 5], [1], list(range(30))]),
+    "own settings": lambda: DataLoader(
+        Squares(),
+        batch_size=4,
+        num_workers=1,
+        timeout=30,
+        worker_init_fn=seeded,
+        multiprocessing_context="fork",
+        generator=torch.Generator(),
+    ),
 }
 WORDS_ONLY = {
     "a stream": lambda: DataLoader(Stream(), batch_size=4),
@@ -171,13 +188,83 @@ def test_a_batch_sampler_of_the_users_has_no_batch_size_to_change():
     [("transformers", "dataloader_num_workers=2"), ("lightning.pytorch", "train_dataloader()")],
 )
 def test_a_framework_is_addressed_in_its_own_settings(package, expected):
-    source = "def fit(batches, profile):\n    with profile:\n        for _ in batches:\n            pass\n"
+    source = "def fit(batches):\n    for _ in batches:\n        pass\n"
     module = {"__name__": f"{package}.trainer"}
-    exec(source, module)
-    profile = gpulab.profile("framework", level="sensors")
-    module["fit"](DataLoader(Squares(), batch_size=4), profile)
-    run = gpulab.runs["framework"]
+    exec(compile(source, f"/usr/lib/site-packages/{package}.py", "exec"), module)
+    with gpulab.profile("framework", level="sensors") as profile:
+        module["fit"](DataLoader(Squares(), batch_size=4))
+    run = profile.run
     answer = change(run, WORKERS)
     assert run.loaders[0].framework == package.partition(".")[0]
     assert answer.code == ""
     assert expected in answer.advice
+
+
+def test_a_framework_that_only_started_the_program_is_not_addressed():
+    """For example accelerate's notebook_launcher, around a loop of the user's."""
+    module = {"__name__": "accelerate.launchers"}
+    exec(compile("def launch(function):\n    function()\n", "/usr/lib/site-packages/launchers.py", "exec"), module)
+    batches = DataLoader(Squares(), batch_size=4)
+    with gpulab.profile("launched", level="sensors") as profile:
+        module["launch"](lambda: list(batches))
+    assert profile.run.loaders[0].framework is None
+
+
+def test_settings_of_the_users_own_are_kept():
+    batches, run = recorded(LOADERS["own settings"])
+    namespace = {"batches": batches}
+    exec(change(run, WORKERS).code, namespace)
+    changed = namespace["batches"]
+    assert (changed.timeout, changed.worker_init_fn, changed.generator) == (30, seeded, batches.generator)
+    assert changed.multiprocessing_context is batches.multiprocessing_context
+    exec(change(run, {"num_workers": 0}).code, namespace)
+    assert (namespace["batches"].num_workers, namespace["batches"].generator) == (0, batches.generator)
+
+
+def test_a_setting_that_changes_is_not_kept_too():
+    batches, run = recorded(LOADERS["own settings"])
+    namespace = {"batches": batches, "one_thread": joined}
+    exec(change(run, {"num_workers": 1, "worker_init_fn": "one_thread"}).code, namespace)
+    assert namespace["batches"].worker_init_fn is joined
+
+
+def test_two_loaders_of_one_dataset_keep_their_names():
+    data = Squares()
+    training, validation = DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=8)
+    with gpulab.profile("two loaders", level="sensors") as session:
+        for _ in validation:
+            pass
+        for _ in training:
+            pass
+    assert [(each.name, each.batch_size) for each in session.run.loaders] == [("validation", 8), ("training", 4)]
+
+
+class Shards(IterableDataset):
+    """Splits its samples among the workers."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        return iter(torch.arange(36)[worker.id :: worker.num_workers] if worker else torch.arange(36))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_a_stream_with_several_workers_may_get_more():
+    """Whoever gave it several has split the samples among them."""
+    batches, run = recorded(lambda: DataLoader(Shards(), batch_size=4, num_workers=2))
+    namespace = {"batches": batches}
+    exec(change(run, {"num_workers": 3}).code, namespace)
+    assert namespace["batches"].num_workers == 3
+    assert samples(namespace["batches"]) == samples(batches)
+
+
+def test_a_stream_with_one_worker_is_described():
+    _, run = recorded(lambda: DataLoader(Stream(), batch_size=4, num_workers=1))
+    assert change(run, WORKERS).code == ""
+
+
+def test_larger_whole_batches_yield_the_same_samples():
+    batches, run = recorded(LOADERS["whole batches"])
+    namespace = {"batches": batches}
+    exec(change(run, {"batch_size": 12}).code, namespace)
+    assert samples(namespace["batches"]) == samples(batches)
+    assert len(namespace["batches"]) == 4

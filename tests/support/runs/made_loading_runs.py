@@ -29,9 +29,10 @@ def from_workers(
     threads=3,
     load=0.4,
     cores=8.0,
+    on_gpu=True,
     **more,
 ):
-    """Ten steps of 100 ms on a GPU, with workers that use `cpu_ms` per batch and are `blocked` for this share of time.
+    """Ten steps of 100 ms, with workers that use `cpu_ms` per batch and are `blocked` for this share of time.
 
     The loop waits `wait_ms` for each batch and uses `taking_ms` of CPU time to receive it.
     """
@@ -52,9 +53,8 @@ def from_workers(
         for at in range(0, 1000, 50)
         for worker in range(count)
     ]
-    events = stepped(
-        lambda at: [loader_call(at, wait_ms, workers=count), kernel(at + wait_ms, 100 - wait_ms)], count=10
-    )
+    work = kernel if on_gpu else lambda at, dur: event(EventKind.OP, "aten::mm", at, dur)
+    events = stepped(lambda at: [loader_call(at, wait_ms, workers=count), work(at + wait_ms, 100 - wait_ms)], count=10)
     more = {"marks": marks, "samples": samples, **more}
     return run_of(events, loaders=[loader], cores=cores, worker_rows=rows(WORKER_SAMPLES, looks), **more)
 

@@ -18,7 +18,7 @@ for _ in DataLoader(torch.arange(1000), batch_size=1):
     time.sleep(0.05)
     if session._plan.phase is ProfilerPhase.DONE:
         break
-while session._spool._last_state.windows_ns != tuple(session._traces.spans_ns):
+while (state := session._spool._last_state) is None or state.windows_ns != tuple(session._traces.spans_ns):
     time.sleep(0.1)
 for window in session._traces.windows:
     events = json.loads(window._path.read_text(encoding="utf-8"))["traceEvents"]

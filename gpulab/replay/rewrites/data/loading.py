@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
+from gpulab.replay.rewrites.data.batch_passing import has_contents, receiving_ns, sending_ns
 from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
@@ -46,7 +47,9 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     """N DataLoader workers load the batches while the model trains on earlier ones.
 
     Models: batches come from a queue that N workers fill.
-     * Hand-over: `next()` of the iterator takes 0.1 ms plus 0.07 ms per MB, or 0.1-1.5 ms if the size is unknown
+     * Hand-over: the worker pickles a batch and copies its tensors to shared memory, and `next()` of the iterator maps
+       them: 0.1-0.65 ms per batch, 0.08-0.4 ms per tensor, 0.05-1.6 ms per MB. If what a batch consists of is unknown,
+       `next()` takes 0.1 ms plus 0.07 ms per MB, or 0.1-1.5 ms
      * Workers: a step is no shorter than the load time of one batch divided by N. That time is measured in the main
        process without workers, or from the pace of too few workers
      * Queue: `prefetch_factor` batches per worker, served round-robin, are simulated with the measured variation,
@@ -70,7 +73,7 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     limits = dict(graph.limits_ns)
     if cost_ns is not None:
         limits[WORKER_LIMIT] = cost_ns * variation_factor(graph, count)
-        demand_ns = _demand_ns(graph, batches)
+        demand_ns = _demand_ns(graph, batches, draw)
         if demand_ns is not None:
             limits[CORE_LIMIT] = _cpu_limit_ns(graph, batches, demand_ns, count, draw)
     taken_over = graph.scaled_before({"loader": _handover(graph, batches, draw)})
@@ -130,7 +133,7 @@ def _batch_ns(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> fl
     """Return the load time of one batch over this many workers; None if the workers keep up anyway."""
     before = batches.loading.workers or 0
     if not before:
-        alone_ns = loading_ns(graph)
+        alone_ns = loading_ns(graph) + _sending_ns(batches, draw)
     else:
         # The present pace includes the slowdown by the present number of workers; divide it out.
         paced_ns = graph.limits_ns.get(WORKER_LIMIT, float(batches.loading.step_ns)) * before
@@ -140,6 +143,12 @@ def _batch_ns(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> fl
             paced_ns = draw.ratio("what workers take", max(1, batches.loading.worker_cpu_ns or 1), paced_ns)
         alone_ns = paced_ns / _slowdown(graph, batches, before, draw)
     return alone_ns * _slowdown(graph, batches, count, draw) / count
+
+
+def _sending_ns(batches: BatchLoading, draw: Draw) -> float:
+    """Return what passing a batch costs a worker; 0 if unknown, or if the workers' time includes it already."""
+    setup = batches.loading.loader
+    return sending_ns(setup, draw) if setup is not None and has_contents(setup) and not batches.loading.workers else 0.0
 
 
 def _slowdown(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> float:
@@ -169,7 +178,7 @@ def _available_cores(graph: Graph, batches: BatchLoading, count: int) -> float:
     return max(allowed - batches.cores_of_others, allowed * processes / (processes + batches.cores_of_others))
 
 
-def _demand_ns(graph: Graph, batches: BatchLoading) -> float | None:
+def _demand_ns(graph: Graph, batches: BatchLoading, draw: Draw) -> float | None:
     """Return the CPU time of a batch and of the rest of its step; None if it or the number of cores is unknown."""
     loading = batches.loading
     cpu_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
@@ -179,7 +188,11 @@ def _demand_ns(graph: Graph, batches: BatchLoading) -> float | None:
         change = graph.limits_ns.get(WORKER_LIMIT, loading.step_ns) / loading.step_ns
     else:
         change = loading_ns(graph) / max(1, loading.fetch_ns)
-    return cpu_ns * change + loading.rest_cpu_ns
+    setup = loading.loader
+    received_ns = (
+        receiving_ns(setup, draw) if setup is not None and has_contents(setup) and not loading.workers else 0.0
+    )
+    return cpu_ns * change + loading.rest_cpu_ns + _sending_ns(batches, draw) + received_ns
 
 
 def _packing_factor(graph: Graph, draw: Draw) -> float:
@@ -189,8 +202,10 @@ def _packing_factor(graph: Graph, draw: Draw) -> float:
 
 def _handover(graph: Graph, batches: BatchLoading, draw: Draw) -> float:
     """Return the remaining fraction of the time in the DataLoader if workers load the batches; it may exceed 1."""
-    size = _batch_bytes(graph)
-    if size is None:
+    size, setup = _batch_bytes(graph), batches.loading.loader
+    if setup is not None and has_contents(setup) and not setup.pin_memory:  # else a thread receives the batch
+        taking_ns = receiving_ns(setup, draw)
+    elif size is None:
         taking_ns = draw.ratio("handover", *HANDOVER_NS)
     else:
         taking_ns = (MIN_HANDOVER_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)

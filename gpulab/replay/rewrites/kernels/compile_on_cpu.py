@@ -7,6 +7,7 @@ import numpy as np
 from gpulab.analysis.data.loader import loader_with_most_batches
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_math import LAYER_OPS
+from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.kernels.optimizers import optimizer_cost_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph.graph import Floats, Graph
@@ -49,7 +50,7 @@ _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", 
 
 
 def compile_on_cpu(graph: Graph, draw: Draw) -> Graph:
-    """Few loops replace the operators of forward and backward; matrix products, optimizer and loading do not change."""
+    """Few loops replace the operators of forward and backward; matrix products and everything else do not change."""
     calls = draw.between("compile_cpu_calls", *REMAINING_CALLS)
     memory = draw.between("compile_cpu_memory", *REMAINING_MEMORY)
     entered_ns = GRAPHS * draw.ratio("compile_cpu_entered", *ENTERED_NS)
@@ -57,16 +58,23 @@ def compile_on_cpu(graph: Graph, draw: Draw) -> Graph:
 
 
 def compile_on_cpu_best_case(graph: Graph) -> Graph:
-    """The same with calls and elementwise work outside the optimizer at no cost."""
+    """The same with calls and elementwise work of forward and backward at no cost."""
     return _with_shares(graph, 0.0, 0.0)
 
 
 def _with_shares(graph: Graph, calls: float, memory: float) -> Graph:
-    """Return the graph with these shares left of operator calls and of elementwise work, both outside the optimizer."""
-    optimizer = optimizer_spans(graph)
-    factors = {part: share + (1 - share) * calls for part, share in graph.share_inside(optimizer, *CALLS).items()}
-    fewer_calls = graph.scaled_before(factors)
-    return fewer_calls.scaled_inside(subtract(_elementwise_spans(graph), optimizer), memory, "compute")
+    """Return the graph with these shares left of operator calls and of elementwise work, where code is compiled."""
+    compiled = _compiled_spans(graph)
+    fewer_calls = graph.scaled_inside(compiled, calls, *CALLS)
+    return fewer_calls.scaled_inside(intersect(_elementwise_spans(graph), compiled), memory, "compute")
+
+
+@cached_per_run
+def _compiled_spans(graph: Graph) -> Spans:
+    """Spans of forward and backward passes; without a backward pass, all but the optimizer."""
+    spans = forward_backward_spans(graph.run)
+    everything = union(np.array([0]), np.array([graph.run.span_ns]))
+    return subtract(everything if spans is None else spans, optimizer_spans(graph))
 
 
 def fuse_optimizer_on_cpu(graph: Graph, draw: Draw) -> Graph:

@@ -23,6 +23,22 @@ def provoked_by_twelve_workers_where_two_keep_up():
     return from_workers(wait_ms=1.0, cpu_ms=5, loader=MANY)
 
 
+PARTS = replace(WORKERS, batch_tensors=32, batch_bytes=32_000, batch_objects=0)
+
+
+def provoked_by_batches_that_are_cheaper_to_load_than_to_pass():
+    """Receiving 32 tensors takes 15 ms, mostly of CPU time; loading and sending them takes a worker 6 ms."""
+    return from_workers(wait_ms=15, taking_ms=8, cpu_ms=6, loader=PARTS, on_gpu=False, cores=2.0)
+
+
+def spared_as_loading_costs_more_than_passing():
+    return from_workers(wait_ms=15, taking_ms=8, cpu_ms=70, loader=PARTS, on_gpu=False, cores=2.0)
+
+
+def spared_as_the_parts_of_a_batch_are_unknown():
+    return from_workers(wait_ms=15, taking_ms=8, cpu_ms=6, on_gpu=False, cores=2.0)
+
+
 def spared_as_the_workers_are_kept_from_epoch_to_epoch():
     return from_workers(wait_ms=1.0, loader=replace(WORKERS, persistent_workers=True), marks=epochs(90, 1))
 

@@ -1,0 +1,117 @@
+"""When the main thread runs forward and backward passes: what torch.compile of the model can speed up.
+
+The optimizer, gradient clipping, weight averaging, metrics and logging lie outside, and no compiler of the model sees
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from gpulab.intervals import Ints, Spans, union
+from gpulab.rows import Rows
+from gpulab.run import Run
+from gpulab.tables import EventKind
+
+_NODE = "autograd::engine::evaluate_function"
+_UPDATE = "Optimizer.step#"
+_NODE_NAME = re.compile(r"(\w+?)Backward\d*$")  # "autograd::engine::evaluate_function: AddmmBackward0"
+_EARLIER_OPS = 20_000  # operators before the previous pass among which the rest of a forward pass is looked for
+
+
+def forward_backward_spans(run: Run) -> Spans | None:
+    """Return the spans of forward and backward passes; None if no backward pass was recorded.
+
+    A backward pass is a series of autograd nodes without another operator between them. Its forward pass ends where it
+    begins, and starts with the first operator that has a node in it: with the k-th `aten::addmm` from the end for k
+    nodes `AddmmBackward0`, and so on.
+    """
+    events = run.event_rows
+    is_node = events.matching(lambda word: word.startswith(_NODE))
+    is_op = (events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread) & ~is_node
+    nodes, ops = (_in_order(events.select(np.flatnonzero(mask))) for mask in (is_node, is_op))
+    if not len(nodes):
+        return None
+    covered = nodes.spans()
+    first, last = _passes(ops["start_ns"], covered)
+    begins, ends = covered.start_ns[first], covered.end_ns[last]
+    forward = _ForwardPasses(ops, nodes)
+    since = _previous_ends(run, begins, ends)
+    times = zip(since.tolist(), begins.tolist(), ends.tolist(), strict=True)
+    spans = [span for since_ns, begin_ns, end_ns in times for span in forward.spans(since_ns, begin_ns, end_ns)]
+    start_ns, end_ns = np.array(spans, np.int64).reshape(-1, 2).T
+    return union(np.concatenate([start_ns, begins]), np.concatenate([end_ns, ends]))
+
+
+def _in_order(rows: Rows) -> Rows:
+    return rows.select(np.argsort(rows["start_ns"], kind="stable"))
+
+
+def _passes(op_starts: Ints, nodes: Spans) -> tuple[Ints, Ints]:
+    """Return the index of the first and of the last autograd node of each backward pass."""
+    between = np.searchsorted(op_starts, nodes.start_ns[1:]) - np.searchsorted(op_starts, nodes.end_ns[:-1])
+    breaks = np.flatnonzero(between > 0)
+    return np.append(0, breaks + 1), np.append(breaks, len(nodes.start_ns) - 1)
+
+
+def _previous_ends(run: Run, begins: Ints, ends: Ints) -> Ints:
+    """Return the latest end of a batch fetch, an optimizer step or a backward pass before each of these times."""
+    events = run.event_rows
+    is_call = (events["kind"] == EventKind.LOADER) | events.matching(lambda word: word.startswith(_UPDATE))
+    calls = events.select(np.flatnonzero(is_call))
+    boundaries = np.sort(np.concatenate([calls["start_ns"] + calls["dur_ns"], ends, [0]]))
+    return np.asarray(boundaries[np.searchsorted(boundaries, begins, side="right") - 1], np.int64)
+
+
+class _ForwardPasses:
+    """Finds the operators of autograd nodes by name: `aten::native_layer_norm` and `NativeLayerNormBackward0`."""
+
+    def __init__(self, ops: Rows, nodes: Rows) -> None:
+        self._starts, self._ends = ops["start_ns"], ops["start_ns"] + ops["dur_ns"]
+        self._node_starts = nodes["start_ns"]
+        keys: dict[str, int] = {"": -1}
+        self._op_keys = _keys(ops, _op_key, keys)
+        self._node_keys = _keys(nodes, _node_key, keys)
+
+    def spans(self, since_ns: int, begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """Return the spans of the forward pass of the backward pass from `begin_ns` to `end_ns`.
+
+        Operators that are missing since `since_ns` ran before: in a GAN, the generator runs before the discriminator's
+        backward pass. They form another span.
+        """
+        first_node, last_node = np.searchsorted(self._node_starts, (begin_ns, end_ns))
+        since, before = np.searchsorted(self._starts, (since_ns, begin_ns)).tolist()
+        earliest = max(0, since - _EARLIER_OPS)
+        keys = self._op_keys[earliest:before]
+        here, earlier = [before], []
+        for key, count in Counter(self._node_keys[first_node:last_node].tolist()).items():
+            places = earliest + np.flatnonzero(keys == key)[-count:] if key >= 0 else np.empty(0, np.int64)
+            here += places[places >= since][:1].tolist()
+            earlier += places[places < since].tolist()
+        start_ns = int(self._starts[min(here)]) if min(here) < before else since_ns
+        spans = [(start_ns, begin_ns)]
+        if earlier:
+            spans.append((int(self._starts[min(earlier)]), int(self._ends[max(earlier)])))
+        return spans
+
+
+def _keys(rows: Rows, key_of: Callable[[str], str], keys: dict[str, int]) -> Ints:
+    """Return a number for the key of each row's name, -1 for an empty one; new keys are added."""
+    names = rows.text("name")
+    numbers = np.array([keys.setdefault(key_of(name), len(keys)) for name in names.vocabulary], np.int64)
+    return numbers[names.codes] if len(names.codes) else np.empty(0, np.int64)
+
+
+def _node_key(name: str) -> str:
+    """Return "nativelayernorm" for "...: NativeLayerNormBackward0"; "" for nodes that accumulate gradients."""
+    match = _NODE_NAME.search(name)
+    return match[1].lower().replace("_", "") if match else ""
+
+
+def _op_key(name: str) -> str:
+    """Return "nativelayernorm" for "aten::native_layer_norm"."""
+    return name.rpartition("::")[2].replace("_", "").lower()

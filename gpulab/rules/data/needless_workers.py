@@ -1,0 +1,60 @@
+"""Workers that cost a CPU loop more than they save: passing a batch takes about as long as loading it."""
+
+from __future__ import annotations
+
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.rewrites.data.batch_passing import has_contents, sending_range_ns
+from gpulab.rules.data.loader_code import change_loader
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain
+from gpulab.rules.engine.phrases import step_or_recording
+from gpulab.wording import duration, percent
+
+_MIN_FRAC = 0.10
+_UNCROWDED_FRAC = 0.7  # the fastest steps of the model, without workers on its cores and caches
+
+
+def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
+    """Return the finding for batches that are ready, but that the main process takes long to receive."""
+    setup, share = loading.loader, evidence.ledger.typical_frac("loader")
+    if (
+        evidence.on_gpu
+        or setup is None
+        or loading.worker_cpu_ns is None
+        or not has_contents(setup)
+        or share < _MIN_FRAC
+    ):
+        return None
+    gain = _gain(loading, *(max(0.0, loading.worker_cpu_ns - sent_ns) for sent_ns in sending_range_ns(setup)))
+    if gain.best_ns >= gain.step_ns:
+        return None
+    change = change_loader(evidence, setup, {"num_workers": 0})
+    return Finding(
+        ledger_parts=("loader",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to taking batches from workers, although the "
+        f"batches are ready: passing one takes {duration(loading.fetch_ns)}, and loading and sending it takes a worker "
+        f"{duration(loading.worker_cpu_ns)} of CPU time.",
+        evidence=(loader_time_text(evidence, loading),),
+        numbers=loader_numbers(loading, share),
+        fix=change.code,
+        advice=change.advice,
+        gain=gain,
+        confidence=LIKELY,
+        spans=evidence.ledger.spans["loader"],
+    )
+
+
+def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
+    """Return the gain of loading in the main process, which takes this long at most and at least."""
+    fastest_ns = round(_UNCROWDED_FRAC * min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns))
+    return Gain(
+        step_ns=loading.step_ns,
+        best_ns=max(1, fastest_ns + round(least_ns)),
+        worst_ns=max(fastest_ns + round(least_ns), loading.rest_ns + round(most_ns)),
+        floor_ns=max(1, fastest_ns),
+        basis="loading in the main process, without the cost of passing batches",
+        floor_assumes="free data loading",
+        cold_floor_ns=loading.rest_ns,
+        rest_speeds_up="with warm caches and free cores",
+    )

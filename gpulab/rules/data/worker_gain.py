@@ -1,0 +1,72 @@
+"""What a number of DataLoader workers gives: the replayed gain, the arguments, and the caveats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.worker_count_model import WorkersPrediction
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import Gain
+from gpulab.run import count_from_fact
+from gpulab.wording import count, number
+
+
+def model_threads(evidence: Evidence) -> int | None:
+    """Return the number of threads the model computes on; None on a GPU."""
+    return None if evidence.on_gpu else count_from_fact(evidence.run, "threads")
+
+
+def workers_gain(evidence: Evidence, rewrites: str, loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
+    """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
+    gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction))
+    if evidence.scene.quality.refusal_reason is None:
+        return gain
+    best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
+    return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
+
+
+def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
+    """Return the gain that the worker queue model predicts."""
+    return Gain(
+        step_ns=loading.step_ns,
+        best_ns=prediction.best_ns,
+        worst_ns=prediction.worst_ns,
+        floor_ns=prediction.floor_ns,
+        basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
+        floor_assumes="free data loading",
+    )
+
+
+def worker_arguments(workers: int, on_gpu: bool) -> dict[str, object]:
+    """Return the DataLoader arguments for this many workers."""
+    pinned: dict[str, object] = {"pin_memory": True} if on_gpu else {}
+    return {"num_workers": workers, **pinned, "persistent_workers": True}
+
+
+def importable_advice(loading: LoadingCost) -> str:
+    """Return what a dataset in a notebook needs, so that workers can be started."""
+    name = loading.loader.dataset if loading.loader and loading.loader.dataset else "the dataset class"
+    return (
+        f"Worker processes must be able to import {name}: on macOS, on Windows, and with Python 3.14 or later, "
+        "put it in a .py file, not in the notebook."
+    )
+
+
+def workers_caveats(prediction: WorkersPrediction, cores: float | None, threads: int | None) -> tuple[str, ...]:
+    """Return what limits the gain of these workers."""
+    caveats = []
+    if prediction.limit == "the cores":
+        caveats.append(
+            f"The {number(cores)} available cores limit the gain: a batch costs the same CPU time in a worker."
+        )
+    if prediction.crowded:
+        caveats.append(
+            f"The model computes on {threads} threads, which compete with workers: also try torch.set_num_threads(1)."
+        )
+    if cores is not None and prediction.workers > cores and not prediction.crowded:
+        caveats.append(
+            f"PyTorch will warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
+            "Ignore it here: workers that wait for I/O can share a core."
+        )
+    return tuple(caveats)
