@@ -8,8 +8,11 @@ from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.questions import diagnose, prepare_scene  # noqa: E402
 from gpulab.virtual.host.costs import HostCosts  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
+from tests.support.virtual.python_time import constant_python_time  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
+__all__ = ["constant_python_time"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen", "constant_python_time")
 
 
 def played(count, width, batch):
@@ -25,7 +28,7 @@ def played(count, width, batch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("width", "batch", "tolerance"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
+@pytest.mark.parametrize(("width", "batch", "tolerance"), [(2048, 4096, 0.01), (4096, 8192, 0.004)])
 def test_step_time_and_diagnosis_do_not_depend_on_the_number_of_steps(width, batch, tolerance):
     long = played(12, width, batch)
     step_ns, rule = find_steps(long).step_ns, diagnose(long).first.rule
