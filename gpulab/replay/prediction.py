@@ -18,7 +18,7 @@ from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration, calibrat
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
-from gpulab.replay.replayed_step import replayed_step, scaled_parts_ns
+from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
@@ -60,6 +60,11 @@ class ReplayModel:
     def part_ns(self) -> Mapping[str, int]:
         """The unchanged step by part of the ledger; sums to `step_ns`, except for rounding."""
         return scaled_parts_ns(replayed_step(self.schedule), self.step_ns)
+
+    @property
+    def busy_frac(self) -> float:
+        """Share of the unchanged step in which the device works."""
+        return busy_frac(self.part_ns)
 
     @cached_property
     def step_by_call_cost(self) -> tuple[Floats, Floats]:
@@ -114,6 +119,11 @@ class Prediction:
     def part_ns(self) -> Mapping[str, int]:
         """The likely step by part of the ledger; sums to `likely_ns`, except for rounding."""
         return scaled_parts_ns(replayed_step(self.schedule), self.likely_ns)
+
+    @property
+    def busy_frac(self) -> float:
+        """Share of the likely step in which the device works."""
+        return busy_frac(self.part_ns)
 
     @property
     def cold_bound(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, build_ledger
+from gpulab.analysis.steps.ledger import CPU_PARTS, GPU_PARTS, Ledger, build_ledger
 from gpulab.replay.critical_path import step_extent
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.sweep import Schedule
@@ -54,6 +54,12 @@ def replayed_step(schedule: Schedule) -> ReplayedStep:
     part = LIMIT_PARTS.get(max(limits, key=lambda name: limits[name]), "loader") if limits else "loader"
     wait_ns = round(max(0.0, schedule.step_ns - schedule.host_device_step_ns))
     return ReplayedStep(start, end, extent.step, run, ledger, part, wait_ns)
+
+
+def busy_frac(part_ns: Mapping[str, int]) -> float:
+    """Return the share of these parts of a ledger in which the device works."""
+    busy_ns = sum(part_ns.get(part.key, 0) for part in (*GPU_PARTS, *CPU_PARTS) if part.busy)
+    return busy_ns / max(1, sum(part_ns.values()))
 
 
 def step_between(schedule: Schedule, start_ns: int, end_ns: int) -> tuple[Run, Ledger | None]:

@@ -51,7 +51,8 @@ def predict_workers(
     saving_ns = loading.step_ns - likely_ns
     crowded = limit == "the cores" and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
-    worst_ns = round(loading.step_ns - realised * saving_ns) + HANDOVER_NS
+    handover_ns = 0 if loading.workers else HANDOVER_NS  # present workers' batches are handed over already
+    worst_ns = round(loading.step_ns - realised * saving_ns) + handover_ns
     return WorkersPrediction(
         workers=workers,
         best_ns=best_ns,

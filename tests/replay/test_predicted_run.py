@@ -215,3 +215,17 @@ def test_every_view_serves_a_predicted_run():
     assert "predicted from a run recorded on Made GPU" in repr(report)
     assert "data:image/svg+xml" in report._repr_html_()
     assert {table.name for table in SIDE_TABLES} <= {"grids", "shapes", "collectives", "waits"}
+
+
+def test_a_device_that_works_less_in_the_same_step_has_a_smaller_busy_share():
+    def step(at):
+        return launched_kernel(
+            "ampere_sgemm", at + 61.0, 30.0, number=round(at) + 1, op="aten::mm", called_ms=at + 60.0
+        )
+
+    run = on_gpu(stepped(step, count=6, step_ms=100.0))
+    steps = find_steps(run)
+    model = build_replay_model(run, steps, build_ledger(run, steps))
+    assert model.busy_frac == pytest.approx(0.30, abs=0.005)
+    assert predict(model, parse_changes("instant_gpu")).busy_frac < 0.001
+    assert predict(model, parse_changes("instant_host")).busy_frac > 0.9

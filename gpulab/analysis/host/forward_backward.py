@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -23,6 +24,7 @@ _NODE_NAME = re.compile(r"(\w+?)Backward\d*$")  # "autograd::engine::evaluate_fu
 _EARLIER_OPS = 20_000  # operators before the previous pass among which the rest of a forward pass is looked for
 
 
+@cached_by_run
 def forward_backward_spans(run: Run) -> Spans | None:
     """Return the spans of forward and backward passes; None if no backward pass was recorded.
 

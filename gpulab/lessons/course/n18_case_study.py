@@ -122,8 +122,8 @@ LESSON = Lesson(
         ),
         Question(
             key="share",
-            prompt="Precision and layout together make the training more than 1.5 times as fast as the run `decoded`. "
-            "How does the share of a step in which the GPU is busy change?",
+            prompt="Lower precision makes the training faster than in the run `decoded`. How does the share of a step "
+            "in which the GPU is busy change?",
             choices=(
                 Choice(key="a", text="it falls", below=-0.01, feedback="The host needs as much time as before."),
                 Choice(
@@ -139,7 +139,7 @@ LESSON = Lesson(
             hints=(
                 "Which part of the step becomes shorter, and which does not?",
                 "The share is the busy time divided by the step time: how does each of them change?",
-                "GPU busy and GPU idle in the ledger: which of them do the two changes affect?",
+                "GPU busy and GPU idle in the ledger: which of them does the precision affect?",
             ),
         ),
         Question(

@@ -11,8 +11,9 @@ from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
 from gpulab.rules.data.loading_remedies import whole_batches
-from gpulab.rules.data.no_workers import loader_line_text, loader_numbers, loader_time_text
+from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads
+from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
 from gpulab.rules.engine.phrases import idle_share

@@ -20,13 +20,18 @@ from gpulab.rules.data.worker_gain import (
 )
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Gain
+from gpulab.run import Loader
 from gpulab.wording import ratio
 
-_WHOLE_BATCH_NS = (60_000, 400_000)  # indexing a TensorDataset with a list, measured with 1 to 8 tensors
-_WHOLE_BATCH_BYTES_PER_S = (5e9, 0.5e9)  # gathering random rows
+# One fetch with a list of indices from a TensorDataset: a constant, a cost per tensor and per index of each tensor, and
+# the gathered bytes. Measured on a virtual machine with two cores (1 to 8 tensors, 16 to 512 samples, 64 bytes to
+# 50 MB): 60 us, 20 us, 0.35 us and 8 GB/s. The ends are assumed: half and twice of that, and for cold memory 1 GB/s.
+_FETCH_NS, _TENSOR_NS, _INDEX_NS = (30_000, 120_000), (10_000, 40_000), (175, 700)
+_GATHERED_BYTES_PER_S = (8e9, 1e9)
+_TENSORS = (1, 8)  # of a dataset, if the batch was not inspected
 _PASSING = "Passing a batch from a worker to the main process may cost more than loading it"
 _COMPUTING_FRAC = 0.5  # share of the fetch that is CPU time, from which cheaper samples are the better remedy
-_LEAST_CHEAPER_FRAC = 0.3  # of the exposed wait: whole batches and vectorised samples gave 1.9x to 18x on ten loops
+_LEAST_CHEAPER_FRAC = 0.3  # of the exposed wait: whole batches and vectorised samples gave 1.9x to 18x on five loops
 _CHEAPER_ADVICE = (
     "Spend less CPU time per batch: load it in one array operation instead of sample by sample (define __getitems__ "
     "and a collate_fn that returns its result), and move what does not change to __init__."
@@ -84,8 +89,7 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
     setup = loading.loader
     if not code or setup is None:
         return None
-    sizes_ns = [1e9 * (setup.batch_bytes or 0) / rate for rate in _WHOLE_BATCH_BYTES_PER_S]
-    fetch_ns = [round(base + size) for base, size in zip(_WHOLE_BATCH_NS, sizes_ns, strict=True)]
+    fetch_ns = _whole_fetch_ns(setup)
     rest_ns, step_ns, loader = loading.rest_ns, loading.step_ns, evidence.names.loader
     floor_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
     return Remedy(
@@ -102,6 +106,17 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
             cold_floor_ns=rest_ns,
         ),
     )
+
+
+def _whole_fetch_ns(setup: Loader) -> tuple[int, int]:
+    """Return the time to index a TensorDataset with the indices of a batch: on a fast and on a slow machine."""
+    low, high = (
+        _FETCH_NS[end]
+        + (setup.batch_tensors or _TENSORS[end]) * (_TENSOR_NS[end] + (setup.batch_size or 1) * _INDEX_NS[end])
+        + 1e9 * (setup.batch_bytes or 0) / _GATHERED_BYTES_PER_S[end]
+        for end in (0, 1)
+    )
+    return round(low), round(high)
 
 
 def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Remedy:

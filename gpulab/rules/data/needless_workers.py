@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.replay.rewrites.data.batch_passing import has_contents, sending_range_ns
+from gpulab.replay.rewrites.data.batch_passing import sending_range_ns
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
@@ -17,19 +17,13 @@ _UNCROWDED_FRAC = 0.7  # the fastest steps of the model, without workers on its 
 
 def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
     """Return the finding for batches that are ready, but that the main process takes long to receive."""
-    setup, share = loading.loader, evidence.ledger.typical_frac("loader")
-    if (
-        evidence.on_gpu
-        or setup is None
-        or loading.worker_cpu_ns is None
-        or not has_contents(setup)
-        or share < _MIN_FRAC
-    ):
+    sent_ns, share = sending_range_ns(loading), evidence.ledger.typical_frac("loader")
+    if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None or share < _MIN_FRAC:
         return None
-    gain = _gain(loading, *(max(0.0, loading.worker_cpu_ns - sent_ns) for sent_ns in sending_range_ns(setup)))
+    gain = _gain(loading, *(max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns))
     if gain.best_ns >= gain.step_ns:
         return None
-    change = change_loader(evidence, setup, {"num_workers": 0})
+    change = change_loader(evidence, loading.loader, {"num_workers": 0})
     return Finding(
         ledger_parts=("loader",),
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to taking batches from workers, although the "

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.analysis.host.frames import deepest_frame
-from gpulab.intervals import union
 from gpulab.replay.worker_count_model import workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loading_remedies import loading_remedy
+from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
-from gpulab.tables import MarkKind
 from gpulab.wording import duration, percent
 
-_MIN_SAMPLES = 20  # fewer samples of the user's line are not shown
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
 
@@ -60,15 +57,6 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     inside = duration_in_step(evidence, loading.traced_fetch_ns)
     idle = f"{duration(exposed_ns)} of it with the GPU idle ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
-
-
-def loader_line_text(evidence: Evidence) -> tuple[str, ...]:
-    """Return the user's line in which most of the time in the DataLoader goes by, if there are enough samples."""
-    calls = evidence.run.mark_rows.of_kind(MarkKind.NEXT)
-    frame = deepest_frame(evidence.run, union(calls["start_ns"], calls["end_ns"])) if len(calls) else None
-    if frame is None or (frame.samples is not None and frame.samples < _MIN_SAMPLES):
-        return ()
-    return (f"{percent(frame.frac)} of the time in the DataLoader is in {frame.name}.",)
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:

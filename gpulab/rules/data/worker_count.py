@@ -102,17 +102,14 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
     What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True).
     """
     loading = evidence.loading
-    if (
-        loading is None
-        or not loading.workers
-        or cause_of_late_batches(evidence) not in (None, LateBatchCause.EPOCH_START)
-    ):
+    cause = cause_of_late_batches(evidence)
+    if loading is None or not loading.workers or cause not in (None, LateBatchCause.EPOCH_START):
         return None
     enough = _sufficient_workers(evidence, loading)
     restarts = _restarts(evidence, loading)
     idle = loading.workers > _MIN_WORKERS and enough is not None and loading.workers >= _TOO_MANY_TIMES * enough
     if restarts is None and not idle:
-        return needless_workers(evidence, loading)
+        return needless_workers(evidence, loading) if cause is None else None
     proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
     change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     return Finding(

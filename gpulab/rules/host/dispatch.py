@@ -7,11 +7,11 @@ from gpulab.analysis.host.gc_and_compilation import compilation_cost, overlap_ns
 from gpulab.analysis.host.launches import LaunchStats, small_operators_ns
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS
 from gpulab.intervals import intersect, union_of
+from gpulab.rules.engine.busiest_function import busiest_function_text
 from gpulab.rules.engine.compile_code import compile_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step, range_over_steps, step_or_recording
-from gpulab.rules.host.busiest_function import busiest_function_text
 from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
 from gpulab.wording import article, duration, percent, ratio
 

@@ -1,4 +1,4 @@
-"""Virtual GPU whose program takes the same Python time in every run: what the machine does meanwhile changes nothing."""
+"""Virtual GPU whose program takes the same Python time in every run, whatever the load of the machine."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
-from gpulab.replay.rewrites.data.batch_passing import has_contents, receiving_ns, sending_ns
+from gpulab.replay.rewrites.data.batch_passing import added_receiving_ns, added_sending_ns, receiving_ns
 from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
@@ -133,7 +133,7 @@ def _batch_ns(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> fl
     """Return the load time of one batch over this many workers; None if the workers keep up anyway."""
     before = batches.loading.workers or 0
     if not before:
-        alone_ns = loading_ns(graph) + _sending_ns(batches, draw)
+        alone_ns = loading_ns(graph) + added_sending_ns(batches.loading, draw)
     else:
         # The present pace includes the slowdown by the present number of workers; divide it out.
         paced_ns = graph.limits_ns.get(WORKER_LIMIT, float(batches.loading.step_ns)) * before
@@ -143,12 +143,6 @@ def _batch_ns(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> fl
             paced_ns = draw.ratio("what workers take", max(1, batches.loading.worker_cpu_ns or 1), paced_ns)
         alone_ns = paced_ns / _slowdown(graph, batches, before, draw)
     return alone_ns * _slowdown(graph, batches, count, draw) / count
-
-
-def _sending_ns(batches: BatchLoading, draw: Draw) -> float:
-    """Return what passing a batch costs a worker; 0 if unknown, or if the workers' time includes it already."""
-    setup = batches.loading.loader
-    return sending_ns(setup, draw) if setup is not None and has_contents(setup) and not batches.loading.workers else 0.0
 
 
 def _slowdown(graph: Graph, batches: BatchLoading, count: int, draw: Draw) -> float:
@@ -188,11 +182,8 @@ def _demand_ns(graph: Graph, batches: BatchLoading, draw: Draw) -> float | None:
         change = graph.limits_ns.get(WORKER_LIMIT, loading.step_ns) / loading.step_ns
     else:
         change = loading_ns(graph) / max(1, loading.fetch_ns)
-    setup = loading.loader
-    received_ns = (
-        receiving_ns(setup, draw) if setup is not None and has_contents(setup) and not loading.workers else 0.0
-    )
-    return cpu_ns * change + loading.rest_cpu_ns + _sending_ns(batches, draw) + received_ns
+    passing_ns = added_sending_ns(loading, draw) + added_receiving_ns(loading, draw)
+    return cpu_ns * change + loading.rest_cpu_ns + passing_ns
 
 
 def _packing_factor(graph: Graph, draw: Draw) -> float:
@@ -203,8 +194,9 @@ def _packing_factor(graph: Graph, draw: Draw) -> float:
 def _handover(graph: Graph, batches: BatchLoading, draw: Draw) -> float:
     """Return the remaining fraction of the time in the DataLoader if workers load the batches; it may exceed 1."""
     size, setup = _batch_bytes(graph), batches.loading.loader
-    if setup is not None and has_contents(setup) and not setup.pin_memory:  # else a thread receives the batch
-        taking_ns = receiving_ns(setup, draw)
+    received_ns = receiving_ns(batches.loading, draw)
+    if received_ns is not None and not (setup and setup.pin_memory):  # else a thread receives the batch
+        taking_ns = received_ns
     elif size is None:
         taking_ns = draw.ratio("handover", *HANDOVER_NS)
     else:

@@ -1,0 +1,25 @@
+"""Cache of an analysis that needs nothing but the run, for as long as the run lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from gpulab.run import Run
+
+T = TypeVar("T")
+
+
+def cached_by_run(analyse: Callable[[Run], T]) -> Callable[[Run], T]:
+    """Compute the result of this function once per run: runs never change."""
+    results: WeakKeyDictionary[Run, T] = WeakKeyDictionary()
+
+    @wraps(analyse)
+    def cached(run: Run) -> T:
+        if run not in results:
+            results[run] = analyse(run)
+        return results[run]
+
+    return cached
