@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time_ns
 
 from gpulab.capture.profiler import TraceWindow
-from gpulab.capture.protection.guard import is_from_outside
+from gpulab.capture.protection.guard import is_from_outside, outside_error
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Gap, Run
@@ -65,9 +65,10 @@ class TraceWindows:
             except CaptureError as problem:
                 gaps.append(Gap(what=EVENTS, why=problem.why, fix=problem.fix))
             except TraceError as problem:
-                if is_from_outside(problem) and problem.__context__ is not None:
-                    raise problem.__context__ from None  # a signal handler's TimeoutError, which is an OSError
-                raise
+                outside = outside_error(problem)  # a signal handler's TimeoutError, which is an OSError
+                if outside is None or outside is problem:
+                    raise
+                raise outside from None
         return parts, gaps
 
     def close(self) -> None:

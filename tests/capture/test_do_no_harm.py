@@ -1,9 +1,6 @@
 """The user's program ends as it would without gpulab: odd objects, signals, full disks, and loops without end."""
 
-import contextlib
 import errno
-import os
-import signal
 import tempfile
 import threading
 import time
@@ -23,10 +20,7 @@ from gpulab.capture.hooks.loader_hooks import StepMarks  # noqa: E402
 from gpulab.capture.hooks.loader_settings import loader_settings  # noqa: E402
 from gpulab.capture.hooks.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
 from gpulab.capture.protection import event_budget, temporary_folder  # noqa: E402
-from gpulab.capture.protection.deferred_signals import DeferredSignals  # noqa: E402
 from gpulab.capture.protection.event_budget import EventWatch, heap_bytes  # noqa: E402
-from gpulab.capture.protection.guard import Guard, is_from_outside  # noqa: E402
-from gpulab.capture.protection.main_thread import PendingCall  # noqa: E402
 from gpulab.tables import MarkKind  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -242,130 +236,6 @@ def test_time_functions_that_the_user_replaced_change_nothing(monkeypatch):
         monkeypatch.undo()
     assert len(result) == 48
     assert len(session.run.mark_rows) >= 48
-
-
-# Signals.
-
-
-class TimeLimitError(Exception):
-    pass
-
-
-@contextlib.contextmanager
-def handling(number, handler):
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
-def time_limit(number, frame):
-    raise TimeLimitError(number)
-
-
-class SignallingBatches(Batches):
-    """The signal arrives while gpulab reads the length."""
-
-    def __len__(self):
-        signal.raise_signal(signal.SIGUSR1)
-        return 4
-
-
-def test_a_signal_handlers_exception_passes_our_hooks():
-    with (
-        handling(signal.SIGUSR1, time_limit),
-        gpulab.profile("limited", level="sensors"),
-        pytest.raises(TimeLimitError),
-    ):
-        sums(DataLoader(Numbers(), batch_sampler=SignallingBatches(4)))
-
-
-def test_the_guard_tells_a_handlers_exception_from_our_own():
-    def fails():
-        raise ValueError("ours")
-
-    guard = Guard()
-    assert guard.call("a feature", fails, 7) == 7
-    assert guard.call("a feature", lambda: 8, 7) == 7, "it is not called again"
-    assert [gap.what for gap in guard.gaps] == ["a feature"]
-
-    def handled(*args):
-        raise TimeLimitError
-
-    for handler in (time_limit, handled):
-        with handling(signal.SIGUSR1, handler), pytest.raises(TimeLimitError) as caught:
-            guard.call("another", lambda: signal.raise_signal(signal.SIGUSR1), None)
-        assert is_from_outside(caught.value)
-
-
-def spin(seconds):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("number", "handler", "expected"),
-    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGUSR1, time_limit, TimeLimitError)],
-    ids=["ctrl-c", "handler"],
-)
-@pytest.mark.parametrize("part", [0.0, 0.5, 1.2])
-def test_an_interrupt_during_a_pending_call_reaches_the_users_code_once(number, handler, expected, part):
-    arrived, began = [], threading.Event()
-
-    def counted(number, frame):
-        arrived.append(number)
-        handler(number, frame)
-
-    def ours():
-        began.set()
-        spin(0.05)
-
-    call = PendingCall(ours)
-    killer = threading.Thread(
-        target=lambda: (began.wait(), time.sleep(0.05 * part), os.kill(os.getpid(), number)), daemon=True
-    )
-    caught = False
-    with handling(number, counted):
-        killer.start()
-        try:
-            call.request()
-            spin(1)
-        except expected:
-            caught = True
-        killer.join()
-    assert caught
-    assert arrived == [number]
-
-
-def test_held_signals_run_after_the_context_and_every_handler_is_restored():
-    seen = []
-    with handling(signal.SIGUSR1, lambda *_: seen.append("handled")):
-        handler = signal.getsignal(signal.SIGUSR1)
-        with DeferredSignals(again=True):
-            signal.raise_signal(signal.SIGUSR1)
-            spin(0.01)
-            seen.append("ours")
-        spin(0.01)
-        assert seen == ["ours", "handled"]
-        assert signal.getsignal(signal.SIGUSR1) is handler
-
-
-def test_ctrl_c_while_recording_starts_leaves_nothing(monkeypatch, nothing_left):
-    start = session_module.Sensors.start
-
-    def interrupted(sensors):
-        start(sensors)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(session_module.Sensors, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), gpulab.profile("interrupted"):
-        pass
-    monkeypatch.undo()
-    assert "gpulab-sampler" not in [thread.name for thread in threading.enumerate()]
-    with gpulab.profile("again", level="sensors"):
-        pass
 
 
 # Disks and descriptors.

@@ -49,13 +49,18 @@ class Guard:
 
 def is_from_outside(error: BaseException) -> bool:
     """Whether a signal handler, or another thread, raised this exception while our code was running."""
+    return outside_error(error) is not None
+
+
+def outside_error(error: BaseException) -> BaseException | None:
+    """Return the exception that a signal handler, or another thread, raised: this one, its cause or its context."""
     pending: list[BaseException] = [error]
     while pending:
         link = pending.pop()
         if _passed_signal_handler(link.__traceback__) or _is_asynchronous(link):
-            return True
+            return link
         pending += [linked for linked in (link.__cause__, link.__context__) if linked is not None]
-    return False
+    return None
 
 
 def _passed_signal_handler(trace: TracebackType | None) -> bool:
