@@ -39,7 +39,7 @@ class RecordingLimits:
     """How much to record. The defaults suffice for steps of 1 ms as well as of 10 s."""
 
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
-    max_events: int = 40_000  # in one window; the loop waits while the profiler stops, about 5 us per event
+    max_events: int = 27_000  # in one window; the loop waits while the profiler stops, about 5 us per event
     max_requested_events: int = 1_000_000  # if the number of steps was requested; each takes 1 to 3 kB
     warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
     target_steps: int = 14  # twelve interior steps give a stable median

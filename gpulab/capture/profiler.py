@@ -95,6 +95,11 @@ class TraceWindow:
                 gc.enable()
         return True
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the events are on disk."""
+        return self._path is not None
+
     def abandon(self) -> None:
         """Stop and ignore errors: nothing of this window is needed."""
         with contextlib.suppress(RuntimeError):
@@ -113,8 +118,15 @@ class TraceWindow:
             for leftover in (partial, partial.with_name(f"{partial.name}.tmp")):  # Kineto writes the second one first
                 leftover.unlink(missing_ok=True)
             raise
-        self._path, self._profile = path, None
-        return_freed_memory()
+        self._path = path
+        self.release()
+
+    def release(self) -> None:
+        """Free the memory of the events that are still in memory."""
+        if self._profile is not None:
+            vars(self._profile).clear()  # it refers to itself, and would live until the next full garbage collection
+            self._profile = None
+            return_freed_memory()
 
     def read(self, name: str) -> Run:
         """Read the window as a Run. Raises CaptureError if the trace cannot be exported."""

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import time_ns  # bound here: the program may replace the functions of the module
@@ -16,6 +15,7 @@ from gpulab.capture.hooks.gc_and_compilation import StallRecorder
 from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.live.step_rate import StepRate
 from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
@@ -30,14 +30,14 @@ from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
 from gpulab.capture.trace_windows import EVENTS, TraceWindows
 from gpulab.errors import CaptureError
-from gpulab.rows import Rows
 from gpulab.run import Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine
-from gpulab.sensors.readings import PERIOD_NS
+from gpulab.sensors.readings import PERIOD_NS, samples_until
 
-# In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep).
-MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
-OPENING_FACTOR = 2  # before the first step, a program creates its model and data: much of the heap that is not events
+# In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep), and
+# again while the events are written to disk, for 3 us per event. Until then each needs 1.3 kB.
+MAX_EVENTS = {"sensors": 0, "trace": 27_000, "deep": 11_000}
+STORE_DELAY_NS = 300_000_000  # between these two waits
 LEVELS = {
     "sensors": (),
     "trace": (),
@@ -79,7 +79,7 @@ class Session:
         self._stalls = StallRecorder()
         self._memory = MemoryWatch(guard=self._guard)
         self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
-        self._pulse, self._workers_now = ActivityTracker(), WorkerStates()
+        self._pulse, self._rate, self._workers_now = ActivityTracker(), StepRate(), WorkerStates()
         self._on_tick = on_tick
         self._window: TraceWindow | None = None
         self._events = EventWatch(self._too_many_events)
@@ -88,8 +88,7 @@ class Session:
         self._traces = TraceWindows(self._spool.window_path, in_memory=steps is not None)
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
-        self._recent: deque[tuple[int, int]] = deque(maxlen=64)
-        self._overdue_stop = PendingCall(self._stop_overdue)
+        self._overdue_stop, self._late_store = PendingCall(self._stop_overdue), PendingCall(self._store_window)
         self._exit = contextlib.ExitStack()
         self._began_ns = self._window_ns = 0
         self._processing = False
@@ -116,7 +115,7 @@ class Session:
             if threading.current_thread() is threading.main_thread():  # elsewhere nothing can stop it within a step
                 self._exit.callback(self._events.stop)
                 self._events.start()
-            self._start_profiler(self._window, OPENING_FACTOR)
+            self._start_profiler(self._window)
         self._began_ns = self._window_ns = time_ns()
         self._plan.begin(self._began_ns)
         self._begin_spool()
@@ -130,7 +129,7 @@ class Session:
         self._processing = True
         try:
             with DeferredSignals(again=True):
-                self._overdue_stop.cancel()
+                self._cancel_pending_calls()
                 self._use_profiler(self._stop_profiler)
                 self._exit.close()
             self.run = self._assemble(ended_ns, error)
@@ -145,22 +144,25 @@ class Session:
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
         with DeferredSignals(again=True):
-            self._overdue_stop.cancel()
+            self._cancel_pending_calls()
             self._exit.close()
             self._spool.discard()
             self._traces.close()
+
+    def _cancel_pending_calls(self) -> None:
+        self._overdue_stop.cancel()
+        self._late_store.cancel()
 
     def live(self) -> LiveSnapshot:
         """The current state; callable from any thread."""
         now_ns = time_ns()
         marks, sensed = self._marks, self._sensors.latest()
         beat = self._pulse.update(now_ns, marks, sensed.gpus)
-        self._recent.append((now_ns, marks.steps))
         return LiveSnapshot(
             phase="processing" if self._processing else self._phase(),
             elapsed_s=(now_ns - self._began_ns) / 1e9,
             steps=marks.steps,
-            steps_per_s=self._rate(),
+            steps_per_s=self._rate.update(now_ns, marks.steps),
             gpus=sensed.gpus,
             core_fracs=sensed.core_fracs,
             rss_bytes=sensed.rss_bytes,
@@ -176,13 +178,6 @@ class Session:
 
     def _phase(self) -> str:
         return "sensors only" if self.level == "sensors" else self._plan.phase.value
-
-    def _rate(self) -> float | None:
-        newest_ns, steps = self._recent[-1]
-        oldest = next(((at, n) for at, n in self._recent if newest_ns - at <= 2_000_000_000), None)
-        if oldest is None or newest_ns == oldest[0] or steps < 2:
-            return None
-        return (steps - oldest[1]) / ((newest_ns - oldest[0]) / 1e9)
 
     def _prepare_torch(self) -> None:
         """Hook torch and prepare the profiler; without torch, or beside another profiler, record sensors only."""
@@ -222,8 +217,10 @@ class Session:
         with DeferredSignals(again=True):
             if act is ProfilerAction.STOP:
                 self._stop_profiler()
-                self._traces.store_latest()
+                if not self._is_in_main_thread():
+                    self._traces.store_latest()
             elif not is_profiler_running():
+                self._traces.store_latest()
                 self._window = TraceWindow(LEVELS[self.level])
                 self._start_profiler(self._window)
                 self._window_ns = time_ns()
@@ -240,10 +237,10 @@ class Session:
             self._plan.stop_for_good(time_ns())
             self._discard_window()
 
-    def _start_profiler(self, window: TraceWindow, factor: int = 1) -> None:
+    def _start_profiler(self, window: TraceWindow) -> None:
         """Start the profiler and watch the number of its events."""
         window.start()
-        self._events.profiler_started(factor * self._plan.allowed_events)
+        self._events.profiler_started(self._plan.allowed_events)
 
     def _too_many_events(self) -> None:
         """Called in a thread of its own: the profiler holds as many events as it may."""
@@ -256,7 +253,7 @@ class Session:
         window, self._window = self._window, None
         ended_ns = time_ns()
         is_ours = window.stop()
-        self._events.profiler_stopped()
+        self._events.profiler_stopped(for_good=self._plan.phase is ProfilerPhase.DONE)
         if is_ours:
             self._traces.add(window, self._window_ns, ended_ns)
         else:
@@ -284,9 +281,11 @@ class Session:
 
     def _tick(self) -> None:
         """Called several times a second in the sampler's thread."""
-        in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
-        if in_main and self._plan.tick(time_ns()) is ProfilerAction.STOP:
-            self._overdue_stop.request()
+        if self._is_in_main_thread():
+            if self._plan.tick(time_ns()) is ProfilerAction.STOP:
+                self._overdue_stop.request()
+            elif self._traces.is_latest_in_memory and time_ns() - self._traces.stopped_ns > STORE_DELAY_NS:
+                self._late_store.request()
         self._spool.write()
         if self._on_tick is not None:
             self._on_tick(self.live())
@@ -295,12 +294,22 @@ class Session:
         """Stop the profiler between two boundaries; runs in the main thread, between two bytecodes."""
         at_ns = time_ns()
         self._use_profiler(self._stop_profiler)
-        self._use_profiler(self._traces.store_latest)
         self._pauses.append((at_ns, time_ns()))
+
+    def _store_window(self) -> None:
+        """Write the events of a window to disk in the main thread, some time after stopping: each is a hold."""
+        at_ns = time_ns()
+        if self._window is None:
+            self._use_profiler(self._traces.store_latest)
+            self._pauses.append((at_ns, time_ns()))
+
+    def _is_in_main_thread(self) -> bool:
+        """Whether the main thread is recorded: pending calls run there only."""
+        return threading.main_thread().ident == self._marks.thread
 
     def _discard_window(self) -> None:
         window, self._window = self._window, None
-        self._events.profiler_stopped()
+        self._events.profiler_stopped(for_good=True)
         if window is not None:
             window.abandon()
 
@@ -328,9 +337,9 @@ class Session:
             optimizers=tuple(self._marks.optimizers),
             facts=self._facts or torch_settings(),
             mark_rows=self._marks.rows(began_ns),
-            gpu_rows=_samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
-            host_rows=_samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
-            worker_rows=_samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
+            gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
+            host_rows=samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
+            worker_rows=samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
             stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
         parts = self._read_windows()
@@ -384,8 +393,3 @@ class Session:
         """When gpulab blocked the main thread, and the time whose step marks are missing: no step contains either."""
         missing = self._marks.buffer.missing_span_ns
         return sorted(self._pauses + ([missing] if missing is not None else []))
-
-
-def _samples_until(samples: Rows, span_ns: int) -> Rows:
-    """Samples within the run; the sampler takes one more when it stops."""
-    return samples.select(samples["at_ns"] <= span_ns)

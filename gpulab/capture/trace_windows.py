@@ -14,7 +14,7 @@ from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Gap, Run
 
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
-SLOW_STORE_NS = 200_000_000  # 40,000 events take 80 ms on a local disk
+SLOW_STORE_NS = 250_000_000  # 27,000 events take 80 to 150 ms on a local disk
 
 
 class TraceWindows:
@@ -27,22 +27,37 @@ class TraceWindows:
     def __init__(self, path_in_spool: Callable[[int], Path | None], *, in_memory: bool) -> None:
         self.windows: list[TraceWindow] = []
         self.spans_ns: list[tuple[int, int]] = []
+        self.stopped_ns = 0  # when the profiler had stopped the latest window, some time after its end
         self._path_in_spool = path_in_spool
         self._in_memory = in_memory
+        self._is_storing = False
         self._folder = contextlib.ExitStack()
 
     def add(self, window: TraceWindow, start_ns: int, end_ns: int) -> None:
         """Add a window that has stopped."""
+        self.stopped_ns = time_ns()
         self.windows.append(window)
         self.spans_ns.append((start_ns, end_ns))
+
+    @property
+    def is_latest_in_memory(self) -> bool:
+        """Whether the latest window has to be written to disk."""
+        return not self._in_memory and bool(self.windows) and not self.windows[-1].is_stored
 
     def store_latest(self) -> None:
         """Write the events of the latest window to disk: in memory, a million need more than a gigabyte.
 
         If that fails or is slow, this window or the later ones stay in memory until the end.
         """
-        if self._in_memory or not self.windows:
+        if self._is_storing or not self.is_latest_in_memory:
             return
+        self._is_storing = True  # a pending call may come in between
+        try:
+            self._store_latest()
+        finally:
+            self._is_storing = False
+
+    def _store_latest(self) -> None:
         began_ns = time_ns()
         try:
             path = self._path_in_spool(len(self.windows) - 1)
@@ -72,5 +87,7 @@ class TraceWindows:
         return parts, gaps
 
     def close(self) -> None:
-        """Delete the files that are not in the spool."""
+        """Free the events in memory, and delete the files that are not in the spool."""
+        for window in self.windows:
+            window.release()
         self._folder.close()

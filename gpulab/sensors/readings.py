@@ -192,3 +192,8 @@ class Sensors:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def samples_until(samples: Rows, span_ns: int) -> Rows:
+    """Return the samples within a run of this length: the sampler takes one more when it stops."""
+    return samples.select(samples["at_ns"] <= span_ns)

@@ -1,9 +1,12 @@
-"""How many events the profiler holds, while it records: an estimate from the memory in use, which costs microseconds.
+"""How many events the profiler holds, while it records: an estimate from the memory in use.
 
 PyTorch tells the number of events only after the profiler has stopped, and stopping takes several microseconds per
 event during which the user's loop waits. glibc's `mallinfo2` tells the bytes that the heap holds in small blocks; per
 event they grow by 215 to 261 bytes (torch 2.13, levels "trace" and "deep"). What the program itself allocates there
 counts too, so the estimate is rather too high.
+
+The call takes microseconds in a small heap, but milliseconds in one with many free blocks, and nothing in the process
+can allocate meanwhile. So it is made only as long as a window may still be recorded, and seldom if it is slow.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from functools import cache
 BYTES_PER_EVENT = 230
 _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 CHECK_S = 0.02  # a fast loop records ten thousand events in this time
+# A reading is used for this many times the time that it took: at most 2 % of a plain step, whose duration is measured,
+# and 20 % of a recorded one are spent on readings.
+PLAIN_READ_TIMES, RECORDED_READ_TIMES = 50, 5
+SLOW_READ_S = 0.002
 MIN_STEP_S = 0.05  # in less, no step records as many events as a window may hold
 
 
@@ -59,59 +66,93 @@ class EventWatch:
 
     def __init__(self, exceeded: Callable[[], None]) -> None:
         self._exceeded = exceeded
+        self._is_counted = heap_bytes() is not None
         self._limit: int | None = None  # None: not to be watched
         self._is_plain = False  # the profiler is off, and a step has begun since
         self._window_bytes = self._step_bytes = 0  # heap at the start of the window and of the step
         self._step_s = 0.0
         self._tensor_bytes = 0  # beyond the heap at the start of its step, in a step without the profiler
-        self._ended = threading.Event()
+        self._reading = 0  # the latest number of bytes in the heap
+        self._read_s = self._cost_s = 0.0  # when that was read, and how long it took
+        self._ended, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpulab-event-watch", daemon=True)
 
     def start(self) -> None:
         """Start to watch; does nothing where events cannot be counted, or no thread can start."""
-        if heap_bytes() is not None:
+        if self._is_counted:
             with contextlib.suppress(RuntimeError):
                 self._thread.start()
 
     def stop(self) -> None:
         """Stop watching; the thread has ended when this returns."""
-        self._ended.set()
+        self._end()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._wake.set()
 
     def profiler_started(self, limit: int) -> None:
         """The profiler records from now on."""
         self._is_plain = False
-        self._window_bytes = heap_bytes() or 0
+        if self._cost_s > SLOW_READ_S:
+            return_freed_memory()  # joins free blocks, so that there are few to count
+        self._read_s = 0.0  # an old reading is no start for a count
+        self._window_bytes = self._heap_bytes()
         self._limit = limit
         self.step_started()
+        self._wake.set()
 
-    def profiler_stopped(self) -> None:
+    def profiler_stopped(self, *, for_good: bool) -> None:
         """The profiler is off; the memory of its events does not count as the program's."""
         self._limit = None
+        if for_good:
+            self._is_plain = False
+            self._end()
+            return
+        self._read_s = 0.0
         self.step_started()
         self._is_plain = True
 
     def step_started(self) -> int | None:
         """A step starts now; return the number of events that the profiler holds, None if it is off or unknown."""
-        now = heap_bytes()
-        if now is None:
+        if not self._is_counted or self._ended.is_set():
             return None
+        now = self._heap_bytes()
         self._step_bytes, self._step_s = now, time.monotonic()
         return None if self._limit is None else max(0, now - self._window_bytes) // BYTES_PER_EVENT
 
+    def _heap_bytes(self) -> int:
+        """Return the bytes in the heap, read now, or a moment ago if reading is slow."""
+        began_s = time.monotonic()
+        if began_s - self._read_s >= self._pause_s:
+            self._reading = heap_bytes() or 0  # None where it is unknown: `step_started` says so
+            self._read_s = time.monotonic()
+            self._cost_s = self._read_s - began_s
+        return self._reading
+
+    @property
+    def _pause_s(self) -> float:
+        """Shortest time between two readings."""
+        return self._cost_s * (PLAIN_READ_TIMES if self._limit is None else RECORDED_READ_TIMES)
+
     def _watch(self) -> None:
         previous = 0
-        while not self._ended.wait(CHECK_S):
-            now, limit = heap_bytes() or 0, self._limit
+        while not self._ended.is_set():
+            if self._wake.wait(max(CHECK_S, self._pause_s)):
+                self._wake.clear()
+                continue
+            now, limit = self._heap_bytes(), self._limit
             if limit is None:
                 if self._is_plain:
                     self._tensor_bytes = max(self._tensor_bytes, now - self._step_bytes)
                 previous = 0
                 continue
             events = max(0, now - self._window_bytes - self._tensor_bytes) // BYTES_PER_EVENT
-            # Stop before the limit if the next check would come too late. Short steps are stopped at their boundary.
-            if events + max(0, events - previous) > limit and time.monotonic() - self._step_s >= MIN_STEP_S:
+            # Stop before the limit if the next check would come too late; until the call arrives in the main thread,
+            # about another one passes. Short steps are stopped at their boundary.
+            if events + 2 * max(0, events - previous) > limit and time.monotonic() - self._step_s >= MIN_STEP_S:
                 self._limit = None
                 self._exceeded()
             previous = events
