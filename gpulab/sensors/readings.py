@@ -116,6 +116,7 @@ class Sensors:
 
     def stop(self) -> None:
         """Stop after one last reading; no thread and no handle remains."""
+        self._host.refresh()  # for the last reading
         try:
             self._sampler.stop()
         finally:

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpulab.sensors.host import process
 from gpulab.sensors.host.cgroup import Throttling, cores_allowed, memory_limit_bytes
-from gpulab.sensors.host.process import HostSensors
+from gpulab.sensors.host.process import HostSensor, HostSensors
 from gpulab.sensors.host.threads import ThreadReader
 from gpulab.sensors.host.workers import WorkerReader
 from gpulab.tables import HOST_SAMPLES
@@ -36,6 +37,24 @@ def host_with(*readings: list[Times]) -> HostSensors:
     return host
 
 
+def reading(host: HostSensors) -> dict[str, float]:
+    """A reading of every sensor, whichever round it is."""
+    host.refresh()
+    return host.read()
+
+
+def test_a_sensor_is_read_in_its_rounds_and_its_value_is_repeated_meanwhile():
+    host = HostSensors()
+    with pytest.MonkeyPatch.context() as patch:
+        rounds = iter(range(100))
+        every = HostSensor(columns=("cpu_frac",), read=lambda _: (float(next(rounds)),), every=3)
+        patch.setattr(process, "SENSORS", (every,))
+        load = [host.read()["cpu_frac"] for _ in range(7)]
+        host.refresh()
+        load.append(host.read()["cpu_frac"])
+    assert load == [0, 0, 0, 1, 1, 1, 2, 3]
+
+
 # CPU load.
 
 
@@ -50,39 +69,39 @@ def test_cpu_load_is_the_share_of_work_since_the_previous_reading():
     after = [times(user=10.3, idle=100.7), times(user=20.9, idle=200.1)]
     later = [times(user=10.8, system=0.5, idle=100.7), times(user=20.9, idle=201.1)]
     host = host_with(before, after, later)
-    assert host.read()["cpu_frac"] == pytest.approx(0.6)
+    assert reading(host)["cpu_frac"] == pytest.approx(0.6)
     assert host.core_fracs == pytest.approx((0.3, 0.9))
-    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+    assert reading(host)["cpu_frac"] == pytest.approx(0.5)
     assert host.core_fracs == pytest.approx((1.0, 0.0))
 
 
 def test_iowait_is_not_work_and_guest_time_is_not_counted_twice():
     host = host_with([times()], [times(user=0.5, guest=0.5, idle=0.25, iowait=0.25)])
-    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+    assert reading(host)["cpu_frac"] == pytest.approx(0.5)
 
 
 def test_too_short_an_interval_gives_no_load():
     host = host_with([times()], [times(user=1.0, idle=1.0)], [times(user=1.01, idle=1.0)], [times(user=1.5, idle=1.5)])
-    assert host.read()["cpu_frac"] == pytest.approx(0.5)
-    assert math.isnan(host.read()["cpu_frac"])
+    assert reading(host)["cpu_frac"] == pytest.approx(0.5)
+    assert math.isnan(reading(host)["cpu_frac"])
     assert host.core_fracs == pytest.approx((0.5,)), "the last known load remains"
-    assert host.read()["cpu_frac"] == pytest.approx(0.5), "and the next share covers the whole time"
+    assert reading(host)["cpu_frac"] == pytest.approx(0.5), "and the next share covers the whole time"
 
 
 def test_counters_that_run_backwards_give_a_share_between_0_and_1():
     host = host_with([times(user=5.0, idle=5.0)], [times(user=4.9, idle=6.0)], [times(user=5.9, idle=5.9)])
-    assert [host.read()["cpu_frac"] for _ in range(2)] == [0.0, 1.0]
+    assert [reading(host)["cpu_frac"] for _ in range(2)] == [0.0, 1.0]
 
 
 def test_a_new_core_gives_no_load_once():
     host = host_with([times()], [times(idle=1.0), times(idle=1.0)], [times(user=1.0, idle=1.0), times(idle=2.0)])
-    assert math.isnan(host.read()["cpu_frac"])
-    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+    assert math.isnan(reading(host)["cpu_frac"])
+    assert reading(host)["cpu_frac"] == pytest.approx(0.5)
 
 
 def test_iowait_is_recorded_with_the_load():
     host = host_with([times(), times()], [times(iowait=0.5, idle=0.5), times(user=0.75, iowait=0.25)])
-    values = host.read()
+    values = reading(host)
     assert values["iowait_frac"] == pytest.approx(0.375)
     assert values["cpu_frac"] == pytest.approx(0.375)
 
@@ -91,8 +110,8 @@ def test_iowait_is_unknown_on_systems_without_it():
     Mac = namedtuple("Mac", "user nice system idle")
     readings = iter([[Mac(0.0, 0.0, 0.0, 0.0)], [Mac(1.0, 0.0, 0.0, 1.0)]])
     host = HostSensors(cpu_times=lambda: next(readings))
-    host.read()
-    values = host.read()
+    reading(host)
+    values = reading(host)
     assert math.isnan(values["iowait_frac"])
     assert values["cpu_frac"] == pytest.approx(0.5)
 

@@ -54,10 +54,14 @@ class HostSensor:
 
     `read` returns a value per column, in the column's unit; NaN if there is none this time. It raises Unreadable if
     there never will be one: then it is not called again, and a gap says why.
+
+    `every`: it is read in every n-th round only, and its value is repeated meanwhile. One that parses a file of /proc
+    takes 0.1 ms and holds the GIL, which the training loop needs.
     """
 
     columns: tuple[str, ...]
     read: Callable[[HostSensors], tuple[float, ...]]
+    every: int = 1
 
     @property
     def label(self) -> str:
@@ -78,6 +82,8 @@ class HostSensors:
         self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
         self._before: list[CpuTimes] = []
         self._unreadable: dict[HostSensor, Gap] = {}
+        self._latest: dict[HostSensor, tuple[float, ...]] = {}
+        self._round = 0
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -88,8 +94,15 @@ class HostSensors:
         """The columns by name; NaN if unknown."""
         values: dict[str, float] = {}
         for sensor in SENSORS:
-            values.update(zip(sensor.columns, self._read_sensor(sensor), strict=True))
+            if self._round % sensor.every == 0:
+                self._latest[sensor] = self._read_sensor(sensor)
+            values.update(zip(sensor.columns, self._latest[sensor], strict=True))
+        self._round += 1
         return values
+
+    def refresh(self) -> None:
+        """Read every sensor in the next round."""
+        self._round = 0
 
     def core_shares(self) -> tuple[CpuTimes, ...]:
         """Shares of each core since the previous call; () if too little time has passed."""
@@ -157,12 +170,12 @@ def _preemptions(host: HostSensors) -> tuple[float, ...]:
 
 # Single threads are read by gpulab.sensors.host.threads, DataLoader workers by gpulab.sensors.host.workers.
 SENSORS = (
-    HostSensor(columns=("cpu_frac", "iowait_frac"), read=_cpu_load),
+    HostSensor(columns=("cpu_frac", "iowait_frac"), read=_cpu_load, every=2),
     HostSensor(columns=("process_cpu_s",), read=_process_cpu),
-    HostSensor(columns=("rss_bytes",), read=_resident_memory),
-    HostSensor(columns=("memory_available_bytes",), read=_available_memory),
-    HostSensor(columns=("read_bytes",), read=_read_bytes),
-    HostSensor(columns=("throttled_s",), read=_throttled),
+    HostSensor(columns=("rss_bytes",), read=_resident_memory, every=2),
+    HostSensor(columns=("memory_available_bytes",), read=_available_memory, every=10),
+    HostSensor(columns=("read_bytes",), read=_read_bytes, every=5),
+    HostSensor(columns=("throttled_s",), read=_throttled, every=5),
     HostSensor(columns=("preempted",), read=_preemptions),
 )
 
