@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gpulab.tables import MARKS
 COLUMNS = len(MARKS.columns)
 FIRST = 50_000  # the recorded steps are among the first
 LATEST = 50_000
+_PACK = Struct(f"{COLUMNS}q").pack
 Mark = tuple[int, int, int, int, int, bool, int, int, int]  # the columns of tables.MARKS; times in UNIX ns
 
 
@@ -26,7 +28,7 @@ class MarkBuffer:
     def append(self, mark: Mark) -> None:
         """Add a mark; beyond the limit it replaces the oldest one of the latest."""
         if self.count < self._first + self._latest:
-            self._marks.extend(mark)
+            self._marks.frombytes(_PACK(*mark))  # in half the time of extend()
         else:
             at = self._slot(self.count) * COLUMNS
             self._marks[at : at + COLUMNS] = array("q", mark)
