@@ -24,16 +24,19 @@ from torch.profiler import ProfilerActivity, profile
 
 import gpulab
 from gpulab import trace
+from gpulab.wording import percent
 
 CELL = """
 import time
 import torch
-_began = time.perf_counter()
+_began = time.perf_counter(), time.process_time(), time.thread_time()
 for _ in range({steps}):
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(inputs), inputs).backward()
     optimizer.step()
-spent_s = time.perf_counter() - _began
+spent_s = time.perf_counter() - _began[0]
+cpu_s = time.process_time() - _began[1]
+other_threads_s = cpu_s - (time.thread_time() - _began[2])
 """
 
 
@@ -59,12 +62,17 @@ def main() -> None:
         run()
         return float(shell.user_ns["spent_s"])
 
+    def own_cpu_s(run: Callable[[], None]) -> float:
+        run()
+        return float(shell.user_ns["cpu_s"])
+
     if os.getloadavg()[0] > 0.5:
         print("Other programs are running: ratios of wall times will vary widely, those of CPU time less.")
     print(f"{pairs} pairs each: median ratio, its middle half, the bound")
     tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(run_plain), wall_s)
     tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, run_plain, own_s)
-    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, run_plain, cpu_s)
+    tell("--level sensors to nothing, its CPU time", 1.02, pairs, sensed, run_plain, own_cpu_s)
+    print(f"{'--level sensors: CPU time of its own thread':50} {percent(own_thread_frac(shell, sensed))} of a core")
     tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, run_plain, own_s)
     waits = [wall_s(recorded) - float(shell.user_ns["spent_s"]) for _ in range(3)]
     events = len(gpulab.runs["recorded"].event_rows)
@@ -143,11 +151,13 @@ def wall_s(run: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def cpu_s(run: Callable[[], None]) -> float:
-    """Return the CPU time of all threads of this process, report included."""
-    began = time.process_time()
-    run()
-    return time.process_time() - began
+def own_thread_frac(shell: InteractiveShell, sensed: Callable[[], None]) -> float:
+    """Return the median CPU time of the sampler's thread as a share of the cell; the model has one thread."""
+    shares = []
+    for _ in range(5):
+        sensed()
+        shares.append(float(shell.user_ns["other_threads_s"]) / float(shell.user_ns["spent_s"]))
+    return median(shares)
 
 
 if __name__ == "__main__":
