@@ -65,12 +65,22 @@ DOCUMENTED = (
     ),
     DocumentedDifference(
         "log of PyTorch",
-        "torch.profiler itself writes this line to stderr with profile_memory; silencing it would change the "
-        "user's own log level",
+        "torch.profiler itself writes these lines to stderr with profile_memory and with_stack; silencing it would "
+        "change the user's own log level",
         lambda program, difference, _: (
             difference.field == "stderr"
             and program.recorder == "profile deep"
             and (_equal_without(difference, _KINETO) or difference.recorded == "[")  # a file of one byte
+        ),
+    ),
+    DocumentedDifference(
+        "tensors that PyTorch reads",
+        "with with_stack, torch.profiler itself reads parameters and gradients once per window, in the user's calls; a "
+        "TorchFunctionMode of the user's sees that, also with torch.profiler alone",
+        lambda program, difference, _: (
+            difference.field == "calls torch function"
+            and program.recorder == "profile deep"
+            and 0 < int(difference.recorded) - int(difference.plain) <= _PARAMETER_READS
         ),
     ),
     DocumentedDifference(
@@ -204,7 +214,11 @@ DOCUMENTED = (
         lambda _, difference, __: difference.field == "stderr" and "Task " in difference.plain,
     ),
 )
-_KINETO = re.compile(r"\[W.* CPUAllocator\.cpp:\d+\] Memory block of unknown size.*\n?")
+_PARAMETER_READS = 64  # in two windows
+_KINETO = re.compile(
+    r"\[W.* (?:CPUAllocator\.cpp:\d+\] Memory block of unknown size"
+    r"|profiler_python\.cpp:\d+\] Warning: Python replay stack is empty).*\n?"
+)
 _FRAMES = re.compile(
     r"^[ |]*File \"[^\"]*/gpulab/[^\"]*\", line \d+, in .*\n(?:[ |]{4,}(?!File).*\n)*"
     r"|<ipython-input-[^>]*>\", line \d+",

@@ -63,8 +63,8 @@ REAL_MACHINE = Need(
 )
 ALL_RANKS = Need(
     lambda evidence: len(evidence.peers) > 1,
-    "the traces of the other ranks are needed",
-    'load the traces of all ranks together: gpulab.load("folder/")',
+    "it compares ranks, and this run has one",
+    'for distributed training, load the traces of all ranks together: gpulab.load("folder/")',
 )
 
 

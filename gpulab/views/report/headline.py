@@ -42,7 +42,9 @@ def finding_answer(
     if finding.lesson:
         notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
     if finding.rewrites:
-        notes.append(f"Together with other changes: %gpuwhatif {finding.rewrites} ...")
+        notes.append(
+            f"To predict it together with other changes: %gpuwhatif {diagnosis.run.name} {finding.rewrites} ..."
+        )
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
