@@ -15,7 +15,7 @@ L
 #
 # You train a small classifier on photographs that are stored on a file server. The GPU is rented by the hour, and the monitor shows that it is almost idle. A colleague suggests renting a faster one.
 #
-# The pipeline below is real: it uses PyTorch's own `DataLoader`, processes and queues. Only the cost of an item is simulated, so that you know it: each item waits 6 ms for the file server. The training step runs a small real model.
+# The pipeline below is real: it uses PyTorch's own `DataLoader`, processes and queues. Only the time to load an item is simulated, so that you know its exact value: each item waits 6 ms for the file server. The training step runs a small real model.
 
 # %% tags=["setup"]
 import os
@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers would be needed, and how many this machine can run. But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many this machine can run. But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -144,7 +144,7 @@ L.claim(
 # %% [markdown]
 # ### 05.1 continued: 0 to 8 workers, for I/O-bound and CPU-bound items
 #
-# "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, as for a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
+# "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
 # In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It equals items per second times seconds per item: this is Little's law, which holds for every stable queue.
 
@@ -188,7 +188,7 @@ L.claim(
 #
 # Often most batches are fast and a few are slow: a slow batch opens a new file, or contains a long audio clip. Here a batch takes 10 ms, but every sixteenth batch takes 110 ms. The average is 16 ms, and a training step takes 20 ms. On average, one worker is fast enough.
 #
-# The next cells do not run a DataLoader. They compute the exact waiting times from a model of it: PyTorch's prefetching policy and the costs above, without noise.
+# The next cells do not run a DataLoader. They simulate it exactly, with PyTorch's prefetching policy and the costs above, without noise.
 
 # %% tags=["predict"]
 L.predict("burst")
@@ -222,7 +222,7 @@ L.claim(
 
 
 # %% [markdown]
-# In your own program this is `DataLoader(..., prefetch_factor=...)`. The value applies to each worker, and those batches occupy memory. Prefetching hides slow batches; it does not make them faster. With steps of 15 ms, the average batch (16 ms) takes longer than a step, so only more workers or cheaper items help.
+# In your own program this is `DataLoader(..., prefetch_factor=...)`. The value applies to each worker, and all prefetched batches occupy memory. Prefetching hides slow batches; it does not make them faster. With steps of 15 ms, the average batch (16 ms) takes longer than a step, so only more workers or cheaper items help.
 #
 # ### 05.3 Persistent workers
 #
@@ -322,7 +322,7 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print("mean time per read with a network cache (1 ms for a hit, 20 ms for a miss), by hit ratio (modelled):")
+print("another example, mean time per read with a network cache (1 ms for a hit, 20 ms for a miss), by hit ratio (modelled):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache answers every read; a memory cache in workers that restart answers none",
@@ -448,7 +448,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above is the total time if an open takes as long as on network storage. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #

@@ -87,7 +87,7 @@ def test_a_run_of_sensors_alone_says_what_to_record():
 
 def test_a_finding_says_how_to_ask_for_its_change_with_others(recorded):
     run = gpulab.load(recorded("v100_ns_resolution.json.gz"))
-    assert "%gpuwhatif amp=fp16" in str(gpulab.report(run))
+    assert f"%gpuwhatif {run.name} amp=fp16" in str(gpulab.report(run))
 
 
 def test_the_run_as_predicted_can_be_reported_and_says_that_it_is_a_prediction(on_a_gpu):

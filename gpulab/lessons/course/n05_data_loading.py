@@ -49,7 +49,7 @@ CAUSE = Question(
     choices=(
         Choice(key="a", text="A faster GPU.", feedback="the GPU computes for only a small share of the step."),
         Choice(key="b", text="Batches that are ready when the loop needs them."),
-        Choice(key="c", text="A faster connection to the GPU.", feedback="copies are a negligible part of that table."),
+        Choice(key="c", text="A faster connection to the GPU.", feedback="copies take a negligible part of the step."),
         Choice(key="d", text="Larger batches.", feedback="a batch of twice the size takes twice as long to load."),
     ),
     right="b",
@@ -63,9 +63,8 @@ CAUSE = Question(
 )
 COUNTER = Question(
     key="counter",
-    prompt="In another program the GPU is idle just as long, but because slow Python code runs between two steps. "
-    "Which "
-    "number of this report would be near zero in that program?",
+    prompt="In another program, whose DataLoader has enough workers, the GPU is idle for the same time, but the cause "
+    "is slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
         Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),
         Choice(
@@ -77,9 +76,9 @@ COUNTER = Question(
         Choice(key="d", text="The loss.", feedback="the loss does not depend on how long anything takes."),
     ),
     right="c",
-    explanation="If a loop is slow for another reason, its next batch is already there, and it spends almost no time "
-    "in next() of the DataLoader iterator. A counter that reads the same under both explanations cannot decide between "
-    "them.",
+    explanation="If a loop with enough workers is slow for another reason, its next batch is already there, and it "
+    "spends almost no time in next() of the DataLoader iterator. A counter that reads the same under both explanations "
+    "cannot decide between them.",
     hints=(
         "Imagine the other program: where would it spend its time?",
         "Look for a number that is large here and would be near zero there.",
@@ -121,15 +120,14 @@ KINDS = Question(
             text="both kinds, about four times as fast",
             feedback="Eight processes have to share the two cores.",
         ),
-        Choice(key="b", text="I/O-bound items are; CPU-bound items hardly or not at all"),
+        Choice(key="b", text="I/O-bound items are; CPU-bound items gain little or nothing"),
         Choice(
             key="c", text="neither: two cores can serve only two workers", feedback="Waiting does not occupy a core."
         ),
     ),
     right="b",
     explanation="A process that waits for I/O leaves its core to others, so eight processes can wait as easily as two. "
-    "Computing occupies a core, so never more items are computed at the same time than there are cores, however many "
-    "workers you start.",
+    "Computing occupies a core, so at most one item per core is computed at a time, however many workers you start.",
     hints=(
         "Which resource does each kind of item use?",
         "How many items can be in progress at once? Count waiting processes, and count cores.",
@@ -189,7 +187,7 @@ BURST = Question(
 )
 AHEAD = Question(
     key="ahead",
-    prompt="What is the smallest prefetch factor with which no step after the first one waits, with one worker?",
+    prompt="With one worker, what is the smallest prefetch factor for which only the first step waits?",
     explanation="110 ms / 20 ms is 5.5 steps: six prefetched batches last until the slow one is loaded, five do not.",
     hints=(
         "The prefetched batches must last until the slow batch is loaded. How long is that?",
@@ -227,9 +225,8 @@ THREADS = Question(
 )
 CACHE = Question(
     key="cache",
-    prompt="The dataset caches every item it has read in memory. A DataLoader with two workers and default options "
-    "runs "
-    "two epochs. How many reads of the second epoch does the cache answer?",
+    prompt="The dataset keeps every item that it has read in a cache in memory. A DataLoader with two workers and "
+    "default options runs two epochs. How many reads of the second epoch does the cache answer?",
     choices=(
         Choice(
             key="a",
@@ -283,7 +280,7 @@ TRANSFER = Question(
         ),
         Choice(key="b", text="Pinned memory and a cache.", feedback="no batch is copied: it is already on the GPU."),
         Choice(key="c", text="Fewer, larger kernels: fuse small operations, or launch them together (CUDA graphs)."),
-        Choice(key="d", text="A second GPU.", feedback="it would wait for the same host."),
+        Choice(key="d", text="A second GPU.", feedback="each GPU would wait for its own launches in the same way."),
     ),
     right="c",
     explanation="A kernel finishes before the host has launched the next one, so the GPU waits for launches. If data "
@@ -311,7 +308,7 @@ LESSON = Lesson(
         "recognise when more workers, another file format or a cache do not help, and prove it",
     ),
     symptom="The GPU is idle for most of each step, and a faster GPU would change nothing.",
-    signature="Time inside next() of the DataLoader iterator; it would be near zero if the model were slow.",
+    signature="Time inside next() of the DataLoader iterator; it would be near zero if the workers kept up.",
     fix="DataLoader workers that load while the model trains and persist across epochs, a prefetch factor that covers "
     "the slowest batch, and no repeated reads.",
     limits="The loop does not wait for data: then even free batches would change nothing. More workers do not help "

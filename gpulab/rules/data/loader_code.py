@@ -134,7 +134,8 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     arguments += [f"{name}={loader}.{name}" for name in setup.other_settings if name not in dropped]
     arguments += [f"{name}={value}" for name, value in settings.items()]
     lines = "".join(f"    {argument},\n" for argument in arguments)
-    setting = f"# In your DataLoader(...): {', '.join(f'{name}={value}' for name, value in changes.items())}\n"
+    values = ", ".join(f"{name}={value}" for name, value in changes.items())
+    setting = f"# Set {values} in your DataLoader(...), or rebuild it:\n"
     if dataset != "{dataset}":
         setting = ""  # the dataset changes, which the code shows
     return (

@@ -18,8 +18,8 @@ _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with les
 def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the model waits.
 
-    Proof: the main thread runs `_SingleProcessDataLoaderIter.__next__`, which only `num_workers=0` uses, while the
-    model waits. Time in which the GPU still has queued work does not count.
+    Proof: while the model waits, the main thread runs `_SingleProcessDataLoaderIter.__next__`, which is used only with
+    `num_workers=0`. Time in which the GPU still has queued work does not count as waiting.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
     storage (`slow_storage`); loading that needs more CPU time than all cores supply
@@ -27,7 +27,8 @@ def no_workers(evidence: Evidence) -> Finding | None:
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
     if it waits for storage or the network, workers can share a core. With few cores or cheap
-    batches, workers can cost more than they save. Then load a batch in one array operation, or make samples cheaper.
+    batches, workers can cost more than they save. In that
+    case, keep num_workers=0 and load each batch in one array operation, or make samples cheaper.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
@@ -55,7 +56,7 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     if not evidence.on_gpu:  # the model waits for all of it
         return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps})."
     inside = duration_in_step(evidence, loading.traced_fetch_ns)
-    idle = f"{duration(exposed_ns)} of it with the GPU idle ({steps})"
+    idle = f"the GPU is idle for {duration(exposed_ns)} of that ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
 
 

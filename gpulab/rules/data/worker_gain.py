@@ -48,8 +48,8 @@ def importable_advice(loading: LoadingCost) -> str:
     """Return what a dataset in a notebook needs, so that workers can be started."""
     name = loading.loader.dataset if loading.loader and loading.loader.dataset else "the dataset class"
     return (
-        f"Worker processes must be able to import {name}: on macOS, on Windows, and with Python 3.14 or later, "
-        "put it in a .py file, not in the notebook."
+        f"On macOS, on Windows, and with Python 3.14 or later, workers import {name}: put it in a .py file, not in the "
+        "notebook."
     )
 
 

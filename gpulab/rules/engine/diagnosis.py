@@ -103,7 +103,9 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
     labels = ", ".join(part.label for part in shorter)
     unit = scale(before)
     return replace(
-        gain, basis=f"{gain.basis}; it also shortens other parts ({labels}): {unit.number(before)} -> {unit(after)}"
+        gain,
+        basis=f"{gain.basis}. In the replay, other parts of the step ({labels}) also become shorter: together "
+        f"{unit.number(before)} -> {unit(after)}",
     )
 
 

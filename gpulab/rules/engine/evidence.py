@@ -78,7 +78,7 @@ def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    basis = f"upper bound only; {why}, so the step cannot be replayed"
+    basis = f"a range from no gain to the upper bound; {why}, so the step cannot be replayed"
     return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 

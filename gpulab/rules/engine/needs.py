@@ -48,7 +48,7 @@ STEP_MARKS = Need(
 INTERPRETER_STALLS = Need(
     lambda evidence: len(evidence.run.stall_rows) > 0 or len(evidence.run.host_rows) > 1,
     "garbage collections and compilations were not recorded",
-    "record the loop with %%gpuprofile: an imported trace does not hold them",
+    "record the loop with %%gpuprofile; imported traces do not contain them",
     real_machine_only=True,
 )
 ALLOCATOR = Need(

@@ -268,13 +268,13 @@ def _worker_advice(evidence: Evidence, frame: Frame | None) -> str:
     name = _function_name(frame.name) if frame else None
     loader = next(iter(evidence.run.loaders), None)
     workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
-    place = "in the Dataset's __getitem__, or on whole batches in the collate_fn of the DataLoader"
+    place = "the Dataset's __getitem__, or to the collate_fn of the DataLoader for whole batches"
     if loader is None:
-        place = "in a Dataset that a DataLoader reads"
-    action = f"Call {name}()" if name else "Do the work that prepares samples"
+        place = "a Dataset that a DataLoader reads"
+    action = f"Move the call of {name}()" if name else "Move sample preparation"
     return (
-        f"{action} {place}, with num_workers={workers}: workers then do it while the model computes. Do the rest once "
-        "before training, or with NumPy or torch on the whole batch at once."
+        f"{action} to {place}, and set num_workers={workers}: workers then do it while the model computes. Do the rest "
+        "once before training, or with NumPy or torch on the whole batch at once."
     )
 
 

@@ -69,8 +69,8 @@ def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
         f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU works during most of that time.",
-        f"When it has finished, it idles until the CPU launches new work: in total {duration(waits.idle_ns)}"
-        f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
+        f"After its queued work, the GPU idles until the CPU launches more: {duration(waits.idle_ns)}"
+        f"{copying}. The longest wait of the CPU is {duration(waits.longest_ns)}.",
     )
 
 

@@ -17,7 +17,7 @@ _MIN_LINK_FRAC = 0.03  # of a step, in exposed copies
 LINK = Need(
     lambda evidence: best_link_bytes_per_s(evidence.run) is not None,
     "the PCIe generation and lane count were not read",
-    "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace does not hold them",
+    "profile with %%gpuprofile on a machine with an NVIDIA GPU; imported traces do not contain GPU sensors",
     real_machine_only=True,
 )
 

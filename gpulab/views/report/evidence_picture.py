@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.sheet import Timeline
 from gpulab.views.sheet.step_picture import LANE_LABELS, axis_ticks, lane_legend, lanes_svg
-from gpulab.wording import count, duration, percent, sentence
+from gpulab.wording import count, duration, percent, plural
 
 LANE_PX = 20
 MAX_BYTES = 4_000  # of SVG; as data in an <img> a third more
@@ -122,11 +122,11 @@ def _description(
     activity: tuple[Lane, ...], ledger: Ledger, time_window: Window, evidence_spans: Spans, position: str
 ) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
-    intervals = count(len(evidence_spans.start_ns), "interval")
-    window_text = f"Example: {duration(time_window.end_ns - time_window.start_ns)} of {position}"
-    extent = f"The finding covers {duration(evidence_spans.total_ns)} of it, in {intervals}"
+    intervals = len(evidence_spans.start_ns)
+    window_text = f"Example, {duration(time_window.end_ns - time_window.start_ns)} of {position}"
+    extent = f"the problem lasts {duration(evidence_spans.total_ns)}, in {count(intervals, 'interval')}"
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    return f"{sentence(window_text)} {extent}. Activity in these intervals: {meanwhile}."
+    return f"{window_text}: {extent}. Activity in {plural(intervals, 'this interval', 'these intervals')}: {meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

@@ -40,10 +40,12 @@ def finding_answer(
         notes.insert(0, sentence(f"Basis: {finding.gain.basis}"))
     notes.append(f"Evidence and limits of this check: %gpuwhy {finding.rule}")
     if finding.lesson:
-        notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
+        notes.append(
+            f"Learn more: {finding.lesson}.ipynb of the course; to copy it to a folder: python -m gpulab lessons FOLDER"
+        )
     if finding.rewrites:
         notes.append(
-            f"To predict it together with other changes: %gpuwhatif {diagnosis.run.name} {finding.rewrites} ..."
+            f"To predict it together with other changes: %gpuwhatif {diagnosis.run.name} {finding.rewrites} CHANGE ..."
         )
     return Answer(
         claim=sentence(claim or finding.claim),

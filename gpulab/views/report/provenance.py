@@ -111,7 +111,7 @@ def _events(run: Run) -> str:
     on_ns = sum(end - start for start, end in recording.windows_ns)
     windows = f"; {duration(on_ns)} of {duration(run.span_ns)} traced" if on_ns else ""
     options = f"; {', '.join(recording.options)}" if recording.options else ""
-    return f"{count(len(run.event_rows), 'event')}{windows}; level {recording.level}{options}"
+    return f"{count(len(run.event_rows), 'event')}{windows}; recording level: {recording.level}{options}"
 
 
 def _software(run: Run) -> str:

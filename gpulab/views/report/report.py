@@ -115,7 +115,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     unjudged = diagnosis.unjudged
     sections = []
     if diagnosis.masked:
-        sections.append(Section("Symptoms explained by another finding", _masked(diagnosis), folded=True))
+        sections.append(Section("Findings explained by another one", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)
