@@ -58,7 +58,8 @@ def _recorded_names(run: Run) -> dict[str, str]:
         "optimizer": optimizer.name if optimizer else None,
         "optimizer_kind": optimizer.kind if optimizer else None,
     }
-    return {name: value for name, value in recorded.items() if value}
+    # A file may hold any text; code has room for names only.
+    return {name: value for name, value in recorded.items() if value and is_variable(value)}
 
 
 def _free_names(code: str) -> Iterator[str]:
