@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpulab.capture.profile_block import ProfiledBlock
+from gpulab.virtual.session import VirtualGpu
 from tests.chaos.program import Observation, Program
 
 MIB = 2**20
@@ -85,12 +87,9 @@ DOCUMENTED = (
     ),
     DocumentedDifference(
         "a block that never ends",
-        "a signal handler that raises before the first instruction of __exit__ leaves the block open; the recording "
-        "ends when the program drops that exception, whose traceback holds the block, and the probe keeps it",
-        lambda program, difference, _: (
-            re.search(r"profile_block\.py:__exit__:\d+ visit 1$", program.name) is not None
-            and difference.field.startswith("left behind: ")
-        ),
+        "a signal handler that raises before the first instruction of __exit__ leaves any block of Python's open; a "
+        "recording then ends when the program drops that exception, whose traceback holds the block",
+        lambda program, difference, _: _is_before_exit(program.name) and difference.field.startswith("left behind: "),
     ),
     DocumentedDifference(
         "frames in tracebacks",
@@ -212,7 +211,7 @@ DOCUMENTED = (
         "of the program",
         lambda program, difference, recorded: (
             program.recorder == "profile deep"
-            and (difference.field == "outcome" or difference.field == "calls torch function")
+            and difference.field == "outcome"
             and any(name in program.name for name in ("module class", "groups raise", "function mode"))
             and not recorded.outcome.origin.startswith("capture")
         ),
@@ -223,6 +222,19 @@ DOCUMENTED = (
         lambda _, difference, __: difference.field == "stderr" and "Task " in difference.plain,
     ),
 )
+
+
+def _is_before_exit(program: str) -> bool:
+    """Whether the signal came as `__exit__` of a recording or of a virtual GPU was called."""
+    match = re.search(r" at (\S+):__exit__:(-?\d+) visit 1$", program)
+    first_line = _FIRST_LINES.get(match[1]) if match else None
+    return match is not None and first_line is not None and int(match[2]) <= first_line
+
+
+_FIRST_LINES = {
+    "capture/profile_block.py": ProfiledBlock.__exit__.__code__.co_firstlineno,
+    "virtual/session.py": VirtualGpu.__exit__.__code__.co_firstlineno,
+}
 _PARAMETER_READS = 64  # in two windows
 _KINETO = re.compile(
     r"\[W.* (?:CPUAllocator\.cpp:\d+\] Memory block of unknown size"
