@@ -228,7 +228,7 @@ class VirtualGpu:
 
     def _loader_arrivals(self, loader: int) -> BatchArrivals:
         facts = self._marks.loaders[loader] if loader < len(self._marks.loaders) else None
-        host = describe_machine()
+        host = _describe_machine()
         workers = facts.workers or 0 if facts else 0
         return BatchArrivals(workers, facts.prefetch_factor if facts else None, host.cores_allowed)
 
@@ -326,7 +326,13 @@ class VirtualGpu:
             power_default_w=float(self.spec.power_limit_w),
             sm_clock_max_mhz=float(self.spec.sm_clock_mhz),
         )
-        return replace(describe_machine(), gpus=(gpu,), gaps=())
+        return replace(_describe_machine(), gpus=(gpu,), gaps=())
+
+
+def _describe_machine() -> Machine:
+    """Describe this machine; importlib.metadata would swallow an exception of a signal handler."""
+    with DeferredSignals(again=True):
+        return describe_machine()
 
 
 def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) -> VirtualGpu:
