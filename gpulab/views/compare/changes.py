@@ -9,7 +9,7 @@ from gpulab.analysis.kernels.interior_kernels import short_kernel_name
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, WorkChanges
 from gpulab.comparison import Comparison
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
-from gpulab.wording import UNKNOWN, Scale, metric, number, percent, quantity, scale, shorten, size
+from gpulab.wording import UNKNOWN, Scale, count, metric, number, percent, quantity, scale, shorten, size
 
 MAX_ROWS = 12
 NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
@@ -34,7 +34,7 @@ def _work(matched: WorkChanges, differences: list[Match]) -> Iterator[Block]:
     largest, rest = differences[:MAX_ROWS], differences[MAX_ROWS:]
     rows = [_row(_name(each, matched.unit), each.status, [each], unit) for each in largest]
     if rest:
-        rows.append(_row(f"{len(rest)} more differences", "", rest, unit))
+        rows.append(_row(count(len(rest), "more difference"), "", rest, unit))
     same = matched.of_status(SAME)
     if same:
         rows.append(_row(f"{len(same)} others", SAME, list(same), unit))
