@@ -78,7 +78,8 @@ class Session:
         self._marks = StepMarks(self._boundary, guard=self._guard)
         self._stalls = StallRecorder()
         self._memory = MemoryWatch(guard=self._guard)
-        self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
+        with DeferredSignals(again=True):  # a missing file is an OSError there, and so is a handler's TimeoutError
+            self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
         self._pulse, self._rate, self._workers_now = ActivityTracker(), StepRate(), WorkerStates()
         self._on_tick = on_tick
         self._window: TraceWindow | None = None

@@ -111,12 +111,13 @@ class _Reader:
     def _start(self, text: Iterator[bytes]) -> tuple[EventsStart, Header]:
         """Start of the events, and the metadata before it."""
         first = None
-        for start in find_events(text, self._limits):
-            if start.is_array:
-                return start, NO_HEADER
-            if (header := parse_header_around(start.before, b"}")) is not None:
-                return start, header
-            first = first or start
+        with closing(find_events(text, self._limits)) as starts:  # not by a destructor, which drops exceptions
+            for start in starts:
+                if start.is_array:
+                    return start, NO_HEADER
+                if (header := parse_header_around(start.before, b"}")) is not None:
+                    return start, header
+                first = first or start
         if first is None:
             raise self._no_events_error()
         self.losses.add(METADATA)

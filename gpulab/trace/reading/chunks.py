@@ -7,7 +7,7 @@ file have; the cut is proved right if the chunk is valid JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class ChunkPosition(Enum):
     LAST = "all that is left"
 
 
-def find_events(text: Iterator[bytes], limits: Limits) -> Iterator[EventsStart]:
+def find_events(text: Iterator[bytes], limits: Limits) -> Generator[EventsStart, None, None]:
     """Yield positions where the events may begin; the caller takes the first whose metadata is valid."""
     buffer = b""
     for block in text:
