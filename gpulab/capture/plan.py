@@ -15,6 +15,7 @@ from enum import Enum
 
 SECOND_NS = 1_000_000_000
 FEW_STEPS = 3  # with fewer recorded steps, a diagnosis is uncertain
+MAX_RESTARTS = 8  # of the profiler in one phase: each takes some milliseconds
 
 
 class ProfilerPhase(Enum):
@@ -39,7 +40,7 @@ class RecordingLimits:
     """How much to record. The defaults suffice for steps of 1 ms as well as of 10 s."""
 
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
-    max_events: int = 27_000  # in one window; the loop waits while the profiler stops, about 5 us per event
+    max_events: int = 40_000  # in one window; the loop waits while the profiler stops, about 5 us per event
     max_requested_events: int = 1_000_000  # if the number of steps was requested; each takes 1 to 3 kB
     warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
     target_steps: int = 14  # twelve interior steps give a stable median
@@ -52,7 +53,11 @@ class RecordingLimits:
 
 @dataclass
 class RecordingPlan:
-    """Decides when to start and stop; holds no profiler and reads no clock."""
+    """Decides when to start and stop; holds no profiler and reads no clock.
+
+    The number of events is an estimate while the profiler runs, and may be many times too high. It is known exactly
+    when the profiler has stopped: if there are few, `resume` takes the plan back to the phase that ended early.
+    """
 
     limits: RecordingLimits
     phase: ProfilerPhase = ProfilerPhase.OPENING
@@ -63,6 +68,10 @@ class RecordingPlan:
     _last_ns: int = 0
     _slowest_ns: int = 0
     _known_steps: int | None = field(default=None)
+    _interrupted: tuple[ProfilerPhase, int, int] | None = None  # phase, its start and steps, if it ended early
+    _events: int = 0  # in the windows of this phase that ended early
+    _event_steps: int = 0  # steps in these windows
+    _restarts: int = 0
 
     def begin(self, at_ns: int) -> None:
         """The cell begins with the profiler on."""
@@ -83,9 +92,13 @@ class RecordingPlan:
         self._phase_steps += 1
         if self.phase is ProfilerPhase.WARMING and self._phase_steps >= self._warm_steps():
             self._enter(ProfilerPhase.RECORDING, at_ns)
+            self._events = self._event_steps = self._restarts = 0
             return ProfilerAction.START
-        if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns, events):
+        if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns):
             self._enter(ProfilerPhase.DONE, at_ns)
+            return ProfilerAction.STOP
+        if self.phase is ProfilerPhase.RECORDING and self._next_step_exceeds(events):
+            self._interrupt(ProfilerPhase.DONE, at_ns)
             return ProfilerAction.STOP
         return ProfilerAction.NONE
 
@@ -110,28 +123,54 @@ class RecordingPlan:
 
     @property
     def allowed_events(self) -> int:
-        """How many events one window may hold."""
-        if self.limits.steps is not None and self.phase is ProfilerPhase.RECORDING:
-            return self.limits.max_requested_events
-        return self.limits.max_events
+        """How many events the next window of this phase may hold."""
+        return self._max_events(self.phase) - self._events
 
     def exceed(self, at_ns: int) -> ProfilerAction:
-        """The window holds as many events as it may: stop, even in the middle of a step."""
-        if self.phase is ProfilerPhase.OPENING:
-            self._enter(ProfilerPhase.WARMING, at_ns)
-            return ProfilerAction.STOP
-        if self.phase is ProfilerPhase.RECORDING:
-            self.is_cut = self._phase_steps < FEW_STEPS
-            self._enter(ProfilerPhase.DONE, at_ns)
-            return ProfilerAction.STOP
-        return ProfilerAction.NONE
+        """The window seems to hold as many events as it may: stop, even in the middle of a step."""
+        following = {ProfilerPhase.OPENING: ProfilerPhase.WARMING, ProfilerPhase.RECORDING: ProfilerPhase.DONE}
+        if self.phase not in following:
+            return ProfilerAction.NONE
+        self._interrupt(following[self.phase], at_ns)
+        return ProfilerAction.STOP
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a phase ended early, because of an estimated number of events."""
+        return self._interrupted is not None
+
+    def resume(self, events: int | None) -> bool:
+        """The profiler has stopped, with this number of events: return whether to start it again at once."""
+        if self._interrupted is None:
+            return False
+        (phase, phase_ns, steps), self._interrupted = self._interrupted, None
+        self._events += events or 0
+        self._event_steps = steps
+        self._restarts += 1
+        if events is None or self._events > self._max_events(phase) / 2 or self._restarts > MAX_RESTARTS:
+            self.is_cut = phase is ProfilerPhase.RECORDING and steps < FEW_STEPS
+            return False
+        self.phase, self._phase_ns, self._phase_steps = phase, phase_ns, steps
+        return True
 
     def stop_for_good(self, at_ns: int) -> None:
-        """Stop recording for good: another profiler took over, or recording failed."""
+        """Stop recording for good: the code has ended, another profiler took over, or recording failed."""
         self._enter(ProfilerPhase.DONE, at_ns)
 
     def _enter(self, phase: ProfilerPhase, at_ns: int) -> None:
         self.phase, self._phase_ns, self._phase_steps = phase, at_ns, 0
+        self._interrupted = None
+
+    def _interrupt(self, phase: ProfilerPhase, at_ns: int) -> None:
+        """Enter the next phase before this one has all it needs."""
+        interrupted = (self.phase, self._phase_ns, self._phase_steps)
+        self._enter(phase, at_ns)
+        self._interrupted = interrupted
+
+    def _max_events(self, phase: ProfilerPhase) -> int:
+        if self.limits.steps is not None and phase is ProfilerPhase.RECORDING:
+            return self.limits.max_requested_events
+        return self.limits.max_events
 
     def _recorded_half_epoch(self, steps: int) -> bool:
         """Whether half of a known epoch is recorded: the other half shows the step time without the profiler."""
@@ -144,13 +183,17 @@ class RecordingPlan:
         slow = self._slowest_ns > self.limits.slow_ns
         return 2 if short or slow else self.limits.warm_up_steps
 
-    def _enough(self, at_ns: int, events: int | None) -> bool:
+    def _next_step_exceeds(self, events: int | None) -> bool:
+        """Whether another step like those so far may have more events than the window may hold."""
+        steps = self._phase_steps - self._event_steps
+        if events is None or not steps or self.limits.steps is not None:
+            return False
+        return events * (steps + 1) / steps > self.allowed_events
+
+    def _enough(self, at_ns: int) -> bool:
         steps, spent_ns = self._phase_steps, at_ns - self._phase_ns
         if self.limits.steps is not None:
             return steps >= self.limits.steps
-        if events is not None and steps and events * (steps + 1) / steps > self.allowed_events:
-            self.is_cut = steps < FEW_STEPS
-            return True
         if steps >= self.limits.target_steps and (
             spent_ns >= self.limits.target_ns or self._recorded_half_epoch(steps)
         ):

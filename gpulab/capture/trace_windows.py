@@ -14,7 +14,7 @@ from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Gap, Run
 
 EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
-SLOW_STORE_NS = 250_000_000  # 27,000 events take 80 to 150 ms on a local disk
+SLOW_STORE_NS = 200_000_000  # 40,000 events take 80 to 150 ms on a local disk
 
 
 class TraceWindows:

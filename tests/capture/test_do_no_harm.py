@@ -19,8 +19,10 @@ from gpulab.capture import session as session_module  # noqa: E402
 from gpulab.capture.hooks.loader_hooks import StepMarks  # noqa: E402
 from gpulab.capture.hooks.loader_settings import loader_settings  # noqa: E402
 from gpulab.capture.hooks.mark_buffer import COLUMNS, MarkBuffer  # noqa: E402
+from gpulab.capture.profiler import TraceWindow  # noqa: E402
 from gpulab.capture.protection import event_budget, temporary_folder  # noqa: E402
 from gpulab.capture.protection.event_budget import EventWatch, heap_bytes  # noqa: E402
+from gpulab.capture.tracing import MAX_EVENTS  # noqa: E402
 from gpulab.tables import MarkKind  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -262,13 +264,13 @@ def test_the_users_exception_is_raised_whatever_fails_in_us(monkeypatch):
 
 
 def test_a_failure_of_the_profiler_turns_it_off_and_the_loop_goes_on(monkeypatch):
-    stop = session_module.TraceWindow.stop
+    stop = TraceWindow.stop
 
     def fails(window):
         if stop(window):
             raise RuntimeError("profiler broken")
 
-    monkeypatch.setattr(session_module.TraceWindow, "stop", fails)
+    monkeypatch.setattr(TraceWindow, "stop", fails)
     with gpulab.profile("broken") as session:
         assert len(sums(DataLoader(Numbers(48), batch_size=2))) == 48
     assert any("profiler broken" in gap.why for gap in session.run.recording.left_out)
@@ -340,9 +342,9 @@ def test_events_of_a_window_are_on_disk_and_freed_or_stay_in_memory(monkeypatch,
         for _ in DataLoader(Numbers(60), batch_size=1):
             tensor.add_(1)
         until_s = time.monotonic() + 60  # the events are written some time after the profiler has stopped
-        while failures or (problem is None and session._traces.is_latest_in_memory):
+        while failures or (problem is None and session._tracing.windows.is_latest_in_memory):
             assert time.monotonic() < until_s
-        on_disk = [window.is_stored for window in session._traces.windows]
+        on_disk = [window.is_stored for window in session._tracing.windows.windows]
     assert len(on_disk) >= 1
     assert all(stored == (problem is None) for stored in on_disk)
     assert (session.run.events["name"] == "aten::add_").sum() > 10
@@ -365,8 +367,8 @@ def test_tensors_in_the_heap_are_no_events():
     with gpulab.profile("tensors") as session:
         for _ in DataLoader(Numbers(12), batch_size=1):
             work()
-    assert len(session._traces.windows) == 2
-    assert not session._plan.is_cut
+    assert not session._tracing.plan.is_cut
+    assert (session.run.events["name"] == "aten::ones").sum() >= 3 * 360, "three whole steps are recorded"
 
 
 @pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
@@ -377,8 +379,8 @@ def test_a_step_of_any_size_is_cut_at_the_limit(level):
         for _ in DataLoader(Numbers(12), batch_size=1):
             for _ in range(20_000):
                 tensor.add_(1)
-    # The opening may hold twice as many as a window; each is as much too long as is recorded between two checks.
-    assert len(session.run.event_rows) < 12 * session_module.MAX_EVENTS[level]
+    # Each of two windows is as much too long as is recorded between two checks.
+    assert len(session.run.event_rows) < 12 * MAX_EVENTS[level]
     assert any("few steps" in gap.what for gap in session.run.recording.left_out)
 
 

@@ -11,14 +11,17 @@ from gpulab.capture.protection.event_budget import BYTES_PER_EVENT, PLAIN_READ_T
 
 @pytest.fixture
 def heap(monkeypatch):
-    """A heap of a given size whose readings take a given time."""
+    """A heap of a given size whose readings take a given CPU time, and wait for a given time."""
 
     class Heap:
-        used_bytes, cost_s, readings = 0, 0.0, 0
+        used_bytes, cost_s, wait_s, readings = 0, 0.0, 0.0, 0
 
         def read(self):
             self.readings += 1
-            time.sleep(self.cost_s)
+            time.sleep(self.wait_s)
+            end_s = time.thread_time() + self.cost_s
+            while time.thread_time() < end_s:
+                pass
             return self.used_bytes
 
     heap = Heap()
@@ -64,6 +67,45 @@ def test_a_window_that_starts_while_the_watch_waits_is_watched_at_once(heap):
     watch.profiler_started(1000)
     heap.used_bytes = 2000 * BYTES_PER_EVENT
     assert exceeded.wait(10)
+    watch.stop()
+
+
+def test_a_reading_that_waits_for_the_gil_is_not_slow(heap):
+    watch = EventWatch(lambda: None)
+    heap.wait_s = 0.05
+    watch.profiler_started(1000)
+    assert watch._cost_s < heap.wait_s
+
+
+def test_memory_that_the_program_frees_hides_no_events(heap):
+    heap.used_bytes = 10**9
+    watch = EventWatch(lambda: None)
+    watch.profiler_started(1000)
+    heap.used_bytes, watch._read_s = 10**6, 0.0
+    watch.step_started()
+    heap.used_bytes += 500 * BYTES_PER_EVENT
+    watch._read_s = 0.0
+    assert watch.step_started() == 500
+
+
+def test_memory_that_was_no_events_is_not_taken_for_events_again(heap):
+    alarms = []
+    watch = EventWatch(lambda: alarms.append(heap.readings))
+    tensor_bytes = 5000 * BYTES_PER_EVENT
+    watch.profiler_started(1000)
+    watch._read_s, heap.used_bytes = 0.0, tensor_bytes
+    assert watch.step_started() == 5000
+    watch.profiler_stopped(for_good=False, events=0)
+    heap.used_bytes = 0
+    watch.profiler_started(1000)
+    watch.start()
+    heap.used_bytes, readings = tensor_bytes + 300 * BYTES_PER_EVENT, heap.readings
+    while heap.readings < readings + 5:
+        time.sleep(0.01)
+    assert not alarms
+    heap.used_bytes += 1000 * BYTES_PER_EVENT
+    while not alarms:
+        time.sleep(0.01)
     watch.stop()
 
 

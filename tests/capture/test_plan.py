@@ -59,17 +59,69 @@ def test_recording_stops_before_a_step_that_would_exceed_the_limit_and_the_run_s
         5: ProfilerAction.START,
         7: ProfilerAction.STOP,
     }
+    assert not plan.resume(10_000)
     assert plan.is_cut
 
 
-def test_a_step_with_too_many_events_is_cut():
-    plan = plan_with()
+def recording_plan(**limits):
+    plan = plan_with(**limits)
     walk(plan, 2, 10 * MS)
     walk(plan, 5, 10 * MS, start_ns=20 * MS)
     assert plan.phase is ProfilerPhase.RECORDING
+    return plan
+
+
+@pytest.mark.parametrize("events", [None, 501, 1000])
+def test_a_step_with_too_many_events_is_cut(events):
+    plan = recording_plan(max_events=1000)
     assert plan.exceed(80 * MS) is ProfilerAction.STOP
-    assert (plan.phase, plan.is_cut) == (ProfilerPhase.DONE, True)
     assert plan.exceed(90 * MS) is ProfilerAction.NONE
+    assert not plan.resume(events)
+    assert (plan.phase, plan.is_cut) == (ProfilerPhase.DONE, True)
+    assert not plan.resume(0), "only what ended early is resumed"
+
+
+@pytest.mark.parametrize("events", [0, 500])
+def test_a_phase_that_ended_early_for_events_that_do_not_exist_is_resumed(events):
+    plan = recording_plan(max_events=1000)
+    plan.exceed(80 * MS)
+    assert plan.is_interrupted
+    assert plan.resume(events)
+    assert (plan.phase, plan.is_cut, plan.allowed_events) == (ProfilerPhase.RECORDING, False, 1000 - events)
+    assert walk(plan, 200, 10 * MS, start_ns=80 * MS) == {99: ProfilerAction.STOP}, "it ends as planned"
+    assert not plan.is_interrupted
+
+
+def test_events_of_windows_that_ended_early_are_added():
+    plan = recording_plan(max_events=1000)
+    plan.exceed(80 * MS)
+    assert plan.resume(300)
+    plan.exceed(90 * MS)
+    assert not plan.resume(300)
+
+
+def test_the_profiler_does_not_start_again_and_again():
+    plan, restarts = recording_plan(), 0
+    while plan.exceed(80 * MS) is ProfilerAction.STOP and plan.resume(0):
+        restarts += 1
+    assert 2 <= restarts < 20
+
+
+def test_an_opening_is_resumed_and_its_events_do_not_count_for_the_recorded_steps():
+    plan = plan_with(max_events=1000)
+    assert plan.exceed(MS) is ProfilerAction.STOP
+    assert plan.resume(400)
+    assert (plan.phase, plan.allowed_events) == (ProfilerPhase.OPENING, 600)
+    walk(plan, 7, 10 * MS)
+    assert (plan.phase, plan.allowed_events) == (ProfilerPhase.RECORDING, 1000)
+
+
+def test_code_that_has_ended_is_not_resumed():
+    plan = recording_plan()
+    plan.exceed(80 * MS)
+    plan.stop_for_good(81 * MS)
+    assert not plan.resume(0)
+    assert not plan.is_cut, "everything up to the end was recorded"
 
 
 def test_the_requested_number_of_steps_is_planned():

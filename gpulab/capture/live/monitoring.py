@@ -62,8 +62,7 @@ class MonitorSession(Session):
     def _start(self) -> None:
         self._stalls.install()
         self._hook_torch()
-        self._began_ns = self._window_ns = time.time_ns()
-        self._plan.begin(self._began_ns)
+        self._began_ns = time.time_ns()
         self._begin_spool()
         try:
             self._sensors.start()

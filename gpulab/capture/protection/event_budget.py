@@ -25,7 +25,7 @@ CHECK_S = 0.02  # a fast loop records ten thousand events in this time
 # and 20 % of a recorded one are spent on readings.
 PLAIN_READ_TIMES, RECORDED_READ_TIMES = 50, 5
 SLOW_READ_S = 0.002
-MIN_STEP_S = 0.05  # in less, no step records as many events as a window may hold
+MIN_STEP_S = 0.02  # a shorter step is not cut: its boundary follows soon
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -69,9 +69,10 @@ class EventWatch:
         self._is_counted = heap_bytes() is not None
         self._limit: int | None = None  # None: not to be watched
         self._is_plain = False  # the profiler is off, and a step has begun since
-        self._window_bytes = self._step_bytes = 0  # heap at the start of the window and of the step
+        self._window_bytes = self._most_bytes = 0  # least and largest heap in the window
+        self._step_bytes = 0  # heap at the start of the step
         self._step_s = 0.0
-        self._tensor_bytes = 0  # beyond the heap at the start of its step, in a step without the profiler
+        self._tensor_bytes = 0  # of the program, beyond the heap at the start of a step or window
         self._reading = 0  # the latest number of bytes in the heap
         self._read_s = self._cost_s = 0.0  # when that was read, and how long it took
         self._ended, self._wake = threading.Event(), threading.Event()
@@ -99,14 +100,17 @@ class EventWatch:
         if self._cost_s > SLOW_READ_S:
             return_freed_memory()  # joins free blocks, so that there are few to count
         self._read_s = 0.0  # an old reading is no start for a count
-        self._window_bytes = self._heap_bytes()
-        self._limit = limit
+        self._window_bytes = self._most_bytes = self._heap_bytes()
+        self._limit = limit  # last: from now on, a smaller heap means that the program has freed memory
         self.step_started()
         self._wake.set()
 
-    def profiler_stopped(self, *, for_good: bool) -> None:
-        """The profiler is off; the memory of its events does not count as the program's."""
+    def profiler_stopped(self, *, for_good: bool, events: int | None = None) -> None:
+        """The profiler is off, and held this number of events: the rest of the memory is the program's."""
         self._limit = None
+        if events is not None:
+            others = self._most_bytes - self._window_bytes - events * BYTES_PER_EVENT
+            self._tensor_bytes = max(self._tensor_bytes, others)
         if for_good:
             self._is_plain = False
             self._end()
@@ -125,11 +129,13 @@ class EventWatch:
 
     def _heap_bytes(self) -> int:
         """Return the bytes in the heap, read now, or a moment ago if reading is slow."""
-        began_s = time.monotonic()
-        if began_s - self._read_s >= self._pause_s:
+        if time.monotonic() - self._read_s >= self._pause_s:
+            began_s = time.thread_time()  # not the time for which this thread waits for the GIL
             self._reading = heap_bytes() or 0  # None where it is unknown: `step_started` says so
-            self._read_s = time.monotonic()
-            self._cost_s = self._read_s - began_s
+            self._read_s, self._cost_s = time.monotonic(), time.thread_time() - began_s
+            if self._limit is not None:
+                self._window_bytes = min(self._window_bytes, self._reading)
+                self._most_bytes = max(self._most_bytes, self._reading)
         return self._reading
 
     @property

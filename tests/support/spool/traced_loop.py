@@ -16,11 +16,16 @@ tensor, counts = torch.ones(4), []
 for _ in DataLoader(torch.arange(1000), batch_size=1):
     tensor.add_(1)
     time.sleep(0.05)
-    if session._plan.phase is ProfilerPhase.DONE:
+    if session._tracing.plan.phase is ProfilerPhase.DONE:
         break
-while (state := session._spool._last_state) is None or state.windows_ns != tuple(session._traces.spans_ns):
+windows = session._tracing.windows
+while (
+    windows.is_latest_in_memory
+    or (state := session._spool._last_state) is None
+    or state.windows_ns != tuple(windows.spans_ns)
+):
     time.sleep(0.1)
-for window in session._traces.windows:
+for window in windows.windows:
     events = json.loads(window._path.read_text(encoding="utf-8"))["traceEvents"]
     counts.append(sum(event["name"] == "aten::add_" for event in events))
 sys.stdout.write(f"{sum(counts)}\n")

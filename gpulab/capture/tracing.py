@@ -1,0 +1,262 @@
+"""Turn the profiler on and off in the recorded thread, as the plan says, and keep what it recorded.
+
+What is due is done at a step boundary, or by a pending call in the main thread between two bytecodes. It is never done
+within a backward pass, where Python runs in hooks, checkpoints and custom functions: autograd restores the thread's
+state afterwards, and with it a profiler that was stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import time_ns  # bound here: the program may replace the functions of the module
+
+from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
+from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
+from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.capture.protection.event_budget import EventWatch
+from gpulab.capture.protection.guard import Guard
+from gpulab.capture.protection.main_thread import PendingCall
+from gpulab.capture.trace_windows import EVENTS, TraceWindows
+from gpulab.run import Gap, Run
+
+# In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep), and
+# again while the events are written to disk, for 3 us per event. Until then each needs 1.3 kB.
+MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
+STORE_DELAY_NS = 300_000_000  # between these two waits
+
+
+def is_in_backward() -> bool:
+    """Whether this thread runs Python inside a backward pass."""
+    task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
+
+
+class Tracing:
+    """The profiler of one recording: `prepare`, `start`, then boundaries and ticks until `stop`, `read` and `close`.
+
+    `options`: of torch.profiler. `steps`: how many to record, None for as many as a diagnosis needs.
+    """
+
+    def __init__(
+        self,
+        level: str,
+        options: tuple[str, ...],
+        steps: int | None,
+        guard: Guard,
+        path_in_spool: Callable[[int], Path | None],
+    ) -> None:
+        self.plan = RecordingPlan(RecordingLimits(steps=steps, max_events=MAX_EVENTS[level]))
+        # Steps that the user asked for may need gigabytes of disk.
+        self.windows = TraceWindows(path_in_spool, in_memory=steps is not None)
+        self.pauses: list[tuple[int, int]] = []  # when the loop waited for the profiler, in UNIX ns
+        self.gaps: list[Gap] = []
+        self._options, self._guard = options, guard
+        self._window: TraceWindow | None = None  # the one that records
+        self._window_ns = 0
+        self._events = EventWatch(self._too_many_events)
+        self._in_main_thread = False  # is the main thread recorded? Pending calls run there only
+        self._is_busy = False  # a pending call may come while a boundary is followed
+        self._is_overdue = False  # the profiler is to be stopped within a step
+        self._missed: tuple[int | None, ...] = ()  # known steps at the latest boundary within a backward pass
+        self._attending = PendingCall(self._attend)
+
+    def prepare(self, exits: contextlib.ExitStack) -> None:
+        """Create the profiler before anything is timed; record nothing beside another profiler."""
+        if is_profiler_running():
+            self.plan.stop_for_good(0)
+            self._add_gap(
+                "operators and kernels",
+                "another PyTorch profiler is already running, and two cannot record at once",
+                "stop it (profiler.stop(), or restart the kernel) and run the cell again",
+            )
+            return
+        exits.enter_context(yield_to_user_profiler(self._yield_to_user_profiler))
+        self._window = TraceWindow(self._options)
+
+    def start(self, exits: contextlib.ExitStack) -> None:
+        """Start the profiler in the thread to be recorded."""
+        if self._window is None:
+            return
+        exits.callback(self._discard_window)
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+        if self._in_main_thread:  # elsewhere nothing can stop it within a step
+            exits.callback(self._events.stop)
+            self._events.start()
+        self._start_window(self._window)
+
+    def begin(self, at_ns: int) -> None:
+        """The recorded code begins now."""
+        self._window_ns = at_ns
+        self.plan.begin(at_ns)
+
+    def boundary(self, known_steps: int | None) -> None:
+        """A step begins; `known_steps`: length of the loader's epoch."""
+        if self.plan.phase is ProfilerPhase.DONE and not self._is_overdue:
+            return
+        if is_in_backward():  # an optimizer that steps in a hook
+            self._missed = (known_steps,)
+            return
+        if self._is_overdue:
+            self._attend()
+        self._follow_plan(known_steps)
+
+    def tick(self) -> None:
+        """Look for what is due; called several times a second in the sampler's thread, after `begin`."""
+        if not self._in_main_thread:
+            return
+        if self.plan.tick(time_ns()) is ProfilerAction.STOP:
+            self._is_overdue = True
+        if self._is_overdue or self._missed or self._can_store():
+            self._attending.request()
+
+    def stop(self) -> None:
+        """Stop the profiler: the recorded code has ended."""
+        self._attending.cancel()
+        self.plan.stop_for_good(time_ns())
+        self._call(self._stop_window)
+
+    def read(self, name: str) -> list[Run]:
+        """Return the events of each window as a run; what cannot be read is a gap."""
+        if self.plan.is_cut:
+            self._add_gap(
+                "operators and kernels of more than a few steps",
+                "a step has so many events that the loop would wait too long while the profiler stops",
+                f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
+            )
+        parts, gaps = self.windows.read(name)
+        self.gaps += gaps
+        return parts
+
+    def cancel(self) -> None:
+        """Drop what is due; the callbacks in `exits` do the rest."""
+        self._attending.cancel()
+
+    def close(self) -> None:
+        """Free what is left; harmless if nothing is."""
+        self.windows.close()
+
+    @property
+    def activities(self) -> tuple[str, ...]:
+        """What the profiler recorded: cpu, cuda."""
+        return self.windows.windows[0].activities if self.windows.windows else ()
+
+    @property
+    def open_window_ns(self) -> int | None:
+        """When the window began that is being recorded, in UNIX ns."""
+        return None if self._window is None else self._window_ns
+
+    def _attend(self) -> None:
+        """Do one thing that is due, but not within a backward pass; the next tick asks again."""
+        if self._is_busy or is_in_backward():
+            return
+        if self._is_overdue:
+            self._is_overdue = False
+            self._hold(self._stop_window)
+        elif self._missed:
+            self._follow_plan(*self._missed)
+        elif self._can_store():
+            self._hold(self.windows.store_latest)
+
+    def _can_store(self) -> bool:
+        """Whether a window is to be written to disk, some time after it was stopped: the loop waits for each."""
+        waited_ns = time_ns() - self.windows.stopped_ns
+        return self._window is None and self.windows.is_latest_in_memory and waited_ns > STORE_DELAY_NS
+
+    def _follow_plan(self, known_steps: int | None) -> None:
+        """Start or stop the profiler as planned for this boundary."""
+        self._missed = ()
+        actions = {ProfilerAction.STOP: self._stop_window, ProfilerAction.START: self._start_next_window}
+        act = self.plan.boundary(time_ns(), known_steps, self._events.step_started())
+        if act in actions:
+            self._hold(actions[act])
+
+    def _hold(self, function: Callable[[], None]) -> None:
+        """Call this function while the loop waits, and record how long it did."""
+        at_ns = time_ns()
+        self._call(function)
+        self.pauses.append((at_ns, time_ns()))
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Call this function under the guard; a failure ends the tracing."""
+
+        def succeeds() -> bool:
+            function()
+            return True
+
+        self._is_busy = True
+        try:
+            with DeferredSignals(again=True):
+                if not self._guard.call(EVENTS, succeeds, False):
+                    self.plan.stop_for_good(time_ns())
+                    self._discard_window()
+        finally:
+            self._is_busy = False
+
+    def _start_next_window(self) -> None:
+        if is_profiler_running():
+            return
+        self.windows.store_latest()
+        self._window = TraceWindow(self._options)
+        self._start_window(self._window)
+        self._window_ns = time_ns()
+
+    def _start_window(self, window: TraceWindow) -> None:
+        """Start the profiler and count its events."""
+        window.start()
+        self._events.profiler_started(self.plan.allowed_events)
+
+    def _stop_window(self) -> None:
+        """Stop the profiler, and start it again if it stopped early for events that do not exist."""
+        if self._window is None:
+            return
+        window, self._window = self._window, None
+        ended_ns = time_ns()
+        is_ours = window.stop()
+        if not is_ours:
+            self.plan.stop_for_good(ended_ns)
+        events = window.count_events() if self.plan.is_interrupted else None
+        resumes = self.plan.resume(events)
+        self._events.profiler_stopped(for_good=self.plan.phase is ProfilerPhase.DONE, events=events)
+        if not is_ours:
+            self._add_gap(
+                "operators and kernels in part of the cell",
+                "another PyTorch profiler, perhaps one in the cell, took over the recording",
+                "remove the cell's own profiler and profile the cell again",
+            )
+            return
+        self.windows.add(window, self._window_ns, ended_ns)
+        if resumes:
+            self._start_next_window()
+        elif not self._in_main_thread:  # no pending call will store it
+            self.windows.store_latest()
+
+    def _discard_window(self) -> None:
+        window, self._window = self._window, None
+        self._events.profiler_stopped(for_good=True)
+        if window is not None:
+            window.abandon()
+
+    def _too_many_events(self) -> None:
+        """Called in a thread of its own: the profiler seems to hold as many events as it may."""
+        if self.plan.exceed(time_ns()) is ProfilerAction.STOP:
+            self._is_overdue = True
+            self._attending.request()
+
+    def _yield_to_user_profiler(self) -> None:
+        """The cell starts its own profiler, which has precedence: stop ours."""
+        self.plan.stop_for_good(time_ns())
+        if self._window is None:
+            return
+        self._hold(self._stop_window)
+        self._add_gap(
+            "operators and kernels after the cell started its own profiler",
+            "two PyTorch profilers cannot record at once, and the cell's own profiler has precedence",
+            "remove the profiler from the cell",
+        )
+
+    def _add_gap(self, subject: str, why: str, fix: str) -> None:
+        self.gaps.append(Gap(what=subject, why=why, fix=fix))

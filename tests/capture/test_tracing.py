@@ -1,0 +1,94 @@
+"""The profiler within a recording: it goes on if it stopped for nothing, and leaves backward passes alone."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+
+from torch.profiler import profile  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import gpulab  # noqa: E402
+from gpulab.capture.plan import RecordingLimits  # noqa: E402
+from gpulab.capture.protection.event_budget import heap_bytes  # noqa: E402
+from gpulab.capture.tracing import MAX_EVENTS, is_in_backward  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def update_in_backward(steps):
+    """Train with one optimizer per parameter, each of which steps within the backward pass; return the losses."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
+
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    inputs, losses = torch.randn(8, 16), []
+    for _ in range(steps):
+        loss = model(inputs).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+    return losses
+
+
+class SlowInBackward(torch.autograd.Function):
+    """Spends nearly all of a step in Python code of a backward pass."""
+
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        for _ in range(300):
+            gradient = gradient + 0
+        return gradient
+
+
+def custom_backward(steps):
+    x, losses = torch.ones(4, requires_grad=True), []
+    for _ in range(steps):
+        loss = checkpoint(SlowInBackward.apply, x, use_reentrant=False).sum()
+        loss.backward()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("train", [update_in_backward, custom_backward])
+def test_the_profiler_neither_starts_nor_stops_within_a_backward_pass(monkeypatch, train):
+    steps, outside = 400, []
+    for method in ("start", "stop"):
+        original = getattr(profile, method)
+
+        def checked(profiler, original=original):
+            outside.append(not is_in_backward())
+            return original(profiler)
+
+        monkeypatch.setattr(profile, method, checked)
+    expected = train(steps)
+    with gpulab.profile("in backward") as session:
+        assert train(steps) == expected
+    assert len(outside) >= 2
+    assert all(outside)
+    assert len(session.run.event_rows) > 1000
+    assert not torch.autograd._profiler_enabled()
+    with profile() as own:
+        train(2)
+    assert len(own.profiler.kineto_results.events()) > 20, "a profiler of the program's own works afterwards"
+
+
+@pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
+@pytest.mark.parametrize("level", ["trace", "deep"])
+def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
+    monkeypatch.setitem(RecordingLimits.__init__.__kwdefaults__, "opening_timeout_ns", 10**12)  # however busy it is
+    tensor = torch.ones(4)
+    with gpulab.profile("a model", level=level) as session:
+        weights = [torch.ones(16) for _ in range(30_000)] + [[0.0] * 99 for _ in range(30_000)]
+        for _ in range(4 * MAX_EVENTS[level]):
+            tensor.add_(1)
+    assert len(weights) == 60_000
+    assert len(session.run.event_rows) > MAX_EVENTS[level] / 4
