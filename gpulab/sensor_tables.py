@@ -147,7 +147,7 @@ HOST_SAMPLES = Table(
         _reading(
             "memory_available_bytes",
             "memory available",
-            "host memory that can still be allocated",
+            "host memory that can still be allocated, read once a second",
             display=TABLE,
         ),
         _reading("read_bytes", "bytes read from storage", "bytes this process read from storage so far", COUNTER),

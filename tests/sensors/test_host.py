@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpulab.columns import ValueKind
 from gpulab.sensors.host import process
 from gpulab.sensors.host.cgroup import Throttling, cores_allowed, memory_limit_bytes
 from gpulab.sensors.host.process import HostSensor, HostSensors
@@ -53,6 +54,12 @@ def test_a_sensor_is_read_in_its_rounds_and_its_value_is_repeated_meanwhile():
         host.refresh()
         load.append(host.read()["cpu_frac"])
     assert load == [0, 0, 0, 1, 1, 1, 2, 3]
+
+
+def test_counters_and_loads_are_read_in_every_round():
+    seldom = {column for sensor in process.SENSORS if sensor.every > 1 for column in sensor.columns}
+    assert all(HOST_SAMPLES.column(column).kind is ValueKind.LEVEL for column in seldom)
+    assert not any(column.endswith("_frac") for column in seldom), "a load belongs to the time since the last reading"
 
 
 # CPU load.

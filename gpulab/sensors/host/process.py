@@ -52,11 +52,11 @@ class UnavailableReading(Exception):  # noqa: N818  (an answer, not an error)
 class HostSensor:
     """A reading of the host: the columns of HOST_SAMPLES it fills, and the function that reads them.
 
-    `read` returns a value per column, in the column's unit; NaN if there is none this time. It raises Unreadable if
-    there never will be one: then it is not called again, and a gap says why.
+    `read` returns a value per column, in the column's unit; NaN if there is none this time. It raises
+    UnavailableReading if there never will be one: then it is not called again, and a gap says why.
 
-    `every`: it is read in every n-th round only, and its value is repeated meanwhile. One that parses a file of /proc
-    takes 0.1 ms and holds the GIL, which the training loop needs.
+    `every`: it is read in every n-th round only, and its value is repeated meanwhile: for a slow reading of a level. A
+    repeated counter would show no increase, and a repeated load would belong to another interval.
     """
 
     columns: tuple[str, ...]
@@ -170,12 +170,12 @@ def _preemptions(host: HostSensors) -> tuple[float, ...]:
 
 # Single threads are read by gpulab.sensors.host.threads, DataLoader workers by gpulab.sensors.host.workers.
 SENSORS = (
-    HostSensor(columns=("cpu_frac", "iowait_frac"), read=_cpu_load, every=2),
+    HostSensor(columns=("cpu_frac", "iowait_frac"), read=_cpu_load),
     HostSensor(columns=("process_cpu_s",), read=_process_cpu),
-    HostSensor(columns=("rss_bytes",), read=_resident_memory, every=2),
+    HostSensor(columns=("rss_bytes",), read=_resident_memory),
     HostSensor(columns=("memory_available_bytes",), read=_available_memory, every=10),
-    HostSensor(columns=("read_bytes",), read=_read_bytes, every=5),
-    HostSensor(columns=("throttled_s",), read=_throttled, every=5),
+    HostSensor(columns=("read_bytes",), read=_read_bytes),
+    HostSensor(columns=("throttled_s",), read=_throttled),
     HostSensor(columns=("preempted",), read=_preemptions),
 )
 
