@@ -26,6 +26,7 @@ L
 # %% tags=["given"]
 import time
 
+import numpy as np
 import torch
 
 from gpulab.lessons import SIMULATED
@@ -424,7 +425,7 @@ for name, (work, operations, wait_s) in jobs.items():
             gpulab.step()
     ledger = gpulab.diagnose(gpulab.runs[name]).ledger
     busy[name] = float(ledger.busy_frac)
-    rate[name] = operations * calls / float(ledger.step_ns.mean())  # operations per ns = GFLOP/s
+    rate[name] = operations * calls / float(np.median(ledger.step_ns))  # operations per ns = GFLOP/s
     best = max(best, operations * calls / float(ledger.step_ns.min()))
 for name in sorted(busy, key=busy.get, reverse=True):
     print(f"{name:20} busy {busy[name]:4.0%} {rate[name]:9,.1f} GFLOP/s, {rate[name] / best:4.0%} of the best rate")

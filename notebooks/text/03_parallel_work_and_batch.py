@@ -526,7 +526,7 @@ def step(batch):
     return training_step
 
 
-largest = gpulab.virtual.max_batch(step, "h100", start=512)
+largest = gpulab.virtual.max_batch(step, "h100", start=2048)
 attempts, estimate = largest.max_batch.estimates, f"virtual {largest.max_batch.spec.name}, estimated"
 fullest = next(attempt for attempt in attempts if attempt.samples == largest.batch)
 largest

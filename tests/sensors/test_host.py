@@ -58,7 +58,7 @@ def test_a_sensor_is_read_in_its_rounds_and_its_value_is_repeated_meanwhile():
 
 def test_counters_and_loads_are_read_in_every_round():
     seldom = {column for sensor in process.SENSORS if sensor.every > 1 for column in sensor.columns}
-    assert all(HOST_SAMPLES.column(column).kind is ValueKind.LEVEL for column in seldom)
+    assert all(HOST_SAMPLES.column(column).value_kind is ValueKind.LEVEL for column in seldom)
     assert not any(column.endswith("_frac") for column in seldom), "a load belongs to the time since the last reading"
 
 

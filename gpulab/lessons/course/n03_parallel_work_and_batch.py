@@ -60,18 +60,18 @@ _BATCH = (
     ),
     Question(
         key="fullest",
-        prompt="The largest batch that fits into the GPU's memory is about 150 times as large as 512. By what factor "
+        prompt="The largest batch that fits into the GPU's memory is about 40 times as large as 2048. By what factor "
         "does "
-        "it raise the number of images per second, compared with a batch of 512?",
+        "it raise the number of images per second, compared with a batch of 2048?",
         choices=(
             Choice(key="a", text="hardly at all: 1.25 at most", below=1.25),
             Choice(
                 key="b",
                 text="up to 10",
                 below=10.0,
-                feedback="From 512 on, the rate hardly rises: see the chart of 03.1.",
+                feedback="From 2048 on, the rate hardly rises: see the chart of 03.1.",
             ),
-            Choice(key="c", text="more than 10", feedback="The chart of 03.1 is flat from 512 on."),
+            Choice(key="c", text="more than 10", feedback="The chart of 03.1 is flat from 2048 on."),
         ),
         explanation="Beyond the knee, the GPU is already fully used; a larger batch only needs more memory.",
         hints=(
