@@ -283,7 +283,7 @@ def test_a_failure_of_the_profiler_turns_it_off_and_the_loop_goes_on(monkeypatch
 def test_marks_keep_the_first_and_the_latest_and_count_all():
     buffer = MarkBuffer(first=4, latest=3)
     for number in range(12):
-        buffer.append((MarkKind.NEXT, number, number + 1, 0, 0, True, 0, 0, 0))
+        buffer.append((MarkKind.NEXT, number, number + 1, 0, 0, True, 0, 0, 0, -1))
     rows = buffer.rows(0)
     assert rows["start_ns"].tolist() == [0, 1, 2, 3, 9, 10, 11]
     assert (buffer.count, buffer.missing, buffer.missing_span_ns) == (12, 5, (4, 9))

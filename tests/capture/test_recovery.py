@@ -54,7 +54,7 @@ def as_killed(monkeypatch):
 
 def mark(start_ns, loader=0):
     """One call of a DataLoader that took a millisecond."""
-    return MarkKind.NEXT, start_ns, start_ns + 1_000_000, loader, 0, True, 0, 0, 0
+    return MarkKind.NEXT, start_ns, start_ns + 1_000_000, loader, 0, True, 0, 0, 0, -1
 
 
 class Recording:

@@ -58,7 +58,7 @@ def test_the_error_for_wrong_columns_names_them():
 
 COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and what joins rows
     *("kind", "name", "frame", "yielded", "bytes", "grid", "block", "workers", "workers_blocked"),
-    *("thread", "device", "stream", "correlation", "loader", "epoch"),
+    *("thread", "device", "stream", "correlation", "loader", "epoch", "optimizer"),
     *("event", "registers", "shapes", "dtypes", "address", "wait_on_stream", "wait_on_correlation"),
     *("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence"),
     *("recorded", "interior", "plain"),

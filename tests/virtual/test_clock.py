@@ -125,6 +125,7 @@ def loop(body, count=12, gpu=H100):
                 0,
                 virtual_clock.now_ns,
                 virtual_clock.now_ns,
+                -1,
             )
         )
     span = max(virtual_clock.now_ns, virtual_clock.device_done_ns)

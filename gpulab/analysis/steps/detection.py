@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.data.main_loader import main_loader_index
 from gpulab.analysis.data.prefetch_bias import prefetch_capacity, prefetched_call_ns
+from gpulab.analysis.steps.marked_steps import marked_steps
 from gpulab.analysis.steps.repetition import repeated_starts
 from gpulab.analysis.steps.run_ahead import count_queue_filling_steps, find_gpu_steps, work_end_ns
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, STEPS, EventKind, MarkKind
+from gpulab.tables import DEVICE_KINDS, STEPS, EventKind
 
 Mask = NDArray[np.bool_]
 WARM_UP_STEPS = 2  # the first steps of a loop include lazy initialisation and are never plain steps
@@ -202,47 +202,6 @@ def _from_marks(run: Run) -> Steps | None:
     if len(starts) < 2 and not run.recording.windows_ns:
         return _classify(run, starts, ends, found_by)
     return _classify(run, starts, ends, found_by) if len(starts) >= 2 else None
-
-
-def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
-    """Return start and end of each step, and the kind of mark used: gpulab.step(), else DataLoader, else optimizer."""
-    marks = run.mark_rows
-    for kind, found_by in ((MarkKind.USER, "gpulab.step()"), (MarkKind.NEXT, "DataLoader"), (MarkKind.OPTIMIZER, "")):
-        rows = marks.of_kind(kind)
-        if not len(rows):
-            continue
-        if kind is MarkKind.NEXT:
-            return *_loader_steps(run), found_by
-        at = rows["end_ns"]
-        return at[:-1], at[1:], found_by or "optimizer"
-    none = np.empty(0, np.int64)
-    return none, none, "whole run"
-
-
-def completed_steps(run: Run, steps: Steps) -> int:
-    """Return how many steps the run completed.
-
-    If the marks are at the ends of steps, the first step has an end but no start: it cannot be measured, but it counts.
-    """
-    if steps.detected_by == "whole run":
-        return 1 if len(run.mark_rows.of_kind(MarkKind.USER, MarkKind.OPTIMIZER)) == 1 else 0
-    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(steps.detected_by)
-    marks = len(run.mark_rows.of_kind(at_ends)) if at_ends is not None else 0
-    return max(len(steps), marks)
-
-
-def _loader_steps(run: Run) -> tuple[Ints, Ints]:
-    """Return start and end of steps that last from one call of `__next__` to the next: fetch, then compute.
-
-    Only the loader with the most batches counts. A pass ends with the call that yields no batch.
-    """
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    calls = calls.select(calls["loader"] == main_loader_index(calls))
-    begins = np.flatnonzero(calls["yielded"])
-    start = calls["start_ns"][begins]
-    following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
-    last_of_run = begins == len(calls) - 1
-    return start[~last_of_run], following[~last_of_run]
 
 
 def _from_events(run: Run) -> Steps:

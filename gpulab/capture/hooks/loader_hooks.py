@@ -94,7 +94,11 @@ class StepMarks:
         self._inspected: set[int] = set()  # loaders whose first batch was inspected
         self._spooled = 0  # marks that `new_rows` has returned
         self._leader = -1  # the loader whose `__next__` starts a step
-        self._stepped = False  # an optimizer stepped since the last boundary
+        self._optimizer_numbers: dict[int, int] = {}  # by id
+        self._optimizer_count = 0
+        self._stepped: set[int] = set()  # optimizers that stepped since the last boundary, by number
+        self._updates = 0  # calls of optimizers
+        self._updates_before: dict[int, tuple[int, int]] = {}  # epoch, and the same, at the latest batch of a loader
         self._user_marks = False
         self._undo: list[Callable[[], None]] = []
         self.thread = threading.get_ident()
@@ -180,18 +184,28 @@ class StepMarks:
 
     def _before_next(self, iterator: Any) -> _NextCall:
         loader, epoch = self._identify(iterator)
-        if not self._user_marks and (loader == self._leader or self._leader < 0 or self._stepped):
+        if not self._user_marks and self._starts_step(loader, epoch):
             self._leader = loader
             self._boundary(self.loaders[loader].batches)
         timer = self._timer
         return _NextCall(loader, epoch, timer.process_cpu_ns(), timer.thread_cpu_ns(), timer.now_ns())
+
+    def _starts_step(self, loader: int, epoch: int) -> bool:
+        """Whether a batch of this loader starts a step: not one of an evaluation between updates of another loop."""
+        previous_epoch, updates = self._updates_before.get(loader, (-1, 0))
+        is_trained_on = previous_epoch == epoch and self._updates > updates
+        self._updates_before[loader] = epoch, self._updates
+        if loader == self._leader:
+            return True
+        return bool(self._stepped) if self._leader >= 0 else is_trained_on or not self._updates
 
     def _after_next(self, call: _NextCall, yielded: bool) -> None:
         timer = self._timer
         end_ns = timer.now_ns()
         spent_ns = timer.thread_cpu_ns() - call.thread_cpu_ns
         process = call.process_cpu_ns, timer.process_cpu_ns()
-        self.buffer.append((MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process))
+        mark = (MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process, -1)
+        self.buffer.append(mark)
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
 
@@ -202,15 +216,20 @@ class StepMarks:
     def _mark_optimizer_step(self, optimizer: Any) -> None:
         if not is_known(optimizer, self._described):
             self._described[id(optimizer)] = reference_to(optimizer)
+            self._optimizer_numbers[id(optimizer)] = self._optimizer_count
+            self._optimizer_count += 1
             self._guard.call(SETTINGS, lambda: self._inspect_optimizer(optimizer), None)
-        self._stepped = True
-        self._instant(MarkKind.OPTIMIZER)
-        if self._leader < 0 and not self._user_marks:
+        number = self._optimizer_numbers[id(optimizer)]
+        self._instant(MarkKind.OPTIMIZER, number)
+        is_next_iteration = number in self._stepped  # optimizers that take turns step once in an iteration
+        if self._leader < 0 and not self._user_marks and (is_next_iteration or not self.steps):
             self._boundary(None)
+        self._stepped.add(number)
+        self._updates += 1
 
-    def _instant(self, kind: MarkKind) -> None:
+    def _instant(self, kind: MarkKind, optimizer: int = -1) -> None:
         now_ns, cpu_ns = self._timer.now_ns(), self._timer.process_cpu_ns()
-        self.buffer.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
+        self.buffer.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns, optimizer))
         self._note_times(now_ns, now_ns)
 
     def _note_times(self, start_ns: int, end_ns: int) -> None:
@@ -219,7 +238,7 @@ class StepMarks:
         self.last_mark_ns = end_ns
 
     def _boundary(self, known_steps: int | None) -> None:
-        self._stepped = False
+        self._stepped.clear()
         self.steps += 1
         self._on_boundary(known_steps)
 

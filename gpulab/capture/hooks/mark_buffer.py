@@ -14,11 +14,11 @@ COLUMNS = len(MARKS.columns)
 FIRST = 50_000  # the recorded steps are among the first
 LATEST = 50_000
 _PACK = Struct(f"{COLUMNS}q").pack
-Mark = tuple[int, int, int, int, int, bool, int, int, int]  # the columns of tables.MARKS; times in UNIX ns
+Mark = tuple[int, int, int, int, int, bool, int, int, int, int]  # the columns of tables.MARKS; times in UNIX ns
 
 
 class MarkBuffer:
-    """Marks of a session; memory stops to grow after `first + latest` marks, at 72 bytes each."""
+    """Marks of a session; memory stops to grow after `first + latest` marks, at 80 bytes each."""
 
     def __init__(self, first: int = FIRST, latest: int = LATEST) -> None:
         self.count = 0  # all marks, also those that were overwritten

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.steps.detection import completed_steps
+from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
 from gpulab.run import KILLED
@@ -146,6 +146,6 @@ def _cut_short(diagnosis: Diagnosis) -> tuple[Line, ...]:
     if run.outcome == "ok":
         return ()
     cause = {"KeyboardInterrupt": "Interrupted", KILLED: "Killed"}.get(run.outcome, f"Ended by {run.outcome}")
-    step_count = completed_steps(run, diagnosis.steps)
+    step_count = completed_steps(run, diagnosis.steps.detected_by, len(diagnosis.steps))
     progress = f"after {count(step_count, 'step')}" if step_count else "before the first complete step"
     return (Line(f"{cause} {progress}, at {duration(run.span_ns)}. The report covers the run up to that point."),)

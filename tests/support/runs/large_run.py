@@ -135,7 +135,7 @@ def _marks(steps):
     zero = np.zeros(steps, np.int64)
     columns = {"kind": np.full(steps, int(MarkKind.NEXT)), "start_ns": at, "end_ns": at + WAIT_US * US - 1}
     more = {"loader": zero, "epoch": zero, "yielded": np.ones(steps, bool), "thread_cpu_ns": zero}
-    return MARKS.rows({**columns, **more, "process_cpu_ns": zero, "process_cpu_end_ns": zero})
+    return MARKS.rows({**columns, **more, "process_cpu_ns": zero, "process_cpu_end_ns": zero, "optimizer": zero - 1})
 
 
 def _samples(span_ns):

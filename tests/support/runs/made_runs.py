@@ -61,6 +61,7 @@ def mark(
         "thread_cpu_ns": round(cpu_ms * MS),
         "process_cpu_ns": round(process_ms * MS),
         "process_cpu_end_ns": round((process_ms + within_ms) * MS),
+        "optimizer": 0 if kind is MarkKind.OPTIMIZER else -1,
     }
 
 

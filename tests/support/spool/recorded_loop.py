@@ -49,7 +49,7 @@ class RecordedLoop:
             self.loaders.append(Loader(workers=2, dataset="Images"))
         time.sleep(0.004)
         end_ns = time.time_ns()
-        self.marks.append((MarkKind.NEXT, start_ns, end_ns, 0, 0, True, 0, 0, 0))
+        self.marks.append((MarkKind.NEXT, start_ns, end_ns, 0, 0, True, 0, 0, 0, -1))
         return end_ns
 
 

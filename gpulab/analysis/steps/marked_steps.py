@@ -1,0 +1,85 @@
+"""Steps by the marks of a recording: calls of gpulab.step(), of a DataLoader's `__next__`, or of optimizers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.analysis.data.main_loader import main_loader_index
+from gpulab.intervals import Ints
+from gpulab.rows import Rows
+from gpulab.run import Run
+from gpulab.tables import MarkKind
+
+USER, LOADER, OPTIMIZER = "gpulab.step()", "DataLoader", "optimizer"  # how steps were detected
+RARE_FRAC = 0.1  # an optimizer that steps less often than this share of another one does not delimit iterations
+
+
+def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
+    """Return start and end of each step, and the kind of mark used: gpulab.step(), else DataLoader, else optimizer.
+
+    If most batches come without an update between them, the DataLoader is not the one of the training loop.
+    """
+    marks = run.mark_rows
+    user = marks.of_kind(MarkKind.USER)["end_ns"]
+    if len(user):
+        return user[:-1], user[1:], USER
+    updates = update_ends_ns(marks)
+    if len(marks.of_kind(MarkKind.NEXT)):
+        start, end = _loader_steps(run)
+        updated = np.searchsorted(updates, end) > np.searchsorted(updates, start)
+        if len(updates) <= len(start) or 2 * updated.sum() >= len(start):
+            return start, end, LOADER
+    if len(updates):
+        return updates[:-1], updates[1:], OPTIMIZER
+    none = np.empty(0, np.int64)
+    return none, none, "whole run"
+
+
+def completed_steps(run: Run, detected_by: str, steps: int) -> int:
+    """Return how many steps the run completed, of which `steps` have a start and an end.
+
+    If the marks are at the ends of steps, the first step has an end but no start: it cannot be measured, but it counts.
+    """
+    ends = {USER: run.mark_rows.of_kind(MarkKind.USER)["end_ns"], OPTIMIZER: update_ends_ns(run.mark_rows)}
+    if detected_by == "whole run":
+        return 1 if sum(map(len, ends.values())) == 1 else 0
+    return max(steps, len(ends.get(detected_by, ())))
+
+
+def update_ends_ns(marks: Rows) -> Ints:
+    """Return the end of each iteration in which optimizers step.
+
+    Several optimizers that take turns, as in a GAN or with one optimizer per parameter, form one iteration, which ends
+    with the one that steps least often, and last among equals. Optimizers used one after the other do not take turns.
+    """
+    marks = marks.of_kind(MarkKind.OPTIMIZER)
+    at, number = marks["end_ns"], marks["optimizer"]
+    used = [at[number == value] for value in np.unique(number)]
+    used.sort(key=lambda ends: int(ends[0]))
+    alternating: list[list[Ints]] = []
+    for ends in used:
+        if alternating and ends[0] <= max(other[-1] for other in alternating[-1]):
+            alternating[-1].append(ends)
+        else:
+            alternating.append([ends])
+    return np.concatenate([_iteration_ends(group) for group in alternating]) if alternating else at
+
+
+def _iteration_ends(group: list[Ints]) -> Ints:
+    most = max(len(ends) for ends in group)
+    frequent = [ends for ends in group if len(ends) >= RARE_FRAC * most]
+    return min(frequent, key=lambda ends: (len(ends), -int(ends[-1])))
+
+
+def _loader_steps(run: Run) -> tuple[Ints, Ints]:
+    """Return start and end of steps that last from one call of `__next__` to the next: fetch, then compute.
+
+    Only the loader with the most batches counts. A pass ends with the call that yields no batch.
+    """
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    calls = calls.select(calls["loader"] == main_loader_index(calls))
+    begins = np.flatnonzero(calls["yielded"])
+    start = calls["start_ns"][begins]
+    following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
+    last_of_run = begins == len(calls) - 1
+    return start[~last_of_run], following[~last_of_run]

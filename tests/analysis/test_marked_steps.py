@@ -1,0 +1,79 @@
+"""Steps by marks: one iteration of the training loop is one step, however many optimizers or loaders it has."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import gpulab  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
+from gpulab.analysis.steps.marked_steps import completed_steps, update_ends_ns  # noqa: E402
+from gpulab.tables import MARKS, MarkKind  # noqa: E402
+
+
+def update_ends(numbers):
+    """The ends of iterations if optimizers of these numbers step at times 0, 1, 2 ..."""
+    marks = [(int(MarkKind.OPTIMIZER), at, at, -1, -1, False, 0, 0, 0, number) for at, number in enumerate(numbers)]
+    return update_ends_ns(MARKS.of(marks)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ends"),
+    [
+        ([], []),
+        ([0, 0, 0], [0, 1, 2]),
+        ([-1, -1, -1], [0, 1, 2]),  # files of earlier versions
+        ([0, 1, 0, 1, 0, 1], [1, 3, 5]),  # a GAN
+        ([0, 0, 0, 1] * 3, [3, 7, 11]),  # several updates of the critic for one of the generator
+        ([2, 1, 0] * 3, [2, 5, 8]),  # one optimizer per parameter, which step in backward()
+        ([0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5]),  # folds of a cross-validation, one after the other
+        ([0] * 30 + [1] + [0] * 30, [*range(30), *range(31, 61)]),  # a rare optimizer is part of an iteration
+    ],
+)
+def test_optimizers_that_take_turns_form_one_iteration(numbers, ends):
+    assert update_ends(numbers) == ends
+
+
+def gan(iterations):
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizers = [torch.optim.Adam(network.parameters()) for network in (critic, generator)]
+    for _ in range(iterations):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+            critic(generator(torch.randn(8, 4))).mean().backward()
+            optimizer.step()
+
+
+def folds(iterations):
+    for _ in range(2):
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(iterations // 2):
+            model(torch.randn(8, 4)).mean().backward()
+            optimizer.step()
+
+
+def in_memory_with_evaluation(iterations):
+    """Train on slices of a tensor; only the evaluation uses a DataLoader."""
+    model, inputs = nn.Linear(4, 1), torch.randn(64, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    evaluation = DataLoader(TensorDataset(inputs), batch_size=16)
+    for iteration in range(iterations):
+        model(inputs[iteration : iteration + 8]).mean().backward()
+        optimizer.step()
+        if iteration % 20 == 19:
+            with torch.no_grad():
+                sum(model(batch).sum() for (batch,) in evaluation)
+
+
+@pytest.mark.parametrize("train", [gan, folds, in_memory_with_evaluation])
+def test_an_iteration_of_any_loop_is_one_step(train):
+    with gpulab.profile("loop", level="sensors") as session:
+        train(40)
+    steps = find_steps(session.run)
+    assert steps.detected_by == "optimizer"
+    assert len(steps) == 39, "the first one has no mark at its start"
+    assert completed_steps(session.run, steps.detected_by, len(steps)) == 40
+    assert session._marks.steps == pytest.approx(40, abs=1), "the live view counts them, too"
