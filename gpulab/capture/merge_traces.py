@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.capture.protection.cuda_check import is_cuda_available
+from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.rows import Rows, concat
 from gpulab.run import TRACE_TABLES, Gap, Machine, Run
 from gpulab.tables import DEVICE_KINDS, EventKind
@@ -100,11 +101,15 @@ def torch_settings() -> dict[str, str]:
         "cuda_devices": str(torch.cuda.device_count()),
         "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "compiler": "found"
-        if any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")))
-        else "none",
+        "compiler": "found" if _has_compiler() else "none",
         **_precisions(torch),
     }
+
+
+def _has_compiler() -> bool:
+    # A missing file is an OSError there, and so is the TimeoutError of a signal handler.
+    with DeferredSignals(again=True):
+        return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")))
 
 
 def _precisions(torch: Any) -> dict[str, str]:

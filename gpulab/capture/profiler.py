@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep, time_ns  # bound here: the program may replace the functions of the module
 from typing import Any
 
 from gpulab import trace
@@ -17,6 +18,8 @@ from gpulab.capture.protection.guard import error_text, is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
+
+QUIET_NS = 2_000_000
 
 
 def warm_up() -> None:
@@ -64,6 +67,8 @@ class TraceWindow:
         with nvml_first():  # the profiler asks, too
             self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
         self._running = False
+        self._has_stacks = "with_stack" in options
+        self._quiet_ns = 0
         self._path: Path | None = None
 
     def start(self) -> None:
@@ -95,10 +100,23 @@ class TraceWindow:
                 gc.enable()
         return True
 
+    def stop_quietly(self) -> bool:
+        """Stop after a pause, which shows in `count_events` whether anything was still open."""
+        self._quiet_ns = time_ns() + QUIET_NS // 2  # the clock of the events may differ from ours a little
+        sleep(QUIET_NS / 1e9)
+        return self.stop()
+
     def count_events(self) -> int | None:
-        """Count the events of a stopped window, in 1 to 3 us each; None if they are not in memory."""
+        """Count the events after `stop_quietly`, in 1 to 3 us each; None if unknown, or if an operator was still open.
+
+        Such an operator writes its end into freed memory if the next profiler already runs, and the program crashes. It
+        ends when the profiler stops, except with stacks, where the end of such an event is wrong.
+        """
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
-        return None if results is None else len(results.events())
+        if results is None or self._has_stacks:
+            return None
+        events = results.events()
+        return None if any(event.end_ns() > self._quiet_ns for event in events) else len(events)
 
     @property
     def is_stored(self) -> bool:

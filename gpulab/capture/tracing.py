@@ -20,6 +20,7 @@ from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.event_budget import EventWatch
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.protection.main_thread import PendingCall
+from gpulab.capture.protection.open_ranges import OpenRanges
 from gpulab.capture.trace_windows import EVENTS, TraceWindows
 from gpulab.run import Gap, Run
 
@@ -57,6 +58,7 @@ class Tracing:
         self._options, self._guard = options, guard
         self._window: TraceWindow | None = None  # the one that records
         self._window_ns = 0
+        self._ranges = OpenRanges()
         self._events = EventWatch(self._too_many_events)
         self._in_main_thread = False  # is the main thread recorded? Pending calls run there only
         self._is_busy = False  # a pending call may come while a boundary is followed
@@ -74,6 +76,7 @@ class Tracing:
                 "stop it (profiler.stop(), or restart the kernel) and run the cell again",
             )
             return
+        exits.enter_context(self._ranges.watched())
         exits.enter_context(yield_to_user_profiler(self._yield_to_user_profiler))
         self._window = TraceWindow(self._options)
 
@@ -207,6 +210,7 @@ class Tracing:
     def _start_window(self, window: TraceWindow) -> None:
         """Start the profiler and count its events."""
         window.start()
+        self._ranges.window = len(self.windows.windows) + 1
         self._events.profiler_started(self.plan.allowed_events)
 
     def _stop_window(self) -> None:
@@ -215,7 +219,8 @@ class Tracing:
             return
         window, self._window = self._window, None
         ended_ns = time_ns()
-        is_ours = window.stop()
+        is_ours = window.stop_quietly() if self.plan.is_interrupted else window.stop()
+        self._ranges.window = 0
         if not is_ours:
             self.plan.stop_for_good(ended_ns)
         events = window.count_events() if self.plan.is_interrupted else None
@@ -235,7 +240,7 @@ class Tracing:
             self.windows.store_latest()
 
     def _discard_window(self) -> None:
-        window, self._window = self._window, None
+        window, self._window, self._ranges.window = self._window, None, 0
         self._events.profiler_stopped(for_good=True)
         if window is not None:
             window.abandon()

@@ -51,7 +51,9 @@ def predict_workers(
     saving_ns = loading.step_ns - likely_ns
     crowded = limit == "the cores" and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
-    handover_ns = 0 if loading.workers else HANDOVER_NS  # present workers' batches are handed over already
+    handover_ns = (
+        0 if loading.workers else loading.batches * HANDOVER_NS
+    )  # present workers' batches are handed over already
     worst_ns = round(loading.step_ns - realised * saving_ns) + handover_ns
     return WorkersPrediction(
         workers=workers,
@@ -64,7 +66,7 @@ def predict_workers(
 
 
 def batch_time_ns(loading: LoadingCost) -> int:
-    """Time to load one batch: of the main process, or of one worker if the workers are late and never idle."""
+    """Time to load the batches of a step: of the main process, or of one worker if workers are late and never idle."""
     return loading.workers * loading.step_ns if loading.workers else loading.fetch_ns
 
 

@@ -8,6 +8,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import gpulab  # noqa: E402
+from gpulab.analysis.data.loader import batches_per_step  # noqa: E402
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.analysis.steps.marked_steps import completed_steps, update_ends_ns  # noqa: E402
 from gpulab.tables import MARKS, MarkKind  # noqa: E402
@@ -66,6 +67,57 @@ def in_memory_with_evaluation(iterations):
         if iteration % 20 == 19:
             with torch.no_grad():
                 sum(model(batch).sum() for (batch,) in evaluation)
+
+
+def linear_model(samples):
+    model = nn.Linear(4, 1)
+    loader = DataLoader(TensorDataset(torch.randn(samples, 4)), batch_size=2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), loader
+
+
+def accumulated(iterations):
+    model, optimizer, loader = linear_model(iterations * 8)
+    for number, (batch,) in enumerate(loader, start=1):
+        model(batch).mean().backward()
+        if number % 4 == 0:
+            optimizer.step()
+
+
+def accumulated_from_a_list(iterations):
+    """All batches of an update are taken from the loader first, as in the Trainer of Transformers."""
+    model, optimizer, loader = linear_model(iterations * 8)
+    iterator = iter(loader)
+    for _ in range(iterations):
+        for (batch,) in [next(iterator) for _ in range(4)]:
+            model(batch).mean().backward()
+        optimizer.step()
+
+
+def several_updates_per_batch(iterations):
+    model, optimizer, loader = linear_model(iterations * 2)
+    for (batch,) in loader:
+        for _ in range(3):
+            model(batch).mean().backward()
+            optimizer.step()
+
+
+def without_updates(iterations):
+    model, _, loader = linear_model(iterations * 2)
+    for (batch,) in loader:
+        model(batch)
+
+
+LOADER_LOOPS = {accumulated: 4, accumulated_from_a_list: 4, several_updates_per_batch: 1, without_updates: 1}
+
+
+@pytest.mark.parametrize("train", LOADER_LOOPS)
+def test_batches_whose_gradients_are_accumulated_form_one_step(train):
+    with gpulab.profile("loop", level="sensors") as session:
+        train(40)
+    steps = find_steps(session.run)
+    assert (steps.detected_by, len(steps)) == ("DataLoader", 40)
+    assert batches_per_step(session.run, steps) == LOADER_LOOPS[train]
+    assert session._marks.steps == pytest.approx(40, abs=5), "until the second update, each batch may be a step"
 
 
 @pytest.mark.parametrize("train", [gan, folds, in_memory_with_evaluation])

@@ -1,17 +1,23 @@
 """The profiler within a recording: it goes on if it stopped for nothing, and leaves backward passes alone."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
 
-from torch.profiler import profile  # noqa: E402
+from torch.profiler import profile, record_function  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gpulab  # noqa: E402
 from gpulab.capture.plan import RecordingLimits  # noqa: E402
+from gpulab.capture.profiler import TraceWindow  # noqa: E402
 from gpulab.capture.protection.event_budget import heap_bytes  # noqa: E402
 from gpulab.capture.tracing import MAX_EVENTS, is_in_backward  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
@@ -91,4 +97,36 @@ def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
         for _ in range(4 * MAX_EVENTS[level]):
             tensor.add_(1)
     assert len(weights) == 60_000
-    assert len(session.run.event_rows) > MAX_EVENTS[level] / 4
+    assert len(session.run.event_rows) > MAX_EVENTS[level] / (4 if level == "trace" else 16)  # resumed only at "trace"
+
+
+@pytest.mark.parametrize("level", ["trace", "deep"])
+def test_a_range_that_is_open_in_several_windows_does_not_crash_the_program(level):
+    program = [sys.executable, "-m", "tests.support.spool.crossing_ranges", level]
+    result = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout == "1800\n"
+
+
+def test_ranges_work_as_before_after_a_recording():
+    methods = record_function.__enter__, record_function.__exit__
+    with record_function("outer"), gpulab.profile("inner"):
+        left_open = record_function("left open").__enter__()
+    assert (record_function.__enter__, record_function.__exit__) != methods, "until the last range ends"
+    left_open.__exit__(None, None, None)
+    assert (record_function.__enter__, record_function.__exit__) == methods
+
+
+def test_events_are_counted_only_if_nothing_is_open():
+    window = TraceWindow(())
+    window.start()
+    torch.ones(3)
+    assert window.stop_quietly()
+    assert window.count_events() >= 2
+    window = TraceWindow(())
+    window.start()
+    record = torch.ops.profiler._record_function_enter_new("an operator", None)
+    torch.ones(3)
+    assert window.stop_quietly()
+    assert window.count_events() is None
+    torch.ops.profiler._record_function_exit._RecordFunction(record)

@@ -22,13 +22,14 @@ class LoadingCost:
     workers: int | None  # 0: the main process loads the data; None: there are workers, their number is unknown
     loader: Loader | None
     step_ns: int  # step time
-    fetch_ns: int  # time of the main thread inside DataLoader.__next__
+    fetch_ns: int  # time of the main thread inside DataLoader.__next__, for all batches of a step
+    batches: int = 1  # per step: several if gradients are accumulated
     traced_fetch_ns: int  # the same in the recorded steps
     exposed_ns: int  # part of fetch_ns with the device idle
     fetch_cpu_ns: int | None = None  # CPU time of the main thread inside DataLoader.__next__
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
     min_rest_ns: int | None = None  # 5 % quantile of the rest of the step
-    worker_cpu_ns: int | None = None  # CPU time of all workers per batch
+    worker_cpu_ns: int | None = None  # CPU time of all workers per step
     blocked_frac: float | None = None  # share of worker samples blocked on storage
     cores_frac: float | None = None  # load of all cores while workers ran, all programs
 
@@ -59,6 +60,7 @@ def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
         fetch_ns = by_marks.pop("fetch_ns") or fetch_ns
         if ledger.device == "gpu":
             by_marks.pop("min_rest_ns", None)  # the host may run ahead of the GPU, so its rest of the step is no bound
+    batches, batch_cpu_ns = batches_per_step(run, steps), _worker_cpu_per_batch(run)
     measured = ledger.device == "cpu" and len(run.mark_rows)
     # If the CPU is the device, it computes nothing while the main thread fetches: all fetch time is exposed.
     exposed_ns = fetch_ns if measured else round(exposed_ns * scale)
@@ -69,7 +71,8 @@ def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
         fetch_ns=fetch_ns,
         traced_fetch_ns=traced_fetch_ns,
         exposed_ns=min(exposed_ns, steps.step_ns),
-        worker_cpu_ns=_worker_cpu_per_batch(run),
+        batches=batches,
+        worker_cpu_ns=None if batch_cpu_ns is None else batch_cpu_ns * batches,
         blocked_frac=_blocked_frac(run),
         cores_frac=_cores_frac(run),
         **by_marks,
@@ -123,6 +126,14 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
         # faster, so the lower bound uses the 5 % quantile.
         "min_rest_ns": int(np.percentile(steps.dur_ns[used_steps][fetched] - fetch_ns, 5)),
     }
+
+
+def batches_per_step(run: Run, steps: Steps) -> int:
+    """Return the median number of batches in a step: several if gradients are accumulated."""
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    start_ns = calls["start_ns"][calls["yielded"] & (calls["loader"] == main_loader_index(calls))]
+    counts = np.searchsorted(start_ns, steps.end_ns) - np.searchsorted(start_ns, steps.start_ns)
+    return max(1, int(np.median(counts[counts > 0]))) if (counts > 0).any() else 1
 
 
 def _rest_cpu(calls: Rows, first: Ints, last: Ints, burst: int) -> int | None:

@@ -11,6 +11,7 @@ from gpulab.run import Run
 from gpulab.tables import MarkKind
 
 USER, LOADER, OPTIMIZER = "gpulab.step()", "DataLoader", "optimizer"  # how steps were detected
+MIN_UPDATES = 3  # with fewer, batches are the steps
 RARE_FRAC = 0.1  # an optimizer that steps less often than this share of another one does not delimit iterations
 
 
@@ -25,10 +26,10 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
         return user[:-1], user[1:], USER
     updates = update_ends_ns(marks)
     if len(marks.of_kind(MarkKind.NEXT)):
-        start, end = _loader_steps(run)
+        start, end = _batches(run)
         updated = np.searchsorted(updates, end) > np.searchsorted(updates, start)
         if len(updates) <= len(start) or 2 * updated.sum() >= len(start):
-            return start, end, LOADER
+            return *_accumulated(start, end, updates), LOADER
     if len(updates):
         return updates[:-1], updates[1:], OPTIMIZER
     none = np.empty(0, np.int64)
@@ -71,8 +72,21 @@ def _iteration_ends(group: list[Ints]) -> Ints:
     return min(frequent, key=lambda ends: (len(ends), -int(ends[-1])))
 
 
-def _loader_steps(run: Run) -> tuple[Ints, Ints]:
-    """Return start and end of steps that last from one call of `__next__` to the next: fetch, then compute.
+def _accumulated(start: Ints, end: Ints, updates: Ints) -> tuple[Ints, Ints]:
+    """Join the batches whose gradients are accumulated for one update of the optimizer, if there are several.
+
+    A batch begins a step if an update came since the previous batch, or if a pass over the data begins.
+    """
+    before = np.searchsorted(updates, start)
+    begins = np.flatnonzero(np.append(True, (np.diff(before) > 0) | (start[1:] != end[:-1])))
+    counts = np.diff(np.append(begins, len(start)))
+    if not len(updates) or not len(start) or np.median(counts) < 2 or len(begins) < MIN_UPDATES:
+        return start, end
+    return start[begins], end[begins + counts - 1]
+
+
+def _batches(run: Run) -> tuple[Ints, Ints]:
+    """Return start and end of batches that last from one call of `__next__` to the next: fetch, then compute.
 
     Only the loader with the most batches counts. A pass ends with the call that yields no batch.
     """

@@ -94,6 +94,8 @@ class StepMarks:
         self._inspected: set[int] = set()  # loaders whose first batch was inspected
         self._spooled = 0  # marks that `new_rows` has returned
         self._leader = -1  # the loader whose `__next__` starts a step
+        self._batches = 0  # of the leader since the first one after the latest update
+        self._accumulated = 1  # batches of the leader from one update to the next
         self._optimizer_numbers: dict[int, int] = {}  # by id
         self._optimizer_count = 0
         self._stepped: set[int] = set()  # optimizers that stepped since the last boundary, by number
@@ -191,12 +193,20 @@ class StepMarks:
         return _NextCall(loader, epoch, timer.process_cpu_ns(), timer.thread_cpu_ns(), timer.now_ns())
 
     def _starts_step(self, loader: int, epoch: int) -> bool:
-        """Whether a batch of this loader starts a step: not one of an evaluation between updates of another loop."""
+        """Whether a batch of this loader starts a step.
+
+        It does not within the batches whose gradients are accumulated for one update, nor in an evaluation that comes
+        between the updates of a loop without a DataLoader.
+        """
         previous_epoch, updates = self._updates_before.get(loader, (-1, 0))
         is_trained_on = previous_epoch == epoch and self._updates > updates
         self._updates_before[loader] = epoch, self._updates
         if loader == self._leader:
-            return True
+            self._batches += 1
+            if self._stepped:
+                self._accumulated, self._batches = self._batches, 0
+                return True
+            return self._batches >= self._accumulated
         return bool(self._stepped) if self._leader >= 0 else is_trained_on or not self._updates
 
     def _after_next(self, call: _NextCall, yielded: bool) -> None:

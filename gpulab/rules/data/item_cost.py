@@ -155,9 +155,11 @@ def _waits(evidence: Evidence, loading: LoadingCost) -> tuple[str, ...]:
 
 def _cpu_of_a_batch(loading: LoadingCost, cores: float | None) -> tuple[str, ...]:
     sentences = []
-    batch_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
-    if batch_ns is not None:
-        sentences.append(f"One batch takes {duration(batch_ns)} of CPU time, over all threads that build it.")
+    cpu_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
+    if cpu_ns is not None:
+        sentences.append(
+            f"One batch takes {duration(cpu_ns / loading.batches)} of CPU time, over all threads that build it."
+        )
     demand_ns = cpu_time_per_step_ns(loading)
     if demand_ns is not None and cores is not None:
         sentences.append(

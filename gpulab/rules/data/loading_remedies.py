@@ -89,7 +89,7 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
     setup = loading.loader
     if not code or setup is None:
         return None
-    fetch_ns = _whole_fetch_ns(setup)
+    fetch_ns = _whole_fetch_ns(setup, loading.batches)
     rest_ns, step_ns, loader = loading.rest_ns, loading.step_ns, evidence.names.loader
     floor_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
     return Remedy(
@@ -108,15 +108,15 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
     )
 
 
-def _whole_fetch_ns(setup: Loader) -> tuple[int, int]:
-    """Return the time to index a TensorDataset with the indices of a batch: on a fast and on a slow machine."""
+def _whole_fetch_ns(setup: Loader, batches: int) -> tuple[int, int]:
+    """Return the time to index a TensorDataset once for each batch of a step: on a fast and on a slow machine."""
     low, high = (
         _FETCH_NS[end]
         + (setup.batch_tensors or _TENSORS[end]) * (_TENSOR_NS[end] + (setup.batch_size or 1) * _INDEX_NS[end])
         + 1e9 * (setup.batch_bytes or 0) / _GATHERED_BYTES_PER_S[end]
         for end in (0, 1)
     )
-    return round(low), round(high)
+    return round(batches * low), round(batches * high)
 
 
 def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Remedy:

@@ -27,8 +27,8 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     return Finding(
         ledger_parts=("loader",),
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to taking batches from workers, although the "
-        f"batches are ready: passing one takes {duration(loading.fetch_ns)}, and loading and sending it takes a worker "
-        f"{duration(loading.worker_cpu_ns)} of CPU time.",
+        f"batches are ready: passing one takes {duration(loading.fetch_ns / loading.batches)}, and loading and "
+        f"sending it takes a worker {duration(loading.worker_cpu_ns / loading.batches)} of CPU time.",
         evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         fix=change.code,

@@ -201,7 +201,8 @@ def _core_limit(evidence: Evidence, loading: LoadingCost, cores: float | None, p
 def _worker_cpu_time(loading: LoadingCost) -> tuple[str, ...]:
     if loading.worker_cpu_ns is None:
         return ()
-    return (f"One batch takes {duration(loading.worker_cpu_ns)} of CPU time in a worker, over all its threads.",)
+    batch_ns = loading.worker_cpu_ns / loading.batches
+    return (f"One batch takes {duration(batch_ns)} of CPU time in a worker, over all its threads.",)
 
 
 def _sufficient_workers(evidence: Evidence, loading: LoadingCost) -> int | None:

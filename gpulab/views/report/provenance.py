@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpulab.analysis.data.loader import batches_per_step
 from gpulab.analysis.steps.detection import Steps
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
@@ -24,7 +25,7 @@ def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
 def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     run, steps = diagnosis.run, diagnosis.steps
     yield "source", str(run.source)
-    yield "steps", _steps(steps)
+    yield "steps", _steps(run, steps)
     yield "step time", _step_time(steps)
     yield "profiler", _inflation(steps)
     yield "events", _events(run)
@@ -37,7 +38,7 @@ def _simulated(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield the facts of a virtual run, which has no profiler and no sensors."""
     run, steps = diagnosis.run, diagnosis.steps
     yield "source", str(run.source)
-    yield "steps", _steps(steps)
+    yield "steps", _steps(run, steps)
     if steps.step_ns is not None:
         yield "step time", f"{duration(steps.step_ns)} (median of {count(int(steps.interior.sum()), 'step')})"
     yield "host", run.facts.get("host", UNKNOWN)
@@ -55,7 +56,7 @@ def gap_text(gap: Gap) -> str:
     return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
 
 
-def _steps(steps: Steps) -> str:
+def _steps(run: Run, steps: Steps) -> str:
     if steps.detected_by == "whole run":
         return "no steps were found; the whole run counts as one step"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
@@ -65,7 +66,9 @@ def _steps(steps: Steps) -> str:
         else ""
     )
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
-    detection = f"found by {steps.detected_by}{burst}{run_ahead}"
+    batches = batches_per_step(run, steps)
+    accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
+    detection = f"found by {steps.detected_by}{accumulated}{burst}{run_ahead}"
     used = f"{judged} analysed (complete steps of the longest traced part, without its first and last step)"
     return f"{count(len(steps), 'step')}, {recorded} of them traced, {used}; {detection}"
 

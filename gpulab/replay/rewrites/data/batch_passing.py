@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.rewrite import Draw
-from gpulab.run import Loader
 
 _DRAW = "passing batches"  # one draw for all parts: a machine is fast or slow at system calls
 
@@ -22,13 +21,13 @@ _Range = tuple[float, float]
 
 
 def receiving_ns(loading: LoadingCost, draw: Draw) -> float | None:
-    """Return the time of the main process per batch that is ready; None if it is not known what a batch consists of."""
-    range_ns = _range_ns(loading.loader, _RECEIVED_OBJECT_NS, _RECEIVED_BYTE_NS)
+    """Return the time per step that the main process takes for batches that are ready; None if unknown."""
+    range_ns = _range_ns(loading, _RECEIVED_OBJECT_NS, _RECEIVED_BYTE_NS)
     return None if range_ns is None else draw.ratio(_DRAW, *range_ns)
 
 
 def added_sending_ns(loading: LoadingCost, draw: Draw) -> float:
-    """Return the time that sending adds to a batch in a worker; 0 if unknown, or if the measured time includes it."""
+    """Return the time per step that sending takes the workers; 0 if unknown, or if the measured time includes it."""
     range_ns = sending_range_ns(loading)
     return 0.0 if range_ns is None or loading.workers else draw.ratio(_DRAW, *range_ns)
 
@@ -39,11 +38,12 @@ def added_receiving_ns(loading: LoadingCost, draw: Draw) -> float:
 
 
 def sending_range_ns(loading: LoadingCost) -> _Range | None:
-    """Return the time of a worker to send a batch: on a fast and on a slow machine; None if unknown."""
-    return _range_ns(loading.loader, _SENT_OBJECT_NS, _SENT_BYTE_NS)
+    """Return the time per step that sending takes the workers, on a fast and on a slow machine; None if unknown."""
+    return _range_ns(loading, _SENT_OBJECT_NS, _SENT_BYTE_NS)
 
 
-def _range_ns(setup: Loader | None, object_ns: _Range, byte_ns: _Range) -> _Range | None:
+def _range_ns(loading: LoadingCost, object_ns: _Range, byte_ns: _Range) -> _Range | None:
+    setup = loading.loader  # None, or without counts: it is not known what a batch consists of
     if setup is None or setup.batch_tensors is None:
         return None
     parts = ((1, _BATCH_NS), (setup.batch_tensors, _TENSOR_NS), (setup.batch_objects, object_ns))
@@ -51,4 +51,4 @@ def _range_ns(setup: Loader | None, object_ns: _Range, byte_ns: _Range) -> _Rang
         sum((count or 0) * ends[end] for count, ends in parts) + (setup.batch_bytes or 0) * byte_ns[end]
         for end in (0, 1)
     )
-    return low, high
+    return loading.batches * low, loading.batches * high

@@ -198,9 +198,10 @@ def _handover(graph: Graph, batches: BatchLoading, draw: Draw) -> float:
     if received_ns is not None and not (setup and setup.pin_memory):  # else a thread receives the batch
         taking_ns = received_ns
     elif size is None:
-        taking_ns = draw.ratio("handover", *HANDOVER_NS)
+        taking_ns = batches.loading.batches * draw.ratio("handover", *HANDOVER_NS)
     else:
-        taking_ns = (MIN_HANDOVER_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)
+        taking_ns = batches.loading.batches * MIN_HANDOVER_NS + size * HANDOVER_NS_PER_BYTE
+        taking_ns *= draw.ratio("handover of a size", 0.5, 2.0)
     now_ns = loading_ns(graph)
     if batches.loading.workers:  # batches are taken over already
         taking_ns = min(taking_ns, now_ns)
