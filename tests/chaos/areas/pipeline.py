@@ -116,14 +116,16 @@ def _odd_trace(dice: random.Random) -> tuple[bytes, str]:
     labels = []
     for _ in range(dice.choice((1, 1, 2, 4))):
         event = dice.choice(events)
-        owner = event["args"] if dice.random() < 0.6 and event.get("args") else event
+        inside, arguments = dice.random() < 0.6, event.get("args")
+        owner = arguments if inside and arguments and isinstance(arguments, dict) else event
         field = dice.choice(sorted(owner))
         value = dice.choice(ODD_VALUES)
         owner[field] = value
         if dice.random() < 0.6:  # in all events of its kind
             for other in events:
-                if other.get("cat") == event.get("cat"):
-                    (other if owner is event else other.setdefault("args", {}))[field] = value
+                target = other if owner is event else other.setdefault("args", {})
+                if other.get("cat") == event.get("cat") and isinstance(target, dict):
+                    target[field] = value
         labels.append(f"{field} of {event.get('cat')} = {repr(value)[:24]}")
     document = {"schemaVersion": 1, "record_shapes": 1, "baseTimeNanoseconds": 10**18, "traceEvents": events}
     if dice.random() < 0.2:
