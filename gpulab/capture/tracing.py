@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
 
@@ -34,6 +34,20 @@ def is_in_backward() -> bool:
     """Whether this thread runs Python inside a backward pass."""
     task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
     return task is not None and task() != -1
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Suspend the program's trace function (sys.settrace): with stacks, CPython would never return from ours."""
+    function = sys.gettrace()
+    if function is None:
+        yield
+        return
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(function)
 
 
 class Tracing:
@@ -192,7 +206,7 @@ class Tracing:
 
         self._is_busy = True
         try:
-            with DeferredSignals(again=True):
+            with DeferredSignals(again=True), untraced():
                 if not self._guard.call(EVENTS, succeeds, False):
                     self.plan.stop_for_good(time_ns())
                     self._discard_window()

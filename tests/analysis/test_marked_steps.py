@@ -107,7 +107,32 @@ def without_updates(iterations):
         model(batch)
 
 
-LOADER_LOOPS = {accumulated: 4, accumulated_from_a_list: 4, several_updates_per_batch: 1, without_updates: 1}
+def a_dataset_per_epoch(iterations):
+    model, optimizer, _ = linear_model(2)
+    for _ in range(4):
+        training, evaluation = linear_model(iterations // 2)[2], linear_model(iterations)[2]
+        for (batch,) in training:
+            model(batch).mean().backward()
+            optimizer.step()
+        for (batch,) in evaluation:
+            model(batch)
+
+
+def two_loaders_together(iterations):
+    model, optimizer, labeled = linear_model(iterations * 2)
+    for (batch,), (other,) in zip(labeled, linear_model(iterations * 2)[2], strict=True):
+        (model(batch) + model(other)).mean().backward()
+        optimizer.step()
+
+
+LOADER_LOOPS = {
+    a_dataset_per_epoch: 1,
+    two_loaders_together: 1,
+    accumulated: 4,
+    accumulated_from_a_list: 4,
+    several_updates_per_batch: 1,
+    without_updates: 1,
+}
 
 
 @pytest.mark.parametrize("train", LOADER_LOOPS)

@@ -12,6 +12,7 @@ from gpulab.tables import MarkKind
 
 USER, LOADER, OPTIMIZER = "gpulab.step()", "DataLoader", "optimizer"  # how steps were detected
 MIN_UPDATES = 3  # with fewer, batches are the steps
+RARE_UPDATES_FRAC = 0.01  # of batches: fewer updates do not make a DataLoader one that is trained on
 RARE_FRAC = 0.1  # an optimizer that steps less often than this share of another one does not delimit iterations
 
 
@@ -26,9 +27,8 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
         return user[:-1], user[1:], USER
     updates = update_ends_ns(marks)
     if len(marks.of_kind(MarkKind.NEXT)):
-        start, end = _batches(run)
-        updated = np.searchsorted(updates, end) > np.searchsorted(updates, start)
-        if len(updates) <= len(start) or 2 * updated.sum() >= len(start):
+        start, end = _training_batches(run, updates)
+        if len(updates) <= len(start) or 2 * _updates_in(updates, start, end) >= len(start):
             return *_accumulated(start, end, updates), LOADER
     if len(updates):
         return updates[:-1], updates[1:], OPTIMIZER
@@ -85,13 +85,36 @@ def _accumulated(start: Ints, end: Ints, updates: Ints) -> tuple[Ints, Ints]:
     return start[begins], end[begins + counts - 1]
 
 
-def _batches(run: Run) -> tuple[Ints, Ints]:
-    """Return start and end of batches that last from one call of `__next__` to the next: fetch, then compute.
+def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
+    """Return start and end of the batches of all DataLoaders that are trained on, else of that with the most batches.
 
-    Only the loader with the most batches counts. A pass ends with the call that yields no batch.
+    A loop may create a dataset for each epoch or fold. Of loaders that are used together, one counts.
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    calls = calls.select(calls["loader"] == main_loader_index(calls))
+    batches = [_batches(calls, int(index)) for index in np.unique(calls["loader"])]
+    trained_on = [times for times in batches if _updates_in(updates, *times) > RARE_UPDATES_FRAC * len(times[0])]
+    chosen: list[tuple[Ints, Ints]] = []
+    for start, end in sorted(trained_on, key=lambda times: len(times[0]), reverse=True):
+        if all(end[-1] <= other_start[0] or start[0] >= other_end[-1] for other_start, other_end in chosen):
+            chosen.append((start, end))
+    if not chosen:
+        return _batches(calls, main_loader_index(calls))
+    start, end = (np.concatenate(times) for times in zip(*chosen, strict=True))
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]
+
+
+def _updates_in(updates: Ints, start: Ints, end: Ints) -> int:
+    """Return how many of these batches had an update."""
+    return int((np.searchsorted(updates, end) > np.searchsorted(updates, start)).sum())
+
+
+def _batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
+    """Return start and end of batches that last from one call of `__next__` to the next: fetch, then compute.
+
+    A pass ends with the call that yields no batch.
+    """
+    calls = calls.select(calls["loader"] == loader)
     begins = np.flatnonzero(calls["yielded"])
     start = calls["start_ns"][begins]
     following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
