@@ -102,3 +102,11 @@ def test_inflation_is_traced_over_unprofiled_step_time():
     run_steps = find_steps(run_of(marks=marks, windows=[(59, 200)]))
     assert run_steps.profiler_overhead == pytest.approx(1.2)
     assert run_steps.step_ns == 10 * MS
+
+
+def test_a_step_with_a_pause_within_it_is_no_evidence_and_one_with_a_pause_at_its_start_begins_after_it():
+    marks = [mark(at, 0, kind=MarkKind.OPTIMIZER) for at in (0, 100, 200, 300, 400)]
+    run_steps = find_steps(run_of(marks=marks, windows=[(0, 400)], pauses=[(140, 150), (200.01, 205)]))
+    assert run_steps.recorded.tolist() == [True, False, True, True]
+    assert starts_ms(run_steps) == [0, 100, 205, 300]
+    assert (run_steps.end_ns / MS).tolist()[2:] == [300, 400]

@@ -19,6 +19,7 @@ from gpulab.tables import DEVICE_KINDS, STEPS, EventKind
 Mask = NDArray[np.bool_]
 WARM_UP_STEPS = 2  # the first steps of a loop include lazy initialisation and are never plain steps
 MIN_UNPROFILED_FRAC = 0.8  # GPU work takes as long without the profiler; a shorter step did not wait for the GPU
+BOUNDARY_NS = 1_000_000  # between a step mark and a pause at that step boundary
 MIN_STEPS = 3  # fewer interior steps lower every confidence
 
 
@@ -245,7 +246,11 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     windows = run.recording.windows_ns
     pauses = run.recording.pauses_ns
     # Work of gpulab itself in the main thread belongs to no step: a step ends where it starts.
+    is_cut = np.zeros(len(start), bool)  # by a pause within the step, whose remaining part is not in its time
     for pause_start, pause_end in pauses:
+        at_start = (start <= pause_start) & (pause_start - start < BOUNDARY_NS) & (end > pause_end)
+        start = np.where(at_start, pause_end, start)  # a mark at the end of a step comes just before the pause
+        is_cut |= (start < pause_start) & (end > pause_end + BOUNDARY_NS) & (pause_end - pause_start > BOUNDARY_NS)
         end = np.where((start < pause_start) & (end > pause_start), pause_start, end)
         start = np.where((start >= pause_start) & (start < pause_end), pause_end, start)
     end = np.maximum(start, end)
@@ -254,7 +259,7 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     overlaps_window = np.zeros(len(start), bool)
     longest: Mask = recorded
     for window_start, window_end in windows:
-        inside = (start >= window_start) & (end <= window_end) & non_empty
+        inside = (start >= window_start) & (end <= window_end) & non_empty & ~is_cut
         recorded |= inside
         overlaps_window |= (end > window_start) & (start < window_end)
         longest = inside if inside.sum() >= longest.sum() else longest
