@@ -145,21 +145,24 @@ def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
 
 
 def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
-    """Return the bound of fixing all idle causes at once, never the product of their bounds: they may share time.
-
-    What they save without warm caches adds up; the rest of the step then speeds up once, by the largest allowance.
-    """
+    """Return the bound of fixing all idle causes at once; None if there are fewer than two."""
     stages = {rule.name: rule.stage for rule in RULES}
     idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
-    if len(idle) < 2:
-        return None
     # Their fixes may also shorten other parts of the step, so the parts of the ledger are no bound.
-    gains = [each.gain for each in idle if each.gain]
+    return joint_bound([each.gain for each in idle if each.gain], evidence.on_gpu) if len(idle) > 1 else None
+
+
+def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:
+    """Return the bound of several gains together, never the product of their bounds: they may share time.
+
+    Without warm caches their savings add up. The rest of the step then speeds up once, by the largest allowance. None
+    if nothing would remain of the step.
+    """
     rest = 1 - sum(1 - 1 / gain.cold_bound for gain in gains)
     if rest <= 0:
         return None
     warm_frac = min(gain.cold_bound / gain.bound for gain in gains)
-    if not evidence.on_gpu:
+    if not on_gpu:
         warm_frac = min(warm_frac, with_warm_caches_ns(round(rest * 1e9), 10**9) / (rest * 1e9))
     return 1 / (rest * warm_frac)
 
