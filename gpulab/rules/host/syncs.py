@@ -63,7 +63,8 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 
 
 def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
-    copying = f"; copies to the host take {duration(waits.copying_ns)} of it" if waits.copying_ns else ""
+    part = "all" if duration(waits.copying_ns) == duration(waits.idle_ns) else duration(waits.copying_ns)
+    copying = f"; copies to the host take {part} of it" if waits.copying_ns else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
         f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU computes or copies for most of it.",
