@@ -88,7 +88,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
+    bound = bound_sentence(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -102,17 +102,21 @@ def expectation(
     )
 
 
-def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches") -> str:
+def bound_sentence(
+    step_ns: float, bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches"
+) -> str:
     """Return the upper bound as a sentence; if the rest of the step may speed up, also the bound without that.
 
-    `cold_bound`: the bound without that. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
+    `step_ns`: the step, for the same work as the bounds. `cold_bound`: the bound without that, shown with the time that
+    remains, which is a median of its own. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
     """
     rest_frac = 1 - cold_bound / bound
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound with {assumes}: {_at_most(bound)}."
+    cold = f"{_at_most(cold_bound)} ({duration(step_ns / cold_bound)} per step)"
     return (
-        f"Upper bound with {assumes}: {_at_most(bound)}, or {_at_most(cold_bound)} if {rest_speeds_up} do not make the "
-        "rest of the step faster."
+        f"Upper bound with {assumes}: {_at_most(bound)}, or {cold} if {rest_speeds_up} do not make the rest of the "
+        "step faster."
     )
 
 

@@ -76,7 +76,8 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
+    step_ns = prediction.work_factor * prediction.step_ns
+    bound = bound_sentence(step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
     longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
