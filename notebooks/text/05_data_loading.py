@@ -322,7 +322,7 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print("another example: mean time per read with a network cache (1 ms for a hit, 20 ms for a miss; modelled), by hit ratio:")
+print("another example, modelled: mean time per read by hit ratio of a network cache (a hit takes 1 ms, a miss 20 ms):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache answers every read; a memory cache in workers that restart answers none",
