@@ -113,6 +113,12 @@ def plural(value: float, noun: str, plural_noun: str = "") -> str:
     return plural_noun or noun + ("es" if noun.endswith(("ch", "sh", "s", "x")) else "s")
 
 
+def shell_word(word: str) -> str:
+    """Return a word as typed after a magic: in quotes if it holds a blank, as in %gpureport "case 2"."""
+    quote = "'" if '"' in word else '"'
+    return f"{quote}{word}{quote}" if not word or re.search(r"[\s'\"]", word) else word
+
+
 def number_ranges(numbers: Sequence[int]) -> str:
     """Format sorted integers as ranges: 0, 1, 2, 5 is "0-2, 5"."""
     ranges: list[list[int]] = []

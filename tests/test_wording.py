@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,7 @@ from gpulab.wording import (
     ratio_range,
     scale,
     sentence,
+    shell_word,
     shorten,
     size,
 )
@@ -267,3 +269,11 @@ def test_cleaned_text_can_be_printed_and_written_anywhere(text: str) -> None:
     shown = clean(text)
     shown.encode("utf-8")
     assert not any(ord(character) < 32 for character in shown)
+
+
+@pytest.mark.parametrize(
+    ("word", "typed"), [("before", "before"), ("case 2", '"case 2"'), ('a "b"', "'a \"b\"'"), ("", '""')]
+)
+def test_a_word_with_a_blank_is_typed_in_quotes(word, typed):
+    assert shell_word(word) == typed
+    assert shlex.split(typed) == [word]

@@ -225,8 +225,8 @@ def canonical(notebook: Any) -> str:
 
 
 def _run(notebook: Any, *, through_errors: bool = False) -> None:
-    """Every cell, in the folder of the notebooks, as JupyterLab would."""
-    NotebookClient(
+    """Every cell, in the folder of the notebooks, as JupyterLab would; no recording of another process is recovered."""
+    client = NotebookClient(
         notebook,
         timeout=600,
         kernel_name="python3",
@@ -234,7 +234,9 @@ def _run(notebook: Any, *, through_errors: bool = False) -> None:
         allow_errors=through_errors,
         resources={"metadata": {"path": str(FOLDER)}},
         extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own transport, which is loopback here
-    ).execute()
+    )
+    with tempfile.TemporaryDirectory() as spool:
+        client.execute(env={**os.environ, "GPULAB_SPOOL": spool})
     notebook.metadata.pop("widgets", None)
 
 

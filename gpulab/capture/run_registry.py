@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from gpulab.errors import RunError
@@ -23,7 +24,7 @@ class Runs(Mapping[str, Run]):
                 why=f"recorded in this session: {', '.join(self._runs)}"
                 if self._runs
                 else "nothing has been recorded yet",
-                fix=f"put %%gpuprofile {name} at the top of the training cell and run it",
+                fix=f"put %%gpuprofile {_recordable(name)} at the top of the training cell and run it",
             ) from None
 
     def __contains__(self, name: object) -> bool:
@@ -54,12 +55,21 @@ class Runs(Mapping[str, Run]):
         self._runs.pop(run.name, None)
         self._runs[run.name] = run
 
+    def holds(self, run: Run) -> bool:
+        """Whether this very run has its name here, so that a magic finds it by name."""
+        return self._runs.get(run.name) is run
+
     def free_name(self) -> str:
         """The first of run1, run2, ... that is free."""
         number = 1
         while f"run{number}" in self._runs:
             number += 1
         return f"run{number}"
+
+
+def _recordable(name: str) -> str:
+    """Return the name with all characters replaced that the name of a recording cannot have."""
+    return re.sub(r"[^\w.-]+", "_", name)
 
 
 runs = Runs()

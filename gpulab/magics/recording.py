@@ -18,6 +18,7 @@ from gpulab.magics.display_slot import MimeBundle
 from gpulab.magics.interrupt import interrupt_soon
 from gpulab.run import Run
 from gpulab.views.report.report import Report, report
+from gpulab.wording import shell_word
 
 if TYPE_CHECKING:
     from gpulab.virtual.session import VirtualGpu
@@ -95,7 +96,7 @@ class CellRecording:
             session.abandon()
 
     def _report(self, run: Run) -> MimeBundle:
-        hint = f"The run is available: %gpureport {run.name}"
+        hint = f"The run is available: %gpureport {shell_word(run.name)}"
         try:
             if self._request.out:
                 self._shell.user_ns[self._request.out] = run

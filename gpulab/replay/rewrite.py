@@ -14,7 +14,7 @@ GRADES: Mapping[str, tuple[str, float]] = {
     "A": ("removes a wait or a cost; the replay computes the gain", 0.05),
     "B": ("estimated from measurements in this run", 0.10),
     "C": ("estimated from a model of the hardware", 0.25),
-    "D": ("extrapolated to other hardware", 0.30),
+    "D": ("extrapolated from other hardware", 0.30),
 }
 
 
@@ -62,7 +62,7 @@ class Rewrite:
     best_case: Callable[[Graph, Value], Graph]  # the best case: all costs of the change are zero
     grade: str  # one of GRADES
     about: str  # the change in a few words: "N DataLoader workers"
-    bound_label: str  # the subject of "gives at most": "free data loading"
+    bound_label: str  # the subject of "gives at most": "data loading at no cost"
     refusal_reason: Callable[[Graph, Value], str | None]  # why it cannot be predicted from this run; None if it can
     value_help: str = ""  # what its value is: "a number of processes"; "" if it takes none
     default: Value | None = True  # the default value; None: a value is required

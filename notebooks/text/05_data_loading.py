@@ -134,7 +134,7 @@ L.same(losses_before, losses_after)
 comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=4")
 display(L.reveal("workers", comparison.ratio, "times as fast"))
 L.claim(
-    "with four workers the loop is at least 1.3 times as fast, and at most 10 % above the predicted upper bound",
+    "with four workers, the speed-up is at least 1.3x, and at most 10 % above the predicted upper bound",
     1.3 <= comparison.ratio <= 1.1 * comparison.predicted.bound,
     before=comparison.before_ns / 1e6,
     after=comparison.after_ns / 1e6,
@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It equals items per second times seconds per item: this is Little's law, which holds for every stable queue.
+# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It equals items per second times the seconds that one item takes: Little's law, which holds for every stable queue.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -172,11 +172,11 @@ loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 # %% tags=["claim"]
 display(L.reveal("kinds"))
 L.claim(
-    "eight workers load at least two I/O-bound items at once, but at most 10 % more CPU-bound items than cores",
+    "eight workers load two or more I/O-bound items at once; at most 10 % more CPU-bound items than there are cores",
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,
-    unit="items at once",
+    unit="items at once (CPU-bound -> I/O-bound)",
 )
 
 # %% [markdown]
@@ -322,7 +322,7 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print("another example: mean time per read with a network cache (1 ms for a hit, 20 ms for a miss; modelled):")
+print("another example, modelled: mean time per read by hit ratio of a network cache (a hit takes 1 ms, a miss 20 ms):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache answers every read; a memory cache in workers that restart answers none",
@@ -448,7 +448,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: each one trades `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: the packed ones trade `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #
@@ -574,7 +574,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the kernel sizes, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The conclusion holds as long as a launch takes longer than its kernel: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
+# So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the shapes of the tensors, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The conclusion holds as long as a launch takes longer than its kernel: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
 #
 # ## Summary
 #

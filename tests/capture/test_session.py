@@ -293,3 +293,9 @@ def test_last_without_any_run_is_an_error():
 def test_an_unknown_run_name_is_an_error():
     with pytest.raises(RunError, match="There is no run named 'nowhere'"):
         runs["nowhere"]
+
+
+def test_the_fix_for_an_unknown_run_name_is_a_name_that_a_recording_can_have():
+    with pytest.raises(RunError) as error:
+        runs["case 2"]
+    assert "put %%gpuprofile case_2 at the top" in error.value.fix

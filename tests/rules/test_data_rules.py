@@ -91,6 +91,26 @@ def test_no_more_workers_are_proposed_than_the_cores_can_run(run, most, advice):
     assert finding.gain.floor_ns == pytest.approx(5e6)
 
 
+@pytest.mark.parametrize(("cpu_ms", "limit"), [(5, "gpulab proposes at most 8"), (80, "the 2 cores here can run 5")])
+def test_the_evidence_says_what_limits_the_number_of_workers(cpu_ms, limit):
+    assert limit in first(from_workers(wait_ms=95, cpu_ms=cpu_ms, cores=2.0)).evidence[-1]
+
+
+@pytest.mark.parametrize(("library", "is_asked"), [("__main__", True), (None, True), ("torch", True), ("mine", False)])
+def test_only_a_dataset_that_a_notebook_may_define_has_to_move_to_a_file(library, is_asked):
+    finding = first(from_main(loader=replace(MAIN_PROCESS_LOADER, dataset="Reads", dataset_library=library)))
+    assert finding.rule == "no_workers"
+    assert (".py file" in finding.advice) is is_asked
+    assert ("import Reads" in finding.advice) is (is_asked and library != "torch")
+
+
+def test_cheaper_samples_are_the_alternative_to_code_that_needs_no_workers():
+    finding = first(from_workers(cpu_ms=190, cores=2.0, load=1.0))
+    assert "num_workers=0" in finding.fix
+    assert finding.advice.startswith("Or, with workers, make each sample cheaper")
+    assert "both cores are busy" in finding.claim
+
+
 @pytest.mark.parametrize("loader", [replace(WORKERS, workers=2), NO_CORES])
 def test_if_the_cores_cannot_run_more_workers_the_samples_are_cached(loader):
     computing = {"cpu_ms": 100} if loader is not NO_CORES else {"cpu_ms": 5}

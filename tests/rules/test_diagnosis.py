@@ -9,7 +9,7 @@ from gpulab.comparison import compare
 from gpulab.errors import RunError
 from gpulab.intervals import Spans
 from gpulab.rules import Finding, Gain, Masked, Rule, Stage, diagnose
-from gpulab.rules.engine.diagnosis import rank_findings
+from gpulab.rules.engine.diagnosis import joint_bound, rank_findings
 from gpulab.rules.engine.evidence import with_warm_caches_ns
 from gpulab.tables import EventKind
 from gpulab.views.report.report import report
@@ -102,6 +102,16 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
     assert f"idle time fixed: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
+
+
+def test_warm_caches_speed_up_the_rest_of_a_step_once_however_many_causes_are_fixed():
+    gains = [
+        Gain(step_ns=100, best_ns=100, worst_ns=100, floor_ns=floor_ns, cold_floor_ns=cold_ns, basis="")
+        for cold_ns, floor_ns in ((50, 25), (90, 80))
+    ]
+    # 40 of 100 remain; the first fix allows for half of what remains, more than a CPU without interruptions gains.
+    assert joint_bound(gains, on_gpu=False) == pytest.approx(100 / 20)
+    assert joint_bound([gains[1], gains[1]], on_gpu=True) == pytest.approx(100 / (80 * 80 / 90))
 
 
 def test_one_cause_has_no_joint_bound():

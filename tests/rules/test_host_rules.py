@@ -315,6 +315,15 @@ def test_the_function_that_prepares_samples_is_named_and_no_code_guesses_what_it
     assert result.fix == ""
     assert "double()" in result.advice
     assert "collate_fn" in result.advice
+    assert "set num_workers=" in result.advice
+
+
+def test_code_that_moves_to_a_loader_with_workers_needs_no_other_number_of_workers():
+    samples = host_samples(600, frame="double (cell line 4)", every_ms=10)
+    loaders = [Loader(workers=2, batch_size=2, name="batches", dataset_name="pairs")]
+    result = finding(run_of(stepped(half_outside), samples=samples, loaders=loaders), "host_python")
+    assert "its workers then do it" in result.advice
+    assert "num_workers" not in result.advice
 
 
 def test_a_collection_and_a_compilation_of_a_real_run_are_in_it():

@@ -94,7 +94,7 @@ def test_the_text_has_the_numbers_of_the_picture(loading):
     parts = [float(row.cells[1]) for row in timeline.table.rows if row.kind == "plain"]
     assert float(total.cells[1]) == pytest.approx(path.step_ns / 1e6, abs=0.001)
     assert sum(parts) == pytest.approx(float(total.cells[1]), abs=0.003)
-    assert any("10 % less" in block.text for block in section.blocks if isinstance(block, Line))
+    assert any("a 10 % cut in" in block.text for block in section.blocks if isinstance(block, Line))
 
 
 def test_what_would_shorten_it_stands_in_a_table(loading):

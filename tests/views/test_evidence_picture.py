@@ -67,8 +67,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example, 100 ms of step [2-5]: the problem lasts 40 ms, in 1 interval\. "
-        r"Activity in this interval: host: waiting for data 100 %; GPU: idle 100 %\.",
+        r"Example: step [2-5] \(100 ms\); the problem lasts 40 ms, in 1 interval\. "
+        r"In this interval, the host lane shows 100 % waiting for data, and the GPU lane shows 100 % idle\.",
         timeline.alt,
     )
 
@@ -76,8 +76,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
 def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
     timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
-    assert "host: operator dispatch 63 %, waiting for data 33 %" in timeline.alt
-    assert "GPU: matrix kernels 60 %, idle 40 %" in timeline.alt
+    assert "the host lane shows 63 % operator dispatch, 33 % waiting for data" in timeline.alt
+    assert "the GPU lane shows 60 % matrix kernels, 40 % idle" in timeline.alt
 
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():

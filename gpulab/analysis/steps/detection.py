@@ -30,8 +30,8 @@ class Steps:
     `recorded` steps are completely inside a window in which events were recorded. `interior` steps are recorded steps
     away from the edges of that window; only they are used as evidence. `plain` steps are warm and ran without the
     profiler: their median is the real step time. A virtual GPU has no profiler, so its interior steps are also its
-    plain steps. Steps served from batches that queued up while the profiler stopped are not plain (prefetch bias);
-    `queued` counts them.
+    plain steps. Steps served from batches that queued up while the profiler paused the loop are not plain
+    (`prefetch_biased` counts them).
 
     If the host runs ahead of the GPU, the steps are those of the GPU, and `host_steps` has those of the Python loop.
     """

@@ -63,8 +63,8 @@ CAUSE = Question(
 )
 COUNTER = Question(
     key="counter",
-    prompt="In another program, whose DataLoader has enough workers, the GPU is idle for the same time, but the cause "
-    "is slow Python code between two steps. Which number would be near zero in a report on that program?",
+    prompt="In another program, whose DataLoader has enough workers, the GPU is idle for the same share of each step, "
+    "but the cause is slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
         Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),
         Choice(
@@ -102,9 +102,8 @@ WORKERS = Question(
         ),
     ),
     right="b",
-    explanation="One worker still needs 48 ms per batch, but four workers load four batches at the same time. At best "
-    "that "
-    "gives one batch every 12 ms; other work on this computer lowers the gain.",
+    explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
+    "At best that gives one batch every 12 ms; other work on this computer lowers the gain.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",
@@ -225,8 +224,8 @@ THREADS = Question(
 )
 CACHE = Question(
     key="cache",
-    prompt="The dataset keeps every item that it has read in a cache in memory. A DataLoader with two workers and "
-    "default options runs two epochs. How many reads of the second epoch does the cache answer?",
+    prompt="The dataset has a memory cache of all items that it has read. A DataLoader with two workers and default "
+    "options runs two epochs. How many reads of the second epoch does the cache answer?",
     choices=(
         Choice(
             key="a",
@@ -238,7 +237,7 @@ CACHE = Question(
     ),
     right="c",
     explanation="Each worker fills its own copy of the cache and loses it when it ends. A persistent worker finds the "
-    "items that it has read itself, about half of them here. A cache on disk serves every process.",
+    "items that it has read itself, here about half of all. A cache on disk serves every process.",
     hints=(
         "In which process does the dataset read an item?",
         "What happens to a worker at the end of an epoch? See 05.3.",
@@ -301,7 +300,7 @@ LESSON = Lesson(
     without_gpu="everything runs; the last section uses a virtual GPU",
     prerequisites=("00_start_here", "01_what_is_utilisation"),
     outcomes=(
-        "use a counter to tell a loop that waits for data from a loop whose model is slow",
+        "use a counter to see whether a loop waits for data or its model is slow",
         "measure an upper bound for the gain from faster data loading, or from a faster model, before you change "
         "either",
         "choose workers, prefetch factor, threads and caches by the resource that limits the loop",

@@ -139,7 +139,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(creation.exposed_ns),
             "removing 80 to 100 % of the time to fill and copy these tensors",
-            "free creation of these tensors",
+            "creation of these tensors at no cost",
             (0.8, 1.0),
             creation.spans,
         ),
@@ -178,7 +178,7 @@ def _pinning_gain(evidence: Evidence, copies: CopyStats, cost_ns: int) -> Gain:
     gain = evidence.gain_of_removing(
         evidence.unprofiled_ns(cost_ns),
         "copy calls that do not block, and copies at the speed of pinned memory",
-        "free copies",
+        "copies at no cost",
         (_LEAST_SAVED_FRAC * best, best),
         copies.spans,
     )

@@ -85,22 +85,37 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
         return None
     share, cores = evidence.ledger.typical_frac("loader"), evidence.run.machine.cores_allowed
     at_once = None if loading.workers else whole_batches(evidence, loading)
-    busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
+    code = at_once.fix if at_once else caching_code(evidence, loading)
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {busy} busy.",
+        claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {_all_cores(cores)} busy.",
         evidence=(
             loader_time_text(evidence, loading),
             *_cpu_of_a_batch(loading, cores),
             *(loader_line_text(evidence) if not loading.workers else ()),
         ),
         numbers=loader_numbers(loading, share),
-        fix=at_once.fix if at_once else caching_code(evidence, loading),
-        advice=at_once.advice if at_once else f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}",
+        fix=code,
+        advice=at_once.advice if at_once else _cheaper_samples_advice(after_code=bool(code)),
         gain=at_once.gain if at_once else caching_gain(evidence, loading),
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],
         caveats=() if at_once else caching_caveat(loading),
+    )
+
+
+def _all_cores(cores: float | None) -> str:
+    if cores is None or cores == 1:
+        return "all cores are" if cores is None else "the only core is"
+    return "both cores are" if cores == 2 else f"all {count(cores, 'core')} are"
+
+
+def _cheaper_samples_advice(*, after_code: bool) -> str:
+    """Return how to make samples cheaper; as the alternative with workers, after code that needs none."""
+    if not after_code:
+        return f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}"
+    return (
+        f"Or, with workers, {CHEAPER_SAMPLES_ADVICE[:1].lower()}{CHEAPER_SAMPLES_ADVICE[1:]} More workers cannot help."
     )
 
 
@@ -128,9 +143,9 @@ def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: 
         worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
-        floor_assumes="free data loading",
+        floor_assumes="data loading at no cost",
         cold_floor_ns=max(rest_ns, best_ns),
-        rest_speeds_up="with warm caches and free cores",
+        rest_speeds_up="warm CPU caches and idle cores",
     )
 
 
@@ -163,13 +178,13 @@ def _cpu_of_a_batch(loading: LoadingCost, cores: float | None) -> tuple[str, ...
     demand_ns = cpu_time_per_step_ns(loading)
     if demand_ns is not None and cores is not None:
         sentences.append(
-            f"With the rest of the step that is {duration(demand_ns)} of CPU time; "
+            f"Batch and rest of the step take {duration(demand_ns)} of CPU time; "
             f"{count(cores, 'core provides', 'cores provide')} {duration(cores * loading.step_ns)} in a step."
         )
     if (
         loading.cores_frac is not None and loading.cores_frac >= FULL_FRAC
     ):  # below it, the CPU times above are the evidence
-        sentences.append(f"The cores were {percent(loading.cores_frac)} busy.")
+        sentences.append(f"The cores were {percent(loading.cores_frac)} busy while workers ran (median).")
     return tuple(sentences)
 
 

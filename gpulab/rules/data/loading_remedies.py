@@ -102,7 +102,7 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
             worst_ns=rest_ns + fetch_ns[1],
             floor_ns=floor_ns,
             basis="one index operation per batch instead of one per sample",
-            floor_assumes="free data loading",
+            floor_assumes="data loading at no cost",
             cold_floor_ns=rest_ns,
         ),
     )
@@ -131,7 +131,7 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             worst_ns=round(step_ns - _LEAST_CHEAPER_FRAC * (step_ns - rest_ns)),
             floor_ns=floor_ns,
             basis="less CPU time per batch, which removes 30 to 100 % of the exposed wait for data",
-            floor_assumes="free data loading",
+            floor_assumes="data loading at no cost",
             cold_floor_ns=rest_ns,
         ),
         caveats=(

@@ -48,7 +48,7 @@ def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
         worst_ns=max(fastest_ns + round(least_ns), loading.rest_ns + round(most_ns)),
         floor_ns=max(1, fastest_ns),
         basis="loading in the main process, without the cost of passing batches",
-        floor_assumes="free data loading",
+        floor_assumes="data loading at no cost",
         cold_floor_ns=loading.rest_ns,
-        rest_speeds_up="with warm caches and free cores",
+        rest_speeds_up="warm CPU caches and idle cores",
     )

@@ -54,10 +54,18 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     """Return the time of the main thread inside the DataLoader, and how much of it the device waited."""
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
-        return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps})."
+        untraced = _untraced_time(evidence, loading, exposed_ns)
+        return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
     inside = duration_in_step(evidence, loading.traced_fetch_ns)
     idle = f"the GPU is idle for {duration(exposed_ns)} of that ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
+
+
+def _untraced_time(evidence: Evidence, loading: LoadingCost, traced_ns: int) -> str:
+    """Return the time in the DataLoader of the steps that predictions start from, if it is not the traced one."""
+    if evidence.steps.unprofiled_ns is None or duration(loading.exposed_ns) == duration(traced_ns):
+        return ""
+    return f" Without the profiler, {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float
         gain=evidence.gain_of_removing(
             exposed_ns,
             "removing 70 to 100 % of the exposed wait for data",
-            "free data loading",
+            "data loading at no cost",
             spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
@@ -193,8 +193,12 @@ def _core_limit(evidence: Evidence, loading: LoadingCost, cores: float | None, p
     if computing is None:
         return f"{available} can run at most {proposed}"
     if computing < WAITING_FRAC:
-        limit = "are no limit" if proposed >= workers_to_keep_up(loading) else f"can run {proposed}"
-        return f"workers mostly wait ({percent(computing)} CPU time), so {available} {limit}"
+        waiting = f"workers mostly wait (they use the CPU {percent(computing)} of the time)"
+        if proposed >= workers_to_keep_up(loading):
+            return f"{waiting}, so {available} are no limit"
+        if proposed == MAX_WORKERS:
+            return f"{waiting}, but gpulab proposes at most {MAX_WORKERS}"
+        return f"{waiting}, so {available} can run {proposed}"
     return f"workers compute, so {available} can run one each"
 
 
@@ -232,7 +236,7 @@ def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
         worst_ns=(starts.step_ns + rest_ns) // 2,
         floor_ns=floor_ns,
         basis="removing 50 to 100 % of the start-up time of later epochs",
-        floor_assumes="free epoch starts",
+        floor_assumes="epoch starts at no cost",
         is_mean=True,
     )
 

@@ -11,6 +11,8 @@ from gpulab.rules.engine.finding import Gain
 from gpulab.run import count_from_fact
 from gpulab.wording import count, number
 
+_NOTEBOOK = "__main__"  # the module of classes that a notebook or script defines
+
 
 def model_threads(evidence: Evidence) -> int | None:
     """Return the number of threads the model computes on; None on a GPU."""
@@ -33,8 +35,8 @@ def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
         best_ns=prediction.best_ns,
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
-        basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
-        floor_assumes="free data loading",
+        basis=f"a model of a queue with {prediction.workers} workers; {prediction.limit} would be the limit",
+        floor_assumes="data loading at no cost",
     )
 
 
@@ -45,11 +47,15 @@ def worker_arguments(workers: int, on_gpu: bool) -> dict[str, object]:
 
 
 def importable_advice(loading: LoadingCost) -> str:
-    """Return what a dataset in a notebook needs, so that workers can be started."""
-    name = loading.loader.dataset if loading.loader and loading.loader.dataset else "the dataset class"
+    """Return what a dataset in a notebook needs, so that workers can be started; "" if its class is in a module."""
+    setup = loading.loader
+    library = setup.dataset_library if setup else None
+    if library not in (None, _NOTEBOOK, "torch"):  # a dataset of PyTorch may wrap one of the notebook
+        return ""
+    name = setup.dataset if setup and setup.dataset and library != "torch" else "the dataset class"
     return (
-        f"On macOS, on Windows, and with Python 3.14 or later, workers import {name}: put it in a .py file, not in the "
-        "notebook."
+        f"On macOS, on Windows, and with Python 3.14 or later, workers import {name}: it must be in a .py file, not in "
+        "a notebook."
     )
 
 

@@ -10,7 +10,7 @@ from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger, build_ledger
 from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
-from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import Diagnosis, Finding, Gain, Masked, Unjudged
 from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
 from gpulab.rules.engine.pasted_names import missing_names
@@ -145,14 +145,26 @@ def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
 
 
 def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
-    """Return the bound of fixing all idle causes at once, never the product of their bounds: they may share time."""
+    """Return the bound of fixing all idle causes at once; None if there are fewer than two."""
     stages = {rule.name: rule.stage for rule in RULES}
     idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
-    if len(idle) < 2:
-        return None
     # Their fixes may also shorten other parts of the step, so the parts of the ledger are no bound.
-    rest = 1 - sum(1 - 1 / each.gain.bound for each in idle if each.gain)
-    return 1 / rest if rest > 0 else None
+    return joint_bound([each.gain for each in idle if each.gain], evidence.on_gpu) if len(idle) > 1 else None
+
+
+def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:
+    """Return the bound of several gains together, never the product of their bounds: they may share time.
+
+    Without warm caches their savings add up. The rest of the step then speeds up once, by the largest allowance. None
+    if nothing would remain of the step.
+    """
+    rest = 1 - sum(1 - 1 / gain.cold_bound for gain in gains)
+    if rest <= 0:
+        return None
+    warm_frac = min(gain.cold_bound / gain.bound for gain in gains)
+    if not on_gpu:
+        warm_frac = min(warm_frac, with_warm_caches_ns(round(rest * 1e9), 10**9) / (rest * 1e9))
+    return 1 / (rest * warm_frac)
 
 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
@@ -180,19 +192,17 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if gain is None:
         return None
     if gain.remaining_ns:
-        return _largest_part(ledger, gain.remaining_ns, "predicted", first.ledger_parts)
+        return _largest_part(ledger, gain.remaining_ns, first.ledger_parts)
     busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
     if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
     part_ns = {
         part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
     }
-    return _largest_part(ledger, part_ns, "remaining")
+    return _largest_part(ledger, part_ns)
 
 
-def _largest_part(
-    ledger: Ledger, part_ns: Mapping[str, int], which: str, first_parts: tuple[str, ...] = ()
-) -> str | None:
+def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], first_parts: tuple[str, ...] = ()) -> str | None:
     """Return label and share of the largest group of parts: compute, dispatch, or a single idle part.
 
     `first_parts`: the parts that the first finding is about; if one of them is still the largest, the label says so.
@@ -205,4 +215,6 @@ def _largest_part(
         (sum(part_ns.get(key, 0) for key in keys) / max(1, total), label, keys) for label, keys in groups
     )
     still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
-    return f"{still}{label}, {percent(share)} of the {which} step" if share >= _MIN_NEXT_FRAC else None
+    if share < _MIN_NEXT_FRAC:
+        return None
+    return f"{still}{label} (the largest part, {percent(share)} of the predicted step)"

@@ -18,6 +18,7 @@ from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans
+from gpulab.replay.graph.calibration import UNKNOWN_SHARE
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model, predict, refusal_reason
@@ -28,7 +29,7 @@ from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
 from gpulab.rules.engine.pasted_names import UserNames, user_names
 from gpulab.run import Run
-from gpulab.wording import count, number
+from gpulab.wording import count, number, percent
 
 T = TypeVar("T")
 
@@ -54,12 +55,21 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         best_ns=best_ns,
         worst_ns=max(best_ns, round(prediction.worst_ns / work)),
         floor_ns=floor_ns,
-        basis=basis or f"replaying the step with {', '.join(map(str, prediction.changes))}",
+        basis=basis
+        or f"a replay of the step with {', '.join(map(str, prediction.changes))}{_unknown_calls(prediction)}",
         floor_assumes=floor_means or prediction.bound_label,
         cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
         work_ratio=work,
     )
+
+
+def _unknown_calls(prediction: Prediction) -> str:
+    """Return what the replay assumes about host calls if the profiler's share of their time is unknown."""
+    if prediction.model.calibration.is_measured:
+        return ""
+    low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
+    return f", with host calls at {low} to {high} % of their traced time (the rest may be profiler overhead)"
 
 
 def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
@@ -78,7 +88,7 @@ def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    basis = f"a range from no gain to the upper bound; {why}, so the step cannot be replayed"
+    basis = f"the upper bound alone and starts at no gain; {why}, so the step cannot be replayed"
     return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 

@@ -35,10 +35,10 @@ class Gain:
     best_ns: int
     worst_ns: int
     floor_ns: int
-    basis: str  # how it was predicted, a noun phrase after "Basis:"
-    floor_assumes: str = "this cause removed completely"  # what the floor assumes, after "upper bound with"
+    basis: str  # how it was predicted, a noun phrase after "The range comes from"
+    floor_assumes: str = "this cause removed completely"  # what the floor assumes, after "Upper bound with"
     cold_floor_ns: int | None = None  # the floor if the rest of the step takes as long as now; None: `floor_ns`
-    rest_speeds_up: str = "with warm caches"  # why the rest of the step may take less time than now
+    rest_speeds_up: str = "warm CPU caches"  # why the rest of the step may take less time than now, in the plural
     remaining_ns: Mapping[str, int] = field(default_factory=dict)  # predicted step by ledger part; {} without a replay
     is_mean: bool = False  # these are means over many steps, not medians
     work_ratio: float = 1.0  # work in a step after the fix / before; all times are for the work of one step before

@@ -21,12 +21,13 @@ class Need:
 LEDGER = Need(
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
-    "let the loop run for a few steps (six or more), and do not use --level sensors",
+    "let the loop run for six steps or more, as the first and the last of a trace are not used, and do not use --level "
+    "sensors",
 )
 GPU_WORK = Need(
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
-    "profile on a machine with a GPU",
+    "profile the loop on a GPU, real or virtual",
 )
 GPU_SENSORS = Need(
     lambda evidence: len(evidence.run.gpu_rows) > 0,
@@ -54,12 +55,12 @@ INTERPRETER_STALLS = Need(
 ALLOCATOR = Need(
     lambda evidence: len(evidence.run.allocator_rows) > 0,
     "the statistics of PyTorch's CUDA allocator were not read",
-    "profile with %%gpuprofile on a machine with a GPU",
+    "profile with %%gpuprofile on a GPU, real or virtual",
 )
 REAL_MACHINE = Need(
     lambda evidence: evidence.run.source.how != "virtual",
     "a virtual GPU is simulated: this was not measured",
-    "record the loop with %%gpuprofile on a real machine",
+    "record the loop with %%gpuprofile on a real GPU",
 )
 ALL_RANKS = Need(
     lambda evidence: len(evidence.peers) > 1,

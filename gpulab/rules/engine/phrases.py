@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.wording import article, count, duration, percent
+from gpulab.wording import article, count, duration, percent, scale
 
 _NOTICEABLE_OVERHEAD = 1.05  # traced over un-profiled step time; with less, a text gives one step time only
 
@@ -44,19 +44,21 @@ def per_step(evidence: Evidence) -> str:
 
 
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
-    """Return a duration and the traced step it is part of: "12 ms of a 40 ms step".
+    """Return a duration and the step it is part of: "12 ms of a 40 ms step".
 
-    If the profiler makes a step noticeably longer, the text has both lengths.
+    If steps were also timed without the profiler, the text says that this one was traced; if the profiler makes a step
+    noticeably longer, it has both lengths.
     """
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
     step = duration(evidence.steps.traced_ns)
     if is_whole_run(evidence):
         return f"{duration(dur_ns)} of {step} recorded"
-    if (evidence.steps.profiler_overhead or 1.0) >= _NOTICEABLE_OVERHEAD:
-        without = duration(evidence.steps.unprofiled_ns)
-        return f"{duration(dur_ns)} of the traced step ({step}; {without} without the profiler)"
-    return f"{duration(dur_ns)} of {article(step)} step"
+    overhead = evidence.steps.profiler_overhead
+    if overhead is None:
+        return f"{duration(dur_ns)} of {article(step)} step"
+    without = f"; {duration(evidence.steps.unprofiled_ns)} without the profiler"
+    return f"{duration(dur_ns)} of a traced step ({step}{without if overhead >= _NOTICEABLE_OVERHEAD else ''})"
 
 
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
@@ -65,5 +67,8 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     steps = len(evidence.ledger.step_ns)
     if steps == 1:
         return "no steps were found" if is_whole_run(evidence) else "1 complete step"
-    low, high = duration(low_ns), duration(high_ns)
-    return f"{low if low == high else f'{low} to {high}'} per step, over {count(steps, 'complete step')}"
+    unit = scale(high_ns)
+    limits = (
+        f"{unit.range(low_ns, high_ns)} {unit.unit}" if duration(low_ns) != duration(high_ns) else duration(high_ns)
+    )
+    return f"{limits} per step, over {count(steps, 'complete step')}"

@@ -160,7 +160,7 @@ def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
     basis = "cutting the cost of dispatch and launches by 30 to 80 %, as compilers do"
     return evidence.gain_of_named_rewrites(
         _rewrites(evidence),
-        evidence.gain_of_removing(exposed_ns, basis, "free dispatch and launches", (0.3, 0.8), spans),
+        evidence.gain_of_removing(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans),
     )
 
 
@@ -176,7 +176,7 @@ def _batching_gain(evidence: Evidence, exposed_ns: int) -> Gain:
         worst_ns=max(best_ns, step_ns - round(_BATCHED[0] * exposed_ns)),
         floor_ns=floor_ns,
         basis="fewer, larger operators, which remove 20 to 95 % of the cost of dispatch and of small operators",
-        floor_assumes="free dispatch and free small operators",
+        floor_assumes="dispatch and small operators at no cost",
     )
 
 
@@ -191,7 +191,7 @@ def _compile_gain_on_cpu(evidence: Evidence, exposed_ns: int) -> Gain:
     return evidence.gain_of_removing(
         min(exposed_ns, compiled_ns),
         "torch.compile of the model, which changes the dispatch cost of forward and backward by +60 to -80 %",
-        "free dispatch in the model",
+        "dispatch in the model at no cost",
         _COMPILED_ON_CPU,
     )
 

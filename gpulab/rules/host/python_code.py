@@ -50,8 +50,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         ledger_parts=("python",),
         claim=f"{idle_share(evidence, share, code)}.",
         evidence=(
-            f"{duration_in_step(evidence, times.user_code_ns)} outside PyTorch and "
-            f"the DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_range(evidence, times)}.",
+            f"{duration_in_step(evidence, times.user_code_ns)}: the {'GPU' if evidence.on_gpu else 'model'} idles "
+            f"while code outside PyTorch and the DataLoader runs{_range(evidence, times)}.",
             *_frame_evidence(frame),
             *_subtracted_times(times),
         ),
@@ -266,15 +266,18 @@ def _worker_advice(evidence: Evidence, frame: Frame | None) -> str:
     No code is printed: whether the function takes one sample or a batch cannot be read from a recording.
     """
     name = _function_name(frame.name) if frame else None
-    loader = next(iter(evidence.run.loaders), None)
-    workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
+    loader = evidence.loading.loader if evidence.loading else next(iter(evidence.run.loaders), None)
+    number_of_workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
+    workers = f", and set num_workers={number_of_workers}: workers then do it"
+    if loader is not None and loader.workers:
+        workers = ": its workers then do it"
     place = "the Dataset's __getitem__, or to the collate_fn of the DataLoader for whole batches"
     if loader is None:
         place = "a Dataset that a DataLoader reads"
     action = f"Move the call of {name}()" if name else "Move sample preparation"
     return (
-        f"{action} to {place}, and set num_workers={workers}: workers then do it while the model computes. Do the rest "
-        "once before training, or with NumPy or torch on the whole batch at once."
+        f"{action} to {place}{workers} while the model computes. Do the rest once before training, or with NumPy or "
+        "torch on the whole batch at once."
     )
 
 

@@ -20,15 +20,13 @@ _DEVICE_SYNC, _STREAM_SYNC, _EVENT_SYNC = "DeviceSynchronize", "StreamSynchroniz
 def host_syncs(evidence: Evidence) -> Finding | None:
     """The loop synchronises with the GPU: it waits for a value, and afterwards the GPU waits for new work.
 
-    Proof: a synchronising call, or a copy to the host that returns only when the data has arrived, with the device idle
-    during the call and until the queue is filled again, or busy with nothing but that copy. The wait itself costs
-    nothing as long as the GPU is working.
+    Proof: a synchronising call, or a blocking copy to the host. Once its queued kernels end, the GPU does nothing, or
+    only that copy, until the CPU launches new work. The wait itself costs nothing as long as kernels run.
 
     Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); other work of the loop
-    after the wait, such as data loading, which is not counted here; the profiler's own synchronisation at its start and
-    end.
+    after the wait, such as data loading (not counted); the profiler's own synchronisation at its start and end.
 
-    What to do: keep values on the GPU and read them every fifty steps.
+    What to do: keep values on the GPU and read them rarely, say every fifty steps, or once after the loop.
     """
     if evidence.ledger.typical_frac(*REFILL_PARTS, "copies") < _MIN_SYNC_FRAC:
         return None
@@ -65,12 +63,14 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 
 
 def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
-    copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
+    part = "all" if duration(waits.copying_ns) == duration(waits.idle_ns) else duration(waits.copying_ns)
+    copying = f"; copies to the host take {part} of it" if waits.copying_ns else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU works during most of that time.",
-        f"After its queued work, the GPU idles until the CPU launches more: {duration(waits.idle_ns)}"
-        f"{copying}. The longest wait of the CPU is {duration(waits.longest_ns)}.",
+        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU computes or copies for most of it.",
+        f"During and after {plural(waits.count, 'this wait', 'these waits')}, no kernel runs for "
+        f"{duration(waits.idle_ns)}, until the CPU launches more{copying}. The longest wait of the CPU is "
+        f"{duration(waits.longest_ns)}.",
     )
 
 

@@ -90,7 +90,7 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(math.exposed_ns),
             "running these layers on the GPU in at most a fifth of the time",
-            "free execution of these layers",
+            "execution of these layers at no cost",
             (0.8, 1.0),
             math.spans,
         ),

@@ -70,7 +70,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
             evidence.gain_of_removing(
                 evidence.unprofiled_ns(exposed_ns),
                 "removing 70 to 100 % of the idle time inside these calls",
-                "free allocation",
+                "allocation at no cost",
                 spans=evidence.ledger.spans["alloc"],
             ),
         ),

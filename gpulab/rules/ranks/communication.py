@@ -90,7 +90,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
 def _overlap_gain(evidence: Evidence, collectives: ExposedCommunication, exposed_ns: int) -> Gain:
     basis = "overlapping or avoiding 20 to 80 % of the exposed communication"
     gain = evidence.gain_of_removing(
-        evidence.unprofiled_ns(exposed_ns), basis, "free communication", (0.2, 0.8), collectives.spans
+        evidence.unprofiled_ns(exposed_ns), basis, "communication at no cost", (0.2, 0.8), collectives.spans
     )
     return evidence.gain_of_named_rewrites("overlap", gain)
 
@@ -205,7 +205,7 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
             evidence.gain_of_removing(
                 evidence.unprofiled_ns(all_reduces.small_exposed_ns),
                 "removing 30 to 90 % of the exposed time of small all-reduces",
-                "free small all-reduces",
+                "small all-reduces at no cost",
                 (0.3, 0.9),
                 all_reduces.spans,
             ),

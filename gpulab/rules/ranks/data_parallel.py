@@ -64,7 +64,7 @@ def data_parallel(evidence: Evidence) -> Finding | None:
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(replication.exposed_ns),
             "removing 50 to 90 % of the overhead of DataParallel",
-            "free data parallelism",
+            "data parallelism at no cost",
             (0.5, 0.9),
             replication.spans,
         )

@@ -83,7 +83,7 @@ def comparison_verdict(compared: Comparison) -> str:
 def _spread(compared: Comparison, index: int) -> str:
     runs_ns, steps_ns = compared.runs_ns[index], (compared.before_steps_ns, compared.after_steps_ns)[index]
     if len(runs_ns) == 1:
-        return median_and_range(steps_ns)
+        return median_and_range(steps_ns, compared.sides[index].typical.steps.burst)
     typical_ns = (compared.before_ns, compared.after_ns)[index]
     unit, statistic = scale(typical_ns), f"{compared.statistic.value}s"
     times = (
@@ -134,7 +134,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield f"Each was recorded once: the interval allows for {allowed} difference between two runs of one program"
+        yield f"Each was recorded once: the interval allows for a {allowed} difference between two runs of one program"
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"

@@ -16,7 +16,7 @@ from gpulab.views.live.html_panel import panel_html
 from gpulab.views.live.panel_content import PanelContentBuilder
 from gpulab.views.live.tiles import PanelContent
 from gpulab.views.report.report import Report, report
-from gpulab.wording import clock_time, number
+from gpulab.wording import clock_time, number, shell_word
 
 PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
 STOP_HINT = "- stop: %gpumonitor --stop"
@@ -66,7 +66,7 @@ class Monitor:
         already_stopped, run = self.run is not None, self._end()
         if not already_stopped:
             message = f"gpulab: monitor {self.name!r} stopped after {clock_time(run.span_ns / 1e9)}"
-            self._end_viewers(f"{message}. Report: %gpureport {self.name}" if quietly else self.report())
+            self._end_viewers(f"{message}. Report: %gpureport {shell_word(self.name)}" if quietly else self.report())
         return run
 
     def abandon(self) -> None:

@@ -50,7 +50,7 @@ def evidence_timeline(finding: Finding, diagnosis: Diagnosis) -> Timeline | None
         steps=(),
         ticks=axis_ticks(time_window),
         legend=lane_legend(ledger, activity, time_window, MIN_LEGEND_FRAC),
-        alt=_description(activity, ledger, time_window, evidence_spans, _position(diagnosis.steps, time_window)),
+        alt=_description(activity, ledger, evidence_spans, _position(diagnosis.steps, time_window)),
     )
 
 
@@ -110,23 +110,29 @@ def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans]
 
 
 def _position(steps: Steps, time_window: Window) -> str:
+    """Return the place and length of a window: "step 17 (57 ms)", "26 ms of steps 12 to 13"."""
+    length = duration(time_window.end_ns - time_window.start_ns)
     if not time_window.steps or steps.detected_by == "whole run":
         if not time_window.start_ns:
-            return "the start of the recording"
-        return f"the recording from {duration(time_window.start_ns)} on"
-    first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+            return f"the first {length} of the recording"
+        return f"{length} of the recording, from {duration(time_window.start_ns)} on"
+    first, last = time_window.steps[0], time_window.steps[-1]
+    if (int(steps.start_ns[first]), int(steps.end_ns[last])) == (time_window.start_ns, time_window.end_ns):
+        return f"{_steps(first, last)} ({length})"
+    return f"{length} of {_steps(first, last)}"
 
 
-def _description(
-    activity: tuple[Lane, ...], ledger: Ledger, time_window: Window, evidence_spans: Spans, position: str
-) -> str:
+def _steps(first: int, last: int) -> str:
+    return f"step {first + 1}" if first == last else f"steps {first + 1} to {last + 1}"
+
+
+def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spans, position: str) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = len(evidence_spans.start_ns)
-    window_text = f"Example, {duration(time_window.end_ns - time_window.start_ns)} of {position}"
     extent = f"the problem lasts {duration(evidence_spans.total_ns)}, in {count(intervals, 'interval')}"
-    meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    return f"{window_text}: {extent}. Activity in {plural(intervals, 'this interval', 'these intervals')}: {meanwhile}."
+    meanwhile = ", and ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
+    then = plural(intervals, "In this interval", "In these intervals")
+    return f"Example: {position}; {extent}. {then}, {meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
@@ -139,4 +145,4 @@ def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
     idle = 1.0 - sum(frac for frac, _ in shares)
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
     ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= MIN_TEXT_FRAC]
-    return f"{lane.name}: {', '.join(f'{label} {percent(frac)}' for frac, label in ranked)}"
+    return f"the {lane.name} lane shows {', '.join(f'{percent(frac)} {label}' for frac, label in ranked)}"

@@ -8,6 +8,7 @@ from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, G
 from gpulab.run import KILLED
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
+from gpulab.views.whatif.command import whatif_command
 from gpulab.wording import count, duration, ratio, scale, sentence
 
 
@@ -24,7 +25,9 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ""
-    return f"Upper bound with all causes of idle time fixed: {ratio(diagnosis.combined_bound)}."
+    on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
+    warm = " and warm CPU caches" if on_cpu else ""
+    return f"Upper bound with all causes of idle time fixed{warm}: {ratio(diagnosis.combined_bound)}."
 
 
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
@@ -37,16 +40,15 @@ def finding_answer(
     """Return one finding of a diagnosis as a block, with a picture of its evidence."""
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
-        notes.insert(0, sentence(f"Basis: {finding.gain.basis}"))
-    notes.append(f"Evidence and limits of this check: %gpuwhy {finding.rule}")
+        notes.insert(0, sentence(f"The range comes from {finding.gain.basis}"))
+    notes.append(f"Evidence of this check and similar symptoms: %gpuwhy {finding.rule}")
     if finding.lesson:
         notes.append(
             f"Learn more: {finding.lesson}.ipynb of the course; to copy it to a folder: python -m gpulab lessons FOLDER"
         )
     if finding.rewrites:
-        notes.append(
-            f"To predict it together with other changes: %gpuwhatif {diagnosis.run.name} {finding.rewrites} CHANGE ..."
-        )
+        command = whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")
+        notes.append(f"To predict it together with other changes: {command}")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
@@ -86,7 +88,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
+    bound = bound_sentence(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -100,17 +102,21 @@ def expectation(
     )
 
 
-def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "with warm caches") -> str:
-    """Return the upper bound as a sentence; if the rest of the step is assumed to speed up, with that allowance.
+def bound_sentence(
+    step_ns: float, bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches"
+) -> str:
+    """Return the upper bound as a sentence; if the rest of the step may speed up, also the bound without that.
 
-    `cold_bound`: the bound if the rest of the step takes as long as now, which is what the ledger shows.
+    `step_ns`: the step, for the same work as the bounds. `cold_bound`: the bound without that, shown with the time that
+    remains, which is a median of its own. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
     """
     rest_frac = 1 - cold_bound / bound
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
-        return f"Upper bound: {_at_most(bound)} with {assumes}."
+        return f"Upper bound with {assumes}: {_at_most(bound)}."
+    cold = f"{_at_most(cold_bound)} ({duration(step_ns / cold_bound)} per step)"
     return (
-        f"Upper bound: {_at_most(bound)} with {assumes} and {rest_speeds_up.removeprefix('with ')}; "
-        f"{_at_most(cold_bound)} if the rest of the step takes as long as now."
+        f"Upper bound with {assumes}: {_at_most(bound)}, or {cold} if {rest_speeds_up} do not make the rest of the "
+        "step faster."
     )
 
 

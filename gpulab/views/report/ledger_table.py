@@ -59,7 +59,10 @@ def _caption(steps: int, looped: bool, method: str) -> str:
         return "No steps were found, so this covers the whole recording; the parts sum to it exactly."
     if steps == 1:
         return f"One complete step, {method}; the parts sum to it exactly."
-    return f"Mean of {count(steps, 'complete step')}, {method}; the parts sum to the step exactly."
+    return (
+        f"Means over {count(steps, 'complete step')}, {method}; the sentences above give medians. The parts sum to the "
+        "step exactly."
+    )
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:

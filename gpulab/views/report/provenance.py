@@ -89,7 +89,7 @@ def _too_few(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return "too few untraced steps"
     return (
-        f"{count(steps.prefetch_biased, 'untraced step')} used batches prefetched while the profiler stopped, "
+        f"{count(steps.prefetch_biased, 'untraced step')} used batches prefetched while the profiler paused the loop, "
         "and too few steps follow; let the loop run for more steps"
     )
 
@@ -97,7 +97,9 @@ def _too_few(steps: Steps) -> str:
 def _excluded(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return ""
-    return f"; excludes {count(steps.prefetch_biased, 'step')} with batches prefetched while the profiler stopped"
+    return (
+        f"; excludes {count(steps.prefetch_biased, 'step')} with batches prefetched while the profiler paused the loop"
+    )
 
 
 def _inflation(steps: Steps) -> str:
@@ -138,9 +140,13 @@ def _missing(recording: Recording) -> Iterator[str]:
         yield f"Lost from the trace: {count(events, 'event')} ({cause})"
 
 
-def median_and_range(steps_ns: np.typing.NDArray[np.int64]) -> str:
-    """Return median, count and range of step times: "median 12 ms (40 steps, range 11-14 ms)"."""
+def median_and_range(steps_ns: np.typing.NDArray[np.int64], group: int = 1) -> str:
+    """Return median, count and range of step times: "median 12 ms (40 steps, 11-14 ms)".
+
+    `group`: each time is the mean of this many steps: "median 12 ms (10 groups of 4 steps, 11-14 ms)".
+    """
     unit = scale(float(np.median(steps_ns)))
     limits = unit.range(float(steps_ns.min()), float(steps_ns.max()))
-    spread = f"range {limits} {unit.unit}" if "-" in limits else "all equal"
-    return f"median {unit(float(np.median(steps_ns)))} ({count(len(steps_ns), 'step')}, {spread})"
+    spread = f"{limits} {unit.unit}" if "-" in limits else "all equal"
+    times = count(len(steps_ns), "step") if group == 1 else f"{count(len(steps_ns), 'group')} of {group} steps"
+    return f"median {unit(float(np.median(steps_ns)))} ({times}, {spread})"

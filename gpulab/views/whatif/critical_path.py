@@ -37,7 +37,7 @@ from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
 MIN_ROW_FRAC = 0.005
 MIN_TEXT_FRAC = 0.05
-WARM_CACHES = "faster with warm caches"  # row of the allowance for a CPU that is no longer interrupted
+WARM_CACHES = "faster with warm CPU caches"  # row of the allowance for a CPU that is no longer interrupted
 
 
 def critical_path_section(timed: Schedule) -> Section:
@@ -51,7 +51,7 @@ def critical_path_section(timed: Schedule) -> Section:
     path_levers = shortening_gains(timed, path)
     rows = _kinds(path, timed.graph.ledger)
     intro = (
-        f"The longest chain of dependent work in {subject} of {duration(path.step_ns)}; "
+        f"The longest chain of dependent work in {_one_step(timed)} ({duration(path.step_ns)}); "
         "work outside the chain has slack."
     )
     blocks = [Line(intro), *_best_lever(path_levers, timed)]
@@ -64,6 +64,11 @@ def critical_path_section(timed: Schedule) -> Section:
 
 def _subject(timed: Schedule) -> str:
     return "a typical step" if timed.graph.steps.detected_by != "whole run" else "the recording"
+
+
+def _one_step(timed: Schedule) -> str:
+    """Return what the path was computed in: a single step, whose length differs a little from the typical one."""
+    return "one step of the replay" if timed.graph.steps.detected_by != "whole run" else "the recording"
 
 
 def _window(path: CriticalPath) -> Window:
@@ -142,7 +147,7 @@ def _best_lever(path_levers: tuple[ShorteningGain, ...], timed: Schedule) -> Ite
     unit = scale(max(lever.tenth_ns for lever in effective))
     best = max(effective, key=lambda lever: lever.tenth_ns)
     yield Line(
-        f"Largest gain: 10 % less time in {labels.get(best.kind, best.kind)} saves {unit(best.tenth_ns)} per step "
+        f"Largest gain: a 10 % cut in {labels.get(best.kind, best.kind)} saves {unit(best.tenth_ns)} per step "
         f"({percent(best.tenth_ns / step_ns, 1)})."
     )
 
@@ -167,8 +172,8 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="Each reduction is replayed. A part that saves less than its time on the path is limited by another "
-        "path; one that saves more also delays work off the path.",
+        caption="Each reduction is replayed. If removing a part saves less than its time on the path, another path "
+        "takes over; if it saves more, the part also delayed work off the path.",
     )
 
 
@@ -280,16 +285,17 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
         sentence(text)
         for text in (
             f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
-            f"{duration(likely_ns)} predicted{work}{_caches(likely_ns, predicted)}: {_shares(predicted)}",
+            f"{_predicted_length(likely_ns, predicted, work)}: {_shares(predicted)}",
         )
     )
 
 
-def _caches(likely_ns: int, predicted: _StepLanes) -> str:
-    """Return the length that the shares refer to, if an allowance for warm caches is subtracted from it."""
+def _predicted_length(likely_ns: int, predicted: _StepLanes, work: str) -> str:
+    """Return the predicted step; last, the length that the shares refer to, which may lack the allowance for caches."""
+    likely = f"{duration(likely_ns)} predicted{work}"
     if abs(likely_ns - predicted.length_ns) < MIN_ROW_FRAC * predicted.length_ns:
-        return ""
-    return f" ({duration(predicted.length_ns)} before the allowance for warm caches)"
+        return likely
+    return f"{likely}; without the allowance for warm CPU caches, {duration(predicted.length_ns)}"
 
 
 def _shares(step: _StepLanes) -> str:

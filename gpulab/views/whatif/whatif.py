@@ -8,6 +8,7 @@ from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.questions import prediction_history, prepare_scene
+from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
@@ -18,6 +19,7 @@ from gpulab.views.report.headline import bound_sentence
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
+from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.wording import count, percent, ratio, scale, sentence
 
@@ -74,7 +76,8 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
+    step_ns = prediction.work_factor * prediction.step_ns
+    bound = bound_sentence(step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     grounds, _ = GRADES[prediction.grade]
     longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
@@ -164,11 +167,9 @@ def _method(prediction: Prediction) -> Iterator[Block]:
             ("Typical delays", delays),
             ("Unexplained GPU waits", f"{percent(quality.unexplained_frac, 1)} of the time"),
         ]
+    replayed, error = count(quality.steps, "step"), percent(quality.step_error, 1)
     rows += [
-        (
-            "Steps",
-            f"{count(quality.steps, 'step')} replayed; their median is known within {percent(quality.step_error, 1)}",
-        ),
+        ("Steps", f"{replayed} replayed; their median is known to within {error}"),
         ("Range", _range(prediction)),
     ]
     if prediction.past_count:
@@ -178,12 +179,20 @@ def _method(prediction: Prediction) -> Iterator[Block]:
                 f"{count(prediction.past_count, 'earlier prediction')} of this kind, measured on this machine",
             )
         )
-    if prediction.model.calibration.is_measured and prediction.model.calibration.call_cost_frac < 1:
-        share = percent(prediction.model.calibration.call_cost_frac)
-        rows.append(("Host calls", f"{share} of the recorded time, as in unprofiled steps; the rest is overhead"))
+    rows += _host_calls(prediction.model.calibration)
     yield Facts(tuple(rows))
     for change in prediction.changes:
         yield Line(f"How {change} is modelled: %gpuwhy {change.rewrite.name}", soft=True)
+
+
+def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
+    """Yield which part of the recorded time of host calls is real, and not overhead of the profiler."""
+    if not calibration.is_measured:
+        low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
+        yield "Host calls", f"{low} to {high} % of the recorded time; the rest may be overhead of the profiler"
+    elif calibration.call_cost_frac < 1:
+        share = percent(calibration.call_cost_frac)
+        yield "Host calls", f"{share} of the recorded time, as in unprofiled steps; the rest is overhead"
 
 
 def _range(prediction: Prediction) -> str:
@@ -191,7 +200,7 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"80 % of {prediction.samples} simulations with random values for what is unknown lie in it; "
-        f"it is never narrower than grade {prediction.grade} allows"
+        f"grade {prediction.grade} makes it at least +-{percent(GRADES[prediction.grade][1])} of the saving"
     )
 
 
@@ -213,7 +222,7 @@ def _list_all(scene: ReplayModel) -> View:
     blocks: list[Block] = [
         Line(
             "Each change alone, largest speed-up first. "
-            f"For several together: %gpuwhatif {run.name} NAME NAME=VALUE ..."
+            f"For several together: {whatif_command(run, 'NAME', 'NAME=VALUE', '...')}"
         ),
         Line(sentence(origin(run)), soft=True),
     ]

@@ -121,7 +121,7 @@ def cache_table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) 
             "epoch 1": first,
             "epoch 2": second,
             "hit ratio": percent(1 - second / items),
-            "KiB from the store": round((first + second) * ITEM_BYTES / 1024),
+            "KiB from storage": round((first + second) * ITEM_BYTES / 1024),
         }
         for name, (first, second) in counted.items()
     }

@@ -187,7 +187,7 @@ CUDA_GRAPH_REWRITES = (
         best_case=cuda_graphs_best_case,
         grade="C",
         about="the kernels of a step launched as one CUDA graph",
-        bound_label="free launches",
+        bound_label="launches at no cost",
         refusal_reason=cuda_graphs_refusal,
         cost="inputs keep their address and size; optimizers need capturable=True; the graph reserves its memory",
         code=lambda graph, value: _CODE,

@@ -196,7 +196,7 @@ SYNC_REWRITES = (
         best_case=lambda graph, value: no_alloc(graph, value, Draw()),
         grade="A",
         about="no cudaMalloc or cudaFree in steady-state steps",
-        bound_label="free allocation",
+        bound_label="allocation at no cost",
         refusal_reason=_alloc_refusal,
         code=lambda graph, value: "# no torch.cuda.empty_cache() in the loop; batches of one size (drop_last=True)",
     ),

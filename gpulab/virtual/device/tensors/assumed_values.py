@@ -43,7 +43,7 @@ def host_copy(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
     fill = known_value(tensor)
     if fill is None:
         fill = _assumed_value(tensor, dtype)
-        assumptions.add("tensors copied from the GPU to the host, as with .cpu()", f"{fill} in every element")
+        assumptions.add("values of tensors copied to the host, as by .cpu()", f"all {fill}")
     strides = _dense_strides(tensor)
     if fill == 0:
         return _zeros(tuple(tensor.shape), strides, dtype)
