@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.pasted_names import with_names_for_code
 from gpulab.run import Loader
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects these without workers
@@ -50,7 +51,7 @@ def change_loader(
     `dataset` wraps the user's own dataset: "Cached({dataset})". Settings that were not recorded, such as the order, are
     taken over from the existing DataLoader.
     """
-    setup = setup or Loader()
+    setup = with_names_for_code(setup or Loader())
     wraps = dataset != "{dataset}"
     if wraps and setup.iterable:
         return LoaderChange()  # it has no length and no index
@@ -71,6 +72,9 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     A TensorDataset can be indexed with a list, and PyTorch's default collate function does nothing more than that.
     """
     if setup is None or (setup.dataset, setup.dataset_library) != ("TensorDataset", "torch") or setup.framework:
+        return ""
+    setup = with_names_for_code(setup)
+    if setup.name is None:
         return ""
     parts = setup.auto_collation, setup.collate, setup.batch_sampler, setup.kind
     if parts != (True, "default_collate", "BatchSampler", _DATA_LOADER):

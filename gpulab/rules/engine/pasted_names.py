@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from keyword import iskeyword
 
 from gpulab.run import Loader, Run
@@ -26,6 +26,15 @@ class UserNames:
 def is_variable(name: str) -> bool:
     """Whether this is a variable or an attribute: `losses`, `self.losses`."""
     return all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
+
+
+def with_names_for_code(setup: Loader) -> Loader:
+    """Return the settings with the names that code can hold; a file may hold any text."""
+    return replace(
+        setup,
+        name=setup.name if setup.name and is_variable(setup.name) else None,
+        other_settings=tuple(filter(is_variable, setup.other_settings)),
+    )
 
 
 def user_names(run: Run) -> UserNames:

@@ -9,6 +9,7 @@ from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
+from gpulab.rules.engine.pasted_names import with_names_for_code
 from gpulab.rules.engine.phrases import idle_share, sentences, step_or_recording
 from gpulab.run import Loader
 from gpulab.wording import count, duration, number, percent, plural
@@ -110,7 +111,7 @@ def _initialises(setup: Loader | None) -> bool:
 
 def _one_thread(setup: Loader | None) -> str:
     """Return a function for worker_init_fn; it calls the user's own, if the DataLoader has one."""
-    name = setup.name if setup is not None and _initialises(setup) else None
+    name = with_names_for_code(setup).name if setup is not None and _initialises(setup) else None
     return (
         "import torch\n\n"
         f"def one_thread(worker_id{f', first={name}.worker_init_fn' if name else ''}):\n"

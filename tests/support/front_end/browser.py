@@ -148,6 +148,7 @@ class Notebook:
 
     def __init__(self, page: Any, lab: Lab, name: str, *, kernel: bool | str = True) -> None:
         self.page = page
+        page.set_default_timeout(OPEN_MS)  # also on a busy machine
         if not page.url.startswith(lab.url):
             # A workspace of its own: JupyterLab leaves one that another page has open while we wait.
             page.goto(f"{lab.url}/lab/workspaces/{secrets.token_hex(4)}?token={lab.token}", timeout=OPEN_MS)
