@@ -1,11 +1,12 @@
 """Code that indexes a TensorDataset once per batch: the same batches, and only where that holds."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import gpulab
-from gpulab.rules.data.loader_code import whole_batches_code
+from gpulab.rules.data.loader_code import change_loader, whole_batches_code
 from gpulab.rules.engine.pasted_names import user_names
 
 torch = pytest.importorskip("torch")
@@ -81,3 +82,15 @@ def test_a_loader_without_a_name_gets_no_such_code():
         for _ in DataLoader(ROWS, batch_size=4):
             pass
     assert whole_batches_code(SimpleNamespace(names=user_names(session.run)), session.run.loaders[0]) == ""
+
+
+@pytest.mark.parametrize("name", ["-2", "a b", "x; import os", "lambda"])
+def test_a_name_from_a_file_that_is_no_variable_gets_no_code(name):
+    with gpulab.profile("rows", level="sensors") as session:
+        loader = DataLoader(ROWS, batch_size=4)
+        for _ in loader:
+            pass
+    forged = replace(session.run.loaders[0], name=name)
+    assert whole_batches_code(SimpleNamespace(names=user_names(session.run)), forged) == ""
+    change = change_loader(SimpleNamespace(names=user_names(session.run)), forged, {"num_workers": 2})
+    assert (change.code, "num_workers=2" in change.advice) == ("", True)
