@@ -129,8 +129,8 @@ def burst_means(values_ns: Ints, burst: int) -> Ints:
     """Return the means of successive groups of `burst`. An incomplete last group counts only if it is the only one."""
     length = len(values_ns) // burst * burst
     if not length:
-        return values_ns.mean(keepdims=True).astype(np.int64) if len(values_ns) else values_ns
-    means: Ints = values_ns[:length].reshape(-1, burst).mean(axis=1).astype(np.int64)
+        return values_ns.mean(keepdims=True).astype(values_ns.dtype) if len(values_ns) else values_ns
+    means: Ints = values_ns[:length].reshape(-1, burst).mean(axis=1).astype(values_ns.dtype)
     return means
 
 
