@@ -54,7 +54,13 @@ def played():
     return play
 
 
-@pytest.mark.parametrize("name", every_nth(FAULTS, 2))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *every_nth([name for name in FAULTS if name != "few_sequences"], 2),
+        pytest.param("few_sequences", marks=pytest.mark.alone("a busy machine lengthens the Python time of its steps")),
+    ],
+)
 def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     found = played(name)
     assert found.first is not None
