@@ -49,7 +49,7 @@ class CellRecording:
             session.start()
         except KeyboardInterrupt:
             self._discard_session()
-            self._show(_text_bundle("gpulab: interrupted before the cell began"))
+            self._show(_text_bundle("gpulab: interrupted while the recording started. This cell was not recorded."))
             interrupt_soon()  # the interrupt was meant for the cell, and an event before the cell cannot stop the cell
         except Exception as problem:
             self._discard_session()

@@ -9,8 +9,11 @@ from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
 from tests.support.tiers import every_nth
+from tests.support.virtual.python_time import constant_python_time
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
+__all__ = ["constant_python_time"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen", "constant_python_time")
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -54,13 +57,7 @@ def played():
     return play
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *every_nth([name for name in FAULTS if name != "few_sequences"], 2),
-        pytest.param("few_sequences", marks=pytest.mark.alone("a busy machine lengthens the Python time of its steps")),
-    ],
-)
+@pytest.mark.parametrize("name", every_nth(FAULTS, 2))
 def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     found = played(name)
     assert found.first is not None

@@ -152,9 +152,11 @@ def _with_gpu_steps(run: Run, host: Steps) -> Steps:
     done = work_end_ns(run, start, end)
     if done is None:
         return host
-    gpu = find_gpu_steps(done, start, end, computed=run.source.how == "virtual")
+    is_computed = run.source.how == "virtual"
+    gpu = find_gpu_steps(done, start, end, computed=is_computed)
     if gpu is None:
-        return _without_queue_filling(run, host, recorded[: count_queue_filling_steps(done, start, end)])
+        filling = count_queue_filling_steps(done, start, end, computed=is_computed)
+        return _without_queue_filling(run, host, recorded[:filling])
     earlier, later = np.arange(len(host)) < recorded[0], host.start_ns >= gpu.end_ns[-1]
     parts = [(host.start_ns[earlier], host.end_ns[earlier]), gpu, (host.start_ns[later], host.end_ns[later])]
     start, end = (np.concatenate(times) for times in zip(*parts, strict=True))
@@ -162,7 +164,7 @@ def _with_gpu_steps(run: Run, host: Steps) -> Steps:
     on_gpu[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
     is_plain = np.concatenate([host.unprofiled[earlier], np.zeros(len(gpu.start_ns), bool), host.unprofiled[later]])
     interior = _without_edges(on_gpu)
-    if run.source.how == "virtual":
+    if is_computed:
         is_plain = interior
     elif (
         is_plain.any() and np.median((end - start)[is_plain]) < np.median((end - start)[interior]) * MIN_UNPROFILED_FRAC

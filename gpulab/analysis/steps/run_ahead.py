@@ -19,6 +19,8 @@ from gpulab.run import Run
 MIN_RECORDED_STEPS = 4  # with fewer steps, earlier work defines the start of the first one
 MIN_RUN_AHEAD_FEW_STEPS = 1.5  # the same for fewer steps that were recorded, not computed: noise alone is 10 %
 MIN_RUN_AHEAD = 1.1  # ratio of GPU step time to host step time; if one waits for the other, the ratio is smaller
+MIN_RUN_AHEAD_COMPUTED = 1.02  # the same on a virtual GPU that is far behind: its kernels always take the same time
+FAR_BEHIND = 0.5  # of a step of the GPU, by which the GPU is behind the host when the last step ends
 
 
 class GpuSteps(NamedTuple):
@@ -41,22 +43,33 @@ def find_gpu_steps(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed:
     if len(start_ns) < MIN_RECORDED_STEPS and earlier_ns >= 0:
         done = np.append(earlier_ns, done)
     gpu_step_ns = np.diff(done)
-    margin = MIN_RUN_AHEAD if computed or len(start_ns) >= MIN_RECORDED_STEPS else MIN_RUN_AHEAD_FEW_STEPS
+    if computed:
+        margin = _computed_margin(done, end_ns)
+    else:
+        margin = MIN_RUN_AHEAD if len(start_ns) >= MIN_RECORDED_STEPS else MIN_RUN_AHEAD_FEW_STEPS
     if not len(gpu_step_ns) or np.median(gpu_step_ns) <= margin * np.median(end_ns - start_ns):
         return None
     return GpuSteps(done[:-1], done[1:])
 
 
-def count_queue_filling_steps(done: Ints, start_ns: Ints, end_ns: Ints) -> int:
+def count_queue_filling_steps(done: Ints, start_ns: Ints, end_ns: Ints, *, computed: bool = False) -> int:
     """Return how many steps at the start only filled the launch queue: in each of them the GPU fell further behind.
 
     Such a step lasts as long as its calls, however much work it launches. It is not typical of a long loop.
+    `computed`: the run comes from a virtual GPU.
     """
     if done[0] < 0 and len(done) < 3:
         return 0
-    behind = np.diff(done) > MIN_RUN_AHEAD * (end_ns - start_ns)
+    margin = _computed_margin(done[1:], end_ns) if computed else MIN_RUN_AHEAD
+    behind = np.diff(done) > margin * (end_ns - start_ns)
     behind[0] = behind[0] if done[0] >= 0 else behind[1]  # unknown start: assume the same as for the next step
     return len(behind) if behind.all() else int(behind.argmin())
+
+
+def _computed_margin(done: Ints, end_ns: Ints) -> float:
+    """Return the least ratio of GPU to host step time on a virtual GPU; Python times of its host are measured."""
+    is_far_behind = len(done) > 1 and done[-1] - end_ns[-1] > FAR_BEHIND * np.median(np.diff(done))
+    return MIN_RUN_AHEAD_COMPUTED if is_far_behind else MIN_RUN_AHEAD
 
 
 def work_end_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.front_end.browser import OPEN_MS
 from tests.support.front_end.kernel import ROOT
 from tests.support.front_end.legibility import wait_until_legible
 from tests.support.front_end.services import JupyterLab
@@ -38,6 +39,7 @@ for x, y in DataLoader(Slow(), batch_size=16):
     optimizer.step()
 """
 SMALL = ("import torch\ntorch.set_num_threads(1)", "%load_ext gpulab", TRAINING, "print('after')")
+AFTER_STEPS = re.compile(r"^step ([4-9]|\d{2,})")  # of which at least one is recorded completely
 NOTEBOOKS = {"small": None, "00_start_here": ROOT / "notebooks" / "00_start_here.ipynb"}
 
 
@@ -70,9 +72,9 @@ class Stopped:
             notebook.run(index, timeout_s=240)
         cell = notebook.start(self.index)
         panel = cell.locator(".gpulab-live")
-        panel.wait_for(timeout=60_000)
+        panel.wait_for(timeout=OPEN_MS)
         button = panel.get_by_role("button", name="Stop the cell")
-        button.wait_for(timeout=60_000)
+        button.wait_for(timeout=OPEN_MS)
         self.observations = []
         for _ in range(150):
             texts = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
@@ -81,15 +83,16 @@ class Stopped:
                 break
             page.wait_for_timeout(200)
         self.meters = panel.get_by_role("meter").count()
+        panel.locator(".gpulab-progress", has_text=AFTER_STEPS).wait_for(timeout=OPEN_MS)  # the profiler starts slowly
         button.click()
         notebook.wait(self.index, timeout_s=120)
         self.cell_text = cell.text_content()
         self.panels_left = cell.locator(".gpulab-live").count()
         open_button = cell.get_by_role("button", name="Open timeline")
-        open_button.wait_for(timeout=60_000)
+        open_button.wait_for(timeout=OPEN_MS)
         open_button.click()
         timeline = cell.locator(".gpulab-tl[data-painted]")
-        timeline.wait_for(timeout=60_000)
+        timeline.wait_for(timeout=OPEN_MS)
         self.timeline_text = timeline.inner_text()
         self.focused = timeline.evaluate("root => root.contains(document.activeElement)")
         self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
@@ -213,7 +216,7 @@ def running(jupyterlab: JupyterLab, folder: Path) -> Iterator[Any]:
     for before in range(index):
         notebook.run(before)
     cell = notebook.start(index)
-    cell.get_by_role("button", name="Stop the cell").wait_for(timeout=60_000)
+    cell.get_by_role("button", name="Stop the cell").wait_for(timeout=OPEN_MS)
     yield notebook, cell
     notebook.close()
     notebook.command("apputils:change-theme", {"theme": "JupyterLab Light"})

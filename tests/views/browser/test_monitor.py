@@ -10,7 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.support.front_end.browser import Notebook
+from tests.support.front_end.browser import OPEN_MS, Notebook
 from tests.support.front_end.legibility import wait_until_legible
 from tests.support.front_end.services import JupyterLab
 
@@ -47,7 +47,7 @@ def write_notebook(path: Path, cells: tuple[str, ...] = CELLS) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=code_cells, metadata={"kernelspec": kernel}), path)
 
 
-def count_states(page: Any, panel: Any, enough: int = 4, timeout_s: float = 60) -> int:
+def count_states(page: Any, panel: Any, enough: int = 4, timeout_s: float = OPEN_MS / 1000) -> int:
     """Count the different states of the panel's tiles until there are enough."""
     deadline_s, states = time.monotonic() + timeout_s, set()
     while len(states) < enough and time.monotonic() < deadline_s:
@@ -66,21 +66,21 @@ class MonitorSession:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         notebook.run(0, timeout_s=240)
         self.panel = notebook.run(STARTS).locator(".gpulab-live")
-        self.panel.wait_for(timeout=60_000)
+        self.panel.wait_for(timeout=OPEN_MS)
         self.button = self.panel.get_by_role("button", name="Stop the monitor").count()
         self.states_between_cells = count_states(page, self.panel)
         notebook.start(LOOPS)
-        self.panel.locator(".gpulab-progress", has_text=re.compile(r"^step [1-9]")).wait_for(timeout=60_000)
+        self.panel.locator(".gpulab-progress", has_text=re.compile(r"^step [1-9]")).wait_for(timeout=OPEN_MS)
         self.prompt = notebook.prompt(LOOPS)
         self.states_during_cell = count_states(page, self.panel)
         self.progress = self.panel.locator(".gpulab-progress").text_content()
         self.later_prompt = notebook.prompt(LOOPS)
         self.panel.get_by_role("button", name="Stop the monitor").click()
-        self.panel.wait_for(state="detached", timeout=60_000)
+        self.panel.wait_for(state="detached", timeout=OPEN_MS)
         self.replacement = notebook.cell(STARTS).locator(".jp-OutputArea").first.inner_text()
         notebook.wait(LOOPS)
         loop = notebook.cell(LOOPS)
-        loop.locator("img").wait_for(timeout=60_000)
+        loop.locator("img").wait_for(timeout=OPEN_MS)
         self.loop_text, self.figures = loop.inner_text(), loop.locator("img").count()
         self.run = notebook.run(RUNS).inner_text()
         notebook.save()
@@ -144,7 +144,7 @@ def test_the_panel_fits_and_is_readable(jupyterlab, folder):
 def assert_fits(panel: Any) -> None:
     """Check that no element overflows the panel, that its graph has a size, and that its text is legible."""
     spark = panel.locator("[data-hue=memory] .gpulab-graph[data-kind=trail]")
-    spark.wait_for(timeout=60_000)
+    spark.wait_for(timeout=OPEN_MS)
     panel.page.wait_for_timeout(500)
     overflowing = panel.evaluate(
         "root => [...root.querySelectorAll('*')].filter(node => node.getBoundingClientRect().right"
@@ -168,9 +168,9 @@ def test_the_stop_magic_shows_the_report_under_its_own_cell(jupyterlab, folder):
     write_notebook(folder / "magic.ipynb", (SETUP, "%gpumonitor magic", "%gpumonitor --stop"))
     notebook = jupyterlab.open(folder / "magic.ipynb")
     notebook.run(0, timeout_s=240)
-    notebook.run(1).locator(".gpulab-live").wait_for(timeout=60_000)
+    notebook.run(1).locator(".gpulab-live").wait_for(timeout=OPEN_MS)
     assert "Run magic" in notebook.run(2).inner_text()
-    notebook.cell(1).locator(".gpulab-live").wait_for(state="detached", timeout=60_000)
+    notebook.cell(1).locator(".gpulab-live").wait_for(state="detached", timeout=OPEN_MS)
     assert "%gpureport magic" in notebook.cell(1).inner_text()
     notebook.close()
 
@@ -180,10 +180,10 @@ def test_after_its_output_is_cleared_the_panel_can_be_displayed_again(jupyterlab
     write_notebook(folder / "again.ipynb")
     notebook = jupyterlab.open(folder / "again.ipynb")
     notebook.run(0, timeout_s=240)
-    notebook.run(STARTS).locator(".gpulab-live").wait_for(timeout=60_000)
+    notebook.run(STARTS).locator(".gpulab-live").wait_for(timeout=OPEN_MS)
     notebook.command("notebook:clear-all-cell-outputs")
     panel = notebook.run(SECOND).locator(".gpulab-live")
-    panel.wait_for(timeout=60_000)
+    panel.wait_for(timeout=OPEN_MS)
     assert "'watch'" in notebook.cell(SECOND).inner_text()
     assert count_states(notebook.page, panel) >= 4
     abandon(notebook)

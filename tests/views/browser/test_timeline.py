@@ -17,7 +17,7 @@ import pytest
 
 from gpulab.views.timeline.scene.scene import build_scene
 from gpulab.views.timeline.view import TimelineView
-from tests.support.front_end.browser import Notebook
+from tests.support.front_end.browser import OPEN_MS, Notebook
 from tests.support.front_end.services import JupyterLab
 from tests.support.runs.large_run import RARE
 
@@ -77,7 +77,7 @@ class TimelineNotebook:
         self.notebook.run(SETUP_CELL, timeout_s=120)
         self.notebook.run(VIEW_CELL)
         self.root = self.notebook.cell(VIEW_CELL).locator(".gpulab-tl")
-        self.root.wait_for(timeout=60_000)
+        self.root.wait_for(timeout=OPEN_MS)
         self.painted()
 
     def stat(self, name: str) -> Any:
@@ -300,5 +300,5 @@ def test_a_reloaded_page_gets_the_timeline_back_from_the_running_kernel(timeline
     timeline.notebook.save()
     page = jupyterlab.context.new_page()
     notebook = Notebook(page, jupyterlab.server, jupyterlab.name(timeline.folder / "timeline.ipynb"))
-    notebook.cell(VIEW_CELL).locator(".gpulab-tl[data-painted]").wait_for(timeout=60_000)
+    notebook.cell(VIEW_CELL).locator(".gpulab-tl[data-painted]").wait_for(timeout=OPEN_MS)
     page.close()

@@ -20,6 +20,7 @@ from gpulab.views.timeline.script import bundle_script
 from gpulab.views.timeline.tiles.encoding import decode_tile
 from gpulab.views.timeline.tiles.size_limit import MAX_SHEET_BOXES, select_pieces, shuffle_bytes
 from gpulab.views.timeline.tiles.uncut_spans import count_boxes, encode_sheet
+from tests.support.front_end.browser import OPEN_MS
 from tests.support.runs.large_run import HOSTILE, RARE, diagnosis_of, large_run
 from tests.support.runs.made_runs import MS, event, run_of, stepped
 
@@ -144,7 +145,7 @@ def open_page(chromium: Any, path: Path) -> Any:
     window.on("console", lambda line: window.complaints.append(line.text) if line.type == "error" else None)
     window.on("dialog", lambda dialog: window.complaints.append("a dialog"))
     window.goto(path.as_uri())
-    window.locator(".gpulab-tl[data-painted]").wait_for(timeout=20_000)
+    window.locator(".gpulab-tl[data-painted]").wait_for(timeout=OPEN_MS)
     return window
 
 
