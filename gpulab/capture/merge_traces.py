@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.capture.protection.cuda_check import is_cuda_available
-from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.rows import Rows, concat
 from gpulab.run import TRACE_TABLES, Gap, Machine, Run
 from gpulab.tables import DEVICE_KINDS, EventKind

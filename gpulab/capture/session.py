@@ -18,12 +18,12 @@ from gpulab.capture.live.step_rate import StepRate
 from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
-from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
 from gpulab.capture.tracing import Tracing
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
 from gpulab.run import Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine

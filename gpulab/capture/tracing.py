@@ -16,12 +16,12 @@ from time import time_ns  # bound here: the program may replace the functions of
 
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
-from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.event_budget import EventWatch
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.protection.open_ranges import OpenRanges
 from gpulab.capture.trace_windows import EVENTS, TraceWindows
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.run import Gap, Run
 
 # In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep), and

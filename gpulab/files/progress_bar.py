@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
+from gpulab.deferred_signals import DeferredSignals
+
 DELAY_S = 1.0  # shorter loads need neither a bar nor the time to import one
 _NAME_LETTERS = 40
 
@@ -111,11 +113,8 @@ class _Bar:
 
 def _new_bar() -> _Bar | None:
     """A bar for a notebook or a terminal; None elsewhere."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    # In a thread, which Ctrl-C does not reach: an interrupted import stays incomplete and fails from then on.
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        kind = executor.submit(_bar_class).result()
+    with DeferredSignals():  # an interrupted import stays incomplete and fails from then on
+        kind = _bar_class()
     notebook: Any = sys.modules.get("tqdm.notebook")
     display = notebook.display if notebook is not None and issubclass(kind, notebook.tqdm) else None
     if display is None and not (sys.stderr is not None and sys.stderr.isatty()):

@@ -18,8 +18,8 @@ from gpulab.capture.hooks.loader_hooks import MarkClocks, StepMarks
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import torch_settings
-from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.run_registry import runs
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError, RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.replay.graph.dependencies import QUEUE_FACT

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Sampler  # noqa: E402
 
 import gpulab  # noqa: E402
 from gpulab.capture import session as session_module  # noqa: E402
-from gpulab.capture.protection.deferred_signals import DeferredSignals  # noqa: E402
 from gpulab.capture.protection.guard import Guard, is_from_outside, outside_error  # noqa: E402
 from gpulab.capture.protection.main_thread import PendingCall  # noqa: E402
+from gpulab.deferred_signals import DeferredSignals  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

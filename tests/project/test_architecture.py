@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("intervals", "wording", "locations"),
+    ("intervals", "wording", "locations", "deferred_signals"),
     ("errors", "columns"),
     ("rows",),
     ("sensor_tables",),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulab.capture import active_session
-from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.virtual.device import fake_device
 from gpulab.virtual.device.counting_device import CountingDevice
 from gpulab.virtual.device.torch_api import patches

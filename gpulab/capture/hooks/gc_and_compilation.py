@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gpulab.capture.protection.deferred_signals import deliver_again
+from gpulab.deferred_signals import deliver_again
 from gpulab.rows import Rows
 from gpulab.run import Gap
 from gpulab.sensors.host.frames import user_line

@@ -32,8 +32,8 @@ from gpulab.capture.hooks.user_variables import (
     find_loader,
     find_variable_name,
 )
-from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.guard import Guard, class_name
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system

@@ -16,10 +16,10 @@ from typing import Any
 
 from gpulab.capture.active_session import register_monitor, unregister_monitor
 from gpulab.capture.live.snapshot import LiveSnapshot
-from gpulab.capture.protection.deferred_signals import DeferredSignals
 from gpulab.capture.protection.main_thread import PendingCall
 from gpulab.capture.run_registry import runs
 from gpulab.capture.session import Session
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
 from gpulab.run import Run
 

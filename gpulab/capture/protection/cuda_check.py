@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.deferred_signals import DeferredSignals
 
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from gpulab.capture.protection.deferred_signals import DeferredSignals, deliver_again
+from gpulab.deferred_signals import DeferredSignals, deliver_again
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 

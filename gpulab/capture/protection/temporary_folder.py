@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpulab.capture.protection.deferred_signals import DeferredSignals
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
 
 PREFIX = "gpulab-"
