@@ -12,11 +12,13 @@ import pytest
 
 import gpulab
 from gpulab.analysis.host.cpu_use import thread_cpu_use
+from gpulab.analysis.host.gap_neighbors import gap_neighbors
 from gpulab.analysis.host.gc_and_compilation import gc_cost
 from gpulab.analysis.host.python_time import classify_python_time
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.analysis.steps.pauses import find_pauses
+from gpulab.intervals import Spans
 from gpulab.rules import diagnose
 from gpulab.rules.engine.evidence import with_warm_caches_ns
 from gpulab.run import Loader, Model
@@ -322,7 +324,7 @@ def test_code_that_moves_to_a_loader_with_workers_needs_no_other_number_of_worke
     samples = host_samples(600, frame="double (cell line 4)", every_ms=10)
     loaders = [Loader(workers=2, batch_size=2, name="batches", dataset_name="pairs")]
     result = finding(run_of(stepped(half_outside), samples=samples, loaders=loaders), "host_python")
-    assert "its workers then do it" in result.advice
+    assert "whose workers then do it" in result.advice
     assert "num_workers" not in result.advice
 
 
@@ -364,3 +366,47 @@ def test_the_fix_for_restarted_workers_uses_the_users_loader():
     assert "persistent_workers=True" in result.fix
     assert "batch_sampler=batches.batch_sampler" in result.fix  # the same batches in the same order
     assert result.gain.is_mean
+
+
+GUARDED = "gpulab/capture/protection/guard.py(29): call"
+
+
+def with_frames(*frames):
+    """Steps of 100 ms, half of them outside PyTorch, whose loop and other Python frames were recorded at `frames`."""
+
+    def make_step(at):
+        inside = [event(EventKind.PYTHON, name, at + start, dur) for name, start, dur in frames]
+        return [*half_outside(at), *inside]
+
+    loop = event(EventKind.PYTHON, "train.py(3): main", -1, 1002)
+    return run_of([loop, *stepped(make_step, count=10)])
+
+
+def test_time_of_gpulab_itself_is_no_code_of_the_loop():
+    times = analysed(classify_python_time, with_frames((GUARDED, 0, 20), ("train.py(9): prepare", 20, 30)))
+    assert (times.python_ns, times.own_ns, times.user_code_ns) == (50 * MS, 20 * MS, 30 * MS)
+    result = finding(with_frames((GUARDED, 0, 20), ("train.py(9): prepare", 20, 30)), "host_python")
+    assert "train.py(9): prepare" in result.claim
+    assert "20 ms of gpulab itself" in " ".join(result.evidence)
+
+
+def test_a_function_with_most_of_the_time_is_named_instead_of_the_loop_that_calls_it():
+    result = finding(with_frames(("train.py(9): prepare", 0, 30)), "host_python")
+    assert "train.py(9): prepare" in result.claim
+    assert "60 %" in " ".join(result.evidence)
+
+
+def operators_around(at):
+    ops = [("aten::add", at, 10), ("aten::index", at + 40, 10), ("aten::sum", at + 50, 10)]
+    return [event(EventKind.OP, name, start, dur) for name, start, dur in ops]
+
+
+def test_code_that_no_frame_names_is_described_by_the_operators_around_it():
+    around = gap_neighbors(run_of(operators_around(0)), Spans(np.array([10 * MS]), np.array([40 * MS])))
+    assert (around.before, around.after, around.frac) == ("aten::add", "aten::index", 1.0)
+
+
+def test_workers_are_proposed_only_for_code_that_takes_longer_than_passing_a_batch():
+    short = finding(run_of(stepped(lambda at: [event(EventKind.KERNEL, "k", at + 1, 1)], step_ms=2)), "host_python")
+    assert "set num_workers" not in short.advice
+    assert "would hardly help" in short.advice

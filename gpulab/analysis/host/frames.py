@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.intervals import Spans, covered_ns
+from gpulab.intervals import Spans, covered_ns, subtract
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
@@ -18,7 +18,10 @@ _CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+
 # A frame of a profiler, such as "torch/profiler/profiler.py(12): start": if no deeper frame has most of the time, it is
 # the profiler's own, and the callers of that frame are not its cause either.
 _PROFILER = re.compile(r"profiler|[/\\]profil(?:e|ing)[/\\.]")
+# gpulab's own work in the user's thread: every call of it passes through this function of capture.protection.guard.
+_GUARDED = re.compile(r"(?:^|[/\\])gpulab[/\\]capture[/\\]protection[/\\]guard\.py\(\d+\): call$")
 DESCEND_FRAC = 0.8  # descend into a frame with at least this share of its caller's time
+LOOP_FRAC = 0.5  # the same if the caller contains the whole loop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +41,26 @@ def deepest_frame(run: Run, spans: Spans) -> Frame | None:
     return _recorded(run, spans) or _sampled(run, spans)
 
 
+def own_spans(run: Run) -> Spans:
+    """Return when gpulab itself ran in the recorded thread; known if Python frames were recorded, else empty."""
+    events = run.event_rows
+    is_own = (events["kind"] == EventKind.PYTHON) & (events["thread"] == run.main_thread)
+    return events.select(np.flatnonzero(is_own & events.matching(lambda name: bool(_GUARDED.search(name))))).spans()
+
+
 def _recorded(run: Run, spans: Spans) -> Frame | None:
     events = run.event_rows
+    spans = subtract(spans, own_spans(run))
     rows = np.flatnonzero((events["kind"] == EventKind.PYTHON) & (events["thread"] == run.main_thread))
     start = events["start_ns"][rows]
     end = start + events["dur_ns"][rows]
-    covered = covered_ns(spans, start, end) if len(rows) else start
+    covered = covered_ns(spans, start, end) if len(rows) and spans.total_ns else np.zeros_like(start)
     nonzero = covered > 0
     if not nonzero.any():
         return None
     names, covered = events.text("name").select(rows[nonzero]), covered[nonzero]
     start, end = start[nonzero], end[nonzero]
-    code = _descend(names.codes, start, end, covered, spans.total_ns, names.vocabulary)
+    code = _descend(names.codes, start, end, covered, spans, names.vocabulary)
     if code is None or _PROFILER.search(names.vocabulary[code]):
         return None
     rows = names.codes == code
@@ -70,15 +81,25 @@ def _display_name(name: str) -> str:
 
 
 def _descend(
-    codes: np.ndarray, start: np.ndarray, end: np.ndarray, covered: np.ndarray, total_ns: int, names: tuple[str, ...]
+    codes: np.ndarray, start: np.ndarray, end: np.ndarray, covered: np.ndarray, spans: Spans, names: tuple[str, ...]
 ) -> int | None:
-    """Descend from the longest frames to shorter ones while one has most of its caller's time."""
-    deepest, left_ns = None, total_ns
+    """Descend from the longest frames to shorter ones while one has most of its caller's time.
+
+    From a frame that contains the whole loop, descend into one that has half of the time: the loop itself is no cause.
+    """
+    deepest, left_ns, frac = None, spans.total_ns, DESCEND_FRAC
     longest = np.bincount(codes, weights=end - start, minlength=len(names))
     total = np.bincount(codes, weights=covered, minlength=len(names))
+    first, last = np.full(len(names), np.iinfo(np.int64).max), np.zeros(len(names), np.int64)
+    np.minimum.at(first, codes, start)
+    np.maximum.at(last, codes, end)
+    is_loop = (
+        (first <= spans.start_ns[0]) & (last >= spans.end_ns[-1]) & (np.bincount(codes, minlength=len(names)) == 1)
+    )
     for code in np.argsort(-longest, kind="stable"):  # a caller is never shorter than its callees
-        if total[code] >= DESCEND_FRAC * left_ns and not names[code].startswith(("<built-in", "nn.Module")):
+        if total[code] >= frac * left_ns and not names[code].startswith(("<built-in", "nn.Module")):
             deepest, left_ns = int(code), min(left_ns, int(total[code]))
+            frac = LOOP_FRAC if is_loop[code] else DESCEND_FRAC
     return deepest
 
 

@@ -1,4 +1,4 @@
-"""Classify host time outside PyTorch: user code, garbage collection, compilation, the GIL, or no activity.
+"""Classify host time outside PyTorch: user code, gpulab itself, garbage collection, compilation, the GIL, or idle.
 
 Each class has its own causes and fixes. The classes sum to the ledger part "python".
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.host.cpu_use import CpuUse, thread_cpu_use
+from gpulab.analysis.host.frames import own_spans
 from gpulab.analysis.host.gc_and_compilation import overlap_ns, stall_spans
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger
@@ -26,6 +27,7 @@ class PythonTime:
     """Classes of the time without any PyTorch call, in ns of a typical traced step."""
 
     python_ns: int  # total: the ledger part "python"
+    own_ns: int  # gpulab itself, which recording Python frames makes slow; 0 without recorded frames
     collecting_ns: int  # garbage collection
     compiling_ns: int  # torch.compile
     gil_ns: int  # other Python threads computed while the recorded thread did not: it waited for the GIL
@@ -38,15 +40,19 @@ class PythonTime:
     @property
     def user_code_ns(self) -> int:
         """Python code of the loop itself."""
-        return max(0, self.python_ns - self.collecting_ns - self.compiling_ns - self.gil_ns - self.absent_ns)
+        other_ns = self.own_ns + self.collecting_ns + self.compiling_ns + self.gil_ns + self.absent_ns
+        return max(0, self.python_ns - other_ns)
 
 
 def classify_python_time(run: Run, steps: Steps, ledger: Ledger) -> PythonTime:
     """Classify the ledger part "python"."""
     python_ns = ledger.median_ns("python")
-    collecting_ns = min(python_ns, overlap_ns(ledger, stall_spans(run, StallKind.GC), "python"))
-    compiling_ns = min(python_ns - collecting_ns, overlap_ns(ledger, stall_spans(run, StallKind.COMPILE), "python"))
-    rest_ns = python_ns - collecting_ns - compiling_ns
+    own_ns = min(python_ns, overlap_ns(ledger, own_spans(run), "python"))
+    rest_ns = python_ns - own_ns
+    collecting_ns = min(rest_ns, overlap_ns(ledger, stall_spans(run, StallKind.GC), "python"))
+    rest_ns -= collecting_ns
+    compiling_ns = min(rest_ns, overlap_ns(ledger, stall_spans(run, StallKind.COMPILE), "python"))
+    rest_ns -= compiling_ns
     cpu_use = thread_cpu_use(run, steps, ledger)
     step_ns = steps.traced_ns or 0
     waiting_ns = _notable(cpu_use.gil_wait_frac if cpu_use else 0.0, rest_ns, step_ns)
@@ -54,6 +60,7 @@ def classify_python_time(run: Run, steps: Steps, ledger: Ledger) -> PythonTime:
     gil_ns = min(waiting_ns, others_ns)
     return PythonTime(
         python_ns=python_ns,
+        own_ns=own_ns,
         collecting_ns=collecting_ns,
         compiling_ns=compiling_ns,
         gil_ns=gil_ns,

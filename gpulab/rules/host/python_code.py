@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.cpu_use import FULL_FRAC
 from gpulab.analysis.host.frames import Frame, library_call
+from gpulab.analysis.host.gap_neighbors import gap_neighbors
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
@@ -19,6 +20,8 @@ _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end o
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
 _MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
 _ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
+_MIN_PAIR_FRAC = 0.3
+_WORTH_A_WORKER_NS = 2_000_000  # per step; see gpulab.replay.worker_count_model.HANDOVER_NS
 _FEW_CORES = 4  # with fewer cores, work moved to a worker takes a core from a model on the CPU
 
 
@@ -33,7 +36,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     (`dispatch_bound`); garbage collection, compilation, other threads that hold the GIL, and waiting, all of which are
     subtracted first if they were recorded.
 
-    What to do: move the work into the Dataset, so that workers do it, or do it once before training.
+    What to do: do the work once before training, or on whole batches. Work of several milliseconds per batch can move
+    to the Dataset, where workers do it.
     """
     times = evidence.cached(classify_python_time)
     share = evidence.step_share(times.user_code_ns)
@@ -44,7 +48,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     if (unjudged := _unjudged_reason(evidence, times, share, is_known)) is not None:
         return unjudged
     confidence, why = _confidence(evidence, times, share, frame)
-    code = f"Python code in {frame.name}" if frame is not None and is_known else "Python code of the loop"
+    code = f"Python code in {frame.name}" if frame is not None and is_known else "Python code outside PyTorch"
     few_cores = not evidence.on_gpu and (evidence.run.machine.cores_allowed or _FEW_CORES) < _FEW_CORES
     return Finding(
         ledger_parts=("python",),
@@ -52,11 +56,11 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         evidence=(
             f"{duration_in_step(evidence, times.user_code_ns)}: the {'GPU' if evidence.on_gpu else 'model'} idles "
             f"while code outside PyTorch and the DataLoader runs{_range(evidence, times)}.",
-            *_frame_evidence(frame),
+            *(_frame_evidence(frame) if is_known else _operators_around(evidence)),
             *_subtracted_times(times),
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=times.user_code_ns),
-        advice=_worker_advice(evidence, frame if is_known else None),
+        advice=_move_advice(evidence, times, frame if is_known else None),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(times.user_code_ns),
             f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
@@ -221,6 +225,7 @@ def _subtracted_times(times: PythonTime) -> tuple[str, ...]:
     subtracted = [
         f"{duration(dur_ns)} {reason}"
         for dur_ns, reason in (
+            (times.own_ns, "of gpulab itself, which is slow while Python frames are recorded"),
             (times.collecting_ns, "of garbage collection"),
             (times.compiling_ns, "of compilation"),
             (times.gil_ns, "in which another Python thread held the GIL"),
@@ -260,25 +265,38 @@ def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
     )
 
 
-def _worker_advice(evidence: Evidence, frame: Frame | None) -> str:
-    """Return how to run the function in workers.
+def _operators_around(evidence: Evidence) -> tuple[str, ...]:
+    """Return between which operators most of the time lies, if one pair of them stands out."""
+    around = gap_neighbors(evidence.run, evidence.ledger.spans["python"])
+    if around is None or around.frac < _MIN_PAIR_FRAC:
+        return ()
+    return (f"{percent(around.frac)} of that time is between {around.before} and {around.after}.",)
+
+
+def _move_advice(evidence: Evidence, times: PythonTime, frame: Frame | None) -> str:
+    """Return where else the code can run: before training, on whole batches, or in the workers of a DataLoader.
 
     No code is printed: whether the function takes one sample or a batch cannot be read from a recording.
     """
     name = _function_name(frame.name) if frame else None
+    action = f"Do the work of {name}() once" if name else "Do this work once"
+    once = f"{action} before training, or with NumPy or torch on the whole batch at once."
+    per_step_ns = evidence.unprofiled_ns(times.user_code_ns)
+    if per_step_ns < _WORTH_A_WORKER_NS:
+        return f"{once} Workers of a DataLoader would hardly help: taking a batch from a worker takes up to 1.5 ms."
+    workers = f"{once} If it prepares samples, move it to {_worker_place(evidence)}."
+    if evidence.on_gpu:
+        return workers
+    return f"{workers} Measure the result: on a CPU, workers and model share the cores."
+
+
+def _worker_place(evidence: Evidence) -> str:
     loader = evidence.loading.loader if evidence.loading else next(iter(evidence.run.loaders), None)
-    number_of_workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
-    workers = f", and set num_workers={number_of_workers}: workers then do it"
     if loader is not None and loader.workers:
-        workers = ": its workers then do it"
-    place = "the Dataset's __getitem__, or to the collate_fn of the DataLoader for whole batches"
-    if loader is None:
-        place = "a Dataset that a DataLoader reads"
-    action = f"Move the call of {name}()" if name else "Move sample preparation"
-    return (
-        f"{action} to {place}{workers} while the model computes. Do the rest once before training, or with NumPy or "
-        "torch on the whole batch at once."
-    )
+        return "the Dataset or the collate_fn of the DataLoader, whose workers then do it while the model computes"
+    number = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
+    place = "a Dataset that a DataLoader reads" if loader is None else "the Dataset or the collate_fn of the DataLoader"
+    return f"{place}, and set num_workers={number}: workers then do it while the model computes"
 
 
 def _prefetch_code(name: str) -> str:
