@@ -39,7 +39,9 @@ for x, y in DataLoader(Slow(), batch_size=16):
     optimizer.step()
 """
 SMALL = ("import torch\ntorch.set_num_threads(1)", "%load_ext gpulab", TRAINING, "print('after')")
-AFTER_STEPS = re.compile(r"^step ([4-9]|\d{2,})")  # of which at least one is recorded completely
+AFTER_STEPS = re.compile(
+    r"^step ([89]|\d{2,})"
+)  # five steps of warm-up come first, and one must be recorded completely
 NOTEBOOKS = {"small": None, "00_start_here": ROOT / "notebooks" / "00_start_here.ipynb"}
 
 
