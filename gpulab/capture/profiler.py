@@ -166,7 +166,8 @@ class TraceWindow:
             raise CaptureError(
                 "The profiler's events could not be written to disk and read back.",
                 why=error_text(error),
-                fix="free space in the temporary directory (TMPDIR), or record fewer steps: --steps 5",
+                fix="free space in the temporary directory (TMPDIR), or record fewer steps: --steps 5, "
+                "in scripts gpulab.profile(steps=5)",
             ) from error
 
 

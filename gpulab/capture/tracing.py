@@ -142,7 +142,8 @@ class Tracing:
             self._add_gap(
                 "operators and kernels of more than a few steps",
                 "a step has so many events that the loop would wait too long while the profiler stops",
-                f"record whole steps, and accept the pause: --steps {FEW_STEPS}",
+                f"record whole steps, and accept the pause: --steps {FEW_STEPS}, "
+                f"in scripts gpulab.profile(steps={FEW_STEPS})",
             )
         parts, gaps = self.windows.read(name)
         self.gaps += gaps

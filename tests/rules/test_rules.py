@@ -256,6 +256,15 @@ def test_a_loop_without_a_dominant_cause_is_not_worth_changing():
     assert diagnosis.verdict.startswith("Nothing worth changing")
 
 
+def test_one_or_two_analysed_steps_do_not_acquit_a_loop():
+    def step(at):
+        return [loader_call(at, 4), kernel(at + 4, 80), event(EventKind.OP, "aten::add", at + 84, 16)]
+
+    verdict = diagnose(run_of(stepped(step, count=3), loaders=[NO_WORKERS])).verdict
+    assert verdict.startswith("No cause found, but only 1 complete step of 3")
+    assert "gpulab.profile(steps=" in verdict
+
+
 @pytest.mark.parametrize("number", ["8.2 ms", "11 ms", "11.5 ms", "18 ms", "80 ms"])
 def test_a_number_with_a_vowel_sound_takes_an(number):
     assert article(number) == f"an {number}"

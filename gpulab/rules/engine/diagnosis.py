@@ -17,7 +17,7 @@ from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
-from gpulab.wording import percent, scale
+from gpulab.wording import count, percent, scale
 
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
@@ -176,10 +176,14 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
     idle_parts = [part for part in evidence.ledger.parts if not part.busy]
     largest = max(idle_parts, key=lambda part: evidence.ledger.total_frac(part.key))
     largest_share = percent(evidence.ledger.total_frac(largest.key))
-    return (
-        "Nothing worth changing: no single cause takes much of a step "
-        f"(idle {percent(evidence.ledger.idle_frac)}, most of it {largest.label}: {largest_share})."
-    )
+    idle = f"(idle {percent(evidence.ledger.idle_frac)}, most of it {largest.label}: {largest_share})"
+    if evidence.steps.too_few and evidence.steps.detected_by != "whole run":
+        analysed = count(int(evidence.steps.interior.sum()), "complete step")
+        return (
+            f"No cause found, but only {analysed} of {len(evidence.steps):,} could be analysed {idle}. "
+            "Let the loop run longer, or record more steps: --steps 20, in scripts gpulab.profile(steps=20)."
+        )
+    return f"Nothing worth changing: no single cause takes much of a step {idle}."
 
 
 def _next_limit(evidence: Evidence, first: Finding) -> str | None:
