@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpulab.analysis.host.instant_device import host_step_time
 from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.optimizers import OptimizerCost, optimizer_cost_on_cpu, optimizer_cost_on_gpu
@@ -12,13 +14,14 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_nu
 from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
 from gpulab.run import Optimizer, Run
-from gpulab.wording import duration, percent
+from gpulab.wording import count, duration, percent
 
 _MIN_OPTIMIZER_FRAC = 0.05  # the fix is one argument
 _MIN_WORK_COUNT = 40  # fewer kernels or operators are no loop over parameters
 _WORK_PER_TENSOR = 3.0  # kernels or operators per tensor: SGD needs 1 to 3 (little to fuse), Adam 8 to 14
 _SMALL_WORK_NS = 20_000  # or so short that launch overhead dominates
 _MULTI_TENSOR_FRAC = 0.1  # with more multi-tensor kernels, the optimizer is no loop over tensors
+_ROUNDING = "A fused update rounds differently: results are not bit-identical, and equal up to rounding errors."
 _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
 # Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
 _REMAINING = (0.75, 0.1, 0.03)
@@ -49,19 +52,21 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
     updates = _find_updates(evidence)
     if updates is None or updates.multi_tensor > _MULTI_TENSOR_FRAC * updates.count or updates.count < _MIN_WORK_COUNT:
         return None
-    optimizer = next((each for each in evidence.run.optimizers if each.kind == updates.kind), None)
-    tensors = optimizer.tensors if optimizer else None
+    optimizers = [each for each in evidence.run.optimizers if each.kind == updates.kind and not each.fused]
+    tensors = sum(each.tensors or 0 for each in optimizers)
     if tensors and updates.count < _WORK_PER_TENSOR * tensors and updates.median_ns > _SMALL_WORK_NS:
         return None
     cost_ns = _cost_ns(evidence, updates)
     share = evidence.step_share(cost_ns)
-    if share < _MIN_OPTIMIZER_FRAC or (optimizer is not None and optimizer.fused):
+    is_fused = not optimizers and any(each.kind == updates.kind for each in evidence.run.optimizers)
+    if share < _MIN_OPTIMIZER_FRAC or is_fused:
         return None
-    rewrites = _rewrites(evidence, updates, optimizer)
+    implementation = _implementation(evidence, updates.kind)
+    rewrites = f"optimizer={implementation}" if implementation else ""
     gain = _fusion_gain(evidence, cost_ns, rewrites)
     if gain is None:
         return None
-    per_tensor = f" for {tensors} parameter tensors" if tensors else ""
+    per_tensor = f" for {count(tensors, 'parameter tensor')}" if tensors else ""
     return Finding(
         ledger_parts=("compute", "dispatch", "glue")
         if not evidence.on_gpu
@@ -74,12 +79,13 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
             *_host_time(evidence, updates, cost_ns),
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=updates.count, tensors=tensors or None),
-        fix=_fused_code(evidence, updates, optimizer),
-        advice=_advice(evidence, updates, optimizer),
+        fix=_fused_code(evidence, optimizers, implementation),
+        advice=_advice(updates.kind, implementation, len(optimizers)),
         gain=gain,
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=CERTAIN if tensors else LIKELY,
         spans=updates.spans,
+        caveats=(_ROUNDING,) if implementation == "fused" else (),
     )
 
 
@@ -150,16 +156,11 @@ def _implementation(evidence: Evidence, kind: str) -> str:
     return "foreach" if kind in FOREACH_OPTIMIZERS and evidence.on_gpu else ""
 
 
-def _rewrites(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
-    implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
-    return f"optimizer={implementation}" if implementation else ""
-
-
-def _fused_code(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
-    """Return code that changes the optimizer in place: its groups, state and schedulers stay."""
-    implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
-    name = user_optimizer.name if user_optimizer is not None else evidence.names.optimizer
-    return in_place_code(name, implementation) if implementation and name else ""
+def _fused_code(evidence: Evidence, optimizers: Sequence[Optimizer], implementation: str) -> str:
+    """Return code that changes all these optimizers in place: their groups, state and schedulers stay."""
+    names = [each.name for each in optimizers] or [evidence.names.optimizer]
+    known = [name for name in names if name]
+    return "\n".join(in_place_code(name, implementation) for name in known) if implementation and known == names else ""
 
 
 def in_place_code(optimizer: str, implementation: str) -> str:
@@ -176,12 +177,13 @@ def in_place_code(optimizer: str, implementation: str) -> str:
     )
 
 
-def _advice(evidence: Evidence, updates: OptimizerCost, user_optimizer: Optimizer | None) -> str:
-    kind = user_optimizer.kind if user_optimizer else updates.kind
-    implementation = _implementation(evidence, kind)
-    if implementation:
-        return f"You can also pass {implementation}=True where you create {_article(kind)}."
-    return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
+def _advice(kind: str, implementation: str, optimizers: int) -> str:
+    if not implementation:
+        return (
+            "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
+        )
+    target = f"all {optimizers} {kind} optimizers" if optimizers > 1 else _article(kind)
+    return f"You can also pass {implementation}=True where you create {target}."
 
 
 def _article(kind: str) -> str:
