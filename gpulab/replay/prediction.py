@@ -178,10 +178,7 @@ def predict(
             why="it would take longer than 64-bit nanoseconds can count: times or sizes in the run are extreme",
             fix="record the run again, or check the file that it was loaded from",
         )
-    ceiling = apply_changes(model, (), BEST_CASE)
-    for change in changes:
-        ceiling = change.rewrite.best_case(ceiling, change.value)
-    cold_floor_ns = model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE)
+    cold_floor_ns = _cold_floor_ns(model, changes)
     floor_ns = adjust_for_cpu_caches(model, changes, cold_floor_ns, BEST_CASE)
     low, high = np.percentile(drawn_ns, (10, 90)) if len(drawn_ns) > 2 else (min(drawn_ns), max(drawn_ns))
     grade = max((change.rewrite.grade for change in changes), default="A")
@@ -207,6 +204,14 @@ def predict(
         work_factor=_work_factor(model, changes),
         schedule=middle,
     )
+
+
+def _cold_floor_ns(model: ReplayModel, changes: Sequence[Change]) -> float:
+    """Return the step with every change at its best case."""
+    ceiling = apply_changes(model, (), BEST_CASE)
+    for change in changes:
+        ceiling = change.rewrite.best_case(ceiling, change.value)
+    return model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE)
 
 
 def _work_factor(model: ReplayModel, changes: Sequence[Change]) -> float:

@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many this machine can run. But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight). But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It equals items per second times the seconds that one item takes: Little's law, which holds for every stable queue.
+# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It is items per second times the seconds that one item takes when it is loaded alone (Little's law, without the slowdown of items that share a core).
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -172,7 +172,8 @@ loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 # %% tags=["claim"]
 display(L.reveal("kinds"))
 L.claim(
-    "eight workers load two or more I/O-bound items at once; at most 10 % more CPU-bound items than there are cores",
+    "eight workers load at least two I/O-bound items at once; "
+    "of CPU-bound items, they load at most 10 % more at once than there are cores",
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,
@@ -448,7 +449,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: the packed ones trade `open()` calls for some other cost. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: a tar file trades `open()` calls for a scan, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #

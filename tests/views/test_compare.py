@@ -153,7 +153,7 @@ def measured(name, joule_per_s, rss):
 
 def test_memory_and_energy_of_both_runs_are_shown_if_measured():
     text = repr(comparison_view(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
-    assert re.search(r"process memory +1 GiB +2 GiB +\+100\.0 %", text)
+    assert re.search(r"memory of the main process +1 GiB +2 GiB +\+100\.0 %", text)
     assert re.search(r"energy per step +20 J +10 J +-50\.0 %", text)
     assert "GPU memory allocated" not in text
 

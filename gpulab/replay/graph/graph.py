@@ -32,6 +32,8 @@ from gpulab.run import Run
 Floats = NDArray[np.float64]
 NONE = -1  # as an index: waits for nothing, or launched by no recorded call
 
+WORKER_LIMIT, CORE_LIMIT = "the workers", "the cores"  # limits of a step, by the names that users see
+
 # Parts that profiling makes slower: calls of operators, kernels and the driver; not loading, not the user's own Python.
 CALL_PARTS = ("launch", "runtime", "dispatch", "glue")
 
@@ -113,7 +115,7 @@ class Graph:
     part_spans: Mapping[str, Spans]  # when the host was in each part, whether the device was busy or not
     unexplained_ns: float = 0.0  # unexplained idle time before device work
     waits_inferred: bool = False  # waits between streams were not recorded, so they were inferred
-    limits_ns: Mapping[str, float] = field(default_factory=dict)  # other lower limits of a step, by name: "the workers"
+    limits_ns: Mapping[str, float] = field(default_factory=dict)  # other lower limits of a step, by name: WORKER_LIMIT
     applied: frozenset[str] = frozenset()  # applied rewrites that later ones depend on: "amp"
     concurrent_calls_ns: float = 0.0  # time in which several threads called the device: one track cannot separate them
 

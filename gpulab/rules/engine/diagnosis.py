@@ -189,12 +189,15 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
 def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     """Return the largest part of the step after the first finding is fixed, with its share; None if unknown.
 
-    The parts are those of the replay with the fix. Without a replay they are known only if the fix removes idle time or
-    exposed communication or copies completely: all other parts then stay as they are.
+    Where workers, cores or copies limit the predicted step, these are named. Otherwise, the parts are those of the
+    replay with the fix. Without a replay they are known only if the fix removes idle time or exposed communication or
+    copies completely: all other parts then stay as they are.
     """
     ledger, gain = evidence.ledger, first.gain
     if gain is None:
         return None
+    if gain.limit is not None:
+        return gain.limit
     if gain.remaining_ns:
         return _largest_part(ledger, gain.remaining_ns, first.ledger_parts)
     busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
@@ -203,13 +206,20 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     part_ns = {
         part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
     }
-    return _largest_part(ledger, part_ns)
+    return _largest_part(ledger, part_ns, denominator="rest of the step")
 
 
-def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], first_parts: tuple[str, ...] = ()) -> str | None:
+def _largest_part(
+    ledger: Ledger,
+    part_ns: Mapping[str, int],
+    first_parts: tuple[str, ...] = (),
+    *,
+    denominator: str = "predicted step",
+) -> str | None:
     """Return label and share of the largest group of parts: compute, dispatch, or a single idle part.
 
     `first_parts`: the parts that the first finding is about; if one of them is still the largest, the label says so.
+    `denominator`: what the parts sum to.
     """
     busy = tuple(part.key for part in ledger.parts if part.busy)
     groups: list[tuple[str, tuple[str, ...]]] = [("compute", busy), ("operator dispatch", DISPATCH_KEYS)]
@@ -221,4 +231,4 @@ def _largest_part(ledger: Ledger, part_ns: Mapping[str, int], first_parts: tuple
     still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
     if share < _MIN_NEXT_FRAC:
         return None
-    return f"{still}{label} (the largest part, {percent(share)} of the predicted step)"
+    return f"{still}{label} (the largest part, {percent(share)} of the {denominator})"

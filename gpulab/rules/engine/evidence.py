@@ -60,6 +60,7 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         floor_assumes=floor_means or prediction.bound_label,
         cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
+        limit=prediction.limit,
         work_ratio=work,
     )
 
@@ -203,7 +204,7 @@ class Evidence:
             best_ns=round(self.step_ns - removed_fracs[1] * (self.step_ns - floor_ns)),
             worst_ns=round(self.step_ns - removed_fracs[0] * (self.step_ns - left_ns)),
             floor_ns=floor_ns,
-            basis=basis,
+            basis=basis if self.on_gpu else f"{basis}; warm CPU caches may make the rest of the step faster",
             floor_assumes=floor_means,
             cold_floor_ns=left_ns,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.host.cpu_use import FULL_FRAC
 from gpulab.analysis.host.frames import Frame, library_call
 from gpulab.analysis.host.gap_neighbors import gap_neighbors
+from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
@@ -294,7 +295,8 @@ def _worker_place(evidence: Evidence) -> str:
     loader = evidence.loading.loader if evidence.loading else next(iter(evidence.run.loaders), None)
     if loader is not None and loader.workers:
         return "the Dataset or the collate_fn of the DataLoader, whose workers then do it while the model computes"
-    number = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
+    others = cores_used_by_others(evidence.run, evidence.steps, evidence.steps.interior) or 0.0
+    number = max(1, min(4, int((evidence.run.machine.cores_allowed or 2) - others) - 1))
     place = "a Dataset that a DataLoader reads" if loader is None else "the Dataset or the collate_fn of the DataLoader"
     return f"{place}, and set num_workers={number}: workers then do it while the model computes"
 

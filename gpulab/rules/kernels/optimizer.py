@@ -159,8 +159,9 @@ def _implementation(evidence: Evidence, kind: str) -> str:
 def _fused_code(evidence: Evidence, optimizers: Sequence[Optimizer], implementation: str) -> str:
     """Return code that changes all these optimizers in place: their groups, state and schedulers stay."""
     names = [each.name for each in optimizers] or [evidence.names.optimizer]
-    known = [name for name in names if name]
-    return "\n".join(in_place_code(name, implementation) for name in known) if implementation and known == names else ""
+    if not implementation or not all(names):
+        return ""
+    return "\n".join(in_place_code(name, implementation) for name in names if name)
 
 
 def in_place_code(optimizer: str, implementation: str) -> str:

@@ -21,15 +21,16 @@ _MIN_FREE_FRAC = 0.5  # of GPU memory, for a larger batch to fit
 
 
 def small_batch(evidence: Evidence) -> Finding | None:
-    """The GPU is busy, but most of its multiprocessors are idle: the kernels are too small to fill it.
+    """The GPU is busy, but many of its multiprocessors are idle: the kernels are too small to fill it.
 
-    Proof: kernels with fewer thread blocks than the GPU has multiprocessors, filling at most 90 % of it on average,
-    take most of the kernel time, the host is not the limit, and half of the memory is free.
+    Proof: most of the kernel time is in kernels with fewer thread blocks than the GPU has multiprocessors; on average,
+    at most 90 % of these get a block. The host is not the limit. At least half of the GPU memory is free, or unknown.
 
-    Confused with: a host that is too slow for the GPU (`dispatch_bound`, `no_workers`), which comes first; inference
-    that must answer one request at a time; full GPU memory.
+    Confused with: a host that is too slow for the GPU (`dispatch_bound`, `no_workers`): fix that first. The batch
+    cannot grow where inference answers one request at a time.
 
-    What to do: use a larger batch as long as samples per second still rise; or process several batches at once.
+    What to do: use a larger batch as long as samples per second still rise, adapt the learning rate, and check the
+    validation result. In inference, merge waiting requests into one batch.
     """
     kernels = evidence.cached(interior_kernels)
     occupancy = gpu_fill(kernels) if kernels is not None else None

@@ -91,12 +91,14 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
     share = extra_ns / total_ns
     spans = Spans(steps.start_ns[is_slow], steps.end_ns[is_slow])
     count = int(is_slow.sum())
-    subject = "The first step takes" if count == 1 else f"The first {count} steps take"
+    subject, typical = "The first step takes", "a typical step"
+    if count > 1:
+        subject, typical = f"Together, the first {count} steps take", f"{count} typical steps"
     return Finding(
-        claim=f"{subject} {duration(extra_ns)} longer than a typical step, once: "
+        claim=f"{subject} {duration(extra_ns)} longer than {typical}, once: "
         f"{_warm_up_cause(evidence, spans, extra_ns)}.",
         evidence=(
-            f"A typical step takes {duration(median_ns)}; the warm-up is {percent(share)} of the "
+            f"The median of all warm steps is {duration(median_ns)}; the warm-up is {percent(share)} of the "
             f"{duration(total_ns)} of all steps.",
         ),
         numbers=known_numbers(extra_ns=extra_ns, typical_ns=median_ns, frac=share),

@@ -75,7 +75,7 @@ def usage_section(compared: Comparison) -> Section | None:
     rows = [
         _usage_row("peak GPU memory allocated", before.allocated_bytes, after.allocated_bytes, size),
         _usage_row("peak GPU memory reserved", before.reserved_bytes, after.reserved_bytes, size),
-        _usage_row("peak process memory", before.rss_bytes, after.rss_bytes, size),
+        _usage_row("peak memory of the main process", before.rss_bytes, after.rss_bytes, size),
         _usage_row("energy per step", before.step_j, after.step_j, _joule),
         _usage_row("mean GPU power", before.power_w, after.power_w, _watt),
     ]

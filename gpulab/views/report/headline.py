@@ -27,7 +27,7 @@ def _together(diagnosis: Diagnosis) -> str:
         return ""
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
     warm = " and warm CPU caches" if on_cpu else ""
-    return f"Upper bound with all causes of idle time fixed{warm}: {ratio(diagnosis.combined_bound)}."
+    return f"Upper bound with all these causes of idle time fixed{warm}: {ratio(diagnosis.combined_bound)}."
 
 
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
@@ -115,8 +115,8 @@ def bound_sentence(
         return f"Upper bound with {assumes}: {_at_most(bound)}."
     cold = f"{_at_most(cold_bound)} ({duration(step_ns / cold_bound)} per step)"
     return (
-        f"Upper bound with {assumes}: {_at_most(bound)}, or {cold} if {rest_speeds_up} do not make the rest of the "
-        "step faster."
+        f"Upper bound with {assumes}: {cold} if the rest of the step takes as long as now; {_at_most(bound)} if "
+        f"{rest_speeds_up} make it faster."
     )
 
 

@@ -10,6 +10,7 @@ from gpulab.analysis.data.loader import batches_per_step
 from gpulab.analysis.steps.detection import Steps
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
+from gpulab.views.report.ledger_table import HOW_TO_MARK_STEPS
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, ratio, scale, sentence
@@ -58,7 +59,7 @@ def gap_text(gap: Gap) -> str:
 
 def _steps(run: Run, steps: Steps) -> str:
     if steps.detected_by == "whole run":
-        return "no steps were found; the whole run counts as one step"
+        return f"no steps were found; the whole run counts as one step. {HOW_TO_MARK_STEPS}"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
     burst = (
         f"; batches arrive in groups of {steps.burst}, so step times are averaged over groups of {steps.burst} steps"
@@ -70,6 +71,8 @@ def _steps(run: Run, steps: Steps) -> str:
     accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
     detection = f"found by {steps.detected_by}{accumulated}{burst}{run_ahead}"
     used = f"{judged} analysed (complete steps of the longest traced part, without its first and last step)"
+    if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
+        return f"{count(len(steps), 'step')} in the traced part, others not counted; {used}; {detection}"
     return f"{count(len(steps), 'step')}, {recorded} of them traced, {used}; {detection}"
 
 

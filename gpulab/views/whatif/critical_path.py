@@ -173,7 +173,7 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
         caption="Each reduction is replayed. If removing a part saves less than its time on the path, another path "
-        "takes over; if it saves more, the part also delayed work off the path.",
+        "takes over. If it saves more, removing it also shortens waits elsewhere in the step.",
     )
 
 
@@ -292,10 +292,10 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
 
 def _predicted_length(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     """Return the predicted step; last, the length that the shares refer to, which may lack the allowance for caches."""
-    likely = f"{duration(likely_ns)} predicted{work}"
+    likely = f"Predicted{work}: {duration(likely_ns)}"
     if abs(likely_ns - predicted.length_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return likely
-    return f"{likely}; without the allowance for warm CPU caches, {duration(predicted.length_ns)}"
+    return f"{likely}, or {duration(predicted.length_ns)} without the allowance for warm CPU caches"
 
 
 def _shares(step: _StepLanes) -> str:

@@ -200,7 +200,8 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"80 % of {prediction.samples} simulations with random values for what is unknown lie in it; "
-        f"grade {prediction.grade} makes it at least +-{percent(GRADES[prediction.grade][1])} of the saving"
+        f"for grade {prediction.grade}, its ends lie at least {percent(GRADES[prediction.grade][1])} of the saving, "
+        "or of twice the predicted step if that is shorter, from the likely value"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpulab.replay.graph.graph import Graph
+from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
 from gpulab.replay.rewrites.data.batch_passing import added_receiving_ns, added_sending_ns, receiving_ns
@@ -13,8 +13,6 @@ from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.replay.worker_count_model import recommended_workers
 from gpulab.run import count_from_fact
-
-WORKER_LIMIT, CORE_LIMIT = "the workers", "the cores"  # limits, by the names that users see
 
 HANDOVER_NS = (100_000.0, 1_500_000.0)  # taking a ready batch: measured from tiny ones to 19 MB, which took 1.4 ms
 MIN_HANDOVER_NS, HANDOVER_NS_PER_BYTE = 100_000.0, 1.3e6 / 19e6
@@ -48,20 +46,23 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Models: batches come from a queue that N workers fill.
      * Hand-over: the worker pickles a batch and copies its tensors to shared memory, and `next()` of the iterator maps
-       them: 0.1-0.65 ms per batch, 0.08-0.4 ms per tensor, 0.05-1.6 ms per MB. If what a batch consists of is unknown,
-       `next()` takes 0.1 ms plus 0.07 ms per MB, or 0.1-1.5 ms
-     * Workers: a step is no shorter than the load time of one batch divided by N. That time is measured in the main
-       process without workers, or from the pace of too few workers
+       them: 0.1-0.65 ms per batch, 0.08-0.4 ms per tensor, 0.05-1.6 ms per MB. If only the size of a batch is known,
+       `next()` takes 0.1 ms plus 0.07 ms per MB; if that is unknown too, 0.1-1.5 ms
+     * Workers: a step takes the load time of one batch divided by N, or longer; on a CPU, the range allows for loading
+       that gets faster when nothing interrupts it. The load time is measured in the main process without workers, or
+       follows from the batch rate of workers that could not keep up
      * Queue: `prefetch_factor` batches per worker, served round-robin, are simulated with the measured variation,
        because one slow batch delays those behind it
-     * Cores: a step is no shorter than the CPU time of a batch and of the rest of the step, divided by the cores that
-       other programs leave, times 1.1-1.5, or 1.3-1.9 if the model computes on several threads (measured with two
-       workers and one thread on two cores)
-     * Contention: a worker is slower than the main process by 0.1-0.4 x N / cores, the main thread by 3-12 %, and
-       copies from pageable memory take 1.3-1.9 times as long (measured on a V100 with four workers). These slowdowns
-       are scaled with the CPU share of loading; workers that wait slow nothing down
+     * Cores: a step is no shorter than (CPU time to load a batch + CPU time of the rest of the step) / free cores x
+       1.1-1.5. The factor is 1.3-1.9 if the model computes on several threads (measured with two workers and one thread
+       on two cores)
+     * Contention: loading a batch takes (0.1-0.4) x N / cores longer in a worker than in the main process (as a share
+       of its time); the main thread slows down by 3-12 %; copies from pageable memory take 1.3-1.9 times as long
+       (measured on a V100 with four workers). These slowdowns are scaled with the CPU share of loading; workers that
+       wait slow nothing down
 
-    Cannot know: whether storage serves N readers as fast as one, and what starting the workers costs in each epoch.
+    Cannot know: whether storage serves N readers as fast as one, and what starting the workers costs: once, or in each
+    epoch without persistent_workers.
     """
     batches = batch_loading(graph)
     if batches is None:
