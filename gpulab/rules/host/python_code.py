@@ -271,7 +271,10 @@ def _operators_around(evidence: Evidence) -> tuple[str, ...]:
     around = gap_neighbors(evidence.run, evidence.ledger.spans["python"])
     if around is None or around.frac < _MIN_PAIR_FRAC:
         return ()
-    return (f"{percent(around.frac)} of that time is between {around.before} and {around.after}.",)
+    names = f"{around.before} and {around.after}"
+    if around.before == around.after:
+        names = f"two calls of {around.before}"
+    return (f"{percent(around.frac)} of that time is between {names}.",)
 
 
 def _move_advice(evidence: Evidence, times: PythonTime, frame: Frame | None) -> str:
