@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
 
 REALISED_FRAC = 0.7  # minimum share of the modelled saving that real fixes reached: 73-91 % on the ResNet-50 pairs
 # The same if cores are the limit and the model computes on several threads. Threads wait for each other at the end of
@@ -30,7 +31,7 @@ class WorkersPrediction:
     best_ns: int
     worst_ns: int
     floor_ns: int
-    limit: str  # "the model", "the workers" or "the cores"
+    limit: str  # "the model", WORKER_LIMIT or CORE_LIMIT
     crowded: bool = False  # workers and the model's threads would share cores
 
 
@@ -41,15 +42,15 @@ def predict_workers(
 
     None means unknown; that limit is then ignored.
     """
-    limits = {"the model": loading.rest_ns, "the workers": ceil(batch_time_ns(loading) / workers)}
+    limits = {"the model": loading.rest_ns, WORKER_LIMIT: ceil(batch_time_ns(loading) / workers)}
     if cores is not None and (demand_ns := cpu_time_per_step_ns(loading)) is not None:
-        limits["the cores"] = ceil(demand_ns / cores)
+        limits[CORE_LIMIT] = ceil(demand_ns / cores)
     limit = max(limits, key=lambda name: limits[name])
     likely_ns = min(limits[limit], loading.step_ns)
     # With data always ready, the model may be as fast as in its fastest steps.
     best_ns = min(likely_ns, max({**limits, "the model": loading.min_rest_ns or loading.rest_ns}.values()))
     saving_ns = loading.step_ns - likely_ns
-    crowded = limit == "the cores" and (threads or 1) > 1
+    crowded = limit == CORE_LIMIT and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
     handover_ns = (
         0 if loading.workers else loading.batches * HANDOVER_NS

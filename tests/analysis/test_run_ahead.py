@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.analysis.steps.run_ahead import find_gpu_steps
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import build_replay_model, predict
 from gpulab.rules import diagnose
@@ -71,6 +72,17 @@ def test_the_diagnosis_is_about_kernels_and_uses_the_gpu_step():
 def test_the_gpu_step_is_found_with_few_steps(count):
     run_steps = find_steps(run_like(FEW_LARGE, steps=count))
     assert run_steps.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+
+
+@pytest.mark.parametrize("behind_ns", [70 * 10**6, 10**6])
+def test_on_a_virtual_gpu_far_behind_its_host_a_smaller_difference_is_no_noise(behind_ns):
+    host_ns = np.array([2, 60, 65]) * 10**6
+    end_ns = np.cumsum(host_ns)
+    finished_ns = end_ns[-1] + behind_ns + np.arange(-3, 1) * 65 * 10**6
+    steps = [
+        find_gpu_steps(finished_ns, end_ns - host_ns, end_ns, computed=is_computed) for is_computed in (True, False)
+    ]
+    assert [each is not None for each in steps] == [behind_ns > 65 * 10**6 / 2, False]
 
 
 def test_a_few_queue_filling_steps_do_not_change_the_step_time():

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpulab.replay.graph.graph import WORKER_LIMIT
 from gpulab.rules import diagnose
 from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
 from gpulab.rules.data.loader_code import change_loader
@@ -89,6 +90,13 @@ def test_no_more_workers_are_proposed_than_the_cores_can_run(run, most, advice):
     # Two workers make a batch every 100 ms: so many make them no faster than this, whatever the model could take.
     assert finding.gain.best_ns >= 200e6 / most
     assert finding.gain.floor_ns == pytest.approx(5e6)
+
+
+def test_the_next_bottleneck_is_the_workers_if_fewer_are_proposed_than_needed():
+    limited, enough = from_workers(wait_ms=95, cores=None), from_workers(cores=None)
+    assert diagnose(limited).first.numbers["proposed_workers"] < diagnose(limited).first.numbers["needed_workers"]
+    assert diagnose(limited).next_limit == WORKER_LIMIT
+    assert diagnose(enough).next_limit != WORKER_LIMIT
 
 
 @pytest.mark.parametrize(("cpu_ms", "limit"), [(5, "gpulab proposes at most 8"), (80, "the 2 cores here can run 5")])

@@ -7,6 +7,7 @@ from enum import Enum
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import mean_later_wait_ns, worker_activity
 from gpulab.analysis.host.cpu_contention import contention
+from gpulab.replay.graph.graph import CORE_LIMIT
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns, predict_workers, recommended_workers
 from gpulab.rules.engine.evidence import Evidence
 
@@ -77,7 +78,7 @@ def _cause_without_workers(evidence: Evidence, loading: LoadingCost) -> LateBatc
     cores = evidence.run.machine.cores_allowed
     prediction = predict_workers(loading, recommended_workers(loading, cores), cores)
     helps = loading.step_ns / prediction.best_ns >= _MIN_SPEEDUP
-    return LateBatchCause.MAIN_PROCESS if helps or prediction.limit != "the cores" else LateBatchCause.CPU_TIME
+    return LateBatchCause.MAIN_PROCESS if helps or prediction.limit != CORE_LIMIT else LateBatchCause.CPU_TIME
 
 
 def _workers_wait_for_storage(evidence: Evidence, loading: LoadingCost) -> bool:

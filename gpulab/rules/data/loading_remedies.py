@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.graph.graph import CORE_LIMIT
 from gpulab.replay.worker_count_model import predict_workers, recommended_workers
 from gpulab.rules.data.loader_code import change_loader, whole_batches_code
 from gpulab.rules.data.worker_gain import (
@@ -65,7 +66,7 @@ def loading_remedy(evidence: Evidence, loading: LoadingCost) -> Remedy:
 def _is_limited_by_cores(evidence: Evidence, loading: LoadingCost) -> bool:
     """Whether the CPU time of a batch, rather than the number of workers, limits the step."""
     cores = evidence.run.machine.cores_allowed
-    return predict_workers(loading, recommended_workers(loading, cores), cores).limit == "the cores"
+    return predict_workers(loading, recommended_workers(loading, cores), cores).limit == CORE_LIMIT
 
 
 def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:

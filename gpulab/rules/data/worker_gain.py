@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
 from gpulab.replay.worker_count_model import WorkersPrediction
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Gain
@@ -35,6 +36,7 @@ def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
         best_ns=prediction.best_ns,
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
+        limit=prediction.limit if prediction.limit in (WORKER_LIMIT, CORE_LIMIT) else None,
         basis=f"a model of a queue with {prediction.workers} workers; {prediction.limit} would be the limit",
         floor_assumes="data loading at no cost",
     )
@@ -62,7 +64,7 @@ def importable_advice(loading: LoadingCost) -> str:
 def workers_caveats(prediction: WorkersPrediction, cores: float | None, threads: int | None) -> tuple[str, ...]:
     """Return what limits the gain of these workers."""
     caveats = []
-    if prediction.limit == "the cores":
+    if prediction.limit == CORE_LIMIT:
         caveats.append(
             f"The {number(cores)} available cores limit the gain: a batch costs the same CPU time in a worker."
         )

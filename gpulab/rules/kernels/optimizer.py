@@ -183,7 +183,7 @@ def _advice(kind: str, implementation: str, optimizers: int) -> str:
         return (
             "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."
         )
-    target = f"all {optimizers} {kind} optimizers" if optimizers > 1 else _article(kind)
+    target = f"each of the {optimizers} {kind} optimizers" if optimizers > 1 else _article(kind)
     return f"You can also pass {implementation}=True where you create {target}."
 
 

@@ -99,7 +99,7 @@ def test_the_code_changes_every_optimizer_whose_operators_are_counted():
 def test_without_the_name_of_one_of_them_no_code_is_printed():
     result = unfused(adamw("first", 60), adamw(None, 40))
     assert result.fix == ""
-    assert "all 2 AdamW optimizers" in result.advice
+    assert "each of the 2 AdamW optimizers" in result.advice
 
 
 def test_a_fused_update_is_said_to_round_differently():
