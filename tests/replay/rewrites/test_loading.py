@@ -186,8 +186,8 @@ def test_batches_that_take_long_make_the_workers_the_limit():
 
 def test_items_that_wait_need_no_cores_and_items_that_compute_do():
     waiting, computing = (predicted(fed_run(fetch_ms=60, cpu_frac=frac, cores=1.5), "workers=8") for frac in (0.0, 1.0))
-    assert waiting.limit != "the cores"
-    assert computing.limit == "the cores"
+    assert waiting.limit != "the CPU cores"
+    assert computing.limit == "the CPU cores"
     assert waiting.likely_ns < computing.likely_ns
 
 
