@@ -5,6 +5,7 @@ Recording everything would create too many events in a long cell; recording only
   opening    from the first line of the cell to the end of its first step: the whole recording, if no loop is found
   warming    a few steps with the profiler off: they show the step time without its overhead
   recording  enough steps for a diagnosis, within the limits on events
+  resting    profiler off, because the next step would have had too many events; some steps later it records again
   done       profiler off; marks and sensors continue, and give more un-profiled steps
 """
 
@@ -24,6 +25,7 @@ class ProfilerPhase(Enum):
     OPENING = "before the first step"
     WARMING = "warming up"
     RECORDING = "recording"
+    RESTING = "between two recordings"
     DONE = "recorded; sensors go on"
 
 
@@ -47,6 +49,9 @@ class RecordingLimits:
     target_ns: int = 1 * SECOND_NS
     slow_ns: int = 10 * SECOND_NS  # after this, `few_steps` suffice
     min_slow_steps: int = 5  # three of them interior
+    max_windows: int = 4  # of recorded steps: each ends when the next step would have too many events
+    rest_steps: int = 5  # un-profiled steps between two windows
+    rest_ns: int = SECOND_NS // 2  # the shortest time between two windows: the loop waits at the end of each
     opening_timeout_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
     idle_timeout_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
@@ -62,7 +67,10 @@ class RecordingPlan:
     limits: RecordingLimits
     phase: ProfilerPhase = ProfilerPhase.OPENING
     boundaries: int = 0
-    is_cut: bool = False  # fewer than FEW_STEPS were recorded, because of their number of events
+    windows: int = 0  # of recorded steps, that ended because of their events
+    _is_limited: bool = False  # the latest window ended because of its events
+    _earlier_steps: int = 0  # recorded in earlier windows
+    _earlier_ns: int = 0  # and the time that they took
     _phase_ns: int = 0
     _phase_steps: int = 0
     _last_ns: int = 0
@@ -90,7 +98,7 @@ class RecordingPlan:
             self._enter(ProfilerPhase.WARMING, at_ns)
             return ProfilerAction.STOP
         self._phase_steps += 1
-        if self.phase is ProfilerPhase.WARMING and self._phase_steps >= self._warm_steps():
+        if self._may_record(at_ns):
             self._enter(ProfilerPhase.RECORDING, at_ns)
             self._events = self._event_steps = self._restarts = 0
             return ProfilerAction.START
@@ -98,7 +106,7 @@ class RecordingPlan:
             self._enter(ProfilerPhase.DONE, at_ns)
             return ProfilerAction.STOP
         if self.phase is ProfilerPhase.RECORDING and self._next_step_exceeds(events):
-            self._interrupt(ProfilerPhase.DONE, at_ns)
+            self._interrupt(self._after_window(), at_ns)
             return ProfilerAction.STOP
         return ProfilerAction.NONE
 
@@ -128,11 +136,16 @@ class RecordingPlan:
 
     def exceed(self, at_ns: int) -> ProfilerAction:
         """The window seems to hold as many events as it may: stop, even in the middle of a step."""
-        following = {ProfilerPhase.OPENING: ProfilerPhase.WARMING, ProfilerPhase.RECORDING: ProfilerPhase.DONE}
+        following = {ProfilerPhase.OPENING: ProfilerPhase.WARMING, ProfilerPhase.RECORDING: self._after_window()}
         if self.phase not in following:
             return ProfilerAction.NONE
         self._interrupt(following[self.phase], at_ns)
         return ProfilerAction.STOP
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether fewer than FEW_STEPS were recorded, because of their number of events."""
+        return self._is_limited and self._earlier_steps < FEW_STEPS
 
     @property
     def is_interrupted(self) -> bool:
@@ -148,7 +161,11 @@ class RecordingPlan:
         self._event_steps = steps
         self._restarts += 1
         if events is None or self._events > self._max_events(phase) / 2 or self._restarts > MAX_RESTARTS:
-            self.is_cut = phase is ProfilerPhase.RECORDING and steps < FEW_STEPS
+            if phase is ProfilerPhase.RECORDING:
+                self._is_limited = True
+                self.windows += 1
+                self._earlier_steps += steps
+                self._earlier_ns += self._phase_ns - phase_ns
             return False
         self.phase, self._phase_ns, self._phase_steps = phase, phase_ns, steps
         return True
@@ -166,6 +183,18 @@ class RecordingPlan:
         interrupted = (self.phase, self._phase_ns, self._phase_steps)
         self._enter(phase, at_ns)
         self._interrupted = interrupted
+
+    def _after_window(self) -> ProfilerPhase:
+        """Return the phase that follows a window of recorded steps which has to end for its events."""
+        is_last = self.windows + 1 >= self.limits.max_windows or self.limits.steps is not None
+        return ProfilerPhase.DONE if is_last else ProfilerPhase.RESTING
+
+    def _may_record(self, at_ns: int) -> bool:
+        """Whether a window of recorded steps may start at this boundary."""
+        if self.phase is ProfilerPhase.WARMING:
+            return self._phase_steps >= self._warm_steps()
+        has_rested = self._phase_steps >= self.limits.rest_steps and at_ns - self._phase_ns >= self.limits.rest_ns
+        return self.phase is ProfilerPhase.RESTING and has_rested
 
     def _max_events(self, phase: ProfilerPhase) -> int:
         if self.limits.steps is not None and phase is ProfilerPhase.RECORDING:
@@ -191,7 +220,7 @@ class RecordingPlan:
         return events * (steps + 1) / steps > self.allowed_events
 
     def _enough(self, at_ns: int) -> bool:
-        steps, spent_ns = self._phase_steps, at_ns - self._phase_ns
+        steps, spent_ns = self._earlier_steps + self._phase_steps, self._earlier_ns + at_ns - self._phase_ns
         if self.limits.steps is not None:
             return steps >= self.limits.steps
         if steps >= self.limits.target_steps and (

@@ -133,8 +133,9 @@ class Prediction:
     @property
     def bound_label(self) -> str:
         """What the bound assumes, a noun phrase after "upper bound with"."""
-        labels = [change.rewrite.bound_label for change in self.changes]
-        return labels[0] if len(labels) == 1 else "every change at its best case"
+        if len(self.changes) == 1:
+            return self.changes[0].rewrite.bound_label
+        return f"{' and '.join(change.rewrite.name for change in self.changes)} at their best"
 
 
 def build_replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:

@@ -85,6 +85,45 @@ def test_on_a_virtual_gpu_far_behind_its_host_a_smaller_difference_is_no_noise(b
     assert [each is not None for each in steps] == [behind_ns > 65 * 10**6 / 2, False]
 
 
+def in_parts(calls, *counts, rest=30):
+    """The run of a loop that was recorded in parts of these numbers of steps, with unrecorded steps between them."""
+    events, windows, at_ms = [], [], 0.0
+    for count in counts:
+        part, _ = simulate(calls, count, Setup())
+        ends_ms = max(each["start_ns"] + each["dur_ns"] for each in part) / 1e6
+        number = len(events) + 1
+        events += [
+            {
+                **each,
+                "start_ns": each["start_ns"] + round(at_ms * 1e6),
+                "correlation": each["correlation"] + number if each["correlation"] >= 0 else -1,
+            }
+            for each in part
+        ]
+        host_ms = max(each["start_ns"] + each["dur_ns"] for each in part if each["kind"] == EventKind.STEP) / 1e6
+        windows.append((at_ms, at_ms + host_ms))
+        first_ms, at_ms = at_ms + host_ms, at_ms + ends_ms + 5.0
+        plain_ms = (at_ms - first_ms) / rest
+        events += [event(EventKind.STEP, "ProfilerStep#0", first_ms + n * plain_ms, plain_ms) for n in range(rest)]
+    return on_gpu(events, windows=windows)
+
+
+@pytest.mark.parametrize("counts", [(8,), (1, 8), (1, 8, 5), (1, 4, 4, 4)])
+def test_the_gpu_step_is_found_in_each_recorded_part(counts):
+    run_steps = find_steps(in_parts(FEW_LARGE, *counts))
+    assert run_steps.traced_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+    assert (run_steps.dur_ns[run_steps.interior] / 1e6) == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+    assert run_steps.host is not None
+
+
+@pytest.mark.parametrize("counts", [(1, 8), (1, 5, 5)])
+def test_a_loop_that_waits_keeps_the_steps_of_its_marks_in_each_recorded_part(counts):
+    waiting = [*FEW_LARGE, Call(waits=True)]
+    run_steps = find_steps(in_parts(waiting, *counts))
+    assert run_steps.host is None
+    assert run_steps.traced_ns / 1e6 == pytest.approx(step_ms(waiting), rel=0.01)
+
+
 def test_a_few_queue_filling_steps_do_not_change_the_step_time():
     # A queue of 12 takes two steps of five launches at once; the third waits for most of what it calls for.
     run_steps = find_steps(run_like(FEW_LARGE, steps=8, queue=12))

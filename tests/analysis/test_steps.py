@@ -1,8 +1,10 @@
 """Where steps begin and end, and which of them count."""
 
+import numpy as np
 import pytest
 
 from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.interior import interior_of_parts
 from gpulab.tables import EventKind, MarkKind
 from tests.support.runs.made_runs import MS, event, host_sample, loader_call, mark, run_of, stepped
 
@@ -110,3 +112,29 @@ def test_a_step_with_a_pause_within_it_is_no_evidence_and_one_with_a_pause_at_it
     assert run_steps.recorded.tolist() == [True, False, True, True]
     assert starts_ms(run_steps) == [0, 100, 205, 300]
     assert (run_steps.end_ns / MS).tolist()[2:] == [300, 400]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "interior"),
+    [
+        ("", ""),
+        ("1", "1"),
+        ("11", ".1"),
+        ("1111", ".11."),
+        ("1...11111...1111", ".....111.....11."),
+        ("1...111..11..11", ".....1........."),
+        ("1...11..11", ".....1...1"),
+        ("1....1...1", ".....1...1"),
+    ],
+)
+def test_the_edges_of_each_recorded_part_are_no_evidence_if_there_is_better(recorded, interior):
+    mask = np.array([mark == "1" for mark in recorded], bool)
+    assert "".join(".1"[int(each)] for each in interior_of_parts(mask)) == interior.ljust(len(recorded), ".")
+
+
+def test_steps_at_edges_are_too_few_however_many_there_are():
+    events = [event(EventKind.STEP, f"ProfilerStep#{number}", 10 * number, 10) for number in range(60)]
+    windows = [(10 * first, 10 * first + 10) for first in range(5, 60, 6)]
+    run_steps = find_steps(run_of(events, windows=windows))
+    assert run_steps.interior.sum() == len(windows)
+    assert run_steps.too_few

@@ -1,5 +1,7 @@
 """When the profiler is on: the plan, fed with made-up clocks."""
 
+from itertools import pairwise
+
 import pytest
 
 from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
@@ -52,7 +54,7 @@ def test_recording_stops_before_too_many_events():
     }
 
 
-def test_recording_stops_before_a_step_that_would_exceed_the_limit_and_the_run_says_so():
+def test_recording_stops_before_a_step_that_would_exceed_the_limit():
     plan = plan_with(max_events=12_000)
     walk(plan, 2, 10 * MS)
     assert walk(plan, 50, 10 * MS, start_ns=20 * MS, step_events=5000) == {
@@ -60,7 +62,50 @@ def test_recording_stops_before_a_step_that_would_exceed_the_limit_and_the_run_s
         7: ProfilerAction.STOP,
     }
     assert not plan.resume(10_000)
+    assert plan.phase is ProfilerPhase.RESTING
+
+
+def walk_dense(plan, steps, step_ns, step_events):
+    """Feed boundaries of steps with many events, and resume as the recording does; return the windows in steps."""
+    windows, events = [], None
+    for number in range(1, steps + 1):
+        events = None if events is None else events + step_events
+        act = plan.boundary(number * step_ns, None, events)
+        if act is ProfilerAction.START:
+            windows.append([number])
+            events = 0
+        elif act is ProfilerAction.STOP and windows:
+            windows[-1].append(number)
+            plan.resume(events)
+            events = None
+    return windows
+
+
+def test_steps_with_many_events_are_recorded_in_several_windows():
+    windows = walk_dense(plan_with(max_events=40_000), 2000, 20 * MS, 11_000)
+    assert [last - first for first, last in windows] == [3] * RecordingLimits().max_windows
+    for (_, ended), (began, _) in pairwise(windows):
+        assert (began - ended) * 20 * MS >= RecordingLimits().rest_ns
+        assert began - ended >= RecordingLimits().rest_steps
+
+
+def test_windows_end_with_the_target():
+    windows = walk_dense(plan_with(max_events=10_000, target_steps=14), 2000, 400 * MS, 1000)
+    assert [last - first for first, last in windows] == [10, 4]
+
+
+def test_slow_steps_with_many_events_rest_for_a_few_steps():
+    windows = walk_dense(plan_with(max_events=40_000), 60, 2 * SECOND, 39_000)
+    assert [last - first for first, last in windows] == [1] * 4
+    assert {began - ended for (_, ended), (began, _) in pairwise(windows)} == {RecordingLimits().rest_steps}
+
+
+def test_a_run_says_that_too_few_steps_were_recorded_only_if_that_is_so():
+    plan = plan_with(max_events=40_000)
+    walk_dense(plan, 12, 500 * MS, 39_000)
     assert plan.is_cut
+    walk_dense(plan, 60, 500 * MS, 39_000)
+    assert not plan.is_cut
 
 
 def recording_plan(**limits):
@@ -77,7 +122,7 @@ def test_a_step_with_too_many_events_is_cut(events):
     assert plan.exceed(80 * MS) is ProfilerAction.STOP
     assert plan.exceed(90 * MS) is ProfilerAction.NONE
     assert not plan.resume(events)
-    assert (plan.phase, plan.is_cut) == (ProfilerPhase.DONE, True)
+    assert (plan.phase, plan.is_cut) == (ProfilerPhase.RESTING, True)
     assert not plan.resume(0), "only what ended early is resumed"
 
 

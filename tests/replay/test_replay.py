@@ -14,7 +14,9 @@ from gpulab.replay.graph.graph import NONE
 from gpulab.replay.prediction import build_replay_model
 from gpulab.replay.quality import assess_quality
 from gpulab.replay.sweep import sweep
-from tests.support.runs.made_runs import run_of
+from gpulab.tables import EventKind
+from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER
+from tests.support.runs.made_runs import MS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, graph, loops, run_like, step_ms
 from tests.support.tiers import examples
 
@@ -237,3 +239,21 @@ def test_a_run_recorded_here_is_replayed_within_two_percent(name):
     ready = build_replay_model(run, run_steps, build_ledger(run, run_steps))
     assert abs(ready.quality.replay_error) < 0.02
     assert ready.schedule.step_ns == pytest.approx(run_steps.step_ns, rel=0.02)
+
+
+def test_loading_and_the_rest_of_a_step_take_as_long_as_without_the_profiler():
+    # Traced: 60 of 100 ms are loading. Without the profiler: 65 of 120 ms.
+    traced, plain = 8, 20
+    starts_ms = [100 * step for step in range(traced)] + [100 * traced + 120 * step for step in range(plain)]
+    marks = [
+        mark(at, 60 if step < traced else 65, cpu_ms=60, process_ms=at, within_ms=60)
+        for step, at in enumerate(starts_ms)
+    ]
+    events = [
+        each for at in starts_ms[:traced] for each in (loader_call(at, 60), event(EventKind.OP, "mm", at + 60, 40))
+    ]
+    run = run_of(events, marks=marks, loaders=[MAIN_PROCESS_LOADER], windows=[(0, 100 * traced)])
+    run_steps = find_steps(run)
+    scene = build_replay_model(run, run_steps, build_ledger(run, run_steps))
+    now_ms = {part: ns / MS for part, ns in scene.part_ns.items() if ns}
+    assert now_ms == {"loader": pytest.approx(65, rel=0.01), "compute": pytest.approx(55, rel=0.01)}

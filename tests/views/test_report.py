@@ -177,7 +177,7 @@ def test_a_virtual_gpu_is_said_to_be_one():
     text = " ".join(repr(report(run)).split())
     assert text.startswith("Virtual H100, estimated.")
     assert "grade D" in text
-    assert "Run made: virtual H100, estimated." in text
+    assert 'Run "made": virtual H100, estimated.' in text
 
 
 def test_what_was_not_recorded_or_was_lost_is_told():
@@ -253,7 +253,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\); the problem lasts 40 ms", page.text)
+    assert re.search(r"step \d \(100 ms\); the problem takes 40 ms", page.text)
     assert "As text and table" in page.text
 
 

@@ -26,6 +26,7 @@ class LoadingCost:
     batches: int = 1  # per step: several if gradients are accumulated
     traced_fetch_ns: int  # the same in the recorded steps
     exposed_ns: int  # part of fetch_ns with the device idle
+    quick_fetch_ns: int | None = None  # lower quartile of fetch_ns: batches that are ready take about that long
     fetch_cpu_ns: int | None = None  # CPU time of the main thread inside DataLoader.__next__
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
     min_rest_ns: int | None = None  # 5 % quantile of the rest of the step
@@ -120,6 +121,7 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
     fetch_ns = _range_sums(calls["end_ns"] - calls["start_ns"], first, last)
     return {
         "fetch_ns": typical_ns(fetch_ns, steps.burst),
+        "quick_fetch_ns": int(np.percentile(fetch_ns, 25)),
         "fetch_cpu_ns": typical_ns(_range_sums(calls["thread_cpu_ns"], first, last), steps.burst),
         "rest_cpu_ns": _rest_cpu(calls, first, last, steps.burst),
         # After a long wait the first operators run with cold caches and sleeping threads. Without waits the model runs

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.host.launches import rows_in_interior
-from gpulab.analysis.steps.detection import WARM_UP_STEPS, Steps
+from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints, covered_ns
 from gpulab.rows import Rows

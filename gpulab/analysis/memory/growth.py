@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.events.trend import Trend, fit_trend
 from gpulab.analysis.memory.allocator import capacity_bytes
-from gpulab.analysis.steps.detection import WARM_UP_STEPS, Steps
+from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run

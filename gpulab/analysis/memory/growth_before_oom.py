@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.steps.detection import WARM_UP_STEPS
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.run import Run
 
 MIN_READINGS_BEFORE_OOM = 4  # readings after the first steps, which allocate gradients and optimizer state

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.data.prefetch_bias import prefetch_capacity, prefetched_call_ns
+from gpulab.analysis.steps.interior import WARM_UP_STEPS, interior_of_parts, is_edge, recorded_parts
 from gpulab.analysis.steps.marked_steps import marked_steps
 from gpulab.analysis.steps.repetition import repeated_starts
-from gpulab.analysis.steps.run_ahead import count_queue_filling_steps, find_gpu_steps, work_end_ns
+from gpulab.analysis.steps.run_ahead import GpuSteps, count_queue_filling_steps, find_gpu_steps, work_end_ns
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, STEPS, EventKind
 
 Mask = NDArray[np.bool_]
-WARM_UP_STEPS = 2  # the first steps of a loop include lazy initialisation and are never plain steps
 MIN_UNPROFILED_FRAC = 0.8  # GPU work takes as long without the profiler; a shorter step did not wait for the GPU
 BOUNDARY_NS = 1_000_000  # between a step mark and a pause at that step boundary
 MIN_STEPS = 3  # fewer interior steps lower every confidence
@@ -28,7 +29,7 @@ class Steps:
     """The iterations of the training loop: step i runs from `start_ns[i]` to `end_ns[i]`.
 
     `recorded` steps are completely inside a window in which events were recorded. `interior` steps are recorded steps
-    away from the edges of that window; only they are used as evidence. `plain` steps are warm and ran without the
+    away from the edges of these windows; only they are used as evidence. `plain` steps are warm and ran without the
     profiler: their median is the real step time. A virtual GPU has no profiler, so its interior steps are also its
     plain steps. Steps served from batches that queued up while the profiler paused the loop are not plain
     (`prefetch_biased` counts them).
@@ -107,8 +108,8 @@ class Steps:
 
     @property
     def too_few(self) -> bool:
-        """Whether there are too few interior steps for a reliable median."""
-        return int(self.interior.sum()) < MIN_STEPS
+        """Whether there are too few interior steps for a reliable median; steps at an edge do not count."""
+        return int((self.interior & ~is_edge(self.recorded)).sum()) < MIN_STEPS
 
     def rows(self) -> Rows:
         """Return the steps as rows of the table STEPS."""
@@ -145,41 +146,61 @@ def find_steps(run: Run) -> Steps:
 
 def _with_gpu_steps(run: Run, host: Steps) -> Steps:
     """Replace the recorded steps by those of the GPU if the host ran ahead of it."""
-    recorded = np.flatnonzero(host.recorded)
-    if host.detected_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
-        return host
-    start, end = host.start_ns[recorded], host.end_ns[recorded]
-    done = work_end_ns(run, start, end)
-    if done is None:
+    if host.detected_by == "whole run" or not host.interior.any():
         return host
     is_computed = run.source.how == "virtual"
-    gpu = find_gpu_steps(done, start, end, computed=is_computed)
-    if gpu is None:
-        filling = count_queue_filling_steps(done, start, end, computed=is_computed)
-        return _without_queue_filling(run, host, recorded[:filling])
-    earlier, later = np.arange(len(host)) < recorded[0], host.start_ns >= gpu.end_ns[-1]
-    parts = [(host.start_ns[earlier], host.end_ns[earlier]), gpu, (host.start_ns[later], host.end_ns[later])]
-    start, end = (np.concatenate(times) for times in zip(*parts, strict=True))
-    on_gpu = np.zeros(len(start), bool)
-    on_gpu[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
-    is_plain = np.concatenate([host.unprofiled[earlier], np.zeros(len(gpu.start_ns), bool), host.unprofiled[later]])
-    interior = _without_edges(on_gpu)
+    parts = [part for part in recorded_parts(host.recorded) if host.interior[part].any()]
+    done = [_work_end_ns(run, host, part) for part in parts]
+    longest = max(range(len(parts)), key=lambda index: len(parts[index]))
+    if done[longest] is None:
+        return host
+    gpu_steps = {
+        int(part[0]): find_gpu_steps(ends_ns, host.start_ns[part], host.end_ns[part], computed=is_computed)
+        for part, ends_ns in zip(parts, done, strict=True)
+        if ends_ns is not None
+    }
+    if gpu_steps[int(parts[longest][0])] is not None:
+        return _replaced(host, {first: steps for first, steps in gpu_steps.items() if steps is not None}, is_computed)
+    filling = [
+        part[: count_queue_filling_steps(ends_ns, host.start_ns[part], host.end_ns[part], computed=is_computed)]
+        for part, ends_ns in zip(parts, done, strict=True)
+        if ends_ns is not None
+    ]
+    return _without_queue_filling(run, host, np.concatenate(filling))
+
+
+def _work_end_ns(run: Run, host: Steps, part: Ints) -> Ints | None:
+    """Return `work_end_ns` of adjacent recorded steps, for work launched in the same window."""
+    start, end = host.start_ns[part], host.end_ns[part]
+    since_ns = max((at for at, _ in run.recording.windows_ns if at <= start[0]), default=0)
+    return work_end_ns(run, start, end, since_ns)
+
+
+def _replaced(host: Steps, gpu_steps: Mapping[int, GpuSteps], is_computed: bool) -> Steps:
+    """Replace recorded steps, from the given indices on, by the GPU's; drop steps that begin before these end."""
+    starts, ends, on_gpu, without = [], [], [], []
+    index = 0
+    for first, gpu in sorted(gpu_steps.items()):
+        if first < index:
+            continue
+        count = len(gpu.start_ns)
+        starts += [host.start_ns[index:first], gpu.start_ns]
+        ends += [host.end_ns[index:first], gpu.end_ns]
+        on_gpu += [np.zeros(first - index, bool), np.ones(count, bool)]
+        without += [host.unprofiled[index:first], np.zeros(count, bool)]
+        index = int(np.searchsorted(host.start_ns, gpu.end_ns[-1]))
+    start, end = np.concatenate([*starts, host.start_ns[index:]]), np.concatenate([*ends, host.end_ns[index:]])
+    recorded = np.concatenate([*on_gpu, np.zeros(len(host) - index, bool)])
+    is_plain = np.concatenate([*without, host.unprofiled[index:]])
+    interior = interior_of_parts(recorded)
     if is_computed:
         is_plain = interior
     elif (
         is_plain.any() and np.median((end - start)[is_plain]) < np.median((end - start)[interior]) * MIN_UNPROFILED_FRAC
     ):
         is_plain = np.zeros(len(start), bool)  # the marks of a host that runs ahead: the GPU needs longer than that
-    return Steps(
-        start,
-        end,
-        on_gpu,
-        interior,
-        is_plain,
-        host.detected_by,
-        host.burst,
-        host=host,
-        prefetch_biased=host.prefetch_biased,
+    return replace(
+        host, start_ns=start, end_ns=end, recorded=recorded, interior=interior, unprofiled=is_plain, host=host
     )
 
 
@@ -259,12 +280,9 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     non_empty = end > start
     recorded = np.zeros(len(start), bool)
     overlaps_window = np.zeros(len(start), bool)
-    longest: Mask = recorded
     for window_start, window_end in windows:
-        inside = (start >= window_start) & (end <= window_end) & non_empty & ~is_cut
-        recorded |= inside
+        recorded |= (start >= window_start) & (end <= window_end) & non_empty & ~is_cut
         overlaps_window |= (end > window_start) & (start < window_end)
-        longest = inside if inside.sum() >= longest.sum() else longest
     overlaps_pause = np.zeros(len(start), bool)
     for pause_start, pause_end in pauses:
         overlaps_pause |= (end >= pause_start) & (start <= pause_end)
@@ -272,7 +290,7 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     # Each worker loads `prefetch_factor` batches before the first step: the first steps need not wait for data.
     prefetched = max(map(prefetch_capacity, run.loaders), default=0) if burst > 1 else 0
     warm = np.arange(len(start)) >= WARM_UP_STEPS + prefetched
-    interior = _without_edges(longest)
+    interior = interior_of_parts(recorded)
     # A virtual run is computed, not recorded: no profiler lengthened its steps.
     if run.source.how == "virtual":
         return Steps(start, end, recorded, interior, interior, found_by, burst)
@@ -294,19 +312,3 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
 def _burst(run: Run, found_by: str) -> int:
     workers = max((loader.workers or 0 for loader in run.loaders), default=0)
     return max(1, workers) if found_by == "DataLoader" else 1
-
-
-def _without_edges(recorded: Mask) -> Mask:
-    """Drop the first recorded step (it waits for earlier work) and the last (the profiler stops in it).
-
-    Of two steps only the first is dropped, of one step none; `Steps.few` is then true.
-    """
-    index = np.flatnonzero(recorded)
-    interior = np.zeros(len(recorded), bool)
-    if len(index) >= 3:
-        interior[index[1:-1]] = True
-    elif len(index) == 2:
-        interior[index[1]] = True
-    else:
-        interior[index] = True
-    return interior

@@ -13,7 +13,8 @@ import numpy as np
 
 from gpulab.analysis.data.main_loader import main_loader_index
 from gpulab.analysis.host.gc_and_compilation import stall_spans
-from gpulab.analysis.steps.detection import WARM_UP_STEPS, Mask, Steps
+from gpulab.analysis.steps.detection import Mask, Steps
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind

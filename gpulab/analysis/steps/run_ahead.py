@@ -72,10 +72,10 @@ def _computed_margin(done: Ints, end_ns: Ints) -> float:
     return MIN_RUN_AHEAD_COMPUTED if is_far_behind else MIN_RUN_AHEAD
 
 
-def work_end_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
+def work_end_ns(run: Run, start_ns: Ints, end_ns: Ints, since_ns: int = 0) -> Ints | None:
     """Return when the work launched before these steps ended (-1 if none), then the same for the work of each step.
 
-    None if a step launched no work.
+    Work launched before `since_ns` does not count. None if a step launched no work.
     """
     if not len(start_ns) or not len(run.event_rows):
         return None
@@ -84,7 +84,7 @@ def work_end_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
     work, call = work.select(call >= 0), call[call >= 0]
     launch_ns = run.event_rows["start_ns"][call]
     step = np.searchsorted(start_ns, launch_ns, side="right") - 1
-    inside = (step < 0) | (launch_ns < end_ns[np.maximum(step, 0)])
+    inside = ((step < 0) & (launch_ns >= since_ns)) | ((step >= 0) & (launch_ns < end_ns[np.maximum(step, 0)]))
     done = np.full(len(start_ns) + 1, -1, np.int64)
     np.maximum.at(done, step[inside] + 1, work.end_ns[inside])
     return np.maximum.accumulate(done) if (done[1:] >= 0).all() else None

@@ -32,8 +32,10 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
     """Scale the cost of calls so that the replayed step time matches un-profiled steps."""
     target = graph.steps.unprofiled_ns
     traced = graph.steps.traced_ns
+    unscaled: tuple[str, ...] = ()  # parts that were measured without the profiler
     if loading is not None and loading.traced_fetch_ns and loading.fetch_ns and target is not None:
         graph = graph.scaled_before({"loader": loading.fetch_ns / loading.traced_fetch_ns})
+        unscaled = ("loader",)
     recorded_ns = sweep(graph).step_ns
     if target is None or traced is None:
         # All steps were profiled: predictions are then about profiled steps, comparable with another recording.
@@ -47,8 +49,8 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
         return Calibration(scale_calls(graph, share), share, True)
     share = least if target < least_ns else MAX_SHARE
     scaled = scale_calls(graph, share)
-    host_factor = _bisect(lambda factor: sweep(scale_host(scaled, factor)).step_ns, target, 0.3, 3.0)
-    return Calibration(scale_host(scaled, host_factor), share, True)
+    host_factor = _bisect(lambda factor: sweep(scale_host(scaled, factor, unscaled)).step_ns, target, 0.3, 3.0)
+    return Calibration(scale_host(scaled, host_factor, unscaled), share, True)
 
 
 def _least_share(graph: Graph) -> float:
@@ -68,9 +70,9 @@ def scale_calls(graph: Graph, share: float) -> Graph:
     return graph.scaled_before(dict.fromkeys(CALL_PARTS, share)).with_host(call_ns=graph.host.call_ns * share)
 
 
-def scale_host(graph: Graph, factor: float) -> Graph:
-    """Return the graph with all host work multiplied."""
-    scaled = graph.scaled_before(dict.fromkeys(graph.host.before_ns, factor))
+def scale_host(graph: Graph, factor: float, unscaled: tuple[str, ...] = ()) -> Graph:
+    """Return the graph with all host work multiplied, but for the unscaled parts."""
+    scaled = graph.scaled_before({part: factor for part in graph.host.before_ns if part not in unscaled})
     return scaled.with_host(call_ns=graph.host.call_ns * factor)
 
 

@@ -16,6 +16,8 @@ _MIN_WAIT_FRAC = 0.10  # with workers: fetching a ready batch costs 0.1-1.5 ms, 
 # A fetch that takes at most this many times its own CPU time found its batch ready: fetching a ready batch costs CPU
 # time (measured: 0.7 to 0.9 ms of 1.2 to 1.9 ms), waiting for one does not.
 _FETCH_TIME_PER_CPU_TIME = 2.5
+# Ready batches all take about the same time. Of late ones, some are ready, because workers finish together.
+_FETCH_TIME_PER_QUICK_FETCH = 1.6
 BLOCKED_FRAC = 0.3  # workers in state D in a third of the samples: they wait for storage
 WAITING_FRAC = 0.5  # workers that compute less than this wait; if they also read, they wait for storage
 _READING_BYTES_PER_S = 2e6  # read from the storage device; reads from the page cache do not count
@@ -54,7 +56,7 @@ def cause_of_late_batches(evidence: Evidence) -> LateBatchCause | None:
         return None
     if loading.workers == 0:
         return _cause_without_workers(evidence, loading)
-    if loading.fetch_cpu_ns is not None and loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns:
+    if _are_ready(loading):
         return None
     wait_after_start_ns = evidence.cached(mean_later_wait_ns)
     if wait_after_start_ns is not None and wait_after_start_ns < _MIN_WAIT_FRAC * loading.step_ns:
@@ -70,6 +72,14 @@ def cause_of_late_batches(evidence: Evidence) -> LateBatchCause | None:
         if threads_per_worker >= _MANY_THREADS and _more_threads_than_cores(evidence, loading, threads_per_worker)
         else LateBatchCause.CPU_TIME
     )
+
+
+def _are_ready(loading: LoadingCost) -> bool:
+    """Whether batches of workers are ready when they are fetched: a fetch then computes, and all take equally long."""
+    if loading.fetch_cpu_ns is None or loading.quick_fetch_ns is None:
+        return False
+    computes = loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns
+    return computes and loading.fetch_ns <= _FETCH_TIME_PER_QUICK_FETCH * loading.quick_fetch_ns
 
 
 def _cause_without_workers(evidence: Evidence, loading: LoadingCost) -> LateBatchCause:

@@ -26,9 +26,9 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     change = change_loader(evidence, loading.loader, {"num_workers": 0})
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{percent(share)} {step_or_recording(evidence)} goes to taking batches from workers, although the "
-        f"batches are ready: passing one takes {duration(loading.fetch_ns / loading.batches)}, and loading and "
-        f"sending it takes a worker {duration(loading.worker_cpu_ns / loading.batches)} of CPU time.",
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to receiving batches that the workers have "
+        f"already loaded: {duration(loading.fetch_ns / loading.batches)} per batch. A worker needs "
+        f"{duration(loading.worker_cpu_ns / loading.batches)} of CPU time to load and send one.",
         evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         fix=change.code,

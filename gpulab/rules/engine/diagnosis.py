@@ -17,7 +17,7 @@ from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
-from gpulab.wording import count, percent, scale
+from gpulab.wording import count, percent
 
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
@@ -101,12 +101,8 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
         return gain
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
-    unit = scale(before)
-    return replace(
-        gain,
-        basis=f"{gain.basis}. In the replay, other parts of the step ({labels}) also become shorter: together "
-        f"{unit.number(before)} -> {unit(after)}",
-    )
+    basis = f"{gain.basis}. Other parts of the step ({labels}) also become shorter in the replay, together by "
+    return replace(gain, basis=f"{basis}{percent(1 - after / before)}")
 
 
 def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

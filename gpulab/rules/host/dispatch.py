@@ -43,8 +43,8 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
     Confused with: synchronisation and data loading, which are separate parts of the ledger; garbage collection and
     compilation; profiler overhead, which lengthens every call and is subtracted first if it was measured.
 
-    What to do: launch fewer, larger kernels: use torch.compile, CUDA graphs, or a larger batch. On a CPU
-    torch.compile makes small models faster or slower; there, work on whole tensors in place of Python loops.
+    What to do: launch fewer, larger kernels: use torch.compile, CUDA graphs, or a larger batch. On a CPU, replace
+    Python loops by operations on whole tensors; torch.compile can make a small model slower there, so measure it.
     """
     stalled_ns = overlap_ns(evidence.ledger, stall_spans(evidence.run), *DISPATCH_KEYS)
     exposed_ns = evidence.without_profiler_overhead(max(0, evidence.ledger.median_ns(*DISPATCH_KEYS) - stalled_ns))
@@ -59,7 +59,7 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
         ledger_parts=DISPATCH_KEYS,
         claim=_claim(evidence, share, launches),
         evidence=(
-            f"{duration_in_step(evidence, traced_ns)} goes to dispatching and launching them "
+            f"{duration_in_step(evidence, traced_ns)} goes to {_ledger_rows(evidence)} "
             f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
             *_without_profiler(evidence, exposed_ns),
             _work_sizes(launches),
@@ -68,7 +68,7 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
         numbers=known_numbers(
             exposed_frac=share, exposed_ns=exposed_ns, per_step=launches.per_step, median_ns=launches.median_ns
         ),
-        fix=compile_code(evidence, "one CUDA graph instead of many launches", _ONE_GRAPH) if evidence.on_gpu else "",
+        fix=compile_code(evidence, "CUDA graphs of forward and backward", _ONE_GRAPH) if evidence.on_gpu else "",
         advice=_ADVICE if evidence.on_gpu else _ADVICE_ON_CPU,
         gain=_compile_gain(evidence, exposed_ns) if evidence.on_gpu else _batching_gain(evidence, exposed_ns),
         rewrites=_rewrites(evidence),
@@ -85,7 +85,8 @@ def _compile_caveat(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
     gain = _compile_gain_on_cpu(evidence, exposed_ns)
     speedups = f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}"
     return (
-        f"On a CPU torch.compile makes small models faster or slower, here {speedups}: compare before you keep it.",
+        f"On a CPU, torch.compile can make a small model slower. Predicted here: {speedups}. Measure it before you "
+        "keep it.",
     )
 
 
@@ -140,6 +141,14 @@ def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
             f"longer than running them (median {median})."
         )
     return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} (median {median})."
+
+
+def _ledger_rows(evidence: Evidence) -> str:
+    return (
+        "launch calls, dispatch and short Python gaps"
+        if evidence.on_gpu
+        else "small operators, dispatch and short Python gaps"
+    )
 
 
 def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:

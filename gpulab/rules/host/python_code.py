@@ -286,7 +286,10 @@ def _move_advice(evidence: Evidence, times: PythonTime, frame: Frame | None) -> 
     action = f"Do the work of {name}() once" if name else "Do this work once"
     once = f"{action} before training, or with NumPy or torch on the whole batch at once."
     per_step_ns = evidence.unprofiled_ns(times.user_code_ns)
+    has_workers = any(loader.workers for loader in evidence.run.loaders)
     if per_step_ns < _WORTH_A_WORKER_NS:
+        if has_workers:
+            return once
         return f"{once} Workers of a DataLoader would hardly help: taking a batch from a worker takes up to 1.5 ms."
     workers = f"{once} If it prepares samples, move it to {_worker_place(evidence)}."
     if evidence.on_gpu:

@@ -356,8 +356,8 @@ def _unused_finding(evidence: Evidence, memory: AllocatorUse) -> Finding:
         claim=f"{share} of the memory of GPU {memory.device} is never used.",
         evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}{context}.",),
         numbers=known_numbers(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
-        advice=f"Double the batch size{sizes} and check whether samples per second rise. They rise if kernels are "
-        "too small for the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",
+        advice=f"Double the batch size{sizes} and check whether samples per second rise: they do if the kernels are "
+        "too small for the GPU. If you keep the larger batch, tune the learning rate again.",
         confidence=LIKELY,
         confidence_reason="free memory alone is not a fault",
         from_steps=False,

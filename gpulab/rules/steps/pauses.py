@@ -6,7 +6,8 @@ import numpy as np
 
 from gpulab.analysis.data.loader import loader_with_most_batches
 from gpulab.analysis.host.gc_and_compilation import stall_spans
-from gpulab.analysis.steps.detection import MIN_STEPS, WARM_UP_STEPS
+from gpulab.analysis.steps.detection import MIN_STEPS
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_start_cost
 from gpulab.intervals import Spans, clip
 from gpulab.replay.rewrites.steps.async_checkpoint import SAVE_CALLS

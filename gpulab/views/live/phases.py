@@ -8,6 +8,7 @@ from gpulab.capture.plan import ProfilerPhase
 _PHASES = {
     "o": ("before the first step", "·"),
     "w": ("warming up, profiler off", "╌"),
+    "b": ("between two recordings, profiler off", "╌"),
     "r": ("recording", "━"),
     "s": ("sensors only", "─"),
     "p": ("paused", "┈"),
@@ -17,6 +18,7 @@ _LETTERS = {
     ProfilerPhase.OPENING: "o",
     ProfilerPhase.WARMING: "w",
     ProfilerPhase.RECORDING: "r",
+    ProfilerPhase.RESTING: "b",
     ProfilerPhase.DONE: "s",
 }
 

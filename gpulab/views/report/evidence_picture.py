@@ -110,16 +110,16 @@ def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans]
 
 
 def _position(steps: Steps, time_window: Window) -> str:
-    """Return the place and length of a window: "step 17 (57 ms)", "26 ms of steps 12 to 13"."""
+    """Return the place and length of a window: "step 17 (57 ms)", "an excerpt of 26 ms from steps 12 to 13"."""
     length = duration(time_window.end_ns - time_window.start_ns)
     if not time_window.steps or steps.detected_by == "whole run":
         if not time_window.start_ns:
             return f"the first {length} of the recording"
-        return f"{length} of the recording, from {duration(time_window.start_ns)} on"
+        return f"an excerpt of {length} from the recording, {duration(time_window.start_ns)} after its start"
     first, last = time_window.steps[0], time_window.steps[-1]
     if (int(steps.start_ns[first]), int(steps.end_ns[last])) == (time_window.start_ns, time_window.end_ns):
         return f"{_steps(first, last)} ({length})"
-    return f"{length} of {_steps(first, last)}"
+    return f"an excerpt of {length} from {_steps(first, last)}"
 
 
 def _steps(first: int, last: int) -> str:
@@ -129,7 +129,7 @@ def _steps(first: int, last: int) -> str:
 def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spans, position: str) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = len(evidence_spans.start_ns)
-    extent = f"the problem lasts {duration(evidence_spans.total_ns)}, in {count(intervals, 'interval')}"
+    extent = f"the problem takes {duration(evidence_spans.total_ns)} of it, in {count(intervals, 'interval')}"
     meanwhile = ", and ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
     then = plural(intervals, "In this interval", "In these intervals")
     return f"Example: {position}; {extent}. {then}, {meanwhile}."

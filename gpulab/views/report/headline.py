@@ -26,8 +26,9 @@ def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ""
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
-    warm = " and warm CPU caches" if on_cpu else ""
-    return f"Upper bound with all these causes of idle time fixed{warm}: {ratio(diagnosis.combined_bound)}."
+    warm = " and CPU caches stay warm" if on_cpu else ""
+    bound = ratio(diagnosis.combined_bound)
+    return f"Upper bound if this and the other findings are fixed completely{warm}: {bound}."
 
 
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
@@ -115,8 +116,8 @@ def bound_sentence(
         return f"Upper bound with {assumes}: {_at_most(bound)}."
     cold = f"{_at_most(cold_bound)} ({duration(step_ns / cold_bound)} per step)"
     return (
-        f"Upper bound with {assumes}: {cold} if the rest of the step takes as long as now; {_at_most(bound)} if "
-        f"{rest_speeds_up} make it faster."
+        f"Upper bound with {assumes}: {_at_most(bound)} if {rest_speeds_up} make the rest of the step faster, "
+        f"{cold} if they do not."
     )
 
 

@@ -49,7 +49,7 @@ def _simulated(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def origin(run: Run) -> str:
     """Return the name of a run and the source of its numbers."""
-    return f"Run {run.name}: {run.source}"
+    return f'Run "{run.name}": {run.source}'
 
 
 def gap_text(gap: Gap) -> str:
@@ -70,7 +70,7 @@ def _steps(run: Run, steps: Steps) -> str:
     batches = batches_per_step(run, steps)
     accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
     detection = f"found by {steps.detected_by}{accumulated}{burst}{run_ahead}"
-    used = f"{judged} analysed (complete steps of the longest traced part, without its first and last step)"
+    used = f"{judged} analysed (complete steps, without the first and the last of each traced part)"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted; {used}; {detection}"
     return f"{count(len(steps), 'step')}, {recorded} of them traced, {used}; {detection}"

@@ -198,10 +198,11 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
+    least = GRADES[prediction.grade][1]
     return (
-        f"80 % of {prediction.samples} simulations with random values for what is unknown lie in it; "
-        f"for grade {prediction.grade}, its ends lie at least {percent(GRADES[prediction.grade][1])} of the saving, "
-        "or of twice the predicted step if that is shorter, from the likely value"
+        f"the middle 80 % of {prediction.samples} simulations in which all unknown values vary at random. "
+        f"For grade {prediction.grade}, each end differs from the predicted step by at least {percent(least)} of the "
+        f"saving (or by {percent(2 * least)} of the predicted step, if that is less)"
     )
 
 

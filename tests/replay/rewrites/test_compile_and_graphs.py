@@ -196,6 +196,16 @@ def test_compiled_and_in_a_graph_a_step_is_no_longer_than_either():
     assert both <= min(fused, graphed) * 1.01
 
 
+def test_the_graphs_of_a_compiled_model_do_not_contain_the_optimizer():
+    updates = [Kernel(ADD, 3, host_us=40, updates=True)] * 40
+    base = replay_scene(network([*[Kernel(SGEMM, 3, host_us=40)] * 40, *updates, END], gpu="A100"))
+    compiled, graphed = (
+        predict(base, parse_changes(changes), samples=20) for changes in ("compile cuda_graphs", "cuda_graphs")
+    )
+    assert compiled.likely_ns > 0.04e6 * len(updates) > graphed.likely_ns
+    assert compiled.best_ns > 0.04e6 * len(updates)
+
+
 @pytest.mark.parametrize("changes", ["compile", "cuda_graphs"])
 @pytest.mark.parametrize(("name", "least"), [("h100_bert_small_inference", 2.5), ("b200_eager", 3.5)])
 def test_launch_bound_inference_gains_several_times(recorded, changes, name, least):

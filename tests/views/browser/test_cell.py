@@ -135,7 +135,7 @@ def report(path: Path) -> dict[str, str]:
 def source_line(path: Path) -> str:
     """Return the line of the report with the source of its numbers, which every form of the report shows."""
     lines = (re.sub(r"\s+", " ", line).strip() for line in report(path)["text/plain"].splitlines())
-    return next(line for line in lines if line.startswith("Run "))
+    return next(line for line in lines if line.startswith('Run "'))
 
 
 def wait_until_visible(element: Any, text: str) -> None:

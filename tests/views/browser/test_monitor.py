@@ -106,7 +106,7 @@ def test_it_updates_while_a_later_cell_runs_and_counts_its_steps(session):
 
 
 def test_its_button_replaces_the_panel_by_a_report_and_stops_no_cell(session):
-    assert "Run watch" in session.replacement
+    assert 'Run "watch"' in session.replacement
     assert "completed" in session.loop_text
     assert "KeyboardInterrupt" not in session.loop_text
     assert "Run('watch'" in session.run
@@ -169,7 +169,7 @@ def test_the_stop_magic_shows_the_report_under_its_own_cell(jupyterlab, folder):
     notebook = jupyterlab.open(folder / "magic.ipynb")
     notebook.run(0, timeout_s=240)
     notebook.run(1).locator(".gpulab-live").wait_for(timeout=OPEN_MS)
-    assert "Run magic" in notebook.run(2).inner_text()
+    assert 'Run "magic"' in notebook.run(2).inner_text()
     notebook.cell(1).locator(".gpulab-live").wait_for(state="detached", timeout=OPEN_MS)
     assert "%gpureport magic" in notebook.cell(1).inner_text()
     notebook.close()

@@ -626,7 +626,7 @@ def test_stop_shows_the_report_and_replaces_the_panel_by_a_message(live):
     display_id = started.of("display_data")[0]["content"]["transient"]["display_id"]
     messages = all_messages(live, "%gpumonitor --stop")
     [value] = [m["content"]["data"]["text/plain"] for m in messages if m["msg_type"] == "execute_result"]
-    assert "Run watch" in value
+    assert 'Run "watch"' in value
     update = [m["content"] for m in messages if m["msg_type"] == "update_display_data"][-1]
     assert update["transient"]["display_id"] == display_id
     assert re.match(r"gpulab: monitor 'watch' .* %gpureport watch$", update["data"]["text/plain"])
@@ -654,7 +654,7 @@ def test_the_stop_button_also_works_if_the_main_thread_receives_the_message(live
     comm = panel_of(started)
     Front(live, subshell=False).say(comm, "stop")
     updates = [message for message in messages_within(live, 2) if message["msg_type"] == "update_display_data"]
-    assert "Run watch" in updates[-1]["content"]["data"]["text/plain"], "the report replaces the panel"
+    assert 'Run "watch"' in updates[-1]["content"]["data"]["text/plain"], "the report replaces the panel"
     assert live.value("current() is None")
 
 
@@ -678,7 +678,7 @@ def test_a_profiled_cell_has_its_own_panel_and_report_while_a_monitor_runs(live)
     live.run(START, notebook=True)
     messages = all_messages(live, "%%gpuprofile inner --level sensors\ntime.sleep(0.6)")
     updates = [m["content"]["data"] for m in messages if m["msg_type"] == "update_display_data"]
-    assert "Run inner" in updates[-1]["text/plain"]
+    assert 'Run "inner"' in updates[-1]["text/plain"]
     states = [m["content"]["data"].get("state", {}) for m in messages if m["msg_type"] == "comm_msg"]
     phases = [state["now"]["phase"] for state in states if "now" in state]
     assert any(phase.startswith("paused") and "inner" in phase for phase in phases)
@@ -711,7 +711,7 @@ def test_a_monitor_at_the_end_of_a_cell_displays_its_panel_and_later_its_report(
     assert reply.value is None
     assert "application/vnd.jupyter.widget-view+json" in reply.bundles[0]
     reply = live.run("run = m.stop(); m", notebook=True)
-    assert "Run plain" in reply.value
+    assert 'Run "plain"' in reply.value
 
 
 def test_unloading_gpulab_ends_the_monitor(live):

@@ -175,7 +175,7 @@ def test_two_runs_are_shown_one_below_the_other(large_scene):
     other = large_run(EVENTS, name="after")
     view = TimelineView(build_scene(large_scene.diagnosis, other), live=False)
     text = repr(view)
-    assert text.index("Run large") < text.index("Run after")
+    assert text.index('Run "large"') < text.index('Run "after"')
     assert view._repr_mimebundle_()["text/html"].count("<img") == 2
 
 

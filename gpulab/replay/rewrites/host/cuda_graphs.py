@@ -26,7 +26,8 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
     Models: in each step, the sequence with the most kernels in which the host does not wait, allocate, copy from or to
     its own memory, or run 5 ms of its own Python code. There the host costs one launch of 10 to 30 us; the gap between
     kernels is 1.0 to 1.5 us, or as small as it was. Loading and everything outside the sequence stay as they are. With
-    `compile`, the graphs are those of the compiled model: the loop's own Python outside PyTorch stays, too.
+    `compile`, the graphs are those of the compiled model: the optimizer and the loop's own Python outside PyTorch stay,
+    too.
 
     Priced from: launches of graphs and gaps between their kernels in recorded traces from V100 to B200.
 
@@ -86,8 +87,11 @@ def capturable_regions(graph: Graph, *, all_regions: bool = False) -> Capturable
     """Return, per step, the sequence with the most kernels between two breaks, or all; with the present waits."""
     host = graph.host
     work = np.diff(host.first_op)
-    kernels = np.where(call_roles(graph).kernels, work, 0)
-    breaks = _breaks(graph)
+    roles = call_roles(graph)
+    # torch.compile captures the model; a bound allows for any graph.
+    capturable = roles.model if "compile" in graph.applied and not all_regions else roles.kernels
+    kernels = np.where(capturable, work, 0)
+    breaks = _breaks(graph) | (roles.kernels & ~capturable)
     edge = breaks | (host.kind == NodeKind.MARK)
     # Python code before a call ends a sequence, and the call starts the next one; other breaks are in no sequence.
     long_python = _long_python(graph) & ~edge

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from gpulab.analysis.machine.clocks import sensed_device
 from gpulab.analysis.memory.allocator import capacity_bytes, gpu_memory
 from gpulab.analysis.memory.step_phases import phase_peaks
-from gpulab.analysis.steps.detection import WARM_UP_STEPS, Steps, find_steps
+from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.intervals import Ints
 from gpulab.rows import Rows

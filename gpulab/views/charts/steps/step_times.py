@@ -11,7 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from gpulab.analysis.host.gc_and_compilation import stall_spans
-from gpulab.analysis.steps.detection import WARM_UP_STEPS, Mask, Steps, find_steps, typical_ns
+from gpulab.analysis.steps.detection import Mask, Steps, find_steps, typical_ns
+from gpulab.analysis.steps.interior import WARM_UP_STEPS
 from gpulab.analysis.steps.pauses import PassStarts, Pauses, find_pauses, pass_start_cost
 from gpulab.intervals import Ints, covered_ns, union
 from gpulab.run import Run

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpulab.run import Loader
 from tests.support.runs.made_loading_runs import WORKERS, epochs, from_main, from_workers, kernel
-from tests.support.runs.made_runs import loader_call, run_of, stepped
+from tests.support.runs.made_runs import loader_call, mark, run_of, stepped
 
 
 def provoked_by_workers_that_compute_with_cores_to_spare():
@@ -62,6 +62,13 @@ def provoked_by_a_large_batch_that_is_late():
 
 def spared_as_the_main_process_builds_the_batches():
     return from_main()
+
+
+def provoked_by_workers_that_finish_together_while_the_main_process_receives_batches():
+    # One long wait and three short ones; what waits uses the CPU, because it receives other batches meanwhile.
+    waits_ms = [80, 10, 10, 20] * 3
+    marks = [mark(100 * step, waits_ms[step], cpu_ms=waits_ms[step] / 2.2, process_ms=60 * step) for step in range(10)]
+    return from_workers(marks=marks, wait_ms=30, loader=replace(WORKERS, workers=4), cores=None)
 
 
 def provoked_where_a_crowd_would_be_needed_on_two_cores():
