@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, look at the columns labelled *at once*: they show the average number of items that are being loaded at the same time. It is items per second times the seconds that one item takes when it is loaded alone (Little's law, without the slowdown of items that share a core).
+# In the table, look at the columns labelled *at once*: items per second, times the seconds that one item takes when it is loaded alone (Little's law). That is how many items the workers load at the same time. Workers that compute and share a core slow each other down, so eight of them on four cores count as at most four.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -181,7 +181,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
+# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit: on the two cores of the question, it is reached with two workers; with more cores, later. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
 #
 # ## Keep the pipeline steady
 #
@@ -449,7 +449,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: a tar file trades `open()` calls for a scan, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above shows the total time on network storage, where each open takes longer. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: a tar file trades `open()` calls for a scan, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above adds what the opens alone would cost on network storage. Reads take longer there, too: a memory map then reads every page over the network. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #

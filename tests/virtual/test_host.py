@@ -160,7 +160,7 @@ def test_a_host_so_many_times_slower_takes_so_many_times_as_long_for_everything(
 
 def test_the_usual_host_is_always_the_same_and_says_that_it_was_not_measured():
     assert HostCosts.reference() == HostCosts.reference()
-    assert "not measured" in str(HostCosts.reference())
+    assert "not used" in str(HostCosts.reference())
 
 
 # This CPU, measured.

@@ -103,7 +103,8 @@ WORKERS = Question(
     ),
     right="b",
     explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
-    "At best that gives one batch every 12 ms; other work on this computer lowers the gain.",
+    "That gives one batch every 12 ms. Other programs make it slower; in a short measurement, batches that were "
+    "prefetched make some steps faster.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",

@@ -32,10 +32,10 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
     """Scale the cost of calls so that the replayed step time matches un-profiled steps."""
     target = graph.steps.unprofiled_ns
     traced = graph.steps.traced_ns
-    unscaled: tuple[str, ...] = ()  # parts that were measured without the profiler
+    is_loading_measured = False  # without the profiler
     if loading is not None and loading.traced_fetch_ns and loading.fetch_ns and target is not None:
         graph = graph.scaled_before({"loader": loading.fetch_ns / loading.traced_fetch_ns})
-        unscaled = ("loader",)
+        is_loading_measured = True
     recorded_ns = sweep(graph).step_ns
     if target is None or traced is None:
         # All steps were profiled: predictions are then about profiled steps, comparable with another recording.
@@ -48,6 +48,9 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
         share = _bisect(lambda share: sweep(scale_calls(graph, share)).step_ns, target, least, MAX_SHARE)
         return Calibration(scale_calls(graph, share), share, True)
     share = least if target < least_ns else MAX_SHARE
+    # Steps that take longer than the traced ones do so elsewhere. Shorter ones are scaled as a whole: predictions of
+    # workers, which slow down the rest of the step, are more accurate with it (42 instead of 38 of 51 in their range).
+    unscaled = ("loader",) if is_loading_measured and target > recorded_ns else ()
     scaled = scale_calls(graph, share)
     host_factor = _bisect(lambda factor: sweep(scale_host(scaled, factor, unscaled)).step_ns, target, 0.3, 3.0)
     return Calibration(scale_host(scaled, host_factor, unscaled), share, True)

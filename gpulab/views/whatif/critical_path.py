@@ -295,7 +295,7 @@ def _predicted_length(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     likely = f"Predicted{work}: {duration(likely_ns)}"
     if abs(likely_ns - predicted.length_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return likely
-    return f"{likely}, or {duration(predicted.length_ns)} without the allowance for warm CPU caches"
+    return f"{likely}. Without the allowance for warm CPU caches it is {duration(predicted.length_ns)}"
 
 
 def _shares(step: _StepLanes) -> str:

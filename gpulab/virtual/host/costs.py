@@ -72,7 +72,7 @@ class HostCosts:
 
     def __str__(self) -> str:
         if self.measured_at is None:
-            return "a typical server CPU, not measured"
+            return "a typical server CPU (reference values; the CPU of this computer was not used)"
         speed_ratio = ratio(1 / self.dispatch_factor)
         return f"{self.cpu or 'this CPU'}, measured {self.measured_at}: {speed_ratio} the speed of a typical server CPU"
 
