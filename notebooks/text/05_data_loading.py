@@ -146,7 +146,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# In the table, look at the columns labelled *at once*: items per second, times the seconds that one item takes when it is loaded alone (Little's law). That is how many items the workers load at the same time. Workers that compute and share a core slow each other down, so eight of them on four cores count as at most four.
+# Look at the columns *at once*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone (Little's law). Workers that compute on the same core slow each other down and count as one. The cores of many cloud machines are hardware threads, two of which share a physical core: four workers on four of them may then count as two.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -340,9 +340,9 @@ L.claim(
 #
 # ### 05.6 More workers than cores, and the memory of each worker
 #
-# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook has hidden that warning until now. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
+# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook hides that warning. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
 #
-# Take a list of 100,000 file names, about 11 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
+# Take a list of 100,000 file names, about 12 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
 
 # %% tags=["measure"]
 def pytorch_warns(workers):

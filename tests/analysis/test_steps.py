@@ -48,6 +48,26 @@ def test_without_marks_the_rarest_regular_operator_defines_the_steps():
     assert starts_ms(run_steps) == list(range(0, 140, 10))
 
 
+def test_steps_of_very_different_length_are_found_by_the_operators_that_repeat():
+    events, starts, at = [], [], 0.0
+    for length in np.random.default_rng(0).lognormal(0, 1.5, 40):
+        starts.append(round(at, 3))
+        for name in ("aten::linear", "aten::relu", "aten::linear", "aten::argmax"):
+            events.append(event(EventKind.OP, name, at, 0.2 * length))
+            at += 0.25 * length
+    run_steps = find_steps(run_of(events, samples=[host_sample(0)]))
+    assert run_steps.detected_by == "repetition of aten::relu"
+    assert len(run_steps) == len(starts) - 1
+
+
+def test_operators_in_no_order_are_no_loop():
+    names = np.random.default_rng(0).choice(["aten::mm", "aten::add", "aten::relu"], 200)
+    lengths = np.random.default_rng(1).lognormal(0, 1.5, 200)
+    starts = np.cumsum(lengths)
+    events = [event(EventKind.OP, *each) for each in zip(names, starts, 0.5 * lengths, strict=True)]
+    assert find_steps(run_of(events, samples=[host_sample(0)])).detected_by == "whole run"
+
+
 def test_a_cell_without_a_loop_is_one_step():
     run_steps = find_steps(run_of([event(EventKind.OP, "aten::mm", 5, 10), event(EventKind.OP, "aten::add", 20, 5)]))
     assert (run_steps.detected_by, starts_ms(run_steps), run_steps.end_ns.tolist()) == ("whole run", [5], [25 * MS])

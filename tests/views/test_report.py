@@ -104,7 +104,7 @@ def test_the_headline_has_claim_fix_gain_and_confidence():
     assert re.search(
         rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound with [^.]*: [\d.]+x\. Confidence: high", text
     )
-    assert any(line.startswith("Next bottleneck: ") for line in lines)
+    assert "Next bottleneck: " in text
 
 
 def test_text_lines_have_100_columns_at_most_but_for_code(any_report):
@@ -176,7 +176,7 @@ def test_a_virtual_gpu_is_said_to_be_one():
     run = dataclasses.replace(a_run(), source=Source(how="virtual", device="H100"))
     text = " ".join(repr(report(run)).split())
     assert text.startswith("Virtual H100, estimated.")
-    assert "grade D" in text
+    assert "Grade D" in text
     assert 'Run "made": virtual H100, estimated.' in text
 
 

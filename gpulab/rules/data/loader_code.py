@@ -144,7 +144,7 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
         setting = ""  # the dataset changes, which the code shows
     return (
         f"from torch.utils.data import DataLoader\n\n{setting}"
-        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}\n{lines})"
+        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}{_random_transforms(changes)}\n{lines})"
     )
 
 
@@ -166,6 +166,11 @@ def _same_samples(setup: Loader, batch_size: object) -> str:
         return "the same samples, in the same order"
     batches = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
     return f"{batches}, in the same order"
+
+
+def _random_transforms(changes: Mapping[str, object]) -> str:
+    """Return a remark on a change of the number of workers: each process has a random number generator of its own."""
+    return "; random transforms differ" if "num_workers" in changes else ""
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -94,4 +94,6 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
         return gap.why, gap.fix
     if not len(run.event_rows):
         return "PyTorch ran no operator while the profiler was on", "profile the cell that holds the training loop"
+    if evidence.steps.detected_by == "whole run":
+        return "no steps were found", "if the cell has a loop, call gpulab.step() at the end of each iteration"
     return "no complete step was recorded", "let the loop run for at least six steps"

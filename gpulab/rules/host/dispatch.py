@@ -29,6 +29,10 @@ _ADVICE_ON_CPU = (
     "Do more work per operator: replace Python loops over samples, tokens, time steps or parameters by operators on "
     "whole tensors, or use a larger batch."
 )
+_GRAPHS_CAVEAT = (
+    "CUDA graphs need inputs of one size and reserve memory, and each call overwrites the outputs of the one before: "
+    "clone() what you keep."
+)
 _MIN_COMPILATION_FRAC = 0.05
 _MODULE = "a module"  # as recorded if the whole model was compiled
 _MIN_COMPILATIONS = 2  # a single late compilation may be the last, smaller batch of an epoch
@@ -37,8 +41,9 @@ _MIN_COMPILATIONS = 2  # a single late compilation may be the last, smaller batc
 def dispatch_bound(evidence: Evidence) -> Finding | None:
     """The loop is CPU-bound: dispatching and launching many small operators takes longer than running them.
 
-    Proof: the host is inside launch calls, operator dispatch or the short Python code between operators while the GPU
-    is idle (on a CPU: for much of the step), and the kernels or operators are many and short (median under 20 us).
+    Proof: while the GPU is idle, the host is inside launch calls, operator dispatch or the short Python code between
+    operators. The kernels are many and short (median under 20 us). In a run without a GPU: dispatch, short operators
+    and the code between them take much of the step.
 
     Confused with: synchronisation and data loading, which are separate parts of the ledger; garbage collection and
     compilation; profiler overhead, which lengthens every call and is subtracted first if it was measured.
@@ -79,8 +84,12 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
 
 
 def _compile_caveat(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
-    """Return what torch.compile is predicted to give on a CPU; () if the model is compiled, or cannot be."""
-    if evidence.on_gpu or not compile_code(evidence) or evidence.run.facts.get("compiler") == "none":
+    """Return what CUDA graphs need, or what torch.compile is predicted to give on a CPU; () without a model for it."""
+    if not compile_code(evidence):
+        return ()
+    if evidence.on_gpu:
+        return (_GRAPHS_CAVEAT,)
+    if evidence.run.facts.get("compiler") == "none":
         return ()
     gain = _compile_gain_on_cpu(evidence, exposed_ns)
     speedups = f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}"

@@ -18,7 +18,7 @@ def headline(diagnosis: Diagnosis) -> Answer:
     limit = f"Next bottleneck: {diagnosis.next_limit}." if diagnosis.next_limit else ""
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
-    closing = f"{limit} {_together(diagnosis)}".strip()
+    closing = f"{_together(diagnosis)} {limit}".strip()
     return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
 
 
@@ -28,7 +28,7 @@ def _together(diagnosis: Diagnosis) -> str:
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
     warm = " and CPU caches stay warm" if on_cpu else ""
     bound = ratio(diagnosis.combined_bound)
-    return f"Upper bound if this and the other findings are fixed completely{warm}: {bound}."
+    return f"If this finding and the others are fixed completely{warm}, the speed-up is at most {bound}."
 
 
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"

@@ -92,17 +92,16 @@ def _too_few(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return "too few untraced steps"
     return (
-        f"{count(steps.prefetch_biased, 'untraced step')} used batches prefetched while the profiler paused the loop, "
-        "and too few steps follow; let the loop run for more steps"
+        f"{count(steps.prefetch_biased, 'untraced step')} had batches that were loaded while the profiler paused the "
+        "loop, and too few others remain; let the loop run for more steps"
     )
 
 
 def _excluded(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return ""
-    return (
-        f"; excludes {count(steps.prefetch_biased, 'step')} with batches prefetched while the profiler paused the loop"
-    )
+    excluded = count(steps.prefetch_biased, "step")
+    return f"; excludes {excluded} whose batches were loaded while the profiler paused the loop"
 
 
 def _inflation(steps: Steps) -> str:

@@ -16,12 +16,12 @@ def estimate_notice(run: Run) -> tuple[Block, ...]:
     if run.source.how != "virtual":
         return ()
     grounds, _ = GRADES[GRADE]
-    notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
+    notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU."
     low_ns, high_ns = (number_from_fact(run, name) for name in (STEP_LOW_FACT, STEP_HIGH_FACT))
     if low_ns is not None and high_ns is not None:
         unit = scale(high_ns)
-        notice += f": a step may take {unit.range(low_ns, high_ns)} {unit.unit}"
-    return (Line(sentence(f"{notice} (grade {GRADE}: {grounds})"), soft=True),)
+        notice += f" On a real one, a step may take {unit.range(low_ns, high_ns)} {unit.unit}."
+    return (Line(f"{notice} Grade {GRADE}: {sentence(grounds)}", soft=True),)
 
 
 def assumptions(run: Run) -> tuple[Section, ...]:

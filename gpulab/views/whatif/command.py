@@ -11,4 +11,4 @@ def whatif_command(run: Run, *changes: str) -> str:
     """Return the command that predicts a run with these changes: "%gpuwhatif before workers=4"."""
     if runs.holds(run):
         return f"%gpuwhatif {shell_word(run.name)} {' '.join(changes)}"
-    return f'run.whatif("{", ".join(changes)}")'
+    return f'run.whatif("{", ".join(" ".join(changes).split())}")'

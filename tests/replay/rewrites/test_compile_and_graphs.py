@@ -202,8 +202,8 @@ def test_the_graphs_of_a_compiled_model_do_not_contain_the_optimizer():
     compiled, graphed = (
         predict(base, parse_changes(changes), samples=20) for changes in ("compile cuda_graphs", "cuda_graphs")
     )
-    assert compiled.likely_ns > 0.04e6 * len(updates) > graphed.likely_ns
-    assert compiled.best_ns > 0.04e6 * len(updates)
+    updates_ns = sum(kernel.host_us for kernel in updates) * 1e3
+    assert compiled.best_ns > 0.7 * updates_ns > 2 * graphed.likely_ns
 
 
 @pytest.mark.parametrize("changes", ["compile", "cuda_graphs"])
