@@ -55,7 +55,7 @@ def prepare_scene(run: Run) -> ReplayModel:
         raise RunError(
             f"The run {run.name!r} cannot be used for predictions.",
             why="no step was recorded with events",
-            fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps",
+            fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least twelve steps",
         )
     return prediction.build_replay_model(run, detected_steps, step_ledger)
 

@@ -165,15 +165,15 @@ def scale(longest_ns: float, figures: int = 3) -> Scale:
     return Scale(unit_ns, unit, max(0, figures - 1 - max(0, _exponent(longest_ns / unit_ns, figures))))
 
 
-def duration(ns: float | None) -> str:
-    """Format a time with three significant figures: "412 us", "12 ms", "3.4 s", "2 min 5 s", "2 h 10 min"."""
+def duration(ns: float | None, figures: int = 3) -> str:
+    """Format a time with significant figures: "412 us", "12 ms", "3.4 s", "2 min 5 s", "2 h 10 min"."""
     if ns is None or not math.isfinite(ns):
         return UNKNOWN
     seconds = round(abs(ns) / 1e9)
     if seconds >= _MINUTES_FROM_S:
         return f"{'-' if ns < 0 else ''}{_minutes(seconds)}"
-    unit_ns, unit = _unit(ns, 3)
-    return f"{_fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns)} {unit}"
+    unit_ns, unit = _unit(ns, figures)
+    return f"{_fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns, figures)} {unit}"
 
 
 def clock_time(elapsed_s: float) -> str:

@@ -499,7 +499,7 @@ def training_rate(batches, items=96):
 
 batch = next(iter(make_loader(workers=0, data=slow_photos)))
 training_rate(repeat(batch, 4))  # warm-up
-model_only = max(training_rate(repeat(batch, 16)) for _ in range(3))
+model_only = max(training_rate(repeat(batch, 12)) for _ in range(3))
 loader_only = max(loading.time_loader(make_loader(workers=4, data=slow_photos)).per_s for _ in range(2))
 real_loop = training_rate(
     # <fix>

@@ -6,6 +6,7 @@ import pytest
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.interior import interior_of_parts
 from gpulab.tables import EventKind, MarkKind
+from gpulab.views.sheet.lanes import middle_window
 from tests.support.runs.made_runs import MS, event, host_sample, loader_call, mark, run_of, stepped
 
 
@@ -150,6 +151,15 @@ def test_a_step_with_a_pause_within_it_is_no_evidence_and_one_with_a_pause_at_it
 def test_the_edges_of_each_recorded_part_are_no_evidence_if_there_is_better(recorded, interior):
     mask = np.array([mark == "1" for mark in recorded], bool)
     assert "".join(".1"[int(each)] for each in interior_of_parts(mask)) == interior.ljust(len(recorded), ".")
+
+
+def test_a_picture_shows_adjacent_steps():
+    events = [event(EventKind.STEP, f"ProfilerStep#{number}", 10 * number, 10) for number in range(90)]
+    run_steps = find_steps(run_of(events, windows=[(20, 50), (300, 360), (600, 640)]))
+    assert run_steps.interior.sum() == 1 + 4 + 2
+    shown = middle_window(run_steps)
+    assert shown.steps == (31, 32, 33)
+    assert (shown.start_ns, shown.end_ns) == (310 * MS, 340 * MS)
 
 
 def test_steps_at_edges_are_too_few_however_many_there_are():

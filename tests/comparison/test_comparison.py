@@ -93,7 +93,7 @@ def test_recorded_steps_are_compared_if_unprofiled_ones_are_missing():
 
 
 def test_comparing_a_run_without_steps_raises_an_error_with_a_fix():
-    with pytest.raises(RunError, match="six steps"):
+    with pytest.raises(RunError, match="twelve steps"):
         compare(recorded(40), run_of(windows=[]))
 
 

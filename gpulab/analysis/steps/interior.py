@@ -21,6 +21,15 @@ def recorded_parts(recorded: Mask) -> list[Ints]:
     return np.split(index, np.flatnonzero(np.diff(index) > 1) + 1) if len(index) else []
 
 
+def longest_part(mask: Mask) -> Mask:
+    """Return a mask of the longest part of adjacent steps of this mask, of equal ones the first."""
+    longest = np.zeros(len(mask), bool)
+    parts = recorded_parts(mask)
+    if parts:
+        longest[max(parts, key=len)] = True
+    return longest
+
+
 def is_edge(recorded: Mask) -> Mask:
     """Return a mask of the steps without a recorded step before or after them."""
     padded = np.concatenate([[False], recorded, [False]])

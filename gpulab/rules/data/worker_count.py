@@ -60,9 +60,9 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     no_capacity = "" if can_add else ", but the cores cannot run more"
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs "
-        f"{duration(batch_time_ns(loading))} per batch, and the model could take one every "
-        f"{duration(loading.rest_ns)}.",
+        claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs about "
+        f"{duration(batch_time_ns(loading), 2)} per batch, and the model could take one every "
+        f"{duration(loading.rest_ns, 2)}.",
         evidence=(
             loader_time_text(evidence, loading),
             *_worker_cpu_time(loading),
@@ -174,8 +174,8 @@ def _against_cores(evidence: Evidence, loading: LoadingCost, cores: float | None
     """Return how many workers the batches need, and how many of them the cores can run."""
     required = workers_to_keep_up(loading)
     demand = (
-        f"{duration(batch_time_ns(loading))} per batch in a worker, {duration(loading.rest_ns)} for the rest of a "
-        "step: "
+        f"About {duration(batch_time_ns(loading), 2)} per batch in a worker, {duration(loading.rest_ns, 2)} for the "
+        "rest of a step: "
         f"{count(required, 'worker')}"
     )
     reason = _core_limit(evidence, loading, cores, proposed)

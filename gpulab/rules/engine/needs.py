@@ -21,8 +21,7 @@ class Need:
 LEDGER = Need(
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
-    "let the loop run for six steps or more, as the first and the last of a trace are not used, and do not use --level "
-    "sensors",
+    "let the loop run for twelve steps or more, so that some are traced completely, and do not use --level sensors",
 )
 GPU_WORK = Need(
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
@@ -96,4 +95,4 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
         return "PyTorch ran no operator while the profiler was on", "profile the cell that holds the training loop"
     if evidence.steps.detected_by == "whole run":
         return "no steps were found", "if the cell has a loop, call gpulab.step() at the end of each iteration"
-    return "no complete step was recorded", "let the loop run for at least six steps"
+    return "no complete step was recorded", "let the loop run for at least twelve steps"

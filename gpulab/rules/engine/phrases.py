@@ -71,4 +71,6 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     limits = (
         f"{unit.range(low_ns, high_ns)} {unit.unit}" if duration(low_ns) != duration(high_ns) else duration(high_ns)
     )
-    return f"{limits} per step, over {count(steps, 'complete step')}"
+    burst = evidence.ledger.burst
+    in_groups = f"on average over groups of {burst} steps; single steps: " if burst > 1 else ""
+    return f"{in_groups}{limits} per step, over {count(steps, 'complete step')}"

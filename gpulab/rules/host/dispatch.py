@@ -24,14 +24,14 @@ _COMPILED_ON_CPU = (-0.6, 0.8)
 # Removed fraction of dispatch at worst, and of all small operators at best; 1.3x to 4.6x was measured on four loops.
 _BATCHED = (0.2, 0.95)
 _ONE_GRAPH = ', mode="reduce-overhead"'
-_ADVICE = "A larger batch does more work per launch; try it first if memory allows."
+_ADVICE = "A larger batch also does more work per launch, but changes the training."
 _ADVICE_ON_CPU = (
     "Do more work per operator: replace Python loops over samples, tokens, time steps or parameters by operators on "
     "whole tensors, or use a larger batch."
 )
 _GRAPHS_CAVEAT = (
-    "CUDA graphs need inputs of one size and reserve memory, and each call overwrites the outputs of the one before: "
-    "clone() what you keep."
+    "The optimizer stays outside these CUDA graphs, as in the prediction. They need inputs of one size and reserve "
+    "memory, and each call overwrites the outputs of the one before: clone() what you keep."
 )
 _MIN_COMPILATION_FRAC = 0.05
 _MODULE = "a module"  # as recorded if the whole model was compiled
@@ -145,10 +145,8 @@ def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
     work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
     work = f"{work} {per_step(evidence)}"
     if evidence.on_gpu:
-        return (
-            f"{idle_share(evidence, share, 'operator dispatch')}: the loop is CPU-bound; dispatching {work} takes "
-            f"longer than running them (median {median})."
-        )
+        idle = idle_share(evidence, share, "launching small kernels")
+        return f"{idle}: the loop is CPU-bound; dispatching {work} takes longer than running them (median {median})."
     return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} (median {median})."
 
 

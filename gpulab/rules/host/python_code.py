@@ -175,7 +175,7 @@ def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_kno
         why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
     elif evidence.steps.too_few:
-        why = "there are too few steps to separate the loop from the code around it, and no Python frame names it"
+        why = "with so few steps it may be the code around the loop, and no Python frames were recorded that would tell"
         fix = 'record more steps, or record Python frames: --level deep, in scripts gpulab.profile(level="deep")'
     else:
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.interior import longest_part
 from gpulab.analysis.steps.ledger import Ledger, device_layers, host_layers, launching_threads, main_device
 from gpulab.intervals import Spans, intersect, no_spans, subtract, union_of
 from gpulab.rows import Rows
@@ -36,8 +37,8 @@ class Window:
 
 
 def middle_window(steps: Steps) -> Window | None:
-    """Return a window of FEW_STEPS steps in the middle of the interior steps; None if there are no interior steps."""
-    interior = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns))
+    """Return a window of FEW_STEPS adjacent interior steps, in the middle of the most that there are; None if none."""
+    interior = np.flatnonzero(longest_part(steps.interior & (steps.end_ns > steps.start_ns)))
     if not len(interior):
         return None
     first = max(0, (len(interior) - FEW_STEPS) // 2)

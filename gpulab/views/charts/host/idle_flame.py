@@ -39,7 +39,7 @@ def idle_flame(run: Run) -> Chart:
     accounts = build_ledger(run, run_steps)
     if accounts is None:
         why = "no step was recorded with events"
-        fix = "Record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps"
+        fix = "Record the loop with %%gpuprofile, not with --level sensors, and let it run for at least twelve steps"
         return missing_data_chart(run, "Idle time", why, fix)
     parts = idle_parts(run, accounts)
     if not parts:

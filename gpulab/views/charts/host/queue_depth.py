@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from gpulab.analysis.events.device_work import devices, missing_work_reason
 from gpulab.analysis.host.launch_delays import LaunchDelays, launch_delays
 from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.analysis.steps.interior import longest_part
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.intervals import Coverage, Ints
 from gpulab.run import Run
@@ -42,6 +44,7 @@ def queue_depth(run: Run) -> Chart:
     if delays is None or not len(delays.rows) or not run_steps.interior.any():
         why = "the trace does not link GPU work to the calls that launched it"
         return missing_data_chart(run, "GPU queue", why, "Record CPU and GPU activity together")
+    run_steps = replace(run_steps, interior=longest_part(run_steps.interior))  # without time that was not recorded
     queue = queue_depths(run, run_steps, delays, main_device(run))
     return stacked_plots(
         _answer(run_steps, queue),

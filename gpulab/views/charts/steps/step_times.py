@@ -59,7 +59,7 @@ def step_times(run: Run) -> Chart:
     """
     run_steps = find_steps(run)
     if run_steps.detected_by == WHOLE_RUN or len(run_steps) < 2:
-        fix = "record a loop of at least six steps, or call gpulab.step() once per step"
+        fix = "record a loop of at least twelve steps, or call gpulab.step() once per step"
         return missing_data_chart(run, SUBJECT, "no steps were found in this run", fix)
     dur = run_steps.dur_ns
     middle = typical_ns(dur, run_steps.burst)
