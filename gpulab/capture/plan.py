@@ -16,6 +16,7 @@ from enum import Enum
 
 SECOND_NS = 1_000_000_000
 FEW_STEPS = 3  # with fewer recorded steps, a diagnosis is uncertain
+FULL_FRAC = 0.75  # of the events that a window may hold; the watch stops it some events before the limit
 MAX_RESTARTS = 8  # of the profiler in one phase: each takes some milliseconds
 
 
@@ -166,6 +167,8 @@ class RecordingPlan:
                 self.windows += 1
                 self._earlier_steps += steps
                 self._earlier_ns += self._phase_ns - phase_ns
+                if not steps and self._is_step_too_large(events):
+                    self._enter(ProfilerPhase.DONE, self._last_ns)
             return False
         self.phase, self._phase_ns, self._phase_steps = phase, phase_ns, steps
         return True
@@ -183,6 +186,15 @@ class RecordingPlan:
         interrupted = (self.phase, self._phase_ns, self._phase_steps)
         self._enter(phase, at_ns)
         self._interrupted = interrupted
+
+    def _is_step_too_large(self, events: int | None) -> bool:
+        """Whether a window without a complete step shows that no other will have one.
+
+        An early end may also come from memory of the program that was taken for events; that is known afterwards.
+        """
+        if events is None:
+            return self.windows > 1
+        return self._events > FULL_FRAC * self._max_events(ProfilerPhase.RECORDING)
 
     def _after_window(self) -> ProfilerPhase:
         """Return the phase that follows a window of recorded steps which has to end for its events."""

@@ -100,6 +100,26 @@ def test_slow_steps_with_many_events_rest_for_a_few_steps():
     assert {began - ended for (_, ended), (began, _) in pairwise(windows)} == {RecordingLimits().rest_steps}
 
 
+@pytest.mark.parametrize(("events", "phase"), [(25_000, ProfilerPhase.RESTING), (35_000, ProfilerPhase.DONE)])
+def test_no_further_window_is_recorded_if_a_step_does_not_fit_into_one(events, phase):
+    plan = recording_plan(max_events=40_000)
+    plan.exceed(80 * MS)
+    assert not plan.resume(events)
+    assert plan.phase is phase
+    assert plan.is_cut
+
+
+def test_if_the_number_of_events_is_unknown_two_windows_are_tried():
+    plan = recording_plan()
+    phases = []
+    for at_ns in (80 * MS, 5 * SECOND):
+        plan.exceed(at_ns)
+        assert not plan.resume(None)
+        phases.append(plan.phase)
+        walk(plan, 5, 100 * MS, start_ns=at_ns)
+    assert phases == [ProfilerPhase.RESTING, ProfilerPhase.DONE]
+
+
 def test_a_run_says_that_too_few_steps_were_recorded_only_if_that_is_so():
     plan = plan_with(max_events=40_000)
     walk_dense(plan, 12, 500 * MS, 39_000)
@@ -122,7 +142,8 @@ def test_a_step_with_too_many_events_is_cut(events):
     assert plan.exceed(80 * MS) is ProfilerAction.STOP
     assert plan.exceed(90 * MS) is ProfilerAction.NONE
     assert not plan.resume(events)
-    assert (plan.phase, plan.is_cut) == (ProfilerPhase.RESTING, True)
+    assert plan.phase in (ProfilerPhase.RESTING, ProfilerPhase.DONE)
+    assert plan.is_cut
     assert not plan.resume(0), "only what ended early is resumed"
 
 
