@@ -52,7 +52,8 @@ class RecordingLimits:
     min_slow_steps: int = 5  # three of them interior
     max_windows: int = 4  # of recorded steps: each ends when the next step would have too many events
     rest_steps: int = 5  # un-profiled steps between two windows
-    rest_ns: int = SECOND_NS // 2  # the shortest time between two windows: the loop waits at the end of each
+    rest_ns: int = SECOND_NS // 2  # and at least this time between two windows, or a few times
+    rest_holds: int = 4  # what the loop waited when the latest one ended, if that is shorter
     opening_timeout_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
     idle_timeout_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
@@ -69,6 +70,7 @@ class RecordingPlan:
     phase: ProfilerPhase = ProfilerPhase.OPENING
     boundaries: int = 0
     windows: int = 0  # of recorded steps, that ended because of their events
+    held_ns: int | None = None  # how long the loop waited for the profiler when the latest window ended
     _is_limited: bool = False  # the latest window ended because of its events
     _earlier_steps: int = 0  # recorded in earlier windows
     _earlier_ns: int = 0  # and the time that they took
@@ -205,8 +207,14 @@ class RecordingPlan:
         """Whether a window of recorded steps may start at this boundary."""
         if self.phase is ProfilerPhase.WARMING:
             return self._phase_steps >= self._warm_steps()
-        has_rested = self._phase_steps >= self.limits.rest_steps and at_ns - self._phase_ns >= self.limits.rest_ns
+        has_rested = self._phase_steps >= self.limits.rest_steps and at_ns - self._phase_ns >= self._rest_ns()
         return self.phase is ProfilerPhase.RESTING and has_rested
+
+    def _rest_ns(self) -> int:
+        """Return the shortest time between two windows: short loops with many events have little time for several."""
+        if self.held_ns is None:
+            return self.limits.rest_ns
+        return min(self.limits.rest_ns, self.limits.rest_holds * self.held_ns)
 
     def _max_events(self, phase: ProfilerPhase) -> int:
         if self.limits.steps is not None and phase is ProfilerPhase.RECORDING:

@@ -234,6 +234,7 @@ class Tracing:
             return
         window, self._window = self._window, None
         ended_ns = time_ns()
+        self._events.profiler_stops()
         is_ours = window.stop_quietly() if self.plan.is_interrupted else window.stop()
         self._ranges.window = 0
         if not is_ours:
@@ -249,6 +250,7 @@ class Tracing:
             )
             return
         self.windows.add(window, self._window_ns, ended_ns)
+        self.plan.held_ns = time_ns() - ended_ns
         if resumes:
             self._start_next_window()
         elif not self._in_main_thread:  # no pending call will store it

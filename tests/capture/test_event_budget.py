@@ -109,6 +109,18 @@ def test_memory_that_was_no_events_is_not_taken_for_events_again(heap):
     watch.stop()
 
 
+def test_memory_that_the_profiler_needs_to_stop_is_no_memory_of_the_program(heap):
+    watch = EventWatch(lambda: None)
+    watch.profiler_started(1000)
+    heap.used_bytes, watch._read_s = 500 * BYTES_PER_EVENT, 0.0
+    watch.step_started()
+    watch.profiler_stops()
+    heap.used_bytes, watch._read_s = 10**9, 0.0
+    watch._heap_bytes()
+    watch.profiler_stopped(for_good=False, events=500)
+    assert watch._tensor_bytes == 0
+
+
 def test_a_heap_that_cannot_be_read_counts_nothing(monkeypatch):
     monkeypatch.setattr(event_budget, "heap_bytes", lambda: None)
     watch = EventWatch(lambda: None)

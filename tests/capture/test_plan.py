@@ -89,6 +89,15 @@ def test_steps_with_many_events_are_recorded_in_several_windows():
         assert began - ended >= RecordingLimits().rest_steps
 
 
+def test_the_next_window_comes_soon_if_the_loop_waited_briefly():
+    plan = plan_with(max_events=40_000)
+    plan.held_ns = 60 * MS
+    windows = walk_dense(plan, 200, 12 * MS, 25_000)
+    assert len(windows) == RecordingLimits().max_windows
+    for (_, ended), (began, _) in pairwise(windows):
+        assert began - ended == RecordingLimits().rest_holds * 60 / 12
+
+
 def test_windows_end_with_the_target():
     windows = walk_dense(plan_with(max_events=10_000, target_steps=14), 2000, 400 * MS, 1000)
     assert [last - first for first, last in windows] == [10, 4]

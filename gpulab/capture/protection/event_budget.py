@@ -106,6 +106,10 @@ class EventWatch:
         self.step_started()
         self._wake.set()
 
+    def profiler_stops(self) -> None:
+        """The profiler is about to stop: what it allocates meanwhile are no events."""
+        self._limit = None
+
     def profiler_stopped(self, *, for_good: bool, events: int | None = None) -> None:
         """The profiler is off, and held this number of events: the rest of the memory is the program's."""
         self._limit = None
