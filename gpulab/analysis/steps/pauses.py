@@ -154,12 +154,18 @@ def _period(index: Ints) -> int | None:
     distances = np.diff(index)
     if len(index) < MIN_PERIODIC_PAUSES:
         return None
-    middle = int(np.median(distances))
+    # The shortest distance counts if it occurs again: on a noisy machine, many pauses may be missing.
+    shortest = int(distances.min())
+    candidates = [int(np.median(distances)), *([shortest] if (distances == shortest).sum() > 1 else [])]
+    return next((period for period in candidates if _is_regular(distances, period)), None)
+
+
+def _is_regular(distances: Ints, period: int) -> bool:
+    """Whether pauses at these distances, in steps, come with this period."""
     # A pause may be missing because its step is not examined: gpulab itself paused there.
-    multiples = np.maximum(np.round(distances / max(1, middle)), 1)
-    regular = (np.abs(distances - multiples * middle) <= round(0.02 * middle)).mean() >= REGULAR_FRAC
-    regular &= multiples.sum() <= 2 * len(distances)  # at most half of them are missing
-    return middle if regular and middle > 2 else None
+    multiples = np.maximum(np.round(distances / max(1, period)), 1)
+    regular = (np.abs(distances - multiples * period) <= round(0.02 * period)).mean() >= REGULAR_FRAC
+    return bool(regular and multiples.sum() <= 2 * len(distances) and period > 2)  # at most half of them are missing
 
 
 def _sampled_code(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:

@@ -17,11 +17,12 @@ from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
-from gpulab.wording import count, percent
+from gpulab.wording import count, percent, ratio
 
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
 
+_MIN_SAVED_FRAC = 0.05  # of a step: a fix that may save less is named, but is not the verdict
 _SHORTER_FRAC = 0.1  # parts that a replay shortens by less are not named
 
 Answer = tuple[Rule, Finding | Unjudged | None]
@@ -45,7 +46,7 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
         ledger=evidence.optional_ledger,
         findings=findings,
         unjudged=unjudged,
-        verdict=first.claim if first else _verdict_without_finding(evidence, unjudged),
+        verdict=first.claim if first else _verdict_without_finding(evidence, unjudged, findings),
         next_limit=_next_limit(evidence, first) if first and first.ledger_parts else None,
         masked=masked,
         combined_bound=_combined_bound(evidence, findings),
@@ -66,12 +67,26 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     return replace(
         _without_unknown_names(finding, evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
+        informs_only=finding.informs_only or (_may_save_little(finding) and not _is_idle_gpu(rule, evidence)),
         rule=rule.name,
         topic=rule.topic,
         lesson=rule.lesson,
         confidence=confidence,
         confidence_reason=why or finding.confidence_reason,
     )
+
+
+def _is_idle_gpu(rule: Rule, evidence: Evidence) -> bool:
+    """Whether the rule says why a GPU is idle: that is the verdict, also where the gain of a fix is uncertain."""
+    return rule.stage == Stage.IDLE and evidence.on_gpu
+
+
+def _may_save_little(finding: Finding) -> bool:
+    """Whether the lower end of the predicted range is too low to act on; False where only a bound is known."""
+    gain = finding.gain
+    if gain is None or finding.urgent or gain.is_bound_only:
+        return False
+    return finding.least_saved_ns < _MIN_SAVED_FRAC * gain.step_ns
 
 
 def _without_unknown_names(finding: Finding, run: Run) -> Finding:
@@ -163,7 +178,7 @@ def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:
     return 1 / (rest * warm_frac)
 
 
-def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
+def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], findings: Sequence[Finding]) -> str:
     if evidence.optional_ledger is None:
         return f"No diagnosis: {why_no_ledger(evidence)[0]}."
     uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
@@ -178,6 +193,14 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
         return (
             f"No cause found, but only {analysed} of {len(evidence.steps):,} could be analysed {idle}. "
             "Let the loop run longer, or record more steps: --steps 20, in scripts gpulab.profile(steps=20)."
+        )
+    gains = [finding.gain for finding in findings if finding.gain is not None]
+    best = max(gains, key=lambda gain: gain.best_speedup, default=None)
+    if best is not None and best.step_ns - best.best_ns >= _MIN_SAVED_FRAC * best.step_ns:
+        speedups = f"{ratio(best.worst_speedup).removesuffix('x')}-{ratio(best.best_speedup)}"
+        return (
+            f"No change is sure to save {percent(_MIN_SAVED_FRAC)} of a step {idle}. The most promising one is under "
+            f"Worth knowing: {speedups}."
         )
     return f"Nothing worth changing: no single cause takes much of a step {idle}."
 

@@ -75,6 +75,11 @@ class Gain:
         return self.worst_ns > _MAX_NOISE * self.step_ns
 
     @property
+    def is_bound_only(self) -> bool:
+        """Whether only the bound is known: the range reaches from no gain to the bound."""
+        return self.worst_ns == self.step_ns and self.best_ns == self.floor_ns
+
+    @property
     def saved_ns(self) -> int:
         """Predicted saving per step: the middle of the range."""
         return self.step_ns - (self.best_ns + self.worst_ns) // 2
@@ -102,7 +107,7 @@ class Finding:
     rewrites: str = ""  # the what-if the gain comes from: "workers=4"; "" if no rewrite models the fix
     explains: tuple[str, ...] = ()  # rules whose findings are part of this evidence and are not reported again
     urgent: bool = False  # ranked first whatever it saves: the run failed, or will fail
-    informs_only: bool = False  # informs only, never the verdict: no fault, or a one-off
+    informs_only: bool = False  # never the verdict: no fault, a one-off, or a fix that may save less than 5 % of a step
 
     @property
     def saved_ns(self) -> int:
