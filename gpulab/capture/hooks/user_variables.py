@@ -1,6 +1,7 @@
 """Names and settings of the user's loader, model and optimizer, read from the frames of the training loop.
 
 No object that is inspected is kept, and none of the user's code is called: types are compared, attributes are not read.
+There are no generators here: while one that is unfinished is destroyed, Python drops what a signal handler raises.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -22,12 +23,15 @@ FRAMEWORKS = {
     "pytorch_lightning": "lightning",
     "accelerate": "accelerate",
 }
-NamedValues = Iterator[tuple[str, Any]]
+NamedValues = list[tuple[str, Any]]
 
 
 def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
     """The variable, or attribute of `self`, that holds a matching value; the one nearest to the running line."""
-    return next((name for name, value in _visible_values(innermost) if matches(value)), None)
+    for name, value in _visible_values(innermost):
+        if matches(value):
+            return name
+    return None
 
 
 def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -> tuple[str, Any] | None:
@@ -46,7 +50,8 @@ def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -
 def find_framework(innermost: FrameType | None) -> str | None:
     """The package whose training loop is running: one between this frame and the user's innermost one."""
     frame = innermost
-    user_frame = next(user_frames(innermost), None)
+    frames_of_user = user_frames(innermost)
+    user_frame = frames_of_user[0] if frames_of_user else None
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in FRAMEWORKS:
@@ -99,13 +104,19 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
 def _visible_values(innermost: FrameType | None) -> NamedValues:
     """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
     visited: set[int] = set()
+    named: NamedValues = []
     for frame in user_frames(innermost):
         local_variables = frame_variables(frame)
-        yield from ((name, value) for name, value in local_variables.items() if not name.startswith("_"))
+        named += _public(local_variables)
         if id(frame.f_globals) not in visited:
             visited.add(id(frame.f_globals))
-            yield from ((name, value) for name, value in list(frame.f_globals.items()) if not name.startswith("_"))
-        yield from _attributes(local_variables.get("self"))
+            named += _public(frame.f_globals)
+        named += _attributes(local_variables.get("self"))
+    return named
+
+
+def _public(values: dict[str, Any], prefix: str = "") -> NamedValues:
+    return [(f"{prefix}{name}", value) for name, value in list(values.items()) if not name.startswith("_")]
 
 
 def frame_variables(frame: FrameType) -> dict[str, Any]:
@@ -126,10 +137,10 @@ def _attributes(instance: Any) -> NamedValues:
     attributes = getattr(type(instance), "__dict__", {}).get("__dict__") and object.__getattribute__(
         instance, "__dict__"
     )
-    if isinstance(attributes, dict):
-        modules = attributes.get("_modules")  # the submodules of a module
-        for values in (attributes, modules if isinstance(modules, dict) else {}):
-            yield from ((f"self.{name}", value) for name, value in list(values.items()) if not name.startswith("_"))
+    if not isinstance(attributes, dict):
+        return []
+    modules = attributes.get("_modules")  # the submodules of a module
+    return _public(attributes, "self.") + (_public(modules, "self.") if isinstance(modules, dict) else [])
 
 
 def _parameters(optimizer: Any) -> list[Any]:

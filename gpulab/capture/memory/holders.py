@@ -23,7 +23,7 @@ from gpulab.capture.memory.out_of_memory import all_frames, exception_chain, fra
 from gpulab.capture.memory.reachable_tensors import Deadline, TensorSearch, attributes
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
-from gpulab.sensors.host.frames import user_frames
+from gpulab.sensors.host.frames import is_user_frame
 from gpulab.tables import HOLDERS
 from gpulab.wording import duration
 
@@ -165,7 +165,7 @@ def _tally_all(
     # From the outermost frame inward: a caller holds its variables longer than the function it calls.
     user_variables = [(name, "", value) for name, value in list(main.items()) if not name.startswith("_")]
     for frame, space in spaces:
-        if _is_users_code(frame):
+        if is_user_frame(frame):
             user_variables += [(name, f" in {frame.f_code.co_name}()", value) for name, value in space.items()]
     named_values = [(name, value) for name, _, value in user_variables]
     _claim_models(tally, reach, named_values, modules)
@@ -272,10 +272,6 @@ def _gradients(tensors: Iterable[Any]) -> list[Any]:
 
 def _is_global(frame: FrameType) -> bool:
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
-
-
-def _is_users_code(frame: FrameType) -> bool:
-    return next(user_frames(frame), None) is frame
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from gpulab.capture.hooks.user_variables import frame_variables
 from gpulab.capture.protection.cuda_check import is_cuda_available, nvml_first
 from gpulab.run import Failure
-from gpulab.sensors.host.frames import user_frames, user_line
+from gpulab.sensors.host.frames import is_user_frame, user_line
 
 _UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50, "eib": 2**60}
 _UNITS |= {"kb": 2**10, "mb": 2**20, "gb": 2**30}  # MPS writes GB and means GiB
@@ -190,7 +190,7 @@ def _user_location(error: BaseException) -> str | None:
 
 
 def _line(frame: FrameType, at: int) -> str | None:
-    if next(user_frames(frame), None) is not frame:
+    if not is_user_frame(frame):
         return None
     # A finished frame reports the line where it ended, which may be the `with` it left; the traceback is right.
     line = user_line(frame)

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import PurePath
 from types import CodeType, FrameType
 
@@ -28,14 +27,12 @@ def user_line(innermost: FrameType | None) -> str | None:
     None if no frame of the user's code is on the stack.
     """
     frames = user_frames(innermost)
-    frame = next(frames, None)
-    if frame is None:
+    if not frames:
         return None
+    frame = frames[0]
     line = frame.f_lineno
     # A comprehension is shown under the name of the function around it, which is clearer than <listcomp>.
-    function: FrameType | None = frame
-    while function is not None and function.f_code.co_name in _COMPREHENSIONS:
-        function = next(frames, None)
+    function = next((outer for outer in frames if outer.f_code.co_name not in _COMPREHENSIONS), None)
     file = _display_file(frame.f_code.co_filename)
     if function is None or function.f_code.co_name == "<module>":
         return f"{file} line {line}"
@@ -49,14 +46,13 @@ def called_function(innermost: FrameType | None) -> str | None:
     None if that line calls nothing, or built-in functions only. Wrappers that libraries put around their own functions
     are skipped.
     """
-    users_frame = next(user_frames(innermost), None)
-    if users_frame is None:
-        return None
     inner_frames = []
     frame = innermost
-    while frame is not None and frame is not users_frame:
+    while frame is not None and not is_user_frame(frame):
         inner_frames.append(frame)
         frame = frame.f_back
+    if frame is None:
+        return None
     library_frames = [frame for frame in reversed(inner_frames) if _is_library_frame(frame)]
     first = library_frames[0] if library_frames else None
     callee = next((frame for frame in library_frames if not _is_private(frame.f_code)), first)
@@ -90,14 +86,24 @@ def _qualified(code: CodeType, module: str) -> str:
     return f"{owner.__name__}.{code.co_name}" if owner else code.co_name
 
 
-def user_frames(innermost: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the user's own code, from the innermost outward."""
+def user_frames(innermost: FrameType | None) -> list[FrameType]:
+    """The frames of the user's own code, from the innermost outward.
+
+    No generator: Python drops an exception that a signal handler raises while an unfinished generator is destroyed.
+    """
+    frames = []
     frame = innermost
     while frame is not None:
-        # f_lineno is None for an instant while a frame is being created.
-        if frame.f_lineno is not None and _is_users_code(frame.f_code, str(frame.f_globals.get("__name__"))):
-            yield frame
+        if is_user_frame(frame):
+            frames.append(frame)
         frame = frame.f_back
+    return frames
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame runs the user's own code."""
+    # f_lineno is None for an instant while a frame is being created.
+    return frame.f_lineno is not None and _is_users_code(frame.f_code, str(frame.f_globals.get("__name__")))
 
 
 def _is_users_code(code: CodeType, module: str) -> bool:
