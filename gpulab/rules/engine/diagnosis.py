@@ -67,7 +67,7 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     return replace(
         _without_unknown_names(finding, evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
-        informs_only=finding.informs_only or (_may_save_little(finding) and not _is_idle_gpu(rule, evidence)),
+        informs_only=finding.informs_only or (_may_save_little(finding) and not evidence.on_gpu),
         rule=rule.name,
         topic=rule.topic,
         lesson=rule.lesson,
@@ -76,13 +76,12 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     )
 
 
-def _is_idle_gpu(rule: Rule, evidence: Evidence) -> bool:
-    """Whether the rule says why a GPU is idle: that is the verdict, also where the gain of a fix is uncertain."""
-    return rule.stage == Stage.IDLE and evidence.on_gpu
-
-
 def _may_save_little(finding: Finding) -> bool:
-    """Whether the lower end of the predicted range is too low to act on; False where only a bound is known."""
+    """Whether the lower end of the predicted range is too low to act on; False where only a bound is known.
+
+    On a GPU such a finding stays a verdict: idle time, or slow kernels, are a fact whatever the fix gains. On a CPU,
+    where all of a step is CPU work, the loops that people write often got slower with such a fix.
+    """
     gain = finding.gain
     if gain is None or finding.urgent or gain.is_bound_only:
         return False
