@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.capture.protection import temporary_folder as folders
 from gpulab.capture.protection.temporary_folder import PREFIX, remove_leftovers, temporary_folder
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
 
 HOLD = """
 import sys, time
-from gpulab.capture.temporary_folder import temporary_folder
+from gpulab.capture.protection.temporary_folder import temporary_folder
 with temporary_folder() as folder:
     (folder / "trace.json").write_text("{}")
     print(folder, flush=True)
@@ -34,6 +36,7 @@ def temp(tmp_path, monkeypatch):
 def test_the_folder_of_a_killed_process_is_removed_at_the_next_use(temp):
     with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as process:
         left = process.stdout.readline().strip()
+        assert left
         assert Path(left).is_dir()
         with temporary_folder() as first:
             assert Path(left).is_dir()  # its process runs
@@ -80,3 +83,24 @@ def test_an_ended_process_is_told_from_one_with_the_same_id():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and waits for its parent
     assert ProcessIdentity(alive.machine, child.pid, 12345).has_ended
     child.wait()
+
+
+def test_a_signal_handler_that_raises_as_the_removal_begins_leaves_nothing(monkeypatch):
+    calls = []
+
+    def deferred(**options):
+        calls.append(options)
+        if len(calls) == removal:
+            raise TimeoutError("limit")
+        return DeferredSignals(**options)
+
+    with temporary_folder():
+        pass
+    monkeypatch.setattr(folders, "DeferredSignals", deferred)
+    removal = None
+    with temporary_folder():
+        before_removal = len(calls)
+    removal = len(calls) + before_removal + 1
+    with pytest.raises(TimeoutError), temporary_folder() as folder:
+        (folder / "trace.json").touch()
+    assert not folder.exists()

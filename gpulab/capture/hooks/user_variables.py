@@ -104,15 +104,15 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
 def _visible_values(innermost: FrameType | None) -> NamedValues:
     """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
     visited: set[int] = set()
-    named: NamedValues = []
+    variables: NamedValues = []
     for frame in user_frames(innermost):
         local_variables = frame_variables(frame)
-        named += _public(local_variables)
+        variables += _public(local_variables)
         if id(frame.f_globals) not in visited:
             visited.add(id(frame.f_globals))
-            named += _public(frame.f_globals)
-        named += _attributes(local_variables.get("self"))
-    return named
+            variables += _public(frame.f_globals)
+        variables += _attributes(local_variables.get("self"))
+    return variables
 
 
 def _public(values: dict[str, Any], prefix: str = "") -> NamedValues:

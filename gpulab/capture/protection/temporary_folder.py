@@ -29,9 +29,16 @@ def temporary_folder() -> Iterator[Path]:
             folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{current_process()}-")
         yield Path(folder.name)
     finally:
-        with DeferredSignals(again=True):
-            if folder is not None:
-                folder.cleanup()
+        try:
+            _remove(folder)
+        finally:  # a second call does nothing, unless a signal handler raised before the first one began
+            _remove(folder)
+
+
+def _remove(folder: tempfile.TemporaryDirectory[str] | None) -> None:
+    with DeferredSignals(again=True):
+        if folder is not None:
+            folder.cleanup()
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_copies, unoverlapped_copies
 from gpulab.rules.data.item_cost import cpu_bound_loading, slow_storage
 from gpulab.rules.data.no_workers import no_workers
+from gpulab.rules.data.slow_evaluation import slow_evaluation
 from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
 from gpulab.rules.engine.needs import (
     ALL_RANKS,
@@ -95,6 +96,13 @@ RULES: tuple[Rule, ...] = (
         check=cpu_bound_loading,
         about="CPU-bound data loading",
         stage=Stage.IDLE,
+        lesson="05_data_loading",
+    ),
+    Rule(
+        check=slow_evaluation,
+        about="evaluations that wait for data",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS,),
         lesson="05_data_loading",
     ),
     Rule(

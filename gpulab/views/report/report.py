@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from gpulab.analysis.steps.phases import find_phases
 from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
@@ -15,6 +16,7 @@ from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, ledger_blocks
 from gpulab.views.report.memory_holders import memory_section
+from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
 from gpulab.views.report.sensor_table import sensor_blocks
 from gpulab.views.report.virtual_notice import assumptions, estimate_notice
@@ -92,6 +94,8 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
         blocks.append(Section(title, ledger_blocks(ledger, has_steps=looped, method=method)))
     else:
         blocks.append(Section("Sensor readings", sensor_blocks(run)))
+    if (phases := run_phases(run, find_phases(run))) is not None:
+        blocks.append(Section("Phases of the run", (phases,)))
     few_steps = step_timeline(diagnosis)
     if few_steps is not None:
         blocks.append(Section("Timeline" if looped else "The whole recording", (few_steps,)))

@@ -1,0 +1,163 @@
+"""Phases of a run, from the marks of all its steps: training, evaluation, and the rest.
+
+A pass over a DataLoader in which an optimizer steps is training; one without is evaluation: the validation after an
+epoch or every N steps, or the sanity check before training. A run whose optimizers never step has no training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from gpulab.intervals import Ints, Spans, covered_ns, intersect, no_spans, subtract, union, union_of
+from gpulab.rows import Rows
+from gpulab.run import Loader, Run
+from gpulab.tables import MarkKind
+
+_MIN_BATCHES = 2  # a single batch, taken to look at it, is no pass
+_RARE_UPDATES_FRAC = 0.01  # of the batches: fewer updates do not make a pass training
+_MANY_UPDATES_FRAC = 0.1  # of all updates: so many outside the DataLoaders are a training loop of their own
+
+
+class PhaseKind(Enum):
+    """Kind of phase; the value is its label."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PASSES = "passes over a DataLoader"  # in a run without updates, where they may be anything
+    OTHER = "other code"
+    PROFILER = "paused by the profiler"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunPhase:
+    """All time of one kind; the phases of a run partition it exactly."""
+
+    kind: PhaseKind
+    spans: Spans
+    loader: int = -1  # index into run.loaders of an evaluation; -1 otherwise
+    passes: int = 0  # over DataLoaders
+    batches: int = 0
+    updates: int = 0  # of optimizers
+    waiting_ns: int = 0  # inside next() of a DataLoader iterator
+    waiting_cpu_ns: int = 0  # CPU time of the main thread in there
+
+    @property
+    def total_ns(self) -> int:
+        """Time of the phase."""
+        return self.spans.total_ns
+
+    @property
+    def waiting_frac(self) -> float:
+        """Share of the phase inside next() of a DataLoader iterator."""
+        return self.waiting_ns / max(1, self.total_ns)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over a DataLoader."""
+
+    loader: int
+    start_ns: int
+    end_ns: int
+    batches: int
+    is_training: bool
+
+
+def find_phases(run: Run) -> tuple[RunPhase, ...]:
+    """Find the phases of a run, longest first; () if no passes over a DataLoader and no updates were recorded.
+
+    Marks that gpulab did not keep, in a very long run, count as other code.
+    """
+    updates = np.sort(run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"])
+    passes = _passes(run, updates)
+    if not passes and not len(updates):
+        return ()
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    run_spans = union([0], [run.span_ns])
+    paused = intersect(union(*np.array([*run.recording.pauses_ns, (0, 0)], np.int64).T), run_spans)
+    left = subtract(run_spans, paused)
+    phases = [RunPhase(kind=PhaseKind.PROFILER, spans=paused)]
+    without_updates = PhaseKind.EVALUATION if len(updates) else PhaseKind.PASSES
+    # An evaluation within an epoch is not training; of two evaluations at a time, the one with fewer batches counts.
+    evaluated = sorted({each.loader for each in passes if not each.is_training})
+    evaluated.sort(key=lambda loader: sum(each.batches for each in passes if each.loader == loader))
+    for loader in evaluated:
+        evaluations = [each for each in passes if each.loader == loader and not each.is_training]
+        spans = intersect(_spans(evaluations), left)
+        phases.append(_phase(without_updates, calls, spans, evaluations, loader=loader))
+        left = subtract(left, phases[-1].spans)
+    trained = [each for each in passes if each.is_training]
+    training = intersect(union_of(_spans(trained), _updating(updates, _spans(trained))), left)
+    phases.append(_phase(PhaseKind.TRAINING, calls, training, trained, updates=len(updates)))
+    phases.append(RunPhase(kind=PhaseKind.OTHER, spans=subtract(left, training)))
+    return tuple(sorted((phase for phase in phases if phase.total_ns), key=lambda phase: -phase.total_ns))
+
+
+def evaluated_loader(run: Run, phase: RunPhase) -> Loader | None:
+    """Return the settings of the DataLoader of an evaluation."""
+    return run.loaders[phase.loader] if 0 <= phase.loader < len(run.loaders) else None
+
+
+def _phase(
+    kind: PhaseKind, calls: Rows, spans: Spans, passes: list[_Pass], *, loader: int = -1, updates: int = 0
+) -> RunPhase:
+    inside_ns = covered_ns(spans, calls["start_ns"], calls["end_ns"])
+    is_own = np.isin(calls["loader"], [each.loader for each in passes]) & (inside_ns > 0)
+    return RunPhase(
+        kind=kind,
+        spans=spans,
+        loader=loader,
+        passes=len(passes),
+        batches=sum(each.batches for each in passes),
+        updates=updates,
+        waiting_ns=int(inside_ns[is_own].sum()),
+        waiting_cpu_ns=int(calls["thread_cpu_ns"][is_own].sum()),
+    )
+
+
+def _passes(run: Run, updates: Ints) -> list[_Pass]:
+    """Return the passes over DataLoaders, except those of a single batch."""
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    if not len(calls):
+        return []
+    order = np.lexsort((calls["start_ns"], calls["epoch"], calls["loader"]))
+    loader, epoch = calls["loader"][order], calls["epoch"][order]
+    begins = np.flatnonzero(np.append(True, (np.diff(loader) != 0) | (np.diff(epoch) != 0)))
+    passes = []
+    for rows in np.split(order, begins[1:]):
+        batches = int(calls["yielded"][rows].sum())
+        if batches < _MIN_BATCHES:
+            continue
+        start_ns, end_ns = int(calls["start_ns"][rows[0]]), _end_ns(calls.select(rows))
+        inside = int(np.searchsorted(updates, end_ns) - np.searchsorted(updates, start_ns))
+        is_training = inside > _RARE_UPDATES_FRAC * batches
+        loader_index = int(calls["loader"][rows[0]])
+        passes.append(_Pass(loader_index, start_ns, end_ns, batches, is_training))
+    return passes
+
+
+def _end_ns(calls: Rows) -> int:
+    """Return when a pass ended: with the call that yielded nothing, else about when its last batch was done."""
+    end_ns = int(calls["end_ns"].max())
+    if not calls["yielded"].all():
+        return end_ns
+    return end_ns + int(np.median(calls["start_ns"][1:] - calls["end_ns"][:-1]))
+
+
+def _spans(passes: list[_Pass]) -> Spans:
+    return union([each.start_ns for each in passes], [each.end_ns for each in passes]) if passes else no_spans()
+
+
+def _updating(updates: Ints, trained: Spans) -> Spans:
+    """Return the time from the first to the last update outside the passes that are trained on, if there are many.
+
+    In a loop without a DataLoader, these are all updates.
+    """
+    outside = updates[covered_ns(trained, updates - 1, updates) == 0]
+    if len(outside) < max(_MIN_BATCHES, _MANY_UPDATES_FRAC * len(updates)):
+        return no_spans()
+    step_ns = int(np.median(np.diff(outside)))  # of the step before the first update
+    return union([max(0, int(outside[0]) - step_ns)], [int(outside[-1])])

@@ -1,0 +1,52 @@
+"""Phases of a run as a table: training, evaluation, other code, with the share that waits for data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulab.analysis.steps.phases import PhaseKind, RunPhase, evaluated_loader
+from gpulab.run import Run
+from gpulab.views.sheet.sheet import Row, TableBlock
+from gpulab.wording import count, percent, scale
+
+_MIN_EVALUATION_FRAC = 0.02  # of the run: with less evaluation and
+_MIN_OTHER_FRAC = 0.10  # less other code, the run is the training loop, and the table says nothing new
+
+
+def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
+    """Return the table; None if nearly all of the run is its training loop."""
+    shares = {PhaseKind.OTHER: _MIN_OTHER_FRAC, PhaseKind.EVALUATION: _MIN_EVALUATION_FRAC}
+    if not any(phase.kind in shares and phase.total_ns >= shares[phase.kind] * run.span_ns for phase in phases):
+        return None
+    unit = scale(float(run.span_ns), figures=4)
+    rows = [
+        Row(
+            (
+                _label(run, phase),
+                unit.number(float(phase.total_ns)),
+                percent(phase.total_ns / run.span_ns, 1),
+                _work(phase),
+                percent(phase.waiting_frac) if phase.batches else "",
+            )
+        )
+        for phase in phases
+    ]
+    total = Row(("all", unit.number(float(run.span_ns)), percent(1.0, 1), "", ""), kind="total")
+    return TableBlock(
+        header=("", unit.unit, "share", "work", "waiting for data"),
+        rows=(*rows, total),
+        caption="The whole run, by the marks of all steps, traced or not. The rest of this report is about the steps "
+        "of the training.",
+    )
+
+
+def _label(run: Run, phase: RunPhase) -> str:
+    loader = evaluated_loader(run, phase)
+    return f"{phase.kind.value} ({loader.name})" if loader is not None and loader.name else phase.kind.value
+
+
+def _work(phase: RunPhase) -> str:
+    if phase.kind is PhaseKind.TRAINING:
+        updates = count(phase.updates, "update")
+        return f"{updates}, {count(phase.batches, 'batch')}" if phase.batches else updates
+    return f"{count(phase.batches, 'batch')} in {count(phase.passes, 'pass')}" if phase.batches else ""
