@@ -6,4 +6,6 @@ outcome.py   one run of a variant: seconds, samples, loss, optimizer steps, memo
 child.py     runs one variant in a fresh process and writes its outcome
 verdict.py   ratios per round, their median and range, the change that wins
 measure.py   the program: measures all loops or checks that they run
+answers.py   the kinds of change that each rule of gpulab stands for
+diagnose.py  asks gpulab about each loop, and compares its answer and its prediction with what was measured
 """

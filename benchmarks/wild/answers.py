@@ -1,0 +1,37 @@
+"""Which changes a finding of gpulab stands for, to compare a diagnosis with the change that wins by the clock."""
+
+_DATA = {"num_workers", "persistent_workers", "batch_whole", "vectorize_items", "cache_items", "storage_format"}
+_OPTIMIZER = {"fused_optimizer", "foreach_optimizer", "sparse_gradients"}
+_PYTHON = {"remove_python", "fewer_logs", "remove_syncs", "vectorize_items", "batch_whole"}
+
+ANSWERS: dict[str, frozenset[str]] = {
+    rule: frozenset(kinds)
+    for rule, kinds in {
+        "no_workers": _DATA,
+        "too_few_workers": _DATA,
+        "slow_storage": _DATA,
+        "cpu_bound_loading": _DATA,
+        "too_many_workers": {"num_workers", "persistent_workers"},
+        "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
+        "cpu_oversubscription": {"threads"},
+        "host_python": _PYTHON,
+        "gil_contention": {"remove_python", "threads", "other"},
+        "garbage_collection": {"gc"},
+        "periodic_stalls": {"fewer_logs", "eval_less_often"},
+        "recompilation": {"static_shapes", "padding", "compile"},
+        "dispatch_bound": {"compile", "remove_python", "larger_batch", "sdpa", "kv_cache", "foreach_optimizer"},
+        "work_outside_model": {"fewer_logs", "remove_python", "clip_grad", "other"},
+        "host_syncs": {"remove_syncs", "fewer_logs"},
+        "no_mixed_precision": {"precision"},
+        "layout_conversions": {"channels_last"},
+        "unfused_optimizer": _OPTIMIZER,
+        "unfused_elementwise": {"compile", "sdpa"},
+        "small_batch": {"larger_batch"},
+        "memory_growth": {"no_grad", "other"},
+    }.items()
+}
+
+
+def answer(rule: str) -> frozenset[str]:
+    """The kinds of change that a first finding of this rule names; none if it advises nothing."""
+    return ANSWERS.get(rule, frozenset())
