@@ -18,6 +18,11 @@ GRADES: Mapping[str, tuple[str, float]] = {
 }
 
 
+def grade_text(grade: str) -> str:
+    """Return what a prediction of this grade is based on: "Grade B (A is best, D is worst): estimated from ..."."""
+    return f"Grade {grade} (A is best, D is worst): {GRADES[grade][0]}"
+
+
 @dataclass(frozen=True)
 class Draw:
     """One choice of all unknowns: the position of each between its best and its worst value.

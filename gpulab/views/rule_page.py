@@ -65,7 +65,7 @@ def _page(rule: Rule) -> View:
     if rule.masked_by:
         facts.append(("Explained by", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:
-        facts.append(("Lesson", f"{rule.lesson}.ipynb of the course (to copy it: python -m gpulab lessons FOLDER)"))
+        facts.append(("Lesson", f"{rule.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), *_blocks(facts))))
 
 

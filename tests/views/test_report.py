@@ -102,7 +102,7 @@ def test_the_headline_has_claim_fix_gain_and_confidence():
     text = " ".join(" ".join(lines).split())
     speedup = r"\([\d.]+(-[\d.]+)?x\)"
     assert re.search(
-        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound with [^.]*: [\d.]+x\. Confidence: high", text
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x, with [^.]*\. Confidence: high", text
     )
     assert "Next bottleneck: " in text
 

@@ -9,7 +9,7 @@ from gpulab.rules.data.loading_remedies import loading_remedy
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
+from gpulab.rules.engine.phrases import idle_share, range_over_steps, step_spends
 from gpulab.wording import duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
@@ -55,8 +55,8 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
         untraced = _untraced_time(evidence, loading, exposed_ns)
-        return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
-    inside = duration_in_step(evidence, loading.traced_fetch_ns)
+        return f"{step_spends(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
+    inside = step_spends(evidence, loading.traced_fetch_ns)
     idle = f"the GPU is idle for {duration(exposed_ns)} of that ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
 
@@ -65,7 +65,7 @@ def _untraced_time(evidence: Evidence, loading: LoadingCost, traced_ns: int) -> 
     """Return the time in the DataLoader of the steps that predictions start from, if it is not the traced one."""
     if evidence.steps.unprofiled_ns is None or duration(loading.exposed_ns) == duration(traced_ns):
         return ""
-    return f" Without the profiler, {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
+    return f" Without the profiler, it is {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
         return gain
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
-    basis = f"{gain.basis}. It includes savings in other parts of the step ({labels}), which become "
+    basis = f"{gain.basis}. The range includes savings in other parts of the step ({labels}), which become "
     return replace(gain, basis=f"{basis}{percent(1 - after / before)} shorter in the replay")
 
 

@@ -10,7 +10,7 @@ from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import gain_without_interruptions
 from gpulab.wording import duration, percent
 
@@ -55,8 +55,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         ledger_parts=("python",),
         claim=f"{idle_share(evidence, share, code)}.",
         evidence=(
-            f"{duration_in_step(evidence, times.user_code_ns)}: the {'GPU' if evidence.on_gpu else 'model'} idles "
-            f"while code outside PyTorch and the DataLoader runs{_range(evidence, times)}.",
+            f"{step_spends(evidence, times.user_code_ns)} in code outside PyTorch and the DataLoader, while the "
+            f"{'GPU is idle' if evidence.on_gpu else 'model waits'}{_range(evidence, times)}.",
             *(_frame_evidence(frame) if is_known else _operators_around(evidence)),
             *_subtracted_times(times),
         ),

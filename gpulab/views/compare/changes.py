@@ -54,7 +54,7 @@ def _row(name: str, status: str, matches: list[Match], unit: Scale, kind: str = 
     counts = [sum(each.before_count for each in matches), sum(each.after_count for each in matches)]
     before, after = sum(each.before_ns for each in matches), sum(each.after_ns for each in matches)
     cells = (name, status, *(number(times) for times in counts), unit.number(before), unit.number(after))
-    return Row((*cells, signed_number(unit, after - before)), kind=kind)
+    return Row((*cells, unit.signed_number(after - before)), kind=kind)
 
 
 def _name(match: Match, on: str) -> str:
@@ -107,8 +107,3 @@ def _joule(value: float) -> str:
 
 def _watt(value: float) -> str:
     return quantity(value, "W")
-
-
-def signed_number(unit: Scale, ns: int) -> str:
-    """Format a difference with its sign."""
-    return f"+{unit.number(ns)}" if ns > 0 else unit.number(ns)
