@@ -61,7 +61,8 @@ def _rule(name: str) -> Rule:
 def _page(rule: Rule) -> View:
     summary, sections = _split_docstring(inspect.getdoc(rule.check) or rule.about, _RULE_HEADINGS)
     facts = [(_heading(name), sections[name]) for name in _RULE_HEADINGS if name in sections]
-    facts.append(("Requirements", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
+    needs = "; ".join(need.name for need in rule.needs)
+    facts.append(("Requirements", sentence(f"this check needs {needs or 'only the run itself'}")))
     if rule.masked_by:
         facts.append(("Explained by", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:

@@ -26,9 +26,8 @@ def no_workers(evidence: Evidence) -> Finding | None:
     (`cpu_bound_loading`).
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
-    if it waits for storage or the network, workers can share a core. With few cores or cheap
-    batches, workers can cost more than they save. In that
-    case, keep num_workers=0 and load each batch in one array operation, or make samples cheaper.
+    if it mostly waits, workers can share a core. With few cores or cheap batches, workers can cost more than they save.
+    In that case, keep num_workers=0 and load the whole batch with one array operation, or reduce the work per sample.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
@@ -76,7 +75,7 @@ def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
     if frac >= _CPU_BOUND_FRAC:
         kind = "loading computes, so each worker needs a core"
     elif frac <= 1 - _CPU_BOUND_FRAC:
-        kind = "loading waits for storage or network, so several workers can share a core"
+        kind = "loading mostly waits (for storage, a network or something else), so several workers can share a core"
     else:
         kind = "loading partly computes and partly waits"
     return (f"{percent(frac)} of that time is CPU time of the main thread: {kind}.",)

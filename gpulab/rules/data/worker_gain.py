@@ -57,7 +57,7 @@ def importable_advice(loading: LoadingCost) -> str:
     name = f" {setup.dataset}" if setup and setup.dataset and library != "torch" else ""
     return (
         f"On macOS, on Windows, and with Python 3.14 or later, each worker imports your dataset class{name}: define it "
-        'in a .py file, not in a notebook. A script must also start its training under if __name__ == "__main__":.'
+        'in a .py file, not in a notebook. In a script, start training only if __name__ == "__main__".'
     )
 
 

@@ -29,6 +29,7 @@ MIN_SPEEDUP_RATIO = (
 WORST_POWER, BEST_POWER = 0.3, 0.8
 
 NVIDIA = Need(
+    "a GPU that is not from AMD",
     lambda evidence: not any(is_amd(gpu.name) for gpu in evidence.run.machine.gpus),
     "the names of AMD's matrix kernels do not show their precision",
     "measure the use of the matrix cores with rocprof",

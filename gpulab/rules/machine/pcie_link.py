@@ -15,6 +15,7 @@ _SLOW_FRAC = 0.7  # of the usual rate of large pinned copies on such a link; mac
 _MIN_LINK_FRAC = 0.03  # of a step, in exposed copies
 
 LINK = Need(
+    "the PCIe generation and lane count (by %%gpuprofile on a machine with an NVIDIA GPU)",
     lambda evidence: best_link_bytes_per_s(evidence.run) is not None,
     "the PCIe generation and lane count were not read",
     "profile with %%gpuprofile on a machine with an NVIDIA GPU; imported traces do not contain GPU sensors",

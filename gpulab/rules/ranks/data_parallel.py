@@ -22,6 +22,7 @@ _WELL_USED_FRAC = 0.5  # if the busiest GPU mostly waits, more GPUs do not help
 _MIN_HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more belongs to another process's work
 
 OTHER_GPUS = Need(
+    "the utilisation of all GPUs, if there are several (by %%gpuprofile)",
     lambda evidence: (
         len(evidence.run.gpu_rows) > 0 or len(evidence.run.machine.gpus) < 2 or len(devices(evidence.run)) > 1
     ),

@@ -200,8 +200,13 @@ def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
         if not findings:
             yield name, "none"
         for finding in findings:
-            yield name, _claim(finding)
+            yield name, f"{sentence(finding.claim)}{_share_before(compared, finding) if name == 'remaining' else ''}"
 
 
-def _claim(finding: Finding) -> str:
-    return sentence(finding.claim)
+def _share_before(compared: Comparison, finding: Finding) -> str:
+    """Return which share of a step a remaining cause took before, if that is known on both sides."""
+    earlier = compared.before_of(finding)
+    shares = [each.numbers.get("exposed_frac") for each in (earlier, finding) if each is not None]
+    if len(shares) < 2 or shares[0] is None or shares[1] is None:
+        return ""
+    return f" Before, it took {percent(shares[0])} of a step."
