@@ -1,9 +1,9 @@
 """How to change the settings of the user's own DataLoader: as code to paste where that is safe, else in words.
 
 The code rebuilds the DataLoader over the same samples in the same order. That is possible only for a plain DataLoader
-that a variable holds. If the workers change, another number of random values is drawn per epoch, so a shuffled order may
-differ from the second epoch on. An iterable dataset must not be given workers, because each of them would yield every
-sample.
+that a variable holds. If the workers change, another number of random values is drawn per epoch, so a shuffled order
+may differ from the second epoch on. An iterable dataset must not be given workers, because each of them would yield
+every sample.
 """
 
 from __future__ import annotations

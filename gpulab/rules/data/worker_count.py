@@ -143,7 +143,7 @@ def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float
         "the workers.",
         gain=evidence.gain_of_removing(
             exposed_ns,
-            "removing 70 to 100 % of the exposed wait for data",
+            "removing 70 to 100 % of the wait for data",
             "data loading at no cost",
             spans=evidence.ledger.spans["loader"],
         ),

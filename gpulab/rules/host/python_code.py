@@ -64,7 +64,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         advice=_move_advice(evidence, times, frame if is_known else None),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(times.user_code_ns),
-            f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
+            f"removing {'35' if few_cores else '70'} to 100 % of the time in this Python code",
             "no such Python code",
             (0.35 if few_cores else 0.7, 1.0),
             evidence.ledger.spans["python"],
