@@ -141,7 +141,8 @@ def _same_cause(finding: Finding, others: Sequence[Finding]) -> Finding | None:
 
 
 def _is_wait_for_data(finding: Finding) -> bool:
-    return finding.topic == "data" and finding.ledger_parts == ("loader",) and not finding.informs_only
+    """Whether a finding explains a wait for data that a fix shortens; too many workers cost memory, not time."""
+    return finding.topic == "data" and finding.ledger_parts == ("loader",) and finding.gain is not None
 
 
 def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:

@@ -174,9 +174,8 @@ def _against_cores(evidence: Evidence, loading: LoadingCost, cores: float | None
     """Return how many workers the batches need, and how many of them the cores can run."""
     required = workers_to_keep_up(loading)
     demand = (
-        f"About {duration(batch_time_ns(loading), 2)} per batch in a worker, {duration(loading.rest_ns, 2)} for the "
-        "rest of a step: "
-        f"{count(required, 'worker')}"
+        f"By the rate of batches, a worker needs about {duration(batch_time_ns(loading), 2)} per batch; the rest of a "
+        f"step takes {duration(loading.rest_ns, 2)}. {count(required, 'worker')}"
     )
     reason = _core_limit(evidence, loading, cores, proposed)
     if proposed >= required:
