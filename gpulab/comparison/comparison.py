@@ -19,6 +19,7 @@ from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
+from gpulab.rules.data.late_batches import LATE_BATCH_RULES
 from gpulab.wording import number, percent, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
@@ -130,19 +131,12 @@ def compare_sides(
 
 
 def _same_cause(finding: Finding, others: Sequence[Finding]) -> Finding | None:
-    """Return the finding of the other side with the same cause: by the same rule, else about the same wait for data.
+    """Return the finding of the other side with the same cause: by the same rule, or also about late batches.
 
-    Late batches have one cause at a time: with too few workers instead of none, the loop still waits for data.
+    With too few workers instead of none, the loop still waits for data.
     """
-    same_rule = next((other for other in others if other.rule == finding.rule), None)
-    if same_rule is not None or not _is_wait_for_data(finding):
-        return same_rule
-    return next((other for other in others if _is_wait_for_data(other)), None)
-
-
-def _is_wait_for_data(finding: Finding) -> bool:
-    """Whether a finding explains a wait for data that a fix shortens; too many workers cost memory, not time."""
-    return finding.topic == "data" and finding.ledger_parts == ("loader",) and finding.gain is not None
+    rules = LATE_BATCH_RULES if finding.rule in LATE_BATCH_RULES else (finding.rule,)
+    return next((other for other in others if other.rule in rules), None)
 
 
 def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:

@@ -407,9 +407,8 @@ def duplicate_share(*ranks):
 without_sampler = duplicate_share(range(1000), range(1000))
 with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
 reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
-print(
-    f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one item so that both ranks get the same number"
-)
+print(f"two ranks make {reads_of_1001} reads of 1001 items:")
+print("the sampler repeats one item so that both ranks get the same number")
 L.claim(
     "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
     without_sampler == 0.5 and with_sampler == 0,

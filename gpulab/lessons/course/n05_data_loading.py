@@ -104,8 +104,8 @@ WORKERS = Question(
     right="b",
     explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
     "That gives one batch every 12 ms. Other programs make it slower; in a short measurement, batches that were "
-    "prefetched make some steps faster. Both effects change the report's estimate of the time that one worker needs per "
-    "batch, because it is computed from the step time.",
+    "prefetched make some steps faster. The report computes the time that one worker needs per batch from the step "
+    "time, so both effects change it.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",

@@ -158,8 +158,8 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
         fix=_prefetch_code(name) if (name := _function_name(frame.name) if frame and is_known else None) else "",
-        advice="The loop waits for a lock, the network, a file or another process. Move the wait out of the loop, or "
-        "request the next result while the model works on this one.",
+        advice="The loop sleeps, or waits for a lock, the network, a file or another process. Move the wait out of the "
+        "loop, or request the next result while the model works on this one.",
         gain=_overlap_gain(evidence, evidence.unprofiled_ns(times.absent_ns)),
         confidence=confidence,
         confidence_reason=why,

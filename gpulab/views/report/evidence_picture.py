@@ -130,9 +130,9 @@ def _steps(first: int, last: int) -> str:
 def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spans, position: str) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = len(evidence_spans.start_ns)
-    where = "one interval" if intervals == 1 else count(intervals, "interval")
+    number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    extent = f"of which the problem takes {duration(evidence_spans.total_ns)} in {where} ({meanwhile})"
+    extent = f"of which the problem takes {duration(evidence_spans.total_ns)} in {number_of_intervals} ({meanwhile})"
     return f"Example: {position}, {extent}."
 
 

@@ -14,11 +14,11 @@ def whatif_command(run: Run, *changes: str) -> str:
 
     RUN stands for the variable that holds the run if it was not recorded in this process.
     """
-    named = runs.holds(run)
-    if named and _has_magics():
+    is_registered = runs.holds(run)
+    if is_registered and _has_magics():
         return f"%gpuwhatif {shell_word(run.name)} {' '.join(changes)}"
     arguments = ", ".join(" ".join(changes).split())
-    return f'gpulab.whatif({f"gpulab.runs[{run.name!r}]" if named else "RUN"}, "{arguments}")'
+    return f'gpulab.whatif({f"gpulab.runs[{run.name!r}]" if is_registered else "RUN"}, "{arguments}")'
 
 
 def _has_magics() -> bool:
