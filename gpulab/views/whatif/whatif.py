@@ -12,7 +12,7 @@ from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
-from gpulab.replay.rewrite import GRADES, Change, grade_text
+from gpulab.replay.rewrite import GRADES, Change, grade_text, least_margin_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
 from gpulab.views.report.headline import bound_sentence
@@ -210,12 +210,10 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    least = GRADES[prediction.grade][1]
     return (
         f"the middle 80 % of {prediction.samples} simulations in which all unknown values vary at random. "
-        f"For a prediction of grade {prediction.grade}, it extends at least this far on each side: {percent(least)} of "
-        f"the change in step time, or {percent(2 * least)} of the predicted step time, whichever is smaller. It never "
-        "goes beyond the upper bound of the speed-up"
+        f"For a prediction of grade {prediction.grade}, it extends at least this far on each side: "
+        f"{least_margin_text(prediction.grade)}. It never goes beyond the upper bound of the speed-up"
     )
 
 
