@@ -2,7 +2,8 @@
 
 Numbers have three significant figures and the unit that fits; trailing zeros of a fraction are dropped ("12 ms", not
 "12.0 ms"). Decimals are fixed only where numbers are compared with one another (`Scale`, `ratio_range`). A value that
-is not zero is never shown as "0" but as "<1 %". None, NaN and infinity are shown as "not measured".
+is not zero is shown as "<1 %", never as "0 %"; only in a column, where decimals are fixed, it may be "0.00". None, NaN
+and infinity are shown as "not measured".
 """
 
 from __future__ import annotations
@@ -139,12 +140,20 @@ class Scale:
     decimals: int
 
     def number(self, ns: float) -> str:
-        """Format without the unit: "12.0", "<0.1", and "0" for exactly 0."""
-        return _fixed(ns / self.unit_ns, self.decimals) if math.isfinite(ns) else UNKNOWN
+        """Format without the unit, always with these decimals, for tables and ranges: "12.0", "0.0"."""
+        if not math.isfinite(ns):
+            return UNKNOWN
+        text = f"{ns / self.unit_ns:,.{self.decimals}f}"
+        return text if re.search("[1-9]", text) else text.removeprefix("-")
+
+    def signed_number(self, ns: float) -> str:
+        """Format a difference without the unit: "+1.5", "-12.0", and "0.0" if it is too small to show."""
+        text = self.number(ns)
+        return f"+{text}" if ns > 0 and re.search("[1-9]", text) else text
 
     def __call__(self, ns: float) -> str:
-        """Format with the unit."""
-        return f"{self.number(ns)} {self.unit}" if math.isfinite(ns) else UNKNOWN
+        """Format with the unit, for text: "12.0 ms", "<0.1 ms", and "0 ms" for exactly 0."""
+        return f"{_fixed(ns / self.unit_ns, self.decimals)} {self.unit}" if math.isfinite(ns) else UNKNOWN
 
     @property
     def resolution_ns(self) -> float:

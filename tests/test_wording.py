@@ -191,11 +191,11 @@ def test_times_read_together_share_unit_and_decimals() -> None:
     assert scale(999.6e3)(999.6e3) == "1.00 ms"
 
 
-def test_what_is_too_small_for_its_column_is_not_shown_as_zero_and_zero_is() -> None:
+def test_numbers_of_a_column_have_the_same_decimals_even_if_they_round_to_zero() -> None:
     column = scale(177e6, figures=4)
-    assert column.number(10_000) == "<0.1"
-    assert column.number(-10_000) == ">-0.1"
-    assert column.number(0) == "0"
+    assert [column.number(ns) for ns in (0, 10_000, -10_000, -12e6)] == ["0.0", "0.0", "0.0", "-12.0"]
+    assert [column.signed_number(ns) for ns in (0, 10_000, -10_000, 12e6)] == ["0.0", "0.0", "0.0", "+12.0"]
+    assert [column(ns) for ns in (0, 10_000, -10_000)] == ["0 ms", "<0.1 ms", ">-0.1 ms"]
 
 
 @given(st.floats(1, 1e13), st.integers(3, 5))

@@ -19,6 +19,7 @@ from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
+from gpulab.rules.data.late_batches import LATE_BATCH_RULES
 from gpulab.wording import number, percent, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
@@ -58,7 +59,7 @@ class Comparison:
     above_noise: bool
     resolved: tuple[Finding, ...]  # findings before only
     new: tuple[Finding, ...]  # findings after only
-    remaining: tuple[Finding, ...]  # findings in both, as of after
+    remaining: tuple[Finding, ...]  # findings in both, as of after; late batches may have another rule than before
     acted_on: Finding | None  # the finding whose fix was applied in between; None if the caller gave a prediction
     predicted: Gain | None  # the finding's prediction, or the caller's
     in_predicted_range: (
@@ -74,6 +75,10 @@ class Comparison:
     def device_work_changes(self) -> WorkChanges | None:
         """Kernels or operators of both sides, matched; None if a side has none, or if only one ran on a GPU."""
         return match_work(*(side.recorded for side in self.sides))
+
+    def before_of(self, finding: Finding) -> Finding | None:
+        """Return the finding before that has the same cause as a finding after; None if there was none."""
+        return _same_cause(finding, self.sides[0].findings)
 
     @property
     def measured_ns(self) -> float:
@@ -104,7 +109,6 @@ def compare_sides(
         basis=basis,
         other_cores=(before.other_cores(basis), after.other_cores(basis)),
     )
-    rules_before, rules_after = ({finding.rule for finding in side.findings} for side in (before, after))
     return Comparison(
         before=before.typical,
         after=after.typical,
@@ -114,9 +118,9 @@ def compare_sides(
         statistic=basis.statistic,
         profiled=basis.profiled,
         disturbed_steps=(before.disturbed_steps(basis), after.disturbed_steps(basis)),
-        resolved=tuple(finding for finding in before.findings if finding.rule not in rules_after),
-        new=tuple(finding for finding in after.findings if finding.rule not in rules_before),
-        remaining=tuple(finding for finding in after.findings if finding.rule in rules_before),
+        resolved=tuple(each for each in before.findings if _same_cause(each, after.findings) is None),
+        new=tuple(each for each in after.findings if _same_cause(each, before.findings) is None),
+        remaining=tuple(each for each in after.findings if _same_cause(each, before.findings) is not None),
         acted_on=acted_on,
         predicted=predicted,
         circumstances=circumstances(pair),
@@ -124,6 +128,15 @@ def compare_sides(
         usage=(_usage(before), _usage(after)),
         **_verdict(pair, predicted),
     )
+
+
+def _same_cause(finding: Finding, others: Sequence[Finding]) -> Finding | None:
+    """Return the finding of the other side with the same cause: by the same rule, or also about late batches.
+
+    With too few workers instead of none, the loop still waits for data.
+    """
+    rules = LATE_BATCH_RULES if finding.rule in LATE_BATCH_RULES else (finding.rule,)
+    return next((other for other in others if other.rule in rules), None)
 
 
 def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def lesson_table(links: str = "") -> str:
         first = ", ".join(id.partition("_")[0] for id in item.prerequisites) or "-"
         title = f"[{item.number} {item.title}]({links}{item.id}.ipynb)"
         rows.append(f"| {title} | {item.question} | {item.minutes} | {first} |")
-    return "\n".join(("| lesson | question | minutes | do first |", "|---|---|---|---|", *rows))
+    return "\n".join(("| lesson | question | minutes | prerequisites |", "|---|---|---|---|", *rows))
 
 
 def path_list(links: str = "") -> str:

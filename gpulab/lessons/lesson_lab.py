@@ -77,7 +77,7 @@ class Lab:
     @property
     def view(self) -> View:
         """The device card: the lesson, and the hardware that it runs on here."""
-        on_cpu = f"live on this CPU; what needs a GPU runs on a virtual {DEFAULT_GPU.upper()}, and is labelled so"
+        on_cpu = f"on this CPU; parts that need a GPU run on a virtual {DEFAULT_GPU.upper()} and are labelled"
         mode = "everything live on this GPU" if self.device == "cuda" else on_cpu
         return View(Sheet(f"gpulab: lesson {self.lesson.id}", device_card(self.lesson, self.machine, self.size, mode)))
 

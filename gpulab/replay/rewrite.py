@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpulab.replay.graph.graph import Graph
+from gpulab.wording import percent
 
 # How much of a prediction is measured, and its error as a fraction of the saving before any prediction was checked.
 GRADES: Mapping[str, tuple[str, float]] = {
@@ -16,6 +17,20 @@ GRADES: Mapping[str, tuple[str, float]] = {
     "C": ("estimated from a model of the hardware", 0.25),
     "D": ("extrapolated from other hardware", 0.30),
 }
+
+
+def grade_text(grade: str) -> str:
+    """Return what a prediction of this grade is based on: "Grade B (A is best, D is worst): estimated from ..."."""
+    return f"Grade {grade} (A is best, D is worst): {GRADES[grade][0]}"
+
+
+def least_margin_text(grade: str) -> str:
+    """Return how far the range of a prediction of this grade extends on each side, at least."""
+    frac = GRADES[grade][1]
+    return (
+        f"{percent(frac)} of the change in step time, or {percent(2 * frac)} of the predicted step time, whichever is "
+        "smaller"
+    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gpulab.run import Run
 from gpulab.trace.perfetto import Counter, Track, gzip_compressed, write_trace
 from gpulab.views import sensor_columns
 from gpulab.views.report.headline import finding_text
+from gpulab.views.report.provenance import how_detected
 from gpulab.views.sheet.view import write_file
 from gpulab.wording import clean
 
@@ -38,7 +39,7 @@ def _tracks(diagnosis: Diagnosis) -> Iterator[Track]:
     steps = diagnosis.steps
     names = [f"step {number}" for number in range(1, len(steps) + 1)]
     if steps.detected_by != "whole run":
-        yield Track("gpulab: steps", steps.start_ns, steps.dur_ns, names, f"found by {clean(steps.detected_by, 200)}")
+        yield Track("gpulab: steps", steps.start_ns, steps.dur_ns, names, clean(how_detected(steps), 200))
     if diagnosis.ledger is not None:
         yield _ledger(diagnosis)
     for number, finding in enumerate(diagnosis.findings, start=1):

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from gpulab.errors import GpulabError
-from gpulab.replay.rewrite import GRADES, Rewrite
+from gpulab.replay.rewrite import Rewrite, grade_text, least_margin_text
 from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
 from gpulab.rules import RULES, Rule
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.wording import percent, sentence
+from gpulab.wording import sentence
 
 _RULE_HEADINGS = ("Proof", "Confused with", "What to do")
 _ITEM = " * "  # starts an item of a list in a docstring
@@ -61,11 +61,12 @@ def _rule(name: str) -> Rule:
 def _page(rule: Rule) -> View:
     summary, sections = _split_docstring(inspect.getdoc(rule.check) or rule.about, _RULE_HEADINGS)
     facts = [(_heading(name), sections[name]) for name in _RULE_HEADINGS if name in sections]
-    facts.append(("Requirements", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
+    needs = "; ".join(need.name for need in rule.needs)
+    facts.append(("Requirements", sentence(f"this check needs {needs or 'only the run itself'}")))
     if rule.masked_by:
         facts.append(("Explained by", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:
-        facts.append(("Lesson", f"{rule.lesson}.ipynb of the course (to copy it: python -m gpulab lessons FOLDER)"))
+        facts.append(("Lesson", f"{rule.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), *_blocks(facts))))
 
 
@@ -89,7 +90,6 @@ def _blocks(facts: Sequence[tuple[str, str]]) -> Iterator[Block]:
 def _change(rewrite: Rewrite) -> View:
     """Return the page of a change: what it models, by its docstring, and what it costs."""
     summary, sections = _split_docstring(inspect.getdoc(rewrite.edit) or rewrite.about, _REWRITE_HEADINGS)
-    grounds, share = GRADES[rewrite.grade]
     facts = [
         *((_heading(name), sections[name]) for name in _REWRITE_HEADINGS if name in sections),
         ("Set to", sentence(f"{rewrite.value_help}{_default_text(rewrite)}")),
@@ -97,8 +97,8 @@ def _change(rewrite: Rewrite) -> View:
         ("Costs", sentence(rewrite.cost)),
         (
             "Grade",
-            f"{rewrite.grade}: {grounds}. Range: at least +-{percent(share)} of the saving; predictions that were "
-            "wrong on this machine widen it.",
+            f"{grade_text(rewrite.grade).removeprefix('Grade ')}. The range extends at least this far on each side: "
+            f"{least_margin_text(rewrite.grade)}. Predictions that were wrong on this machine widen it.",
         ),
         ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),
     ]

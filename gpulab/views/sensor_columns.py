@@ -59,6 +59,11 @@ def formatter(column: Column) -> Format:
     return lambda value: quantity(value, unit.symbol)
 
 
+def is_count(column: Column) -> bool:
+    """Whether its values are counts of things, such as processes; not a counter, whose rate is shown."""
+    return column.unit.format == "count" and column.value_kind is not ValueKind.COUNTER
+
+
 def _or_unknown(value: float | None, text: str) -> str:
     return UNKNOWN if value is None or math.isnan(value) else text
 

@@ -36,7 +36,7 @@ from gpulab.lessons.labs.data import caching, loading, queue_model, storage_form
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # experiment 05.6 explains this warning
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # the warning explained in 05.6
 cores = L.machine.cores_allowed or os.cpu_count()
 scratch = tempfile.TemporaryDirectory()  # deleted when the kernel ends
 folder = Path(scratch.name)
@@ -86,20 +86,20 @@ L.reveal("wait", wait_before, "%")
 #
 # ## Diagnose
 #
-# The report names a cause. Do not take its word for it: look for a counter that would read differently if the cause were another one. Run the next cell to see two questions, answer them from the report, and run the cell again. To see how gpulab proves this finding, run `%gpuwhy no_workers` in a new cell.
+# The report names a cause. Do not take its word for it: look for a number in the report that would be different if the cause were another one. Run the next cell to see two questions, answer them from the report, and run the cell again. To see how gpulab proves this finding, run `%gpuwhy no_workers` in a new cell.
 
 # %% tags=["check"]
 # <blank> the letters of your two answers, for example "a"
-# was: cause, counter = None, None
-cause, counter = "b", "c"
+# was: cause, number = None, None
+cause, number = "b", "c"
 # </blank>
 display(L.check("cause", cause))
-L.check("counter", counter)
+L.check("number", number)
 
 # %% [markdown]
 # ## Fix: load data in worker processes
 #
-# ### 05.1 DataLoader workers: none or four
+# ### DataLoader workers: none or four
 #
 # With `num_workers=4`, four processes load the next batches while the model trains on the current one. How much faster will the loop be? Predict it yourself first. Then ask gpulab: `%gpuwhatif` replays the recorded run as if it had used four workers. Read the first line of its answer and the range below it.
 
@@ -134,7 +134,8 @@ L.same(losses_before, losses_after)
 comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=4")
 display(L.reveal("workers", comparison.ratio, "times as fast"))
 L.claim(
-    "with four workers, the speed-up is at least 1.3x, and at most 10 % above the predicted upper bound",
+    "with four workers, the speed-up is at least 1.3x and does not exceed the predicted upper bound "
+    "(10 % tolerance for noise)",
     1.3 <= comparison.ratio <= 1.1 * comparison.predicted.bound,
     before=comparison.before_ns / 1e6,
     after=comparison.after_ns / 1e6,
@@ -142,11 +143,11 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 05.1 continued: 0 to 8 workers, for I/O-bound and CPU-bound items
+# ### 05.1 0 to 8 workers, for I/O-bound and CPU-bound items
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *at once*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone (Little's law). Workers that compute on the same core slow each other down and count as one. The cores of many cloud machines are hardware threads, two of which share a physical core: four workers on four of them may then count as two.
+# Look at the columns *concurrency*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone (Little's law). Workers that compute on the same core slow each other down and count as one. The cores of many cloud machines are hardware threads, two of which share a physical core: four workers on four of them may then count as two.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -172,16 +173,16 @@ loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 # %% tags=["claim"]
 display(L.reveal("kinds"))
 L.claim(
-    "eight workers load at least two I/O-bound items at once; "
-    "of CPU-bound items, they load at most 10 % more at once than there are cores",
+    "eight workers load at least two I/O-bound items at the same time; "
+    "CPU-bound items loaded at the same time never exceed the number of cores (10 % tolerance for noise)",
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,
-    unit="items at once (CPU-bound -> I/O-bound)",
+    unit="items at the same time (CPU-bound -> I/O-bound)",
 )
 
 # %% [markdown]
-# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit: on the two cores of the question, it is reached with two workers; with more cores, later. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
+# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit, and two hardware threads of one core count as less than two cores: with the two cores in the question, two workers reach the limit; with more cores, it takes more workers. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
 #
 # ## Keep the pipeline steady
 #
@@ -271,25 +272,26 @@ cpu_threads = loading.time_threads(cpu_items, threads)
 io_async = loading.time_async(io_items, at_once=16)
 io_workers = loading.time_loader(DataLoader(io_items, batch_size=4, num_workers=4))
 cpu_workers = loading.time_loader(DataLoader(cpu_items, batch_size=4, num_workers=4))
-items_at_once = {
+concurrency = {
     "four threads": (f"{io_threads.concurrency:.1f}", f"{cpu_threads.concurrency:.1f}"),
     "four processes": (f"{io_workers.concurrency:.1f}", f"{cpu_workers.concurrency:.1f}"),
     "one thread, 16 asynchronous requests": (f"{io_async.concurrency:.1f}", "-"),
 }
-pd.DataFrame(items_at_once, index=["I/O-bound items at once", "CPU-bound items at once"]).T
+pd.DataFrame(concurrency, index=["I/O-bound: concurrency", "CPU-bound: concurrency"]).T
 
 # %% tags=["claim"]
 display(L.reveal("threads"))
 L.claim(
-    "four threads load at least 1.5 I/O-bound items at once, but only one CPU-bound item, because of the GIL",
+    "four threads load at least 1.5 I/O-bound items at the same time, but only one CPU-bound item, because of the GIL "
+    "(10 % tolerance for noise)",
     io_threads.concurrency >= 1.5 and cpu_threads.concurrency <= 1.1,
     before=cpu_threads.concurrency,
     after=io_threads.concurrency,
-    unit="items at once",
+    unit="items at the same time",
 )
 
 # %% [markdown]
-# Threads also help with libraries that release the GIL while they compute: Pillow does when it decodes a JPEG, and NumPy does in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
+# Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
 #
 # ## Load less, copy less
 #
@@ -326,7 +328,7 @@ display(caching.cache_table(reads, items=96), L.reveal("cache"))
 print("another example, modelled: mean time per read by hit ratio of a network cache (a hit takes 1 ms, a miss 20 ms):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
-    "in the second epoch a disk cache answers every read; a memory cache in workers that restart answers none",
+    "in the second epoch a disk cache serves every read; a memory cache in workers that restart serves none",
     reads["disk, two workers"] == [96, 0] and reads["memory, two workers"] == [96, 96],
     before=reads["memory, two workers"][1],
     after=reads["disk, two workers"][1],
@@ -405,7 +407,8 @@ def duplicate_share(*ranks):
 without_sampler = duplicate_share(range(1000), range(1000))
 with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
 reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
-print(f"two ranks make {reads_of_1001} reads of 1001 items: the sampler repeats one so that ranks get equally many")
+print(f"two ranks make {reads_of_1001} reads of 1001 items:")
+print("the sampler repeats one item so that both ranks get the same number")
 L.claim(
     "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
     without_sampler == 0.5 and with_sampler == 0,
@@ -480,7 +483,7 @@ L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else 
 # - *Model only*: train on one batch in memory again and again. However fast data loading becomes, the loop cannot be faster than this (apart from noise).
 # - *Loader only*: iterate over the loader without training. However fast the model becomes, the loop cannot be faster than this.
 #
-# With workers, loading and training overlap, so the rate of the real loop is close to the smaller of the two bounds. Without workers they run one after the other, and their times add up. Here each item waits 24 ms, and there are four workers.
+# With workers, loading and training overlap, so the rate of the real loop is close to the smaller of the two bounds. Without workers, the process that trains also loads, so the times of loading and training add up (on a GPU, kernels that are already queued run while it loads). Here each item waits 24 ms, and there are four workers.
 
 # %% tags=["predict"]
 L.predict("bounds")
@@ -518,7 +521,8 @@ print(f"               {many_workers:7.0f} items/s with sixteen workers")
 # %% tags=["claim"]
 display(L.reveal("bounds", model_only / loader_only, "(the model-only rate divided by the loader-only rate)"))
 L.claim(
-    "with four workers the loop reaches 0.5 to 1.25 times the smaller bound (1.25: noise of two short runs)",
+    "with four workers, the loop reaches at least half of the smaller bound and does not exceed it "
+    "(25 % tolerance for the noise of two short runs)",
     0.5 * smaller_bound <= real_loop <= 1.25 * smaller_bound,
     before=smaller_bound,
     after=real_loop,
@@ -527,11 +531,11 @@ L.claim(
 
 
 # %% [markdown]
-# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. With sixteen workers, the real loop comes closer to it. Once the loop reaches it, only a faster model helps.
+# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers can load at most four times as many items per second as four; the last line shows what the loop makes of that. If it is less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
 #
 # ## Transfer: is data loading the bottleneck here?
 #
-# Here is another program with an idle GPU. Are workers, pinned memory, prefetching and a cache enough to get above 90 % utilisation? This program trains a deep, narrow model, and its only batch is already in GPU memory, so data loading costs nothing. Run it, on your GPU or on a virtual one, and read the counters.
+# Here is another program with an idle GPU. Are workers, pinned memory, prefetching and a cache enough to get above 90 % utilisation? This program trains a deep, narrow model, and its only batch is already in GPU memory, so data loading costs nothing. Run it, on your GPU or on a virtual one, and read the numbers that the cell prints.
 
 # %% tags=["measure"]
 def train_deep_model(width, depth=48, batch=32, steps=9):

@@ -7,7 +7,7 @@
 #
 # <!-- the course: python tools/notebooks.py index -->
 #
-# | lesson | question | minutes | do first |
+# | lesson | question | minutes | prerequisites |
 # |---|---|---|---|
 # | [00 Start here](00_start_here.ipynb) | why is the GPU idle? | 20 | - |
 # | [01 What is utilisation?](01_what_is_utilisation.ipynb) | does a GPU at 100 % utilisation work hard? | 45 | 00 |

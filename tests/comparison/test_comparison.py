@@ -67,6 +67,13 @@ def test_a_fixed_loader_is_resolved_and_in_the_predicted_range():
     assert result.why == ""
 
 
+def test_a_loop_that_still_waits_for_data_with_too_few_workers_has_the_same_cause_as_without_workers():
+    result = compare(recorded(40), recorded(20, loader=Loader(workers=2)))
+    assert result.resolved == ()
+    assert [finding.rule for finding in result.remaining] == ["too_few_workers"]
+    assert result.before_of(result.remaining[0]).rule == "no_workers"
+
+
 def test_differences_of_parts_sum_to_the_difference_of_steps():
     result = compare(recorded(40), recorded(4))
     assert sum(part.difference_ns for part in result.parts) == -36 * MS

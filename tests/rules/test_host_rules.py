@@ -6,6 +6,7 @@ import collections
 import copy
 import gc
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -250,6 +251,14 @@ def test_only_a_warm_up_that_takes_most_of_the_run_is_the_verdict():
     short = diagnose(marked([300.0, *[20.0] * 40]))
     assert short.first is None
     assert [each.rule for each in short.findings] == ["slow_first_step"]
+
+
+@pytest.mark.parametrize(("workers", "persistent", "once"), [(0, None, True), (4, True, True), (4, False, False)])
+def test_a_warm_up_happens_once_unless_workers_restart_in_every_epoch(workers, persistent, once):
+    loader = Loader(workers=workers, persistent_workers=persistent)
+    (finding,) = diagnose(replace(marked([300.0, *[20.0] * 40]), loaders=(loader,))).findings
+    assert (", once" in finding.claim) is once
+    assert ("persistent_workers=True" in finding.advice) is not once
 
 
 def test_an_imported_trace_is_not_judged_without_the_needed_data():

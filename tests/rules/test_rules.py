@@ -182,7 +182,7 @@ def test_a_gpu_busy_copying_is_not_called_computing():
 
 def test_the_part_that_the_fix_removes_is_not_the_next_limit():
     step = stepped(copied_step("Memcpy HtoD (Pageable -> Device)"))
-    assert "compute" in diagnose(run_of(step)).next_limit
+    assert "matrix kernels" in diagnose(run_of(step)).next_limit
     assert "100 %" in diagnose(run_of(step)).next_limit
 
 

@@ -67,8 +67,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example: step [2-5] \(100 ms\); the problem takes 40 ms of it, in 1 interval\. "
-        r"In this interval, the host lane shows 100 % waiting for data, and the GPU lane shows 100 % idle\.",
+        r"Example: step [2-5] \(100 ms\), of which the problem takes 40 ms in one interval "
+        r"\(host: waiting for data; GPU: idle\)\.",
         timeline.alt,
     )
 
@@ -76,8 +76,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
 def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
     timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
-    assert "the host lane shows 63 % operator dispatch, 33 % waiting for data" in timeline.alt
-    assert "the GPU lane shows 60 % matrix kernels, 40 % idle" in timeline.alt
+    assert "(host: 63 % operator dispatch, 33 % waiting for data" in timeline.alt
+    assert "; GPU: 60 % matrix kernels, 40 % idle)" in timeline.alt
 
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():

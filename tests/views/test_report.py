@@ -16,6 +16,7 @@ from gpulab.views.report.report import report
 from gpulab.views.sheet.palette import _BY_KEY
 from gpulab.views.sheet.sheet import Answer, Section, Timeline
 from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
+from tests.support.runs import example_report
 from tests.support.runs.made_runs import (
     MS,
     NO_WORKERS,
@@ -102,7 +103,7 @@ def test_the_headline_has_claim_fix_gain_and_confidence():
     text = " ".join(" ".join(lines).split())
     speedup = r"\([\d.]+(-[\d.]+)?x\)"
     assert re.search(
-        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound with [^.]*: [\d.]+x\. Confidence: high", text
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x, with [^.]*\. Confidence: high", text
     )
     assert "Next bottleneck: " in text
 
@@ -163,6 +164,12 @@ def test_a_run_ended_by_an_exception_before_any_step_says_so():
     assert "Ended by OutOfMemoryError before the first complete step" in text
     assert "3 GiB" in text
     assert "Where the step time goes" not in text
+
+
+def test_the_steps_that_are_traced_and_analysed_add_up():
+    run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
+    text = " ".join(repr(report(run)).split())
+    assert "8 steps, 7 of them traced in parts of 1 and 6 steps; 4 analysed (all but the first and the last" in text
 
 
 def test_every_number_has_its_source_beside_it(any_report):
@@ -253,7 +260,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\); the problem takes 40 ms", page.text)
+    assert re.search(r"step \d \(100 ms\), of which the problem takes 40 ms", page.text)
     assert "As text and table" in page.text
 
 

@@ -37,7 +37,7 @@ def test_the_first_sentence_names_the_changes_and_the_step_before_and_after(load
 def test_range_bound_and_grade_are_shown_together(loading):
     text = " ".join(str(loading.whatif("workers=4")).split())
     assert re.search(r"Expect 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)\.", text)
-    assert re.search(r"Upper bound with [^.:]*: [\d.]+x[^.]*(\.\d+[^.]*)*\. Grade B:", text)
+    assert re.search(r"Upper bound: [\d.]+x, with [^.]*(\.\d+[^.]*)*\. Grade B \(A is best, D is worst\):", text)
 
 
 def test_changes_made_together_are_also_predicted_alone(on_a_gpu):
@@ -88,13 +88,18 @@ def test_a_run_of_sensors_alone_says_what_to_record():
 
 def test_a_finding_says_how_to_ask_for_its_change_with_others(recorded):
     run = gpulab.load(recorded("v100_ns_resolution.json.gz"))
-    assert 'run.whatif("amp=fp16, CHANGE, ...")' in str(gpulab.report(run))
+    assert 'gpulab.whatif(RUN, "amp=fp16, CHANGE, ...")' in str(gpulab.report(run))
 
 
 def test_a_run_that_the_magics_find_by_name_is_asked_for_by_name(recorded, monkeypatch):
     run = replace(gpulab.load(recorded("v100_ns_resolution.json.gz")), name="case 2")
     monkeypatch.setitem(gpulab.runs._runs, run.name, run)
+    monkeypatch.setattr("IPython.get_ipython", object)
     assert '%gpuwhatif "case 2" amp=fp16 CHANGE ...' in " ".join(str(gpulab.report(run)).split())
+    monkeypatch.setattr("IPython.get_ipython", lambda: None)  # as in a script
+    assert "gpulab.whatif(gpulab.runs['case 2'], \"amp=fp16, CHANGE, ...\")" in " ".join(
+        str(gpulab.report(run)).split()
+    )
 
 
 def test_the_run_as_predicted_can_be_reported_and_says_that_it_is_a_prediction(on_a_gpu):

@@ -35,8 +35,8 @@ WAIT = Question(
         ),
         Choice(key="c", text="more than half"),
     ),
-    explanation="With num_workers=0 the training loop loads the data itself: it either trains or loads, never both at "
-    "once.",
+    explanation="With num_workers=0, the process that runs the training loop also loads each batch. Meanwhile it gives "
+    "the model no new work.",
     hints=(
         "How many items are in a batch, and how long does one item take?",
         "Compare 8 x 6 ms with the time a small model needs for a step.",
@@ -61,8 +61,8 @@ CAUSE = Question(
         "'waiting for data' is by far the largest line of the table.",
     ),
 )
-COUNTER = Question(
-    key="counter",
+NUMBER = Question(
+    key="number",
     prompt="In another program, whose DataLoader has enough workers, the GPU is idle for the same share of each step, "
     "but the cause is slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
@@ -77,7 +77,7 @@ COUNTER = Question(
     ),
     right="c",
     explanation="If a loop with enough workers is slow for another reason, its next batch is already there, and it "
-    "spends almost no time in next() of the DataLoader iterator. A counter that reads the same under both explanations "
+    "spends almost no time in next() of the DataLoader iterator. A number that is the same under both explanations "
     "cannot decide between them.",
     hints=(
         "Imagine the other program: where would it spend its time?",
@@ -104,7 +104,8 @@ WORKERS = Question(
     right="b",
     explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
     "That gives one batch every 12 ms. Other programs make it slower; in a short measurement, batches that were "
-    "prefetched make some steps faster.",
+    "prefetched make some steps faster. The report computes the time that one worker needs per batch from the step "
+    "time, so both effects change it.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",
@@ -127,7 +128,8 @@ KINDS = Question(
     ),
     right="b",
     explanation="A process that waits for I/O leaves its core to others, so eight processes can wait as easily as two. "
-    "Computing occupies a core, so at most one item per core is computed at a time, however many workers you start.",
+    "Computing occupies a core, so at most one item per core is computed at a time, however many workers you start. "
+    "Two hardware threads that share a core compute less than two cores do.",
     hints=(
         "Which resource does each kind of item use?",
         "How many items can be in progress at once? Count waiting processes, and count cores.",
@@ -225,8 +227,8 @@ THREADS = Question(
 )
 CACHE = Question(
     key="cache",
-    prompt="The dataset has a memory cache of all items that it has read. A DataLoader with two workers and default "
-    "options runs two epochs. How many reads of the second epoch does the cache answer?",
+    prompt="The dataset keeps every item it has read in memory. A DataLoader with two workers and default options runs "
+    "two epochs. How many reads of the second epoch does this cache serve?",
     choices=(
         Choice(
             key="a",
@@ -298,13 +300,14 @@ LESSON = Lesson(
     question="is the GPU slow, or is it waiting?",
     minutes=45,
     budget_s=60,
-    without_gpu="everything runs; the last section uses a virtual GPU",
+    without_gpu="everything runs; the section Transfer uses a virtual GPU",
     prerequisites=("00_start_here", "01_what_is_utilisation"),
     outcomes=(
-        "use a counter to see whether a loop waits for data or its model is slow",
+        "tell from the numbers of a report whether a loop waits for data or its model is slow",
         "measure an upper bound for the gain from faster data loading, or from a faster model, before you change "
         "either",
-        "choose workers, prefetch factor, threads and caches by the resource that limits the loop",
+        "find the resource that limits the loop, and decide whether more workers, a larger prefetch factor, threads or "
+        "a cache help",
         "recognise when more workers, another file format or a cache do not help, and prove it",
     ),
     symptom="The GPU is idle for most of each step, and a faster GPU would change nothing.",
@@ -329,7 +332,7 @@ LESSON = Lesson(
             number="05.8", description="a real loop between its two upper bounds: model only and loader only"
         ),
     ),
-    questions=(WAIT, CAUSE, COUNTER, WORKERS, KINDS, BOUNDS, BURST, AHEAD, THREADS, CACHE, FORMATS, TRANSFER),
+    questions=(WAIT, CAUSE, NUMBER, WORKERS, KINDS, BOUNDS, BURST, AHEAD, THREADS, CACHE, FORMATS, TRANSFER),
     targets=(
         Target(
             key="opens",

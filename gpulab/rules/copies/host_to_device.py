@@ -10,7 +10,7 @@ from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share, sentences
+from gpulab.rules.engine.phrases import no_kernel_share, sentences, step_spends
 from gpulab.wording import count, duration, metric, percent, size
 
 _MIN_PAGEABLE_FRAC = 0.02  # pinning is one argument, but less than 2 % of a step is not noticeable
@@ -44,7 +44,7 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
         claim=f"{no_kernel_share(evidence, share, 'copying batches from pageable (not pinned) memory')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pageable memory; the calls block for {duration(copies.call_ns)}.",
-            f"{duration_in_step(evidence, copies.exposed_ns)} in copies and copy calls with no concurrent kernel"
+            f"{step_spends(evidence, copies.exposed_ns)} in copies and copy calls with no concurrent kernel"
             + (f", and {duration(copies.refill_ns)} idle until new work arrives." if copies.refill_ns else "."),
         ),
         numbers=_numbers(copies, cost_ns, share),
@@ -82,7 +82,7 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
         claim=f"{no_kernel_share(evidence, share, 'copying batches without overlap')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pinned memory, which is right.",
-            f"{duration_in_step(evidence, copies.exposed_ns)} of copies with no concurrent kernel: "
+            f"{step_spends(evidence, copies.exposed_ns)} in copies with no concurrent kernel, "
             f"{percent(1 - copies.hidden_frac)} of all copy time.",
         ),
         numbers=_numbers(copies, overlappable_ns, share),
@@ -129,7 +129,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
             f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
-            f"{duration_in_step(evidence, creation.exposed_ns)} with nothing else running on the GPU.",
+            f"{step_spends(evidence, creation.exposed_ns)} on this while nothing else runs on the GPU.",
         ),
         numbers=known_numbers(
             exposed_frac=share, exposed_ns=creation.exposed_ns, filling_ns=creation.filling_ns, per_step=creation.count

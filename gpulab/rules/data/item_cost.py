@@ -61,7 +61,7 @@ def slow_storage(evidence: Evidence) -> Finding | None:
         advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
-        gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
+        gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the wait for data", 0.5),
         confidence=LIKELY if blocked or not loading.workers else SUSPECT,
         spans=evidence.ledger.spans["loader"],
         caveats=caching_caveat(loading),
@@ -124,7 +124,7 @@ def caching_gain(evidence: Evidence, loading: LoadingCost) -> Gain:
     return _freed(
         evidence,
         loading,
-        "samples loaded once before training, which removes 70 to 100 % of the exposed wait for data",
+        "samples loaded once before training, which removes 70 to 100 % of the wait for data",
         0.7,
     )
 

@@ -33,6 +33,10 @@ _NETWORK_FILE_SYSTEMS = (
 )
 
 
+# The rules that find a cause of late batches, one at most in a run. Each explains why the loop waits for data.
+LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
+
+
 class LateBatchCause(Enum):
     """Why batches are late."""
 

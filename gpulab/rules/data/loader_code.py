@@ -1,7 +1,9 @@
 """How to change the settings of the user's own DataLoader: as code to paste where that is safe, else in words.
 
 The code rebuilds the DataLoader over the same samples in the same order. That is possible only for a plain DataLoader
-that a variable holds. An iterable dataset must not be given workers, because each of them would yield every sample.
+that a variable holds. If the workers change, another number of random values is drawn per epoch, so a shuffled order
+may differ from the second epoch on. An iterable dataset must not be given workers, because each of them would yield
+every sample.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return (
         "from torch.utils.data import DataLoader\n\n"
-        f"{setup.name} = DataLoader(  # {_same_samples(setup, None)}, each indexed at once\n{lines})"
+        f"{setup.name} = DataLoader(  # {_same_samples(setup, None, {})}, each indexed at once\n{lines})"
     )
 
 
@@ -144,7 +146,7 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
         setting = ""  # the dataset changes, which the code shows
     return (
         f"from torch.utils.data import DataLoader\n\n{setting}"
-        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size)}{_random_transforms(changes)}\n{lines})"
+        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size, changes)}\n{lines})"
     )
 
 
@@ -159,18 +161,20 @@ def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]
     return [f"batch_sampler=type({old})({old}.sampler, {batch_size}, {old}.drop_last)"]
 
 
-def _same_samples(setup: Loader, batch_size: object) -> str:
+def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, object]) -> str:
+    """Return what stays the same with these changes, and what does not.
+
+    Each worker has a random number generator of its own. A sampler without its own generator draws a seed per epoch
+    from that of the main process, from which the DataLoader's iterator draws, too: as often as it is created.
+    """
+    transforms = "; random transforms differ" if "num_workers" in changes else ""
     if setup.iterable:
-        return "the same samples"
-    if batch_size is not None:
-        return "the same samples, in the same order"
+        return f"the same samples{transforms}"
     batches = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
-    return f"{batches}, in the same order"
-
-
-def _random_transforms(changes: Mapping[str, object]) -> str:
-    """Return a remark on a change of the number of workers: each process has a random number generator of its own."""
-    return "; random transforms differ" if "num_workers" in changes else ""
+    if "num_workers" in changes or "persistent_workers" in changes:
+        same = f"{batches} (if shuffled: in the first epoch)" if batch_size is None else "the same samples"
+        return f"{same}{transforms}"
+    return f"{batches if batch_size is None else 'the same samples'}, in the same order"
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -131,7 +131,7 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             best_ns=floor_ns,
             worst_ns=round(step_ns - _LEAST_CHEAPER_FRAC * (step_ns - rest_ns)),
             floor_ns=floor_ns,
-            basis="less CPU time per batch, which removes 30 to 100 % of the exposed wait for data",
+            basis="less CPU time per batch, which removes 30 to 100 % of the wait for data",
             floor_assumes="data loading at no cost",
             cold_floor_ns=rest_ns,
         ),

@@ -9,7 +9,7 @@ from gpulab.rules.data.loading_remedies import loading_remedy
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
+from gpulab.rules.engine.phrases import idle_share, range_over_steps, step_spends
 from gpulab.wording import duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
@@ -26,9 +26,8 @@ def no_workers(evidence: Evidence) -> Finding | None:
     (`cpu_bound_loading`).
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
-    if it waits for storage or the network, workers can share a core. With few cores or cheap
-    batches, workers can cost more than they save. In that
-    case, keep num_workers=0 and load each batch in one array operation, or make samples cheaper.
+    if it mostly waits, workers can share a core. With few cores or cheap batches, workers can cost more than they save.
+    In that case, keep num_workers=0 and load the whole batch with one array operation, or reduce the work per sample.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
@@ -55,8 +54,8 @@ def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
         untraced = _untraced_time(evidence, loading, exposed_ns)
-        return f"{duration_in_step(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
-    inside = duration_in_step(evidence, loading.traced_fetch_ns)
+        return f"{step_spends(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
+    inside = step_spends(evidence, loading.traced_fetch_ns)
     idle = f"the GPU is idle for {duration(exposed_ns)} of that ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
 
@@ -65,7 +64,7 @@ def _untraced_time(evidence: Evidence, loading: LoadingCost, traced_ns: int) -> 
     """Return the time in the DataLoader of the steps that predictions start from, if it is not the traced one."""
     if evidence.steps.unprofiled_ns is None or duration(loading.exposed_ns) == duration(traced_ns):
         return ""
-    return f" Without the profiler, {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
+    return f" Without the profiler, it is {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
@@ -76,7 +75,7 @@ def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
     if frac >= _CPU_BOUND_FRAC:
         kind = "loading computes, so each worker needs a core"
     elif frac <= 1 - _CPU_BOUND_FRAC:
-        kind = "loading waits for storage or network, so several workers can share a core"
+        kind = "loading mostly waits (for storage, a network or something else), so several workers can share a core"
     else:
         kind = "loading partly computes and partly waits"
     return (f"{percent(frac)} of that time is CPU time of the main thread: {kind}.",)

@@ -143,7 +143,7 @@ def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float
         "the workers.",
         gain=evidence.gain_of_removing(
             exposed_ns,
-            "removing 70 to 100 % of the exposed wait for data",
+            "removing 70 to 100 % of the wait for data",
             "data loading at no cost",
             spans=evidence.ledger.spans["loader"],
         ),
@@ -174,9 +174,8 @@ def _against_cores(evidence: Evidence, loading: LoadingCost, cores: float | None
     """Return how many workers the batches need, and how many of them the cores can run."""
     required = workers_to_keep_up(loading)
     demand = (
-        f"About {duration(batch_time_ns(loading), 2)} per batch in a worker, {duration(loading.rest_ns, 2)} for the "
-        "rest of a step: "
-        f"{count(required, 'worker')}"
+        f"By the rate of batches, a worker needs about {duration(batch_time_ns(loading), 2)} per batch; the rest of a "
+        f"step takes {duration(loading.rest_ns, 2)}. {count(required, 'worker')}"
     )
     reason = _core_limit(evidence, loading, cores, proposed)
     if proposed >= required:

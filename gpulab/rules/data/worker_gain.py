@@ -54,10 +54,10 @@ def importable_advice(loading: LoadingCost) -> str:
     library = setup.dataset_library if setup else None
     if library not in (None, _NOTEBOOK, "torch"):  # a dataset of PyTorch may wrap one of the notebook
         return ""
-    name = setup.dataset if setup and setup.dataset and library != "torch" else "the dataset class"
+    name = f" {setup.dataset}" if setup and setup.dataset and library != "torch" else ""
     return (
-        f"On macOS, on Windows, and with Python 3.14 or later, workers import {name}: it must be in a .py file, not in "
-        "a notebook."
+        f"On macOS, on Windows, and with Python 3.14 or later, each worker imports your dataset class{name}: define it "
+        'in a .py file, not in a notebook. In a script, start training only if __name__ == "__main__".'
     )
 
 
@@ -75,6 +75,6 @@ def workers_caveats(prediction: WorkersPrediction, cores: float | None, threads:
     if cores is not None and prediction.workers > cores and not prediction.crowded:
         caveats.append(
             f"PyTorch will warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
-            "Ignore it here: workers that wait for I/O can share a core."
+            "Ignore it here: workers that mostly wait can share a core."
         )
     return tuple(caveats)

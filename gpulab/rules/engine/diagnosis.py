@@ -115,7 +115,7 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
         return gain
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
-    basis = f"{gain.basis}. It includes savings in other parts of the step ({labels}), which become "
+    basis = f"{gain.basis}. The range includes savings in other parts of the step ({labels}), which become "
     return replace(gain, basis=f"{basis}{percent(1 - after / before)} shorter in the replay")
 
 
@@ -234,18 +234,21 @@ def _largest_part(
     *,
     denominator: str = "predicted step",
 ) -> str | None:
-    """Return label and share of the largest group of parts: compute, dispatch, or a single idle part.
+    """Return label and share of the largest group of parts: device work, dispatch, or a single idle part.
 
     `first_parts`: the parts that the first finding is about; if one of them is still the largest, the label says so.
     `denominator`: what the parts sum to.
     """
     busy = tuple(part.key for part in ledger.parts if part.busy)
-    groups: list[tuple[str, tuple[str, ...]]] = [("compute", busy), ("operator dispatch", DISPATCH_KEYS)]
+    device_work = "GPU work" if ledger.device == "gpu" else "operators"
+    groups: list[tuple[str, tuple[str, ...]]] = [(device_work, busy), ("operator dispatch", DISPATCH_KEYS)]
     groups += [(part.label, (part.key,)) for part in ledger.parts if part.key not in (*busy, *DISPATCH_KEYS)]
     total = sum(part_ns.values())
     share, label, keys = max(
         (sum(part_ns.get(key, 0) for key in keys) / max(1, total), label, keys) for label, keys in groups
     )
+    used = [part.label for part in ledger.parts if part.key in keys and part_ns.get(part.key)]
+    label = used[0] if len(used) == 1 else label
     still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
     if share < _MIN_NEXT_FRAC:
         return None

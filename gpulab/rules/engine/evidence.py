@@ -56,7 +56,7 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         worst_ns=max(best_ns, round(prediction.worst_ns / work)),
         floor_ns=floor_ns,
         basis=basis
-        or f"a replay of the step with {', '.join(map(str, prediction.changes))}{_unknown_calls(prediction)}",
+        or f"replays of the step with {', '.join(map(str, prediction.changes))}{_unknown_calls(prediction)}",
         floor_assumes=floor_means or prediction.bound_label,
         cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
@@ -66,11 +66,14 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
 
 
 def _unknown_calls(prediction: Prediction) -> str:
-    """Return what the replay assumes about host calls if the profiler's share of their time is unknown."""
+    """Return what the replays assume about CPU calls if the profiler's share of their time is unknown."""
     if prediction.model.calibration.is_measured:
         return ""
     low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
-    return f", with host calls at {low} to {high} % of their traced time (the rest may be profiler overhead)"
+    return (
+        ". The step times do not show how much the profiler lengthens single CPU calls, so the replays use "
+        f"{low} to {high} % of their traced time"
+    )
 
 
 def cores_of_other_programs(run: Run, steps: Steps) -> str | None:

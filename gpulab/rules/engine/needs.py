@@ -10,8 +10,9 @@ from gpulab.rules.engine.evidence import Evidence
 
 @dataclass(frozen=True)
 class Need:
-    """An input that a rule needs: how to check for it, why it may be missing, and what to record."""
+    """An input that a rule needs: what it is, how to check for it, why it may be missing, and what to record."""
 
+    name: str  # a noun phrase: "a loop that ran on a GPU"
     is_met: Callable[[Evidence], bool]
     why: str  # why it is missing, a clause: "no GPU work was recorded in this run"
     fix: str  # what to record next time
@@ -19,49 +20,58 @@ class Need:
 
 
 LEDGER = Need(
+    "at least 12 steps, and a recording made without --level sensors",
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
     "let the loop run for twelve steps or more, so that some are traced completely, and do not use --level sensors",
 )
 GPU_WORK = Need(
+    "a loop that ran on a GPU, real or virtual",
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
     "profile the loop on a GPU, real or virtual",
 )
 GPU_SENSORS = Need(
+    "sensor readings of an NVIDIA GPU (by %%gpuprofile)",
     lambda evidence: len(evidence.run.gpu_rows) > 0,
     "no GPU sensors were read",
     "profile with %%gpuprofile on a machine with an NVIDIA GPU",
     real_machine_only=True,
 )
 HOST_SENSORS = Need(
+    "CPU and memory readings of the host (by %%gpuprofile)",
     lambda evidence: len(evidence.run.host_rows) > 1,
     "CPU and memory of the host were not sampled",
     "record the loop with %%gpuprofile",
     real_machine_only=True,
 )
 STEP_MARKS = Need(
+    "the times of all steps, traced or not (by %%gpuprofile)",
     lambda evidence: len(evidence.run.mark_rows) > 0,
     "steps outside the traced ones were not timed",
     "record the loop with %%gpuprofile: an imported trace holds the traced steps only",
 )
 INTERPRETER_STALLS = Need(
+    "the garbage collections and compilations of the run (by %%gpuprofile)",
     lambda evidence: len(evidence.run.stall_rows) > 0 or len(evidence.run.host_rows) > 1,
     "garbage collections and compilations were not recorded",
     "record the loop with %%gpuprofile; imported traces do not contain them",
     real_machine_only=True,
 )
 ALLOCATOR = Need(
+    "the statistics of PyTorch's CUDA allocator (by %%gpuprofile on a GPU, real or virtual)",
     lambda evidence: len(evidence.run.allocator_rows) > 0,
     "the statistics of PyTorch's CUDA allocator were not read",
     "profile with %%gpuprofile on a GPU, real or virtual",
 )
 REAL_MACHINE = Need(
+    "a run on real hardware, not on a virtual GPU",
     lambda evidence: evidence.run.source.how != "virtual",
     "a virtual GPU is simulated: this was not measured",
     "record the loop with %%gpuprofile on a real GPU",
 )
 ALL_RANKS = Need(
+    'the traces of all ranks, loaded together: gpulab.load("folder/")',
     lambda evidence: len(evidence.peers) > 1,
     "it compares ranks, and this run has one",
     'for distributed training, load the traces of all ranks together: gpulab.load("folder/")',

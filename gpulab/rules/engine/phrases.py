@@ -44,33 +44,49 @@ def per_step(evidence: Evidence) -> str:
 
 
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
-    """Return a duration and the step it is part of: "12 ms of a 40 ms step".
+    """Return a duration and the step it is part of, within a sentence: "12 ms of a 40 ms step".
 
     If steps were also timed without the profiler, the text says that this one was traced; if the profiler makes a step
     noticeably longer, it has both lengths.
     """
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
-    step = duration(evidence.steps.traced_ns)
+    return f"{duration(dur_ns)} of {_typical_step(evidence)}"
+
+
+def step_spends(evidence: Evidence, dur_ns: int) -> str:
+    """Return how much of a step some work takes, as the start of a sentence: "A 40 ms step spends 12 ms".
+
+    "in copies" or "on dispatch" follows.
+    """
+    step = "A step" if evidence.steps.traced_ns is None else _typical_step(evidence)
+    return f"{step[:1].upper()}{step[1:]} spends {duration(dur_ns)}"
+
+
+def _typical_step(evidence: Evidence) -> str:
+    """Return the typical step with its length: "a 40 ms step", "a traced step of 40 ms"."""
+    step, overhead = duration(evidence.steps.traced_ns), evidence.steps.profiler_overhead
     if is_whole_run(evidence):
-        return f"{duration(dur_ns)} of {step} recorded"
-    overhead = evidence.steps.profiler_overhead
+        return f"the recording of {step}"
     if overhead is None:
-        return f"{duration(dur_ns)} of {article(step)} step"
-    without = f"; {duration(evidence.steps.unprofiled_ns)} without the profiler"
-    return f"{duration(dur_ns)} of a traced step ({step}{without if overhead >= _NOTICEABLE_OVERHEAD else ''})"
+        return f"{article(step)} step"
+    without = f" ({duration(evidence.steps.unprofiled_ns)} without the profiler)"
+    return f"a traced step of {step}{without if overhead >= _NOTICEABLE_OVERHEAD else ''}"
 
 
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
-    """Return the number of complete steps and the range of these ledger parts over them."""
+    """Return the range of these ledger parts over the complete steps: "38-43 ms in the 12 complete steps".
+
+    If DataLoader workers deliver batches in groups, single steps vary for that reason, which the text says.
+    """
     low_ns, high_ns = evidence.ledger.range_ns(*keys)
-    steps = len(evidence.ledger.step_ns)
+    steps, burst = len(evidence.ledger.step_ns), evidence.ledger.burst
     if steps == 1:
         return "no steps were found" if is_whole_run(evidence) else "1 complete step"
+    if duration(low_ns) == duration(high_ns):
+        return f"{duration(high_ns)} in each of the {count(steps, 'complete step')}"
     unit = scale(high_ns)
-    limits = (
-        f"{unit.range(low_ns, high_ns)} {unit.unit}" if duration(low_ns) != duration(high_ns) else duration(high_ns)
-    )
-    burst = evidence.ledger.burst
-    in_groups = f"on average over groups of {burst} steps; single steps: " if burst > 1 else ""
-    return f"{in_groups}{limits} per step, over {count(steps, 'complete step')}"
+    limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
+    if burst > 1:
+        return f"on average; single steps: {limits}, because {burst} workers deliver batches in groups of {burst}"
+    return f"{limits} in the {count(steps, 'complete step')}"

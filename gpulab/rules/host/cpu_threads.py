@@ -89,7 +89,7 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
         ),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(evidence.ledger.median_ns("loader")),
-            "removing 10 to 70 % of the exposed wait for data",
+            "removing 10 to 70 % of the wait for data",
             "data loading at no cost",
             (0.1, 0.7),
             evidence.ledger.spans["loader"],

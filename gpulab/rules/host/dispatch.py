@@ -11,7 +11,7 @@ from gpulab.rules.engine.busiest_function import busiest_function_text
 from gpulab.rules.engine.compile_code import compile_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step, range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import idle_share, per_step, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
 from gpulab.wording import article, duration, percent, ratio
 
@@ -64,7 +64,7 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
         ledger_parts=DISPATCH_KEYS,
         claim=_claim(evidence, share, launches),
         evidence=(
-            f"{duration_in_step(evidence, traced_ns)} goes to {_ledger_rows(evidence)} "
+            f"{step_spends(evidence, traced_ns)} on {_ledger_rows(evidence)} "
             f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
             *_without_profiler(evidence, exposed_ns),
             _work_sizes(launches),

@@ -10,7 +10,7 @@ from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import gain_without_interruptions
 from gpulab.wording import duration, percent
 
@@ -55,8 +55,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         ledger_parts=("python",),
         claim=f"{idle_share(evidence, share, code)}.",
         evidence=(
-            f"{duration_in_step(evidence, times.user_code_ns)}: the {'GPU' if evidence.on_gpu else 'model'} idles "
-            f"while code outside PyTorch and the DataLoader runs{_range(evidence, times)}.",
+            f"{step_spends(evidence, times.user_code_ns)} in code outside PyTorch and the DataLoader, while the "
+            f"{'GPU is idle' if evidence.on_gpu else 'model waits'}{_range(evidence, times)}.",
             *(_frame_evidence(frame) if is_known else _operators_around(evidence)),
             *_subtracted_times(times),
         ),
@@ -64,7 +64,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         advice=_move_advice(evidence, times, frame if is_known else None),
         gain=evidence.gain_of_removing(
             evidence.unprofiled_ns(times.user_code_ns),
-            f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
+            f"removing {'35' if few_cores else '70'} to 100 % of the time in this Python code",
             "no such Python code",
             (0.35 if few_cores else 0.7, 1.0),
             evidence.ledger.spans["python"],
@@ -158,8 +158,8 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
         fix=_prefetch_code(name) if (name := _function_name(frame.name) if frame and is_known else None) else "",
-        advice="The loop waits for a lock, the network, a file or another process. Move the wait out of the loop, or "
-        "request the next result while the model works on this one.",
+        advice="The loop sleeps, or waits for a lock, the network, a file or another process. Move the wait out of the "
+        "loop, or request the next result while the model works on this one.",
         gain=_overlap_gain(evidence, evidence.unprofiled_ns(times.absent_ns)),
         confidence=confidence,
         confidence_reason=why,

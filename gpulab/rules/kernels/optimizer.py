@@ -11,7 +11,7 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
 from gpulab.run import Optimizer, Run
 from gpulab.wording import count, duration, percent
@@ -74,7 +74,7 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_optimizer_name(updates)}, which updates "
         f"parameters one by one: {updates.count:,} {updates.unit}s{per_tensor}.",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
+            f"{step_spends(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
             f"{duration(updates.median_ns)} there (median){_remainder(evidence, updates, cost_ns)}.",
             *_host_time(evidence, updates, cost_ns),
         ),

@@ -15,9 +15,9 @@ from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, largest_kernel, remaining_fracs
-from gpulab.wording import number, percent
+from gpulab.wording import duration, number, percent
 
 _MIN_PRECISION_FRAC = 0.10  # of a step; less is not worth a change of numerics
 _MAX_UNKNOWN_FRAC = 0.5  # with more matrix time in kernels of unknown precision, the rule does not judge
@@ -29,6 +29,7 @@ MIN_SPEEDUP_RATIO = (
 WORST_POWER, BEST_POWER = 0.3, 0.8
 
 NVIDIA = Need(
+    "a GPU that is not from AMD",
     lambda evidence: not any(is_amd(gpu.name) for gpu in evidence.run.machine.gpus),
     "the names of AMD's matrix kernels do not show their precision",
     "measure the use of the matrix cores with rocprof",
@@ -111,9 +112,9 @@ def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {kind} matrix products; "
         f"half precision (16 bits) is up to {number(ratio, 2)} times as fast on this GPU.",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in {kind} matrix kernels; the largest is "
+            f"{step_spends(evidence, cost_ns)} in {kind} matrix kernels; the largest is "
             f"{largest_kernel(products.kernels, is_float32)}.",
-            f"{duration_in_step(evidence, half_ns)} is already in half precision: autocast does not cover the rest."
+            f"Another {duration(half_ns)} is already in half precision: autocast does not cover the rest."
             if half_ns
             else "No half-precision kernel ran: autocast is off.",
         ),
@@ -182,7 +183,7 @@ def no_tf32(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 matrix products without tensor cores; "
         f"TF32 is up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in such kernels; the largest is "
+            f"{step_spends(evidence, cost_ns)} in such kernels; the largest is "
             f"{largest_kernel(products.kernels, products.float32)}.",
             *(("PyTorch's recorded setting for float32 matrix products disables TF32.",) if setting == "off" else ()),
         ),

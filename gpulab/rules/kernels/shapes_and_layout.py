@@ -13,7 +13,7 @@ from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
+from gpulab.rules.engine.phrases import step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, kernel_group, remaining_fracs
 from gpulab.wording import count, number, percent
 
@@ -60,7 +60,7 @@ def misaligned_shapes(evidence: Evidence) -> Finding | None:
         + (f" ({odd_dimension[1]})" if odd_dimension else "")
         + ": tensor cores read single elements.",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in kernels that read 1 or 2 elements at a time; the largest is "
+            f"{step_spends(evidence, cost_ns)} in kernels that read 1 or 2 elements at a time; the largest is "
             f"{short_kernel_name(largest)}.",
             *((f"{odd_dimension[0].op} multiplies {_product_sizes(odd_dimension[0])}.",) if odd_dimension else ()),
         ),
@@ -143,7 +143,7 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
         "GPU computes convolutions in NHWC (channels last).",
         evidence=(
-            f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} {per_step(evidence)}; "
+            f"{step_spends(evidence, cost_ns)} in {count(conversions, 'layout conversion')}; "
             f"the largest is {short_kernel_name(largest)}.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=conversions),

@@ -9,7 +9,7 @@ from gpulab.analysis.kernels.occupancy import GpuFill, gpu_fill
 from gpulab.rules.data.loader_code import LoaderChange, change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, sentences, step_or_recording
+from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
 from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.wording import percent
 
@@ -48,7 +48,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to kernels that fill only "
         f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
-            f"{duration_in_step(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
+            f"{step_spends(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
             f"(median) on {occupancy.multiprocessors} multiprocessors.",
             *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
             *_repeated_kernels(occupancy),

@@ -29,12 +29,14 @@ _HIGH_TRAFFIC_FRAC, _LOW_TRAFFIC_FRAC = 0.6, 0.1
 _MIN_AGREEMENT_FRAC = 0.6  # of the kernels' time
 
 GPU_LOAD = Need(
+    "a GPU that reports its utilisation, which a MIG instance does not",
     lambda evidence: bool((evidence.run.gpu_rows["util_frac"] >= 0).any()),
     "the GPU does not report its utilisation",
     "profile on a whole GPU: a MIG instance has no such sensor",
     real_machine_only=True,
 )
 PROCESS_LIST = Need(
+    "a driver that lists the processes on the GPU (in a container: started with --pid=host)",
     lambda evidence: gpu_sharing(evidence.run, evidence.steps) is not None,
     "the driver does not list the processes on the GPU",
     "profile outside a container, or in one started with --pid=host",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, idle_share, per_step
+from gpulab.rules.engine.phrases import idle_share, per_step, step_spends
 
 _MIN_CPU_FRAC = 0.20  # small heads and metrics run on the CPU on purpose; a fifth of a step is a mistake
 
@@ -46,8 +46,8 @@ def _whole_model_finding(evidence: Evidence, math: CpuMath | None, share: float,
     gpu, usable = evidence.run.machine.gpus[0].name, evidence.run.facts.get("cuda") != "False"
     model = next((model for model in evidence.run.models if model.device == "cpu"), None)
     placement = f"The parameters of {model.name or model.kind} are on the CPU." if model else None
-    exposed = duration_in_step(evidence, math.exposed_ns) if math else ""
-    math_time = f"{exposed} in matrix products and convolutions on the CPU." if math else None
+    spent = step_spends(evidence, math.exposed_ns) if math else ""
+    math_time = f"{spent} in matrix products and convolutions on the CPU." if math else None
     return Finding(
         claim=f"The model runs on the CPU although there is a GPU ({gpu})"
         + ("." if usable else ", which this PyTorch cannot use."),
@@ -81,8 +81,8 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
     return Finding(
         claim=f"{idle_share(evidence, share, 'running layers of the model on the CPU')}.",
         evidence=(
-            f"Matrix products or convolutions on the CPU ({math.count} {per_step(evidence)}): "
-            f"{duration_in_step(evidence, math.exposed_ns)} with the GPU idle.",
+            f"{step_spends(evidence, math.exposed_ns)} in matrix products or convolutions on the CPU "
+            f"({math.count} {per_step(evidence)}), while the GPU is idle.",
             *placement,
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),

@@ -8,13 +8,14 @@ from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.engine.phrases import duration_in_step
+from gpulab.rules.engine.phrases import step_spends
 from gpulab.wording import metric, percent
 
 _SLOW_FRAC = 0.7  # of the usual rate of large pinned copies on such a link; machines differ by 10-15 %
 _MIN_LINK_FRAC = 0.03  # of a step, in exposed copies
 
 LINK = Need(
+    "the PCIe generation and lane count (by %%gpuprofile on a machine with an NVIDIA GPU)",
     lambda evidence: best_link_bytes_per_s(evidence.run) is not None,
     "the PCIe generation and lane count were not read",
     "profile with %%gpuprofile on a machine with an NVIDIA GPU; imported traces do not contain GPU sensors",
@@ -98,7 +99,7 @@ def _claim(now: PcieLink | None, rate: float | None, best: float) -> str:
 def _evidence(
     evidence: Evidence, now: PcieLink | None, rate: float | None, best: float, exposed_ns: int
 ) -> tuple[str, ...]:
-    sentences = [f"{duration_in_step(evidence, exposed_ns)} in exposed copies."]
+    sentences = [f"{step_spends(evidence, exposed_ns)} in exposed copies."]
     if rate is not None:
         sentences.append(
             f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of the usual rate of a full link."

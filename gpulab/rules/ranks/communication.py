@@ -11,7 +11,7 @@ from gpulab.analysis.ranks.collectives import (
 )
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
-from gpulab.rules.engine.phrases import duration_in_step, range_over_steps, step_or_recording
+from gpulab.rules.engine.phrases import range_over_steps, step_or_recording, step_spends
 from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
 from gpulab.run import count_from_fact
 from gpulab.wording import duration, metric, percent, size
@@ -63,7 +63,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
         claim=f"Exposed communication takes {percent(share)} {step_or_recording(evidence)}: "
         f"{_operations(kind, parallelism)} do not overlap with compute.",
         evidence=(
-            f"{duration_in_step(evidence, exposed_ns)} in collectives with no concurrent kernel "
+            f"{step_spends(evidence, exposed_ns)} in collectives with no concurrent kernel "
             f"({range_over_steps(evidence, 'communication')}).",
             f"{percent(collectives.hidden_frac)} of all communication overlaps with compute.",
             *_time_by_kind(collectives),
@@ -231,7 +231,7 @@ def _bucket_evidence(evidence: Evidence, all_reduces: Buckets) -> tuple[str, ...
         f"{round(all_reduces.small_per_step)} of {round(all_reduces.per_step)} all-reduces per step move less than "
         f"{size(SMALL_BYTES)} each (median of all: {size(all_reduces.median_bytes)}; total "
         f"{size(all_reduces.total_bytes)}).",
-        f"{duration_in_step(evidence, all_reduces.small_exposed_ns)} goes to the small ones with no concurrent kernel.",
+        f"{step_spends(evidence, all_reduces.small_exposed_ns)} in the small ones, with no concurrent kernel.",
     )
 
 

@@ -9,7 +9,7 @@ from gpulab.analysis.ranks.data_parallel import Shares, data_parallel_cost, gpu_
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.engine.phrases import duration_in_step, step_or_recording
+from gpulab.rules.engine.phrases import step_or_recording, step_spends
 from gpulab.rules.ranks.parallelism import ddp_script
 from gpulab.run import Run
 from gpulab.wording import percent, plural
@@ -22,6 +22,7 @@ _WELL_USED_FRAC = 0.5  # if the busiest GPU mostly waits, more GPUs do not help
 _MIN_HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more belongs to another process's work
 
 OTHER_GPUS = Need(
+    "the utilisation of all GPUs, if there are several (by %%gpuprofile)",
     lambda evidence: (
         len(evidence.run.gpu_rows) > 0 or len(evidence.run.machine.gpus) < 2 or len(devices(evidence.run)) > 1
     ),
@@ -54,7 +55,7 @@ def data_parallel(evidence: Evidence) -> Finding | None:
         ledger_parts=("communication", "copies") if is_costly else (),
         claim=f"DataParallel copies the model to {replication.gpus} GPUs in every step; {cost}.",
         evidence=(
-            f"{duration_in_step(evidence, replication.exposed_ns)} goes to replicating the model, scattering, "
+            f"{step_spends(evidence, replication.exposed_ns)} on replicating the model, scattering, "
             "gathering and reducing, with no concurrent kernel on the busiest GPU.",
             _by_device(replication.shares),
         ),

@@ -91,20 +91,24 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
         return None
     share = extra_ns / total_ns
     spans = Spans(steps.start_ns[is_slow], steps.end_ns[is_slow])
-    count = int(is_slow.sum())
+    count, workers_restart = int(is_slow.sum()), _may_restart(loader_with_most_batches(evidence.run))
     subject, typical = "The first step takes", "a typical step"
     if count > 1:
         subject, typical = f"Together, the first {count} steps take", f"{count} typical steps"
     return Finding(
-        claim=f"{subject} {duration(extra_ns)} longer than {typical}, once: "
+        claim=f"{subject} {duration(extra_ns)} longer than {typical}{'' if workers_restart else ', once'}: "
         f"{_warm_up_cause(evidence, spans, extra_ns)}.",
         evidence=(
             f"The median of all warm steps is {duration(median_ns)}; the warm-up is {percent(share)} of the "
             f"{duration(total_ns)} of all steps.",
         ),
         numbers=known_numbers(extra_ns=extra_ns, typical_ns=median_ns, frac=share),
-        advice="It happens once per run: exclude the first steps when you time a loop. "
-        "In a long training run it does not matter.",
+        advice="Exclude the first steps when you time a loop. "
+        + (
+            "Workers start again in every epoch unless persistent_workers=True; the rest happens once per run."
+            if workers_restart
+            else "It happens once per run; in a long training run it does not matter."
+        ),
         confidence=CERTAIN,
         from_steps=False,
         spans=spans,
@@ -184,8 +188,12 @@ def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> 
 def _restarts(evidence: Evidence) -> Loader | None:
     """Return the loader whose workers exit after every epoch; None if there is none."""
     loader = loader_with_most_batches(evidence.run)
-    restarts = loader is not None and bool(loader.workers) and loader.persistent_workers is False
-    return loader if restarts else None
+    return loader if loader is not None and loader.persistent_workers is False and _may_restart(loader) else None
+
+
+def _may_restart(loader: Loader | None) -> bool:
+    """Whether there are workers, and they are not known to stay alive between epochs."""
+    return loader is not None and bool(loader.workers) and not loader.persistent_workers
 
 
 def _kind(function: str | None) -> str:

@@ -21,8 +21,8 @@ def work_section(compared: Comparison) -> Section | None:
     if matched is None or not matched.matches:
         return None
     differences = [each for each in matched.matches if each.status != SAME]
-    counts = ", ".join(f"{len(matched.of_status(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
-    title = f"{matched.unit.capitalize()}: {counts}"
+    counts = ", ".join(f"{len(matched.of_status(status))} {status}" for status in (ADDED, REMOVED, CHANGED))
+    title = f"{matched.unit.capitalize()}: {counts}, {len(matched.of_status(SAME))} with little or no change"
     if not differences:
         same = f"Both runs execute the same {matched.unit}, equally often and equally fast."
         return Section(title, (Line(same),), folded=True)
@@ -37,13 +37,13 @@ def _work(matched: WorkChanges, differences: list[Match]) -> Iterator[Block]:
         rows.append(_row(count(len(rest), "more difference"), "", rest, unit))
     same = matched.of_status(SAME)
     if same:
-        rows.append(_row(f"{len(same)} others", SAME, list(same), unit))
+        rows.append(_row(count(len(same), "other"), "little or none", list(same), unit))
     rows.append(_row(f"all {matched.unit}", "", list(matched.matches), unit, kind="total"))
     sizes = "input shapes" if any(each.sizes.startswith("[") for each in matched.matches) else "grid"
     criterion = "name" if not any(each.sizes for each in matched.matches) else f"name and {sizes}"
     self_time = "; times are self time, without the operators called" if matched.unit == "operators" else ""
     yield TableBlock(
-        header=("per step", "", "count before", "after", f"{unit.unit} before", "after", "difference"),
+        header=("per step", "change", "count before", "after", f"{unit.unit} before", "after", "difference"),
         rows=tuple(rows),
         text_columns=2,
         caption=f"Matched by {criterion}{self_time}. Largest differences first; columns sum to the last row.",
@@ -54,7 +54,7 @@ def _row(name: str, status: str, matches: list[Match], unit: Scale, kind: str = 
     counts = [sum(each.before_count for each in matches), sum(each.after_count for each in matches)]
     before, after = sum(each.before_ns for each in matches), sum(each.after_ns for each in matches)
     cells = (name, status, *(number(times) for times in counts), unit.number(before), unit.number(after))
-    return Row((*cells, signed_number(unit, after - before)), kind=kind)
+    return Row((*cells, unit.signed_number(after - before)), kind=kind)
 
 
 def _name(match: Match, on: str) -> str:
@@ -82,8 +82,10 @@ def usage_section(compared: Comparison) -> Section | None:
     measured = tuple(row for row in rows if row is not None)
     if not measured:
         return None
+    kinds = ("memory" if "memory" in row.cells[0] else "energy" for row in measured)
+    title = " and ".join(dict.fromkeys(kinds)).capitalize()
     names = (side.name for side in compared.sides)
-    return Section("Memory and energy", (TableBlock(header=("", *names, "difference"), rows=measured),))
+    return Section(title, (TableBlock(header=("", *names, "difference"), rows=measured),))
 
 
 def _usage_row(label: str, before: float | None, after: float | None, show: Callable[[float], str]) -> Row | None:
@@ -107,8 +109,3 @@ def _joule(value: float) -> str:
 
 def _watt(value: float) -> str:
     return quantity(value, "W")
-
-
-def signed_number(unit: Scale, ns: int) -> str:
-    """Format a difference with its sign."""
-    return f"+{unit.number(ns)}" if ns > 0 else unit.number(ns)

@@ -11,7 +11,7 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.comparison import Comparison, Story
 from gpulab.comparison.interval import Statistic
 from gpulab.rules.engine.finding import Finding
-from gpulab.views.compare.changes import signed_number, usage_section, work_section
+from gpulab.views.compare.changes import usage_section, work_section
 from gpulab.views.compare.run_sequence import StoryView, story_view
 from gpulab.views.report.headline import expectation
 from gpulab.views.report.ledger_table import ledger_bar
@@ -121,7 +121,7 @@ def _other_differences(compared: Comparison) -> Iterator[Block]:
     if compared.in_predicted_range is False and compared.above_noise:
         reasons, title = compared.reasons, "Possible reasons for the wrong prediction"
     unit = scale(compared.after_ns)
-    rows = [Row((sentence(each.text), signed_number(unit, each.effect_ns))) for each in reasons]
+    rows = [Row((sentence(each.text), unit.signed_number(each.effect_ns))) for each in reasons]
     if rows:
         header = ("", f"{unit.unit} per step, estimated")
         caption = "Each estimated separately; they do not sum to the difference."
@@ -134,7 +134,10 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield f"Each was recorded once: the interval allows for a {allowed} difference between two runs of one program"
+        yield (
+            "Each program ran only once, so the interval also includes the usual variation between runs of the same "
+            f"program ({allowed}, estimated from the spread of its steps)"
+        )
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
@@ -170,14 +173,14 @@ def _parts(compared: Comparison) -> TableBlock:
                 part.label,
                 unit.number(part.before_ns),
                 unit.number(part.after_ns),
-                signed_number(unit, part.difference_ns),
+                unit.signed_number(part.difference_ns),
             ),
             part.key,
         )
         for part in compared.parts
         if part.before_ns or part.after_ns
     ]
-    rows.append(Row(("step", *map(unit.number, totals), signed_number(unit, totals[1] - totals[0])), kind="total"))
+    rows.append(Row(("step", *map(unit.number, totals), unit.signed_number(totals[1] - totals[0])), kind="total"))
     names = tuple(side.name for side in compared.sides)
     return TableBlock(
         header=(f"{unit.unit} per step", *names, "difference"), rows=tuple(rows), caption=_caption(compared)
@@ -197,8 +200,13 @@ def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
         if not findings:
             yield name, "none"
         for finding in findings:
-            yield name, _claim(finding)
+            yield name, f"{sentence(finding.claim)}{_share_before(compared, finding) if name == 'remaining' else ''}"
 
 
-def _claim(finding: Finding) -> str:
-    return sentence(finding.claim)
+def _share_before(compared: Comparison, finding: Finding) -> str:
+    """Return which share of a step a remaining cause took before, if that is known on both sides."""
+    earlier = compared.before_of(finding)
+    shares = [each.numbers.get("exposed_frac") for each in (earlier, finding) if each is not None]
+    if len(shares) < 2 or shares[0] is None or shares[1] is None:
+        return ""
+    return f" Before, it took {percent(shares[0])} of a step."

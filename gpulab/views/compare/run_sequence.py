@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gpulab.comparison import Comparison, Story
 from gpulab.comparison.interval import Statistic
-from gpulab.views.compare.changes import signed_number
 from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Line, Row, Section, Sheet, TableBlock
@@ -80,7 +79,7 @@ def _largest_reductions(story: Story, index: int) -> str:
     unit = scale(story.step_ns[0])
     reduced = [part for part in story.shortened_parts(index) if -part.difference_ns >= MIN_PART_FRAC * story.step_ns[0]]
     differences = ", ".join(
-        f"{part.label} {signed_number(unit, part.difference_ns)} {unit.unit}" for part in reduced[:MAX_PARTS]
+        f"{part.label} {unit.signed_number(part.difference_ns)} {unit.unit}" for part in reduced[:MAX_PARTS]
     )
     return f"; {differences}" if differences else ""
 
@@ -91,7 +90,7 @@ def _bars(story: Story) -> Iterator[Block]:
     for index, (side, step_ns) in enumerate(zip(story.sides, story.step_ns, strict=True)):
         ledger = side.typical.ledger
         assert ledger is not None, "drawn only if every side has a ledger"
-        change = f", {signed_number(unit, step_ns - story.step_ns[index - 1])} {unit.unit}" if index else ""
+        change = f", {unit.signed_number(step_ns - story.step_ns[index - 1])} {unit.unit}" if index else ""
         yield ledger_bar(ledger, side.name, name=f"{side.name}: {unit(step_ns)}{change}", length=step_ns / longest_ns)
 
 
@@ -99,10 +98,10 @@ def _table(story: Story) -> TableBlock:
     unit = scale(max(story.step_ns), figures=4)
     rows = [Row((story.sides[0].name, unit.number(story.step_ns[0]), "", "", ""))]
     for index, (change, total) in enumerate(zip(story.changes, story.totals, strict=True)):
-        difference = signed_number(unit, story.step_ns[index + 1] - story.step_ns[index])
+        difference = unit.signed_number(story.step_ns[index + 1] - story.step_ns[index])
         cells = (unit.number(story.step_ns[index + 1]), difference, _interval(change), _interval(total))
         rows.append(Row((story.sides[index + 1].name, *cells)))
-    total_difference = signed_number(unit, story.step_ns[-1] - story.step_ns[0])
+    total_difference = unit.signed_number(story.step_ns[-1] - story.step_ns[0])
     rows.append(Row(("total", "", total_difference, "", _interval(story.overall)), kind="total"))
     header = ("", f"{unit.unit} per step", "difference", "speed-up over previous", "over first")
     caption = "Speed-ups with 95 % interval; the differences sum to the last row."

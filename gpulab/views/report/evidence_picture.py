@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.sheet import Timeline
 from gpulab.views.sheet.step_picture import LANE_LABELS, axis_ticks, lane_legend, lanes_svg
-from gpulab.wording import count, duration, percent, plural
+from gpulab.wording import count, duration, percent
 
 LANE_PX = 20
 MAX_BYTES = 4_000  # of SVG; as data in an <img> a third more
@@ -28,6 +28,7 @@ TYPICAL_RATIO = 1.25  # a span is of typical length if it is at most this many t
 MIN_TEXT_FRAC = 0.05
 MIN_LEGEND_FRAC = 0.02
 MAX_PARTS = 3  # listed per lane
+_ALL_FRAC = 0.995  # a part with a larger share is shown without the share
 
 
 def evidence_timeline(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
@@ -129,14 +130,14 @@ def _steps(first: int, last: int) -> str:
 def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spans, position: str) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
     intervals = len(evidence_spans.start_ns)
-    extent = f"the problem takes {duration(evidence_spans.total_ns)} of it, in {count(intervals, 'interval')}"
-    meanwhile = ", and ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    then = plural(intervals, "In this interval", "In these intervals")
-    return f"Example: {position}; {extent}. {then}, {meanwhile}."
+    number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
+    meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
+    extent = f"of which the problem takes {duration(evidence_spans.total_ns)} in {number_of_intervals} ({meanwhile})"
+    return f"Example: {position}, {extent}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
-    """Return the largest parts of a lane during the evidence, and its idle share."""
+    """Return the largest parts of a lane during the evidence, and its idle share: "host: 63 % launch calls, ..."."""
     labels = {part.key: LANE_LABELS.get(part.key, part.label) for part in ledger.parts}
     evidence_ns = max(1, evidence_spans.total_ns)
     shares = [
@@ -145,4 +146,6 @@ def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
     idle = 1.0 - sum(frac for frac, _ in shares)
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
     ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= MIN_TEXT_FRAC]
-    return f"the {lane.name} lane shows {', '.join(f'{percent(frac)} {label}' for frac, label in ranked)}"
+    if ranked[0][0] > _ALL_FRAC:
+        return f"{lane.name}: {ranked[0][1]}"
+    return f"{lane.name}: {', '.join(f'{percent(frac)} {label}' for frac, label in ranked)}"

@@ -42,14 +42,12 @@ def finding_answer(
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"The range comes from {finding.gain.basis}"))
-    notes.append(f"Evidence of this check and similar symptoms: %gpuwhy {finding.rule}")
+    notes.append(f"How this is detected, and what looks similar: %gpuwhy {finding.rule}")
     if finding.lesson:
-        notes.append(
-            f"Learn more: {finding.lesson}.ipynb of the course; to copy it to a folder: python -m gpulab lessons FOLDER"
-        )
+        notes.append(f"Lesson: {finding.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)")
     if finding.rewrites:
         command = whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")
-        notes.append(f"To predict it together with other changes: {command}")
+        notes.append(f"To predict this fix together with other changes: {command}")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
@@ -89,7 +87,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
+    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -103,21 +101,18 @@ def expectation(
     )
 
 
-def bound_sentence(
-    step_ns: float, bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches"
-) -> str:
-    """Return the upper bound as a sentence; if the rest of the step may speed up, also the bound without that.
+def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches") -> str:
+    """Return the upper bound as a sentence; if the rest of the step may speed up, also the speed-up without that.
 
-    `step_ns`: the step, for the same work as the bounds. `cold_bound`: the bound without that, shown with the time that
-    remains, which is a median of its own. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
+    `cold_bound`: the bound without that. `rest_speeds_up`: why the rest may take less time, a noun phrase.
     """
     rest_frac = 1 - cold_bound / bound
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
-        return f"Upper bound with {assumes}: {_at_most(bound)}."
-    cold = f"{_at_most(cold_bound)} ({duration(step_ns / cold_bound)} per step)"
+        return f"Upper bound: {_at_most(bound)}, with {assumes}."
+    and_with = ", and with" if " and " in assumes else " and"
     return (
-        f"Upper bound with {assumes}: {_at_most(bound)} if {rest_speeds_up} make the rest of the step faster, "
-        f"{cold} if they do not."
+        f"Upper bound: {_at_most(bound)}, with {assumes}{and_with} {rest_speeds_up} for the rest of the step "
+        f"({_at_most(cold_bound)} if the rest takes as long as now)."
     )
 
 

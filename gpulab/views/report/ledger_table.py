@@ -9,6 +9,7 @@ from gpulab.wording import Scale, count, percent, scale
 MIN_SEGMENT_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
 HOW_TO_MARK_STEPS = "If it is a loop, call gpulab.step(), or step() of torch.profiler, at the end of each iteration."
 DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("operators >= 10 us", "other time")}
+_ROUNDED = " (apart from rounding in this table)"
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
 
 
@@ -58,13 +59,14 @@ def ledger_bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.
 def _caption(steps: int, looped: bool, method: str) -> str:
     if not looped:
         return (
-            "No steps were found, so this covers the whole recording; the parts sum to it exactly. " + HOW_TO_MARK_STEPS
+            f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. "
+            + HOW_TO_MARK_STEPS
         )
     if steps == 1:
-        return f"One complete step, {method}; the parts sum to it exactly."
+        return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
     return (
         f"Means over {count(steps, 'complete step')}, {method}; the sentences above give medians. The parts sum to the "
-        "step exactly."
+        f"step{_ROUNDED}."
     )
 
 

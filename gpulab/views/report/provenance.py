@@ -8,12 +8,17 @@ import numpy as np
 
 from gpulab.analysis.data.loader import batches_per_step
 from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.interior import recorded_parts
+from gpulab.analysis.steps.marked_steps import LOADER, OPTIMIZER, USER
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
 from gpulab.views.report.ledger_table import HOW_TO_MARK_STEPS
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
-from gpulab.wording import UNKNOWN, count, duration, ratio, scale, sentence
+from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
+
+_MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are analysed
+_MAX_LISTED_PARTS = 4
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -57,10 +62,20 @@ def gap_text(gap: Gap) -> str:
     return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
 
 
+def how_detected(steps: Steps) -> str:
+    """Return how the steps of a training loop were detected: "detected from the DataLoader"."""
+    signs = {
+        LOADER: "the DataLoader",
+        OPTIMIZER: "the optimizer",
+        USER: f"calls of {USER}",
+        "ProfilerStep": "ProfilerStep events",
+    }
+    return f"detected from {signs.get(steps.detected_by, f'the {steps.detected_by}')}"
+
+
 def _steps(run: Run, steps: Steps) -> str:
     if steps.detected_by == "whole run":
         return f"no steps were found; the whole run counts as one step. {HOW_TO_MARK_STEPS}"
-    judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
     burst = (
         f"; batches arrive in groups of {steps.burst}, so step times are averaged over groups of {steps.burst} steps"
         if steps.burst > 1
@@ -69,11 +84,32 @@ def _steps(run: Run, steps: Steps) -> str:
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     batches = batches_per_step(run, steps)
     accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
-    detection = f"found by {steps.detected_by}{accumulated}{burst}{run_ahead}"
-    used = f"{judged} analysed (complete steps, without the first and the last of each traced part)"
+    detection = f"{how_detected(steps)}{accumulated}{burst}{run_ahead}"
+    used = f"{int(steps.interior.sum())} analysed ({_selection(steps)})"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted; {used}; {detection}"
-    return f"{count(len(steps), 'step')}, {recorded} of them traced, {used}; {detection}"
+    traced = f"{int(steps.recorded.sum())} of them traced{_parts(steps)}"
+    return f"{count(len(steps), 'step')}, {traced}; {used}; {detection}"
+
+
+def _parts(steps: Steps) -> str:
+    """Return the lengths of the traced parts if there are several: " in parts of 1 and 6 steps"."""
+    lengths = [str(len(part)) for part in recorded_parts(steps.recorded)]
+    if len(lengths) < 2:
+        return ""
+    if len(lengths) > _MAX_LISTED_PARTS:
+        return f" in {len(lengths)} parts"
+    return f" in parts of {', '.join(lengths[:-1])} and {lengths[-1]} steps"
+
+
+def _selection(steps: Steps) -> str:
+    """Return which of the traced steps are analysed."""
+    lengths = [len(part) for part in recorded_parts(steps.recorded)]
+    if max(lengths, default=0) < _MIN_PART:
+        return f"no {_MIN_PART} adjacent steps were traced"
+    edges = "the first and the last step of each part" if len(lengths) > 1 else "the first and the last traced step"
+    filling = sum(max(0, length - 2) for length in lengths) - int(steps.interior.sum())
+    return f"all but {edges}" + (f", and {count(filling, 'step')} that only filled the launch queue" if filling else "")
 
 
 def _step_time(steps: Steps) -> str:
@@ -81,7 +117,7 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it ({_too_few(steps)})"
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it{_too_few(steps)}"
     unit = scale(steps.unprofiled_ns)
     limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
     measured = f"median of {count(len(unprofiled_ns), 'step')}, {limits}{_excluded(steps)}"
@@ -90,11 +126,10 @@ def _step_time(steps: Steps) -> str:
 
 def _too_few(steps: Steps) -> str:
     if not steps.prefetch_biased:
-        return "too few untraced steps"
-    return (
-        f"{count(steps.prefetch_biased, 'untraced step')} had batches that were loaded while the profiler paused the "
-        "loop, and too few others remain; let the loop run for more steps"
-    )
+        return " (too few untraced steps)"
+    biased = steps.prefetch_biased
+    batches = plural(biased, "The batch of 1 untraced step was", f"The batches of {biased:,} untraced steps were")
+    return f". {batches} loaded while the profiler paused the loop, and too few other steps remain: run more steps"
 
 
 def _excluded(steps: Steps) -> str:

@@ -35,9 +35,8 @@ def sampling_summary(run: Run) -> str:
         return "none read"
     late_ns = samples["late_ns"]
     interval = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
-    return (
-        f"{count(len(samples), 'sample')}{interval}; taken {duration(float(np.median(late_ns)))} late (median), "
-        f"at most {duration(float(late_ns.max()))} late"
+    return f"{count(len(samples), 'sample')}{interval}; " + (
+        f"taken at most {duration(float(late_ns.max()), 2)} late" if late_ns.max() > 0 else "taken on time"
     )
 
 
@@ -52,14 +51,16 @@ def _sensor_rows(samples: Rows, prefix: str = "") -> Iterator[Row]:
         return
     for column in samples.table.displayed(Display.TABLE):
         _, values = sensor_columns.readings(samples, column)
-        yield _row(prefix + column.label, values, sensor_columns.formatter(column))
+        yield _row(prefix + column.label, values, sensor_columns.formatter(column), sensor_columns.is_count(column))
 
 
-def _row(name: str, values: Floats, show: sensor_columns.Format) -> Row:
+def _row(name: str, values: Floats, show: sensor_columns.Format, is_count: bool) -> Row:
+    """Return mean, minimum and maximum; no mean of a count, such as the number of processes."""
     valid = values[~np.isnan(values)]
     if not len(valid):
         return Row((name, UNKNOWN, "", ""))
-    return Row((name, show(float(valid.mean())), show(float(valid.min())), show(float(valid.max()))))
+    mean = "" if is_count else show(float(valid.mean()))
+    return Row((name, mean, show(float(valid.min())), show(float(valid.max()))))
 
 
 def _throttling(samples: Rows) -> tuple[Line, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.replay.rewrite import GRADES
+from gpulab.replay.rewrite import grade_text
 from gpulab.run import Run, number_from_fact
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section
 from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT
@@ -15,13 +15,12 @@ def estimate_notice(run: Run) -> tuple[Block, ...]:
     """Say that nothing in a virtual run was measured, and how large the error may be; nothing for any other run."""
     if run.source.how != "virtual":
         return ()
-    grounds, _ = GRADES[GRADE]
     notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU."
     low_ns, high_ns = (number_from_fact(run, name) for name in (STEP_LOW_FACT, STEP_HIGH_FACT))
     if low_ns is not None and high_ns is not None:
         unit = scale(high_ns)
         notice += f" On a real one, a step may take {unit.range(low_ns, high_ns)} {unit.unit}."
-    return (Line(f"{notice} {sentence(f'Grade {GRADE}: {grounds}')}", soft=True),)
+    return (Line(f"{notice} {sentence(grade_text(GRADE))}", soft=True),)
 
 
 def assumptions(run: Run) -> tuple[Section, ...]:

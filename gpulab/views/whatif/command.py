@@ -1,6 +1,8 @@
-"""How to ask for a prediction, as text: the magic for a run that it finds by name, else the call in Python."""
+"""How to ask for a prediction, as text: a magic in a notebook, a call in a script."""
 
 from __future__ import annotations
+
+import sys
 
 from gpulab.capture.run_registry import runs
 from gpulab.run import Run
@@ -8,7 +10,17 @@ from gpulab.wording import shell_word
 
 
 def whatif_command(run: Run, *changes: str) -> str:
-    """Return the command that predicts a run with these changes: "%gpuwhatif before workers=4"."""
-    if runs.holds(run):
+    """Return the command that predicts a run with these changes: "%gpuwhatif before workers=4".
+
+    RUN stands for the variable that holds the run if it was not recorded in this process.
+    """
+    is_registered = runs.holds(run)
+    if is_registered and _has_magics():
         return f"%gpuwhatif {shell_word(run.name)} {' '.join(changes)}"
-    return f'run.whatif("{", ".join(" ".join(changes).split())}")'
+    arguments = ", ".join(" ".join(changes).split())
+    return f'gpulab.whatif({f"gpulab.runs[{run.name!r}]" if is_registered else "RUN"}, "{arguments}")'
+
+
+def _has_magics() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None

@@ -315,18 +315,13 @@ def _side_by_side(now: _StepLanes, predicted: _StepLanes, likely_ns: int, unit: 
         if max(pair) >= min_ns:
             rows.append(_part_row(label, pair, unit, key))
             rest = [left - ns for left, ns in zip(rest, pair, strict=True)]
-    if any(unit.number(abs(ns)).strip("<0.") for ns in rest):
+    if any(unit.number(ns).strip("-0.") for ns in rest):
         rows.append(_part_row("all else", rest, unit, "rest"))
     if any(caches):
         rows.append(_part_row(WARM_CACHES, caches, unit, "rest"))
-    rows.append(Row(("total", *map(unit.number, totals), _change(totals, unit)), kind="total"))
+    rows.append(Row(("total", *map(unit.number, totals), unit.signed_number(totals[1] - totals[0])), kind="total"))
     return TableBlock(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
 
 
 def _part_row(label: str, pair: list[int], unit: Scale, key: str) -> Row:
-    return Row((label, *map(unit.number, pair), _change(pair, unit)), key=key)
-
-
-def _change(pair: list[int], unit: Scale) -> str:
-    change = pair[1] - pair[0]
-    return f"+{unit.number(change)}" if change > 0 else unit.number(change)
+    return Row((label, *map(unit.number, pair), unit.signed_number(pair[1] - pair[0])), key=key)

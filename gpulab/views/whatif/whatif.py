@@ -12,7 +12,7 @@ from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
-from gpulab.replay.rewrite import GRADES, Change
+from gpulab.replay.rewrite import GRADES, Change, grade_text, least_margin_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
 from gpulab.views.report.headline import bound_sentence
@@ -76,16 +76,14 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    step_ns = prediction.work_factor * prediction.step_ns
-    bound = bound_sentence(step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
+    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
-    grounds, _ = GRADES[prediction.grade]
     longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
     return Answer(
         claim=claim,
         leading=True,
         expectation=Expectation(
-            text=f"Expect {span} ({speedups}). {bound} Grade {prediction.grade}: {grounds}.",
+            text=f"Expect {span} ({speedups}). {bound} {sentence(grade_text(prediction.grade))}",
             best_frac=prediction.best_ns / longest,
             worst_frac=prediction.worst_ns / longest,
             floor_frac=prediction.floor_ns / longest,
@@ -141,7 +139,14 @@ def _table(predictions: list[Prediction]) -> TableBlock:
             Row((name, *cells, ratio(prediction.bound), prediction.grade), kind="total" if together else "plain")
         )
     header = ("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade")
-    return TableBlock(header=header, rows=tuple(rows), caption=_baseline(predictions[0]))
+    caption = f"{_baseline(predictions[0])} {_grades(predictions)}"
+    return TableBlock(header=header, rows=tuple(rows), caption=caption)
+
+
+def _grades(predictions: list[Prediction]) -> str:
+    used = {prediction.grade for prediction in predictions}
+    grades = ", ".join(f"{grade} ({grounds})" for grade, (grounds, _) in GRADES.items() if grade in used)
+    return f"Grades, from A (best) to D (worst): {grades}."
 
 
 def _bounds(predictions: list[Prediction]) -> TableBlock:
@@ -186,23 +191,29 @@ def _method(prediction: Prediction) -> Iterator[Block]:
 
 
 def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
-    """Yield which part of the recorded time of host calls is real, and not overhead of the profiler."""
+    """Yield which part of the traced time of CPU calls is replayed; the rest is, or may be, profiler overhead."""
     if not calibration.is_measured:
         low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
-        yield "Host calls", f"{low} to {high} % of the recorded time; the rest may be overhead of the profiler"
+        yield (
+            "CPU calls",
+            f"replayed with {low} to {high} % of their traced time, because the step times do not show how much the "
+            "profiler lengthens single calls",
+        )
     elif calibration.call_cost_frac < 1:
         share = percent(calibration.call_cost_frac)
-        yield "Host calls", f"{share} of the recorded time, as in unprofiled steps; the rest is overhead"
+        yield (
+            "CPU calls",
+            f"replayed with {share} of their traced time: the rest is profiler overhead, by the steps without it",
+        )
 
 
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    least = GRADES[prediction.grade][1]
     return (
         f"the middle 80 % of {prediction.samples} simulations in which all unknown values vary at random. "
-        f"For grade {prediction.grade}, each end differs from the predicted step by at least {percent(least)} of the "
-        f"saving (or by {percent(2 * least)} of the predicted step, if that is less)"
+        f"For a prediction of grade {prediction.grade}, it extends at least this far on each side: "
+        f"{least_margin_text(prediction.grade)}. It never goes beyond the upper bound of the speed-up"
     )
 
 

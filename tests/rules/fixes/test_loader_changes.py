@@ -137,6 +137,34 @@ def test_a_loader_with_workers_yields_the_same_samples(kind):
         assert samples(namespace["batches"]) == samples(batches)
 
 
+def epochs(batches):
+    """The labels of three epochs, in order; the random state is the same at the start of the first."""
+    torch.manual_seed(0)
+    return [[label for _, more in batches for label in more["label"].tolist()] for _ in range(3)]
+
+
+def test_persistent_workers_change_a_shuffled_order_from_the_second_epoch_on():
+    """Their iterator is created once, and draws one random number fewer in each later epoch; the code says so."""
+    batches, run = recorded(LOADERS["shuffled"])
+    code = change(run, WORKERS).code
+    assert "the same batches of 4 (if shuffled: in the first epoch); random transforms differ" in code
+    namespace = {"batches": batches}
+    exec(code, namespace)
+    before, after = epochs(batches), epochs(namespace["batches"])
+    assert all(sorted(labels) == list(range(37)) for labels in (*before, *after))
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_a_change_without_workers_keeps_the_order_of_every_epoch():
+    batches, run = recorded(LOADERS["shuffled"])
+    code = change(run, {"pin_memory": False}).code
+    assert "the same batches of 4, in the same order" in code
+    namespace = {"batches": batches}
+    exec(code, namespace)
+    assert epochs(namespace["batches"]) == epochs(batches)
+
+
 @pytest.mark.parametrize(
     "kind", every_nth(["in order", "shuffled", "tensors", "own collate", "own sampler", "own batches"], 3)
 )

@@ -93,7 +93,7 @@ def test_a_monitor_records_steps_and_sensors_across_blocks_and_leaves_a_run(star
     assert len(run.loaders) >= 1
     report = repr(gpulab.report(run))
     assert "Sensor readings" in report
-    assert "found by DataLoader" in report
+    assert "detected from the DataLoader" in " ".join(report.split())
 
 
 def test_without_any_step_the_report_shows_the_sensors(start_monitor):

@@ -149,7 +149,7 @@ def worker_table(rates_by_kind: Mapping[str, Mapping[int, FetchRate]]) -> pd.Dat
         for kind, rates in rates_by_kind.items()
         for name, value in (
             ("items/s", lambda rate: round(rate.per_s)),
-            ("at once", lambda rate: round(rate.concurrency, 1)),
+            ("concurrency", lambda rate: round(rate.concurrency, 1)),
         )
     }
     return pd.DataFrame(columns).rename_axis("workers")

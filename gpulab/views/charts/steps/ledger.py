@@ -134,7 +134,9 @@ def _table(accounts: Ledger, unit: Scale) -> TableBlock:
     keys = tuple(part.key for part in accounts.parts)
     rows.append(_cells(accounts, unit, "total", *keys, kind="total"))
     return TableBlock(
-        header=("", unit.unit, "share", "range"), rows=tuple(rows), caption="The parts sum to the total exactly."
+        header=("", unit.unit, "share", "range"),
+        rows=tuple(rows),
+        caption="The parts sum to the total (apart from rounding).",
     )
 
 

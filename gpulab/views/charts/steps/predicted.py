@@ -205,7 +205,7 @@ def _alt(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
     times = f"before {start}, after {unit(compared.measured_ns)}, {interval}"
     text = f"Bars: {times}. "
     if gain is not None:
-        text += f"Predicted by {gain.basis}; the bound is {unit(gain.floor_ns)}. "
+        text += f"Predicted by {gain.basis}. The bound is {unit(gain.floor_ns)}. "
     if compared.why:
         text += f"{sentence(compared.why)} "
     if past:

@@ -20,6 +20,7 @@ from gpulab.tables import MarkKind, StallKind
 from gpulab.views.charts.drawing.axes import WHOLE_RUN, label_time_axis
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
 from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR, Style
+from gpulab.views.report.provenance import how_detected
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, percent, ratio, scale, shorten
@@ -201,7 +202,7 @@ def _style_axes(axes: Axes, run_steps: Steps, middle: int, unit: Scale) -> None:
         label_time_axis(axes.yaxis, unit, 6)
     log = ", log scale" if longest > LOG_FROM * middle else ""
     axes.set_ylabel(f"{unit.unit} per step{log}")
-    axes.set_xlabel(f"step (found by {clean(run_steps.detected_by, 60)})")
+    axes.set_xlabel(f"step ({clean(how_detected(run_steps), 75)})")
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     handles, names = axes.get_legend_handles_labels()

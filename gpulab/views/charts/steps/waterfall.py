@@ -21,7 +21,6 @@ from gpulab.views.charts.drawing.axes import (
 from gpulab.views.charts.drawing.chart import Chart, single_plot
 from gpulab.views.charts.drawing.style import BACKGROUND, Style
 from gpulab.views.charts.drawing.text_layout import shorten_to_width
-from gpulab.views.compare.changes import signed_number
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, ratio, scale
@@ -128,7 +127,7 @@ def _draw(axes: Axes, bars: Sequence[_Bar], unit: Scale) -> None:
             continue
         style: Style = {"hatch": GREW_HATCH, "edgecolor": BACKGROUND} if bar.ns > 0 else {}
         axes.barh(row, right - left, left=left, height=0.62, facecolor=colour(bar.key), linewidth=0, **style)
-        label_bar_end(axes, right, row, f"{signed_number(unit, round(bar.ns))} {unit.unit}")
+        label_bar_end(axes, right, row, f"{unit.signed_number(round(bar.ns))} {unit.unit}")
     names = [shorten_to_width(bar.name if not bar.key else f"   {bar.name}", NAME_IN, 8.5) for bar in bars]
     bar_rows(axes, names, longest * 1.17)
     for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
@@ -146,7 +145,7 @@ def _answer(sides: Sequence[_Side], unit: Scale) -> str:
     else:
         pace = f"{ratio(last.step_ns / first.step_ns)} the step time"
     steps = f"{unit(first.step_ns)} to {unit(last.step_ns)} per recorded step"
-    largest = f", mostly {label} ({signed_number(unit, round(change_ns))} {unit.unit})" if round(change_ns) else ""
+    largest = f", mostly {label} ({unit.signed_number(round(change_ns))} {unit.unit})" if round(change_ns) else ""
     return f"{last.name} against {first.name}: {pace}, {steps}{largest}"
 
 
@@ -155,7 +154,7 @@ def _alt(sides: Sequence[_Side], unit: Scale) -> str:
     for before, after in pairwise(sides):
         changes = sorted(_changes(before, after), key=lambda change: -abs(change[2]))[:3]
         parts = ", ".join(
-            f"{label} {signed_number(unit, round(ns))} {unit.unit}" for _, label, ns in changes if round(ns)
+            f"{label} {unit.signed_number(round(ns))} {unit.unit}" for _, label, ns in changes if round(ns)
         )
         texts.append(f"{after.name} {unit(after.step_ns)}{f' ({parts})' if parts else ''}")
     return "; ".join(texts) + ". Means of recorded steps; gpulab.compare judges whether they differ by more than noise."

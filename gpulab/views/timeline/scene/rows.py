@@ -15,6 +15,7 @@ from gpulab.analysis.steps.ledger import SMALL_OP_NS, Ledger
 from gpulab.intervals import Ints, Spans
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, EventKind, StallKind
+from gpulab.views.report.provenance import how_detected
 from gpulab.views.timeline.scene.colours import KEY_INDEX, KEY_OF_KIND, UNRECORDED
 from gpulab.views.timeline.scene.depths import call_depths
 from gpulab.views.timeline.scene.elements import Boxes, Codes, Group, Keys, NameTable, build_boxes
@@ -103,7 +104,7 @@ def _steps(builder: RowBuilder) -> Group:
     key = np.where(steps.recorded, KEY_INDEX["step"], KEY_INDEX["step_unrecorded"]).astype(np.uint8)
     shift = builder.shift_ns
     row = build_boxes(steps.start_ns + shift, steps.end_ns + shift, key, names, np.arange(count, dtype=np.int32))
-    about = f"Iterations of the training loop, detected by {steps.detected_by}."
+    about = f"Iterations of the training loop, {how_detected(steps)}."
     if steps.detected_by == "whole run":
         about = "No steps were detected: the whole run counts as one step."
     return Group(id="steps", name="steps", description=clean(about), rows=(row,))
