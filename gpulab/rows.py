@@ -163,13 +163,21 @@ class Rows:
         columns = {name: v.select(mask) if isinstance(v, TextColumn) else v[mask] for name, v in self.columns.items()}
         return Rows(self.table, columns)
 
+    def is_kind(self, *kinds: IntEnum) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose `kind` is one of these.
+
+        Arrays are compared with plain numbers only: while NumPy looks at a member of an enumeration, it drops what a
+        signal handler raises (Python 3.11).
+        """
+        kind = self["kind"]
+        mask: NDArray[np.bool_] = kind == kinds[0].value
+        for other in kinds[1:]:
+            mask |= kind == other.value
+        return mask
+
     def of_kind(self, *kinds: IntEnum) -> Rows:
         """Return the rows whose `kind` is one of these."""
-        kind = self["kind"]
-        mask = kind == int(kinds[0])
-        for other in kinds[1:]:
-            mask |= kind == int(other)
-        return self.select(np.flatnonzero(mask))
+        return self.select(np.flatnonzero(self.is_kind(*kinds)))
 
     def spans(self) -> Spans:
         """Return the time in which at least one of these events ran."""

@@ -44,9 +44,9 @@ def merge_traces(cell: Run, traces: Sequence[Run]) -> Run:
 
 def missing_gpu_work(run: Run, activities: Sequence[str]) -> Gap | None:
     """Report GPU calls without GPU activity: CUPTI delivered nothing. None if nothing is missing."""
-    kinds = run.event_rows["kind"]
-    started = np.isin(kinds, (EventKind.LAUNCH, EventKind.COPY_CALL)).any()
-    if "cuda" not in activities or not started or np.isin(kinds, DEVICE_KINDS).any():
+    events = run.event_rows
+    started = events.is_kind(EventKind.LAUNCH, EventKind.COPY_CALL).any()
+    if "cuda" not in activities or not started or events.is_kind(*DEVICE_KINDS).any():
         return None
     return Gap(
         what="kernels and copies on the GPU",

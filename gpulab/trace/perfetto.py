@@ -225,9 +225,9 @@ def _process_and_thread(events: Rows) -> tuple[Ints, Ints]:
 
 def _arrows(events: Rows) -> Iterator[str]:
     """Arrows from each call to the first GPU work that it started."""
-    kind, correlation = events["kind"], events["correlation"]
-    calls = np.flatnonzero(np.isin(kind, RUNTIME_KINDS) & (correlation >= 0))
-    work = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (correlation >= 0))
+    correlation = events["correlation"]
+    calls = np.flatnonzero(events.is_kind(*RUNTIME_KINDS) & (correlation >= 0))
+    work = np.flatnonzero(events.is_kind(*DEVICE_KINDS) & (correlation >= 0))
     calls = calls[np.unique(correlation[calls], return_index=True)[1]]
     work = work[np.unique(correlation[work], return_index=True)[1]]
     joined, call_rows, work_rows = np.intersect1d(correlation[calls], correlation[work], True, return_indices=True)

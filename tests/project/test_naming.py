@@ -7,6 +7,7 @@ that say nothing about their value. `duplicate_names` lists public functions and
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -234,3 +235,15 @@ def test_a_planted_second_definition_is_found(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text("class Side: ...", encoding="utf-8")
     assert duplicate_names(tmp_path) == {"Side": ["one.py", "two.py"]}
+
+
+def test_arrays_are_compared_with_plain_numbers_not_with_members_of_an_enumeration() -> None:
+    """Rows.is_kind says why."""
+    compared = re.compile(r"(?:[=!<>]=|[<>]) (?:EventKind|MarkKind|StallKind)\.[A-Z_]+\b(?!\.value)")
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if compared.search(line)
+    ]
+    assert lines == []

@@ -40,7 +40,7 @@ def copy_table(run: Run, device: int | None = None) -> Rows:
     dur, size = work["dur_ns"], work["bytes"]
     groups = group_by_code(work["name"] + 1, dur)  # a copy without a name has the code -1
     names = text_from_codes(work.events.text("name"), groups.code - 1)
-    fills = work.events["kind"][work.event_rows[groups.first]] == EventKind.MEMSET
+    fills = work.events["kind"][work.event_rows[groups.first]] == EventKind.MEMSET.value
     directions = ["fill" if fill else copy_direction(word) for word, fill in zip(names.to_list(), fills, strict=True)]
     is_sized, is_timed = size >= 0, (size > 0) & (dur > 0)
     sized, timed_bytes, timed_ns = groups.sums(is_sized), groups.sums(size * is_timed), groups.sums(dur * is_timed)

@@ -84,7 +84,7 @@ def _fills(run: Run, steps: Steps) -> tuple[Rows, Ints]:
     """Return fills on the CPU in interior steps and their event rows, without fills inside a DataLoader."""
     events = run.event_rows
     fills = events.matching(FILLS.__contains__)
-    index = np.flatnonzero(fills & (events["kind"] == EventKind.OP) & (events["dur_ns"] >= WORK_NS))
+    index = np.flatnonzero(fills & events.is_kind(EventKind.OP) & (events["dur_ns"] >= WORK_NS))
     rows = events.select(index)
     start = rows["start_ns"]
     outside_loader = covered_ns(events.of_kind(EventKind.LOADER).spans(), start, start + 1) == 0

@@ -45,9 +45,9 @@ class DeviceWork:
     def kind_mask(self, *kinds: EventKind) -> Mask:
         """Return a mask of the work of these kinds."""
         kind = self["kind"]
-        mask: Mask = kind == kinds[0]
+        mask: Mask = kind == kinds[0].value
         for other in kinds[1:]:
-            mask = mask | (kind == other)
+            mask = mask | (kind == other.value)
         return mask
 
     def of_kind(self, *kinds: EventKind) -> DeviceWork:
@@ -63,7 +63,7 @@ class DeviceWork:
 def device_work(run: Run, device: int | None = None) -> DeviceWork:
     """Return the work of one device, or of all devices."""
     events = run.event_rows
-    mask = events["kind"] >= EventKind.KERNEL
+    mask = events["kind"] >= EventKind.KERNEL.value
     if device is not None:
         mask = mask & (events["device"] == device)
     index = np.flatnonzero(mask)
@@ -82,9 +82,9 @@ def stream_keys(work: DeviceWork) -> Ints:
 def missing_work_reason(run: Run) -> str | None:
     """Say why the run lacks device work although there was some; None if it has work, or there is no sign of any."""
     kinds = run.event_rows["kind"]
-    if (kinds >= EventKind.KERNEL).any():
+    if (kinds >= EventKind.KERNEL.value).any():
         return None
-    if (kinds == EventKind.LAUNCH).any():
+    if (kinds == EventKind.LAUNCH.value).any():
         return "launch calls were recorded, but no work of the GPU"
     if run.machine.gpus and run.recording.lost:
         return "the damaged trace contains no work of the GPU"

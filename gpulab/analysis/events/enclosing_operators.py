@@ -14,7 +14,7 @@ _DEEP = 64  # at most this many later operators that have already ended are skip
 def enclosing_operators(events: Rows, calls: Ints) -> Ints:
     """Return, for each call (an event row or -1), the row of the innermost enclosing operator; -1 if there is none."""
     operators = np.full(len(calls), -1, np.int64)
-    ops = np.flatnonzero(events["kind"] == EventKind.OP)
+    ops = np.flatnonzero(events.is_kind(EventKind.OP))
     has_call = np.flatnonzero(calls >= 0)
     if not len(ops) or not len(has_call):
         return operators

@@ -38,7 +38,7 @@ def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     """Compute the cost of layers that run on the CPU, without DataLoader code; None if there are none."""
     events = run.event_rows
     index = np.flatnonzero(
-        events.matching(LAYER_OPS.__contains__) & (events["kind"] == EventKind.OP) & (events["dur_ns"] >= LONG_NS)
+        events.matching(LAYER_OPS.__contains__) & events.is_kind(EventKind.OP) & (events["dur_ns"] >= LONG_NS)
     )
     ops = rows_in_interior(events.select(index), steps)
     ops = ops.select(outermost(ops))

@@ -34,7 +34,7 @@ def forward_backward_spans(run: Run) -> Spans | None:
     """
     events = run.event_rows
     is_node = events.matching(lambda word: word.startswith(_NODE))
-    is_op = (events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread) & ~is_node
+    is_op = events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread) & ~is_node
     nodes, ops = (_in_order(events.select(np.flatnonzero(mask))) for mask in (is_node, is_op))
     if not len(nodes):
         return None
@@ -63,7 +63,7 @@ def _passes(op_starts: Ints, nodes: Spans) -> tuple[Ints, Ints]:
 def _previous_ends(run: Run, begins: Ints, ends: Ints) -> Ints:
     """Return the latest end of a batch fetch, an optimizer step or a backward pass before each of these times."""
     events = run.event_rows
-    is_call = (events["kind"] == EventKind.LOADER) | events.matching(lambda word: word.startswith(_UPDATE))
+    is_call = events.is_kind(EventKind.LOADER) | events.matching(lambda word: word.startswith(_UPDATE))
     calls = events.select(np.flatnonzero(is_call))
     boundaries = np.sort(np.concatenate([calls["start_ns"] + calls["dur_ns"], ends, [0]]))
     return np.asarray(boundaries[np.searchsorted(boundaries, begins, side="right") - 1], np.int64)

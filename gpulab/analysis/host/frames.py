@@ -44,14 +44,14 @@ def deepest_frame(run: Run, spans: Spans) -> Frame | None:
 def own_spans(run: Run) -> Spans:
     """Return when gpulab itself ran in the recorded thread; known if Python frames were recorded, else empty."""
     events = run.event_rows
-    is_own = (events["kind"] == EventKind.PYTHON) & (events["thread"] == run.main_thread)
+    is_own = events.is_kind(EventKind.PYTHON) & (events["thread"] == run.main_thread)
     return events.select(np.flatnonzero(is_own & events.matching(lambda name: bool(_GUARDED.search(name))))).spans()
 
 
 def _recorded(run: Run, spans: Spans) -> Frame | None:
     events = run.event_rows
     spans = subtract(spans, own_spans(run))
-    rows = np.flatnonzero((events["kind"] == EventKind.PYTHON) & (events["thread"] == run.main_thread))
+    rows = np.flatnonzero(events.is_kind(EventKind.PYTHON) & (events["thread"] == run.main_thread))
     start = events["start_ns"][rows]
     end = start + events["dur_ns"][rows]
     covered = covered_ns(spans, start, end) if len(rows) and spans.total_ns else np.zeros_like(start)

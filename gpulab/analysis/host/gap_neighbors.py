@@ -25,7 +25,7 @@ class GapNeighbors:
 def gap_neighbors(run: Run, spans: Spans) -> GapNeighbors | None:
     """Find between which two operators of the main thread most of these spans lie; None if between none."""
     events = run.event_rows
-    ops = events.select(np.flatnonzero((events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread)))
+    ops = events.select(np.flatnonzero(events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread)))
     ops = ops.select(np.flatnonzero(outermost(ops)))
     ops = ops.select(np.argsort(ops["start_ns"], kind="stable"))
     if not len(ops) or not spans.total_ns:

@@ -31,9 +31,9 @@ def host_step_time(run: Run, steps: Steps, ledger: Ledger) -> HostStepTime:
     events = run.event_rows
     kind = events["kind"]
     waits = (
-        (kind == EventKind.SYNC)
-        | (kind == EventKind.COPY_CALL)
-        | ((kind == EventKind.LAUNCH) & (events["dur_ns"] > QUEUE_FULL_NS))
+        (kind == EventKind.SYNC.value)
+        | (kind == EventKind.COPY_CALL.value)
+        | ((kind == EventKind.LAUNCH.value) & (events["dur_ns"] > QUEUE_FULL_NS))
     )
     waits &= np.isin(events["thread"], launching_threads(run))
     waiting = rows_in_interior(events.select(np.flatnonzero(waits)), steps).spans()
@@ -42,7 +42,7 @@ def host_step_time(run: Run, steps: Steps, ledger: Ledger) -> HostStepTime:
     non_empty = end > start
     start, end = start[non_empty], end[non_empty]
     needed = (end - start) - covered_ns(intersect(waiting, busy), start, end)
-    steady = union_of(events.select(np.flatnonzero(kind == EventKind.LOADER)).spans(), ledger.spans["python"])
+    steady = union_of(events.select(np.flatnonzero(kind == EventKind.LOADER.value)).spans(), ledger.spans["python"])
     return HostStepTime(
         needed_ns=typical_ns(needed, steps.burst),
         uninflated_ns=typical_ns(np.minimum(needed, covered_ns(steady, start, end)), steps.burst),

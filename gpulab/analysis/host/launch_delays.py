@@ -96,7 +96,7 @@ def _queued(device: Array, call_ns: Ints, start_ns: Ints) -> Ints:
 def launch_calls(work: DeviceWork) -> Ints:
     """Return, for each device op, the row of the call that started it; -1 if the trace has none."""
     kind, correlation, start = (work.events[column] for column in ("kind", "correlation", "start_ns"))
-    calls = np.flatnonzero((kind >= min(RUNTIME_KINDS)) & (kind <= max(RUNTIME_KINDS)) & (correlation >= 0))
+    calls = np.flatnonzero((kind >= min(RUNTIME_KINDS).value) & (kind <= max(RUNTIME_KINDS).value) & (correlation >= 0))
     calls = calls[np.argsort(start[calls], kind="stable")]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     if not len(calls):

@@ -41,9 +41,9 @@ def outside_model(run: Run, steps: Steps, ledger: Ledger) -> OutsideModel | None
     if passes is None or not steps.interior.any():
         return None
     events = run.event_rows
-    is_other = (events["kind"] == EventKind.LOADER) | events.matching(lambda word: word.startswith(_CLEARING))
+    is_other = events.is_kind(EventKind.LOADER) | events.matching(lambda word: word.startswith(_CLEARING))
     training = union_of(passes, optimizer_steps(run).spans(), events.select(np.flatnonzero(is_other)).spans())
-    ops = events.select(np.flatnonzero((events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread)))
+    ops = events.select(np.flatnonzero(events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread)))
     outside = subtract(steps.interior_spans, training)
     outside = subtract(outside, _inference(ops, outside))
     parts = CPU_PARTS if ledger.device == "cpu" else HOST_PARTS

@@ -144,7 +144,7 @@ def _waiting_operators(run: Run) -> Rows:
     """Return the outermost operators that may wait for the device."""
     events = run.event_rows
     names = {*VALUE_OPS, *DATA_DEPENDENT_OPS, *COPY_OPS}
-    ops = events.select(np.flatnonzero(events.matching(names.__contains__) & (events["kind"] == EventKind.OP)))
+    ops = events.select(np.flatnonzero(events.matching(names.__contains__) & events.is_kind(EventKind.OP)))
     return ops.select(outermost(ops))
 
 
@@ -154,7 +154,7 @@ def _waiting_calls(run: Run, calls: Rows, operator: Ints) -> tuple[Rows, Ints]:
     Excluded are calls for H2D copies, D2H copies that return before the data has arrived, and synchronisations before
     the first or after the last launch, which belong to the profiler.
     """
-    sync = calls["kind"] == EventKind.SYNC
+    sync = calls.is_kind(EventKind.SYNC)
     writes = (
         np.isin(calls["correlation"], copies_in_direction(run, "HtoD")["correlation"])
         & (calls["correlation"] >= 0)
@@ -175,7 +175,7 @@ def _blocking_reads(run: Run, calls: Rows) -> Array:
         return np.zeros(len(calls), bool)
     index = np.minimum(np.searchsorted(copy_ids, calls["correlation"]), len(copy_ids) - 1)
     linked = (
-        (copy_ids[index] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == EventKind.COPY_CALL)
+        (copy_ids[index] == calls["correlation"]) & (calls["correlation"] >= 0) & calls.is_kind(EventKind.COPY_CALL)
     )
     blocked: Array = linked & (calls["start_ns"] + calls["dur_ns"] + RETURN_NS >= ends[index])
     return blocked
@@ -184,15 +184,14 @@ def _blocking_reads(run: Run, calls: Rows) -> Array:
 def _launching_threads(run: Run) -> Ints:
     """Return the threads that launch work. Only their waits delay the device, not those of a watchdog thread."""
     events = run.event_rows
-    calls = np.flatnonzero((events["kind"] == EventKind.LAUNCH) | (events["kind"] == EventKind.COPY_CALL))
+    calls = np.flatnonzero(events.is_kind(EventKind.LAUNCH) | events.is_kind(EventKind.COPY_CALL))
     return np.union1d(np.unique(events["thread"][calls]), [run.main_thread])
 
 
 def _at_the_edge(run: Run, calls: Rows, operator: Ints) -> Array:
     """Return a mask of the synchronisations outside any operator, before the first or after the last launch."""
-    alone: Array = (calls["kind"] == EventKind.SYNC) & (operator < 0)
-    kind = run.event_rows["kind"]
-    launch_ns = run.event_rows["start_ns"][np.flatnonzero((kind == EventKind.LAUNCH) | (kind == EventKind.COPY_CALL))]
+    alone: Array = calls.is_kind(EventKind.SYNC) & (operator < 0)
+    launch_ns = run.event_rows.of_kind(EventKind.LAUNCH, EventKind.COPY_CALL)["start_ns"]
     if not len(launch_ns):
         return alone
     outside: Array = (calls["start_ns"] < launch_ns.min()) | (calls["start_ns"] > launch_ns.max())

@@ -198,7 +198,7 @@ def chains_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Chains | None:
     """Find chains of elementwise operators with equal numbers of elements on the CPU; None if there are none."""
     events = run.event_rows
     is_wrapper = events.matching(_wraps)
-    rows = np.flatnonzero((events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread) & ~is_wrapper)
+    rows = np.flatnonzero(events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread) & ~is_wrapper)
     rows = rows[~mask_inside(events, rows, optimizer_steps(run))]
     ops = rows[steps.interior_mask(events["start_ns"][rows])]
     ops = ops[outermost(events.select(ops))]

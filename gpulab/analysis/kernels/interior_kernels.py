@@ -148,7 +148,7 @@ def interior_kernels(run: Run, steps: Steps, ledger: Ledger) -> InteriorKernels 
         return None
     events = run.event_rows
     device = main_device(run)
-    kernel = np.flatnonzero(events["kind"] == EventKind.KERNEL)
+    kernel = np.flatnonzero(events.is_kind(EventKind.KERNEL))
     kernel = kernel[np.maximum(events["device"][kernel], 0) == device]
     start = events["start_ns"][kernel]
     starts, ends = steps.interior_bounds_ns

@@ -143,7 +143,7 @@ def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
 
 
 def _on_cpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
-    index = np.flatnonzero(run.event_rows["kind"] == EventKind.OP)
+    index = np.flatnonzero(run.event_rows.is_kind(EventKind.OP))
     index = index[steps.interior_mask(run.event_rows["start_ns"][index])]
     ops = run.event_rows.select(index)
     return ops["name"], _sizes(run, index), innermost(ops).per_row_ns(len(ops))

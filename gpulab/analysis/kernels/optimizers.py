@@ -42,7 +42,7 @@ def optimizer_steps(run: Run) -> Rows:
     """
     events = run.event_rows
     is_step = events.matching(lambda word: word.startswith(_STEP))
-    calls = events.select(np.flatnonzero(is_step & (events["kind"] == EventKind.ANNOTATION)))
+    calls = events.select(np.flatnonzero(is_step & events.is_kind(EventKind.ANNOTATION)))
     backward = events.select(np.flatnonzero(events.matching(lambda word: word.startswith(_BACKWARD)))).spans()
     if not len(backward.start_ns) or not len(calls):
         return calls
@@ -107,7 +107,7 @@ def optimizer_cost_on_cpu(run: Run, steps: Steps) -> OptimizerCost | None:
     if not len(calls):
         return None
     events = run.event_rows
-    ops = np.flatnonzero(events["kind"] == EventKind.OP)
+    ops = np.flatnonzero(events.is_kind(EventKind.OP))
     ops = ops[mask_inside(events, ops, calls)]
     if not len(ops):
         return None

@@ -90,7 +90,7 @@ def gpu_samples_under_load(run: Run, steps: Steps, device: int) -> Rows:
 
 def sensed_device(run: Run) -> int:
     """Return the index of the busiest GPU, by the events, else by its utilisation samples."""
-    if np.isin(run.event_rows["kind"], DEVICE_KINDS).any():
+    if run.event_rows.is_kind(*DEVICE_KINDS).any():
         return main_device(run)
     rows = run.gpu_rows
     devices = np.unique(rows["device"])

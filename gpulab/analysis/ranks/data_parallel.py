@@ -24,7 +24,7 @@ def gpu_busy_shares(run: Run, steps: Steps, ledger: Ledger) -> Shares:
     window = steps.interior_spans
     if ledger.device != "gpu":
         return ()
-    devices = np.unique(run.event_rows["device"][run.event_rows["kind"] >= EventKind.KERNEL]).tolist()
+    devices = np.unique(run.event_rows["device"][run.event_rows["kind"] >= EventKind.KERNEL.value]).tolist()
     return tuple(
         (device, intersect(device_work(run, device).spans(), window).total_ns / max(1, window.total_ns))
         for device in devices

@@ -181,7 +181,7 @@ def _launch_steps(side: Rank, rows: Ints) -> Ints:
     events, all_collectives = side.run.event_rows, side.collectives
     at = all_collectives.start_ns[rows].copy()
     ids = events["correlation"][all_collectives.event[rows]]
-    calls = np.flatnonzero((events["kind"] == EventKind.LAUNCH) & (events["correlation"] >= 0))
+    calls = np.flatnonzero(events.is_kind(EventKind.LAUNCH) & (events["correlation"] >= 0))
     if len(calls) and len(ids):
         calls = calls[np.argsort(events["correlation"][calls], kind="stable")]
         call_ids = events["correlation"][calls]

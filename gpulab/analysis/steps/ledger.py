@@ -124,7 +124,7 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     if not len(start) or not len(run.event_rows):
         return None
     window = union(start, end)
-    on_gpu = bool(np.isin(run.event_rows["kind"], DEVICE_KINDS).any())
+    on_gpu = bool(run.event_rows.is_kind(*DEVICE_KINDS).any())
     layers = _gpu_layers(run, window) if on_gpu else _cpu_layers(run, window)
     parts = GPU_PARTS if on_gpu else CPU_PARTS
     spans = partition(window, layers, rest=parts[-1].key)
@@ -171,7 +171,7 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
 
 def device_layers(work: Rows) -> list[tuple[str, Spans]]:
     """Return device work by part, in order of priority."""
-    kernel = work["kind"] == EventKind.KERNEL
+    kernel = work.is_kind(EventKind.KERNEL)
     matrix = kernel & work.matching(is_matrix)
     return [
         ("matmul", work.select(matrix).spans()),
@@ -213,7 +213,7 @@ def _host_events(run: Run, window: Spans) -> Rows:
         return rows
     # Compilation counts as Python code: torch.compile runs operators and records its own phases as operators.
     compiling_ns = covered_ns(compiling.spans(), rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
-    return rows.select((rows["kind"] != EventKind.OP) | (2 * compiling_ns <= rows["dur_ns"]))
+    return rows.select((rows["kind"] != EventKind.OP.value) | (2 * compiling_ns <= rows["dur_ns"]))
 
 
 def _between_operators(host: Rows, window: Spans) -> Spans:

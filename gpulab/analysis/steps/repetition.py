@@ -21,7 +21,7 @@ def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
     An iteration may call an operator several times. The rarest regular operator is called once per iteration; of
     several, the earliest is the first in the iteration.
     """
-    ops = events.select((events["kind"] == EventKind.OP) & (events["thread"] == main_thread))
+    ops = events.select(events.is_kind(EventKind.OP) & (events["thread"] == main_thread))
     no_loop = "", np.empty(0, np.int64)
     if not len(ops):
         return no_loop

@@ -14,7 +14,7 @@ from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.replay.graph.host_track import HostTrack
 from gpulab.rows import Rows
 from gpulab.run import Run, count_from_fact
-from gpulab.tables import EventKind
+from gpulab.tables import RUNTIME_KINDS
 
 RETURN_NS = 60_000  # a call returns within this time of the work it waited for
 CLOCKS_NS = 1_000  # host and device clocks agree to about a microsecond
@@ -137,8 +137,7 @@ def _recorded(run: Run, track: HostTrack, suffix: str) -> list[tuple[int, int]]:
 
 def _by_correlation(events: Rows) -> dict[int, int]:
     """Map each correlation id to the row of its runtime call."""
-    kind = events["kind"]
-    rows = np.flatnonzero((kind >= EventKind.LAUNCH) & (kind <= EventKind.RUNTIME) & (events["correlation"] >= 0))
+    rows = np.flatnonzero(events.is_kind(*RUNTIME_KINDS) & (events["correlation"] >= 0))
     return dict(zip(events["correlation"][rows].tolist(), rows.tolist(), strict=True))
 
 

@@ -85,7 +85,7 @@ def _calls(run: Run, caller: Ints) -> Ints:
     """Rows of the calls that launched device work of this run, and of those that may have waited for it."""
     events = run.event_rows
     kind = events["kind"]
-    waits = (kind == EventKind.SYNC) | (kind == EventKind.COPY_CALL) | (kind == EventKind.ALLOC)
+    waits = (kind == EventKind.SYNC.value) | (kind == EventKind.COPY_CALL.value) | (kind == EventKind.ALLOC.value)
     waits &= (events["dur_ns"] > 0) & np.isin(events["thread"], launching_threads(run))
     waits[caller[caller >= 0]] = True
     return np.flatnonzero(waits)

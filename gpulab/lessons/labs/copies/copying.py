@@ -44,10 +44,10 @@ def host_device_copies(run: Run, size: int | None = None) -> tuple[HostDeviceCop
     events = run.event_rows
     kind, start, end = events["kind"], events["start_ns"], events["start_ns"] + events["dur_ns"]
     names = events.text("name").to_list()
-    calls = np.flatnonzero(kind == EventKind.COPY_CALL)
+    calls = np.flatnonzero(kind == EventKind.COPY_CALL.value)
     calls = calls[np.argsort(start[calls], kind="stable")]
-    work = {int(events["correlation"][row]): int(row) for row in np.flatnonzero(kind == EventKind.MEMCPY)}
-    ops = np.flatnonzero((kind == EventKind.OP) & _name_mask(run, "aten::copy_", SCALAR_READ_OP))
+    work = {int(events["correlation"][row]): int(row) for row in np.flatnonzero(kind == EventKind.MEMCPY.value)}
+    ops = np.flatnonzero((kind == EventKind.OP.value) & _name_mask(run, "aten::copy_", SCALAR_READ_OP))
     ops = ops[np.argsort(start[ops], kind="stable")]
     copies = []
     for call in calls.tolist():
@@ -118,7 +118,7 @@ def batch_copy_cost(run: Run, size: int) -> BatchCopyCost:
 def _pins_ns(run: Run) -> list[int]:
     """Return the main thread's time for each tensor that it pinned, in ns."""
     events = run.event_rows
-    main_thread_ops = (events["kind"] == EventKind.OP) & (events["thread"] == run.main_thread)
+    main_thread_ops = events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread)
     for name in VIRTUAL_PINNING_OPS if run.source.how == "virtual" else PINNING_OPS:
         durations_ns: list[int] = events["dur_ns"][main_thread_ops & _name_mask(run, name)].tolist()
         if durations_ns:
@@ -149,9 +149,9 @@ def syncs_by_range(run: Run) -> dict[str, int]:
     """Count the GPU synchronisations inside each named range (torch.profiler.record_function)."""
     events = run.event_rows
     names = events.text("name").to_list()
-    sync = events["start_ns"][events["kind"] == EventKind.SYNC]
+    sync = events["start_ns"][events.is_kind(EventKind.SYNC)]
     counts: dict[str, int] = {}
-    for row in np.flatnonzero((events["kind"] == EventKind.ANNOTATION) & (events["device"] < 0)).tolist():
+    for row in np.flatnonzero(events.is_kind(EventKind.ANNOTATION) & (events["device"] < 0)).tolist():
         start = events["start_ns"][row]
         inside = (sync >= start) & (sync < start + events["dur_ns"][row])
         counts[str(names[row])] = counts.get(str(names[row]), 0) + int(inside.sum())
@@ -161,7 +161,7 @@ def syncs_by_range(run: Run) -> dict[str, int]:
 def range_ms(run: Run, name: str) -> float:
     """Return the host time inside a named range, in ms; 0 if there is no such range."""
     events = run.event_rows
-    in_range = (events["kind"] == EventKind.ANNOTATION) & (events["device"] < 0) & _name_mask(run, name)
+    in_range = events.is_kind(EventKind.ANNOTATION) & (events["device"] < 0) & _name_mask(run, name)
     return float(events["dur_ns"][in_range].sum()) / 1e6
 
 

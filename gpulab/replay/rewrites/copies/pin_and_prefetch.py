@@ -51,7 +51,7 @@ def h2d_copies(graph: Graph) -> H2DCopies:
     is_h2d = np.array([copy_direction(name) == "HtoD" for name in names.vocabulary] + [False])
     is_pageable = np.array([host_memory(name) == "pageable" for name in names.vocabulary] + [False])
     name_code = events["name"][device.event]
-    copies = np.flatnonzero((events["kind"][device.event] == EventKind.MEMCPY) & is_h2d[name_code] & (device.call >= 0))
+    copies = np.flatnonzero(events.is_kind(EventKind.MEMCPY)[device.event] & is_h2d[name_code] & (device.call >= 0))
     return H2DCopies(
         ops=copies,
         call=device.call[copies],

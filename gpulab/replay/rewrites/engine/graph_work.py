@@ -76,7 +76,7 @@ def call_roles(graph: Graph) -> CallRoles:
     names = events.text("name")
     clearing = events.matching(lambda word: word.startswith("Optimizer.zero_grad#"))
     clears = mask_inside(
-        events, host.event, events.select(np.flatnonzero(clearing & (events["kind"] == EventKind.ANNOTATION)))
+        events, host.event, events.select(np.flatnonzero(clearing & events.is_kind(EventKind.ANNOTATION)))
     )
     count = np.diff(host.first_op)
     launching = np.flatnonzero(updates & (count > 0))
@@ -121,7 +121,7 @@ def optimizer_spans(graph: Graph) -> Spans:
 def update_spans(graph: Graph) -> Spans:
     """Spans in which the host is inside `Optimizer.step` or `zero_grad`."""
     events = graph.run.event_rows
-    inside = events.matching(lambda word: word.startswith("Optimizer.")) & (events["kind"] == EventKind.ANNOTATION)
+    inside = events.matching(lambda word: word.startswith("Optimizer.")) & events.is_kind(EventKind.ANNOTATION)
     return events.select(np.flatnonzero(inside)).spans()
 
 

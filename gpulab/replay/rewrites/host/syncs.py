@@ -39,9 +39,7 @@ def avoidable_waits(graph: Graph) -> AvoidableWaits:
     events, device, host = graph.run.event_rows, graph.device, graph.host
     names = events.text("name")
     is_d2h = np.array([copy_direction(word) == "DtoH" for word in names.vocabulary] + [False])
-    is_read = (
-        (events["kind"][device.event] == EventKind.MEMCPY) & is_d2h[events["name"][device.event]] & (device.call >= 0)
-    )
+    is_read = events.is_kind(EventKind.MEMCPY)[device.event] & is_d2h[events["name"][device.event]] & (device.call >= 0)
     reads_value = np.zeros(len(host), bool)
     reads_value[device.call[is_read]] = True
     in_steps = np.zeros(len(host), bool)
@@ -65,7 +63,7 @@ def avoidable_waits(graph: Graph) -> AvoidableWaits:
 def _outermost_ops(run: Run, names: tuple[str, ...]) -> Rows:
     """The outermost operators with these names."""
     events = run.event_rows
-    ops = events.select(np.flatnonzero(events.matching(lambda word: word in names) & (events["kind"] == EventKind.OP)))
+    ops = events.select(np.flatnonzero(events.matching(lambda word: word in names) & events.is_kind(EventKind.OP)))
     return ops.select(outermost(ops)) if len(ops) else ops
 
 

@@ -181,7 +181,7 @@ def compile_on_cpu_refusal(graph: Graph) -> str | None:
 def _elementwise_spans(graph: Graph) -> Spans:
     """Spans in which the main thread is in an operator that is not a matrix product, and in no nested operator."""
     events = graph.run.event_rows
-    ops = events.select(np.flatnonzero((events["kind"] == EventKind.OP) & (events["thread"] == graph.run.main_thread)))
+    ops = events.select(np.flatnonzero(events.is_kind(EventKind.OP) & (events["thread"] == graph.run.main_thread)))
     is_product = ops.matching(_multiplies)
     innermost_spans = innermost(ops)
     is_elementwise = ~is_product[innermost_spans.row]
@@ -194,7 +194,7 @@ def _elementwise_spans(graph: Graph) -> Spans:
 def _convolution_spans(graph: Graph) -> Spans:
     """Spans in which the main thread is in a convolution, forward or backward."""
     events = graph.run.event_rows
-    main_ops = (events["kind"] == EventKind.OP) & (events["thread"] == graph.run.main_thread)
+    main_ops = events.is_kind(EventKind.OP) & (events["thread"] == graph.run.main_thread)
     return events.select(np.flatnonzero(main_ops & events.matching(lambda word: "conv" in word))).spans()
 
 

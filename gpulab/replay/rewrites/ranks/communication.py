@@ -106,9 +106,9 @@ def _backward_kernels(graph: Graph) -> Ints:
     """Kernels launched by backward; if its ranges were not recorded, those launched outside the main thread."""
     events, device = graph.run.event_rows, graph.device
     is_autograd = events.matching(lambda word: AUTOGRAD in word)
-    ranges = events.select(np.flatnonzero(is_autograd & (events["kind"] <= EventKind.ANNOTATION)))
+    ranges = events.select(np.flatnonzero(is_autograd & (events["kind"] <= EventKind.ANNOTATION.value)))
     launch_event = graph.host.event[np.maximum(device.call, 0)]
-    kernels = (events["kind"][device.event] == EventKind.KERNEL) & (device.call >= 0) & (launch_event >= 0)
+    kernels = (events["kind"][device.event] == EventKind.KERNEL.value) & (device.call >= 0) & (launch_event >= 0)
     if not len(ranges):
         return np.flatnonzero(kernels & (events["thread"][launch_event] != graph.run.main_thread))
     spans = ranges.spans()

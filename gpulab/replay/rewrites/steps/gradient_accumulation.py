@@ -42,7 +42,7 @@ def update_work(graph: Graph) -> UpdateWork:
     run, host, device = graph.run, graph.host, graph.device
     is_optimizer = run.event_rows.matching(lambda word: word.startswith(UPDATES))
     optimizer_ranges = run.event_rows.select(
-        np.flatnonzero(is_optimizer & (run.event_rows["kind"] == EventKind.ANNOTATION))
+        np.flatnonzero(is_optimizer & run.event_rows.is_kind(EventKind.ANNOTATION))
     )
     is_inside: Mask = (
         mask_inside(run.event_rows, host.event, optimizer_ranges)
@@ -95,7 +95,7 @@ def _tensors(graph: Graph) -> int:
     if count:
         return count
     events = graph.run.event_rows
-    is_gradient = events.matching(lambda word: word == ACCUMULATE_GRAD) & (events["kind"] == EventKind.OP)
+    is_gradient = events.matching(lambda word: word == ACCUMULATE_GRAD) & events.is_kind(EventKind.OP)
     return round(int(is_gradient.sum()) / max(1, int(graph.steps.host_steps.recorded.sum())))
 
 

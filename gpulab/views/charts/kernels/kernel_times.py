@@ -97,7 +97,7 @@ def _read(table: Rows, count: int) -> list[_Kernel]:
     return [
         _Kernel(
             kernel_names[row] or "unnamed kernel",
-            KernelFamily.COLLECTIVE if kind == EventKind.COLLECTIVE else kernel_family(kernel_names[row] or ""),
+            KernelFamily.COLLECTIVE if kind == EventKind.COLLECTIVE.value else kernel_family(kernel_names[row] or ""),
             launches,
             total,
             share,

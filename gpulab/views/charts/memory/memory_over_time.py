@@ -76,7 +76,7 @@ def memory_phases(run: Run) -> Chart:
 
 def memory_device(run: Run) -> int:
     """Return the device to show: the busiest GPU, else the GPU of the memory records, else the host."""
-    if np.isin(run.event_rows["kind"], DEVICE_KINDS).any():
+    if run.event_rows.is_kind(*DEVICE_KINDS).any():
         return main_device(run)
     devices = run.memory_rows["device"]
     gpus = devices[devices >= 0]

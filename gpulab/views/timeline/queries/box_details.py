@@ -30,7 +30,7 @@ def event_lines(side: PlacedRun, event: int) -> Iterator[str]:
     rows = side.run.event_rows
     kind = EventKind(int(rows["kind"][event]))
     partner = int(side.partner[event])
-    if kind >= EventKind.KERNEL:
+    if kind >= EventKind.KERNEL.value:
         yield from _device_lines(side, event, kind, partner)
     elif partner >= 0:
         delay = int(rows["start_ns"][partner] - rows["start_ns"][event])

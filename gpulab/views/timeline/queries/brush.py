@@ -55,7 +55,7 @@ def _kernels(side: PlacedRun, start_ns: int, end_ns: int) -> list[dict[str, Any]
     Times are clipped to the window.
     """
     rows = side.run.event_rows
-    if np.isin(rows["kind"], DEVICE_KINDS).any():
+    if rows.is_kind(*DEVICE_KINDS).any():
         names, times = _device_time(side, start_ns, end_ns)
     else:
         names, times = _self_time(side, start_ns, end_ns)
@@ -80,9 +80,9 @@ def _kernels(side: PlacedRun, start_ns: int, end_ns: int) -> list[dict[str, Any]
 def _device_time(side: PlacedRun, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return name and time in the window of each kernel and collective that ran in it."""
     rows = side.run.event_rows
-    start, end, kind = rows["start_ns"], rows["start_ns"] + rows["dur_ns"], rows["kind"]
-    mask = (start < end_ns) & (end > start_ns) & ((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
-    events = np.flatnonzero(mask)
+    start, end = rows["start_ns"], rows["start_ns"] + rows["dur_ns"]
+    computes = rows.is_kind(EventKind.KERNEL, EventKind.COLLECTIVE)
+    events = np.flatnonzero((start < end_ns) & (end > start_ns) & computes)
     return rows["name"][events], np.minimum(end[events], end_ns) - np.maximum(start[events], start_ns)
 
 
@@ -93,7 +93,7 @@ def _self_time(side: PlacedRun, start_ns: int, end_ns: int) -> tuple[np.ndarray,
     begin, until = start_ns + side.shift_ns, end_ns + side.shift_ns
     for row, callees in side.call_rows():
         positions = row.overlapping(begin, until)
-        positions = positions[kinds[row.id[positions]] == EventKind.OP]
+        positions = positions[kinds[row.id[positions]] == EventKind.OP.value]
         starts, ends = np.maximum(row.start_ns[positions], begin), np.minimum(row.end_ns[positions], until)
         self_ns = row.coverage.covered_ns(starts, ends) if row.overlaps else ends - starts
         if callees is not None:

@@ -78,7 +78,7 @@ def _matches(sides: Sequence[PlacedRun], matching: np.ndarray) -> tuple[Ints, In
             for number, boxes in enumerate(group.rows, placed.first):
                 positions = np.flatnonzero(matching[boxes.name])
                 on_device = (
-                    kinds[boxes.id[positions]] >= EventKind.KERNEL
+                    kinds[boxes.id[positions]] >= EventKind.KERNEL.value
                     if group.is_events
                     else np.zeros(len(positions), bool)
                 )

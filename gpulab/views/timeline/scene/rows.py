@@ -59,10 +59,12 @@ class RowBuilder:
         key_of_kind = np.array([KEY_INDEX[KEY_OF_KIND.get(each, UNRECORDED)] for each in EventKind], np.uint8)
         key: Keys = key_of_kind[kind]
         names = rows.text("name").select(events)
-        if (kind == EventKind.KERNEL).any():
-            key[(kind == EventKind.KERNEL) & names.matching(map(is_matrix, names.vocabulary))] = KEY_INDEX["matmul"]
+        if (kind == EventKind.KERNEL.value).any():
+            key[(kind == EventKind.KERNEL.value) & names.matching(map(is_matrix, names.vocabulary))] = KEY_INDEX[
+                "matmul"
+            ]
         if self.ledger is not None and self.ledger.device == "cpu":
-            key[(kind == EventKind.OP) & (rows["dur_ns"][events] >= SMALL_OP_NS)] = KEY_INDEX["compute"]
+            key[(kind == EventKind.OP.value) & (rows["dur_ns"][events] >= SMALL_OP_NS)] = KEY_INDEX["compute"]
         return key
 
     def row_of_spans(self, spans: dict[tuple[str, str], Spans]) -> Boxes:
@@ -123,8 +125,8 @@ def _ledger(builder: RowBuilder) -> Group:
 def _threads(builder: RowBuilder) -> Iterator[Group]:
     run, rows = builder.run, builder.run.event_rows
     kind, thread = rows["kind"], rows["thread"]
-    host = (thread >= 0) & (kind < EventKind.KERNEL) & (kind != EventKind.STEP) & (kind != EventKind.SYNC_RECORD)
-    events = np.flatnonzero(host)
+    hidden = rows.is_kind(EventKind.STEP, EventKind.SYNC_RECORD)
+    events = np.flatnonzero((thread >= 0) & (kind < EventKind.KERNEL.value) & ~hidden)
     if not len(events):
         return
     busy = np.bincount(thread[events], weights=rows["dur_ns"][events] + 1.0)
@@ -132,7 +134,7 @@ def _threads(builder: RowBuilder) -> Iterator[Group]:
     by_work = threads[np.lexsort((threads, -busy[threads], threads != run.main_thread))].tolist()
     for number in by_work[:MAX_THREADS]:
         thread_events = events[thread[events] == number]
-        frames = kind[thread_events] == EventKind.PYTHON
+        frames = kind[thread_events] == EventKind.PYTHON.value
         yield from _call_stack(builder, number, thread_events[~frames], frames=False)
         if frames.any() and number == run.main_thread:
             yield from _call_stack(builder, number, thread_events[frames], frames=True)
@@ -196,7 +198,7 @@ def _stalls(builder: RowBuilder) -> Group:
     rows = builder.run.stall_rows
     details = rows.text("what").to_list()
     start = rows["start_ns"] + builder.shift_ns
-    is_gc = rows["kind"] == StallKind.GC
+    is_gc = rows.is_kind(StallKind.GC)
     key = np.where(is_gc, KEY_INDEX["gc"], KEY_INDEX["compile"]).astype(np.uint8)
     labels = [
         f"{'garbage collection' if gc else 'compilation'}{f': {detail}' if detail else ''}"
@@ -210,7 +212,7 @@ def _stalls(builder: RowBuilder) -> Group:
 
 def _gpus(builder: RowBuilder) -> Iterator[Group]:
     run, rows = builder.run, builder.run.event_rows
-    work = np.flatnonzero(np.isin(rows["kind"], DEVICE_KINDS))
+    work = np.flatnonzero(rows.is_kind(*DEVICE_KINDS))
     devices = rows["device"][work]
     numbers, counts = np.unique(devices, return_counts=True)
     by_work = numbers[np.argsort(-counts, kind="stable")].tolist()
@@ -230,14 +232,14 @@ def gpu_name(device: int, *, several: bool) -> str:
 def _device(builder: RowBuilder, device: int, work: Ints, name: str) -> Iterator[Group]:
     rows = builder.run.event_rows
     kind = rows["kind"][work]
-    yield from _streams(builder, device, work[kind == EventKind.KERNEL], name)
+    yield from _streams(builder, device, work[kind == EventKind.KERNEL.value], name)
     transfers: tuple[tuple[str, Mask, str], ...] = (
         (
             "copies",
-            (kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET),
+            (kind == EventKind.MEMCPY.value) | (kind == EventKind.MEMSET.value),
             "Copies to and from GPU memory, and memory fills.",
         ),
-        ("communication", kind == EventKind.COLLECTIVE, "Collectives between GPUs, such as all-reduce."),
+        ("communication", kind == EventKind.COLLECTIVE.value, "Collectives between GPUs, such as all-reduce."),
     )
     for label, mask, about in transfers:
         if mask.any():
