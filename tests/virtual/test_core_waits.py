@@ -127,3 +127,13 @@ def test_a_closed_one_takes_nothing_off():
     clock.close()
     clock.close()
     assert clock.end(7_000_000) == 7_000_000
+
+
+def test_work_takes_at_least_the_cpu_time_of_its_thread(monkeypatch):
+    recorder = OpRecorder(lambda record: None)
+    monkeypatch.setattr(CoreWaits, "end", lambda self, took_ns: 0)  # a wait shortly before is as long as the work
+    start, before_ns = recorder.start_cpu_timer(), time.thread_time_ns()
+    while time.thread_time_ns() - before_ns < 2_000_000:
+        pass
+    assert recorder.elapsed_cpu_ns(start) >= 2_000_000
+    recorder.close()

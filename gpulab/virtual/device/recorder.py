@@ -7,7 +7,7 @@ which other processes had the core does not count.
 from __future__ import annotations
 
 import threading
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from gpulab.virtual.device.tensors.op_cache import OpOutcome
@@ -70,14 +70,23 @@ class OpRecorder:
         if self._call_depth == 0:
             self._returned_ns = self._core_waits.begin()
 
-    def start_cpu_timer(self) -> int:
-        """Start to time real CPU work; pass the result to `since`."""
-        return self._core_waits.begin() if threading.get_ident() == self._main_thread else perf_counter_ns()
+    def start_cpu_timer(self) -> tuple[int, int]:
+        """Start to time real CPU work; pass the result to `elapsed_cpu_ns`."""
+        if threading.get_ident() != self._main_thread:
+            return perf_counter_ns(), 0
+        used_ns = thread_time_ns()
+        return self._core_waits.begin(), used_ns
 
-    def elapsed_cpu_ns(self, start_ns: int) -> int:
-        """Return the ns since `start_ns`, without waits for a core."""
+    def elapsed_cpu_ns(self, start: tuple[int, int]) -> int:
+        """Return the ns since `start`, without waits for a core.
+
+        Never less than the CPU time of the thread: the waits may include one shortly before.
+        """
+        start_ns, used_ns = start
         elapsed_ns = perf_counter_ns() - start_ns
-        return self._core_waits.end(elapsed_ns) if threading.get_ident() == self._main_thread else elapsed_ns
+        if threading.get_ident() != self._main_thread:
+            return elapsed_ns
+        return max(self._core_waits.end(elapsed_ns), min(elapsed_ns, thread_time_ns() - used_ns))
 
     def close(self) -> None:
         """Stop recording."""

@@ -131,9 +131,9 @@ class FakeDispatch:
         pinned = kwargs.pop("pin_memory", False)
         if getattr(self._inner, "depth", 0):
             return func(*args, **kwargs)
-        start_ns = self.recorder.start_cpu_timer()
+        start = self.recorder.start_cpu_timer()
         out = func(*args, **kwargs)
-        spent_ns = self.recorder.elapsed_cpu_ns(start_ns)
+        spent_ns = self.recorder.elapsed_cpu_ns(start)
         if spent_ns < MIN_HOST_OP_NS or func.namespace != "aten":
             self.recorder.add_cpu_time(spent_ns)
         else:
