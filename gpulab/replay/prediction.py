@@ -186,6 +186,7 @@ def predict(
     learned = history.error_of("+".join(sorted(change.rewrite.name for change in changes)))
     likely_ns = max(likely_ns, floor_ns)
     best, worst = _range(model, likely_ns, (float(low), float(high)), grade, learned.spread)
+    best = max(best, (1 - NOISE_CPU) * model.scaled_ns(middle.graph.waiting_ns, MIDDLE))
     host_device_ns, limits = middle.host_device_step_ns, middle.graph.limits_ns
     limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > host_device_ns else None
     return Prediction(

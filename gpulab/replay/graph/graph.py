@@ -116,6 +116,7 @@ class Graph:
     unexplained_ns: float = 0.0  # unexplained idle time before device work
     waits_inferred: bool = False  # waits between streams were not recorded, so they were inferred
     limits_ns: Mapping[str, float] = field(default_factory=dict)  # other lower limits of a step, by name: WORKER_LIMIT
+    waiting_ns: float = 0.0  # the part of these limits that waits, e.g. for storage: warm CPU caches do not shorten it
     applied: frozenset[str] = frozenset()  # applied rewrites that later ones depend on: "amp"
     concurrent_calls_ns: float = 0.0  # time in which several threads called the device: one track cannot separate them
 

@@ -38,7 +38,7 @@ def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
 def without_loading(graph: Graph) -> Graph:
     """Return the graph without any loading time."""
     limits_ns = {name: ns for name, ns in graph.limits_ns.items() if name not in (WORKER_LIMIT, CORE_LIMIT)}
-    return replace(graph.scaled_before({"loader": 0.0}), limits_ns=limits_ns)
+    return replace(graph.scaled_before({"loader": 0.0}), limits_ns=limits_ns, waiting_ns=0.0)
 
 
 def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -49,7 +49,7 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
        them: 0.1-0.65 ms per batch, 0.08-0.4 ms per tensor, 0.05-1.6 ms per MB. If only the size of a batch is known,
        `next()` takes 0.1 ms plus 0.07 ms per MB; if that is unknown too, 0.1-1.5 ms
      * Workers: a step takes the load time of one batch divided by N, or longer; on a CPU, the range allows for loading
-       that gets faster when nothing interrupts it. The load time is measured in the main process without workers, or
+       that gets faster when nothing interrupts it, but not for shorter waits, as for storage. The load time is measured in the main process without workers, or
        follows from the batch rate of workers that could not keep up
      * Queue: `prefetch_factor` batches per worker, served round-robin, are simulated with the measured variation,
        because one slow batch delays those behind it
@@ -71,16 +71,17 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     if batches.loading.workers == count and not _load_time_changed(graph):
         return graph
     cost_ns = _batch_ns(graph, batches, count, draw)
-    limits = dict(graph.limits_ns)
+    limits, waiting_ns = dict(graph.limits_ns), 0.0
     if cost_ns is not None:
         limits[WORKER_LIMIT] = cost_ns * variation_factor(graph, count)
+        waiting_ns = cost_ns * (1 - batches.busy_frac)
         demand_ns = _demand_ns(graph, batches, draw)
         if demand_ns is not None:
             limits[CORE_LIMIT] = _cpu_limit_ns(graph, batches, demand_ns, count, draw)
     taken_over = graph.scaled_before({"loader": _handover(graph, batches, draw)})
     if not batches.loading.workers:  # with workers, the recording includes the slowdown already
         taken_over = _slowed_by_workers(taken_over, batches.busy_frac, draw)
-    return replace(taken_over, limits_ns=limits)
+    return replace(taken_over, limits_ns=limits, waiting_ns=waiting_ns)
 
 
 def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
