@@ -25,6 +25,7 @@ _SLOW_FIRST_STEP = 3.0  # a first step this many times as long as the median is 
 _MIN_WARM_UP_FRAC = 0.10  # of the whole run; shorter warm-ups are not reported
 _MOST_OF_RUN_FRAC = 0.5  # a warm-up that takes most of the run is the verdict
 _LESS_OFTEN = 10  # times, in the fix
+_PHASE_FRAC = 0.3  # of the time: other code that takes so much may be a part of the training, such as a rollout
 _ADVICE = {
     "saving": "Call save_in_background instead of torch.save: training goes on while a thread writes a copy. A "
     "checkpoint every 10 to 30 minutes is often enough.",
@@ -50,10 +51,12 @@ def periodic_stalls(evidence: Evidence) -> Finding | None:
     out from the spread, after subtracting waits for batches, garbage collection and compilation. Samples of the main
     thread show which line ran.
 
-    Confused with: an evaluation (batches of another DataLoader: work, not a stall); the start of an epoch with new
-    workers, which is reported as such; the first steps (`slow_first_step`); ordinary variation.
+    Confused with: an evaluation (batches of another DataLoader: work, not a stall); other parts of the training that
+    come every N steps, such as the rollouts of reinforcement learning; the start of an epoch with new workers, which is
+    reported as such; the first steps (`slow_first_step`); ordinary variation.
 
-    What to do: do it less often, or in a background thread.
+    What to do: do it less often, or in a background thread. If it is a part of the training, record it on its own to
+    see what limits it.
     """
     stalls, epoch_starts = find_pauses(evidence.run, evidence.steps), pass_start_cost(evidence.run, evidence.steps)
     if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and (stalls.period_steps or _kind(stalls.library_call)):
@@ -123,11 +126,10 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
         if stalls.period_steps
         else f"{count(stalls.count, 'time')} in {stalls.steps} steps"
     )
-    location = f" ({stalls.frame})" if stalls.frame else ""
-    action = {"saving": "a checkpoint is written", "logging": "values are logged"}.get(kind, "other code runs")
+    is_phase = not kind and stalls.frac >= _PHASE_FRAC
+    removed = (0.0, 1.0) if is_phase else (0.7, 1.0)
     return Finding(
-        claim=f"{occurrence} the loop stalls for {duration(stalls.typical_cost_ns)} while {action}{location}: "
-        f"{percent(stalls.frac)} of the time.",
+        claim=_stall_claim(stalls, kind, occurrence, is_phase=is_phase),
         evidence=(
             f"{stalls.count} of {stalls.steps} steps take {duration(stalls.typical_cost_ns)} more than the usual "
             f"{duration(stalls.step_median_ns)}, not counting waits for data; averaged over all steps, that is "
@@ -138,19 +140,38 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
             frac=stalls.frac, each_ns=stalls.typical_cost_ns, count=stalls.count, every=stalls.period_steps or None
         ),
         fix=_SAVE_IN_BACKGROUND if kind == "saving" else "",
-        advice=_ADVICE.get(kind, f"Do it less often, for example every {_less_often(stalls):,} steps, or in a thread."),
+        advice=_stall_advice(stalls, kind, is_phase=is_phase),
         gain=mean_step_gain(
             stalls.step_mean_ns,
             round(stalls.total_ns / stalls.steps),
-            "removing 70 to 100 % of the stalls",
-            "a loop without these stalls",
-            (0.7, 1.0),
+            "removing 0 to 100 % of this time" if is_phase else "removing 70 to 100 % of the stalls",
+            "a loop without this code" if is_phase else "a loop without these stalls",
+            removed,
         ),
         confidence=LIKELY if kind else SUSPECT,
         confidence_reason="" if kind else "the code that ran in these steps is uncertain",
         from_steps=False,
         spans=stalls.spans,
     )
+
+
+def _stall_claim(stalls: Pauses, kind: str, occurrence: str, *, is_phase: bool) -> str:
+    location = f" ({stalls.frame})" if stalls.frame else ""
+    cost, share = duration(stalls.typical_cost_ns), f"{percent(stalls.frac)} of the time"
+    if is_phase:
+        return f"{occurrence} other code of the loop runs for {cost}{location}: {share}."
+    action = {"saving": "a checkpoint is written", "logging": "values are logged"}.get(kind, "other code runs")
+    return f"{occurrence} the loop stalls for {cost} while {action}{location}: {share}."
+
+
+def _stall_advice(stalls: Pauses, kind: str, *, is_phase: bool) -> str:
+    less_often = f"do it less often, for example every {_less_often(stalls):,} steps, or in a thread."
+    if is_phase:
+        return (
+            "If it is a part of the training, such as a rollout or an evaluation, record it on its own to see what "
+            f"limits it. Otherwise, {less_often}"
+        )
+    return _ADVICE.get(kind, f"{less_often[0].upper()}{less_often[1:]}")
 
 
 def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> Finding:

@@ -49,8 +49,8 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
        them: 0.1-0.65 ms per batch, 0.08-0.4 ms per tensor, 0.05-1.6 ms per MB. If only the size of a batch is known,
        `next()` takes 0.1 ms plus 0.07 ms per MB; if that is unknown too, 0.1-1.5 ms
      * Workers: a step takes the load time of one batch divided by N, or longer; on a CPU, the range allows for loading
-       that gets faster when nothing interrupts it, but not for shorter waits, as for storage. The load time is measured in the main process without workers, or
-       follows from the batch rate of workers that could not keep up
+       that gets faster when nothing interrupts it, but not for shorter waits, as for storage. The load time is measured
+       in the main process without workers, or follows from the batch rate of workers that could not keep up
      * Queue: `prefetch_factor` batches per worker, served round-robin, are simulated with the measured variation,
        because one slow batch delays those behind it
      * Cores: a step is no shorter than (CPU time to load a batch + CPU time of the rest of the step) / free cores x
