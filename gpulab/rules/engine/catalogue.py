@@ -39,6 +39,7 @@ from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, cloc
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
 from gpulab.rules.machine.pcie_link import LINK, slow_pcie_link
+from gpulab.rules.memory.activation_checkpointing import activation_checkpointing
 from gpulab.rules.memory.fragmentation_and_growth import (
     allocator_thrash,
     fragmentation,
@@ -273,6 +274,12 @@ RULES: tuple[Rule, ...] = (
         lesson="03_parallel_work_and_batch",
     ),
     # Memory.
+    Rule(
+        check=activation_checkpointing,
+        about="forward passes that run again for activation checkpointing",
+        stage=Stage.BUSY,
+        lesson="09_memory_anatomy_and_oom",
+    ),
     Rule(
         check=allocator_thrash,
         about="cudaMalloc/cudaFree in every step",
