@@ -3,24 +3,22 @@
 import pytest
 
 from benchmarks.wild.loop import cell_source
-from benchmarks.wild.registry import load_loop, loop_names
+from benchmarks.wild.registry import SET_ASIDE, load_loop, loop_names
 
 torch = pytest.importorskip("torch")
-NEEDS = {
-    "decoding/greedy": "transformers",
-    "frameworks/accelerate_glue": "transformers",
-    "frameworks/hf_trainer": "transformers",
-    "text/bert_finetune": "transformers",
-}
+EXTRAS = ("transformers", "lightning", "accelerate", "datasets", "torchdata", "sklearn")
 
 
 def loaded(name):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason="an extra of the benchmark: pip install 'gpulab[wild]'")
-    return load_loop(name)
+    try:
+        return load_loop(name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] in EXTRAS:
+            pytest.skip(f"needs {error.name}, an extra of the benchmark: pip install 'gpulab[wild]'")
+        raise
 
 
-@pytest.mark.parametrize("name", loop_names())
+@pytest.mark.parametrize("name", [*loop_names(), *loop_names(SET_ASIDE)])
 def test_every_change_of_a_loop_applies_and_compiles(name):
     loop = loaded(name)
     cells = [cell_source(loop, change) for change in (None, *loop.changes)]

@@ -1,0 +1,1 @@
+"""Loops that no rule or prediction was changed for: see benchmarks.wild.registry."""
