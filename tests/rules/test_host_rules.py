@@ -243,7 +243,7 @@ def test_the_gain_of_periodic_stalls_is_of_the_mean_step():
 def test_unknown_code_that_takes_much_of_the_time_may_be_a_part_of_the_training():
     samples = host_samples(2400, frame="collect_rollout (cell line 8)", called=None, every_ms=10)
     result = finding(marked(every(10), samples=samples), "periodic_stalls")
-    assert result.gain.worst_ns == result.gain.step_ns
+    assert result.gain is None
     assert "collect_rollout" in result.claim
     assert "stall" not in result.claim
 

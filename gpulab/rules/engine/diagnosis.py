@@ -11,7 +11,7 @@ from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
-from gpulab.rules.engine.finding import Diagnosis, Finding, Gain, Masked, Unjudged
+from gpulab.rules.engine.finding import SUSPECT, Diagnosis, Finding, Gain, Masked, Unjudged
 from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
 from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
@@ -67,7 +67,7 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     return replace(
         _without_unknown_names(finding, evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
-        informs_only=finding.informs_only or (_may_save_little(finding) and not evidence.on_gpu),
+        informs_only=finding.informs_only or (not evidence.on_gpu and _may_save_little(finding, confidence)),
         rule=rule.name,
         topic=rule.topic,
         lesson=rule.lesson,
@@ -76,15 +76,17 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     )
 
 
-def _may_save_little(finding: Finding) -> bool:
-    """Whether the lower end of the predicted range is too low to act on; False where only a bound is known.
+def _may_save_little(finding: Finding, confidence: str) -> bool:
+    """Whether the lower end of the predicted range is too low to act on; of a mere bound, whether the cause is unsure.
 
     On a GPU such a finding stays a verdict: idle time, or slow kernels, are a fact whatever the fix gains. On a CPU,
     where all of a step is CPU work, the loops that people write often got slower with such a fix.
     """
     gain = finding.gain
-    if gain is None or finding.urgent or gain.is_bound_only:
+    if gain is None or finding.urgent:
         return False
+    if gain.is_bound_only:
+        return confidence == SUSPECT
     return finding.least_saved_ns < _MIN_SAVED_FRAC * gain.step_ns
 
 

@@ -13,7 +13,7 @@ from gpulab.intervals import Spans, clip
 from gpulab.replay.rewrites.steps.async_checkpoint import SAVE_CALLS
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, known_numbers
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.host.garbage_collection import mean_step_gain
 from gpulab.run import Loader
@@ -127,7 +127,6 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
         else f"{count(stalls.count, 'time')} in {stalls.steps} steps"
     )
     is_phase = not kind and stalls.frac >= _PHASE_FRAC
-    removed = (0.0, 1.0) if is_phase else (0.7, 1.0)
     return Finding(
         claim=_stall_claim(stalls, kind, occurrence, is_phase=is_phase),
         evidence=(
@@ -141,17 +140,22 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
         ),
         fix=_SAVE_IN_BACKGROUND if kind == "saving" else "",
         advice=_stall_advice(stalls, kind, is_phase=is_phase),
-        gain=mean_step_gain(
-            stalls.step_mean_ns,
-            round(stalls.total_ns / stalls.steps),
-            "removing 0 to 100 % of this time" if is_phase else "removing 70 to 100 % of the stalls",
-            "a loop without this code" if is_phase else "a loop without these stalls",
-            removed,
-        ),
+        # A part of the training cannot be removed.
+        gain=None if is_phase else _gain_without_stalls(stalls),
         confidence=LIKELY if kind else SUSPECT,
         confidence_reason="" if kind else "the code that ran in these steps is uncertain",
         from_steps=False,
         spans=stalls.spans,
+    )
+
+
+def _gain_without_stalls(stalls: Pauses) -> Gain | None:
+    return mean_step_gain(
+        stalls.step_mean_ns,
+        round(stalls.total_ns / stalls.steps),
+        "removing 70 to 100 % of the stalls",
+        "a loop without these stalls",
+        (0.7, 1.0),
     )
 
 
