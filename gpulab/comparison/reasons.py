@@ -33,7 +33,7 @@ class Reason:
     """A difference between the sides, or an effect that was not as predicted."""
 
     kind: str  # the name of the check: "contention"
-    text: str  # a clause with the measured numbers
+    text: str  # a clause with the measured numbers, or two with a semicolon between them
     effect_ns: int  # estimated effect on a step of the second side
 
 
@@ -91,12 +91,12 @@ def contention_reason(pair: Pair) -> Reason | None:
         clauses.append(f"other programs used {before} cores before and {after} after")
     if delayed[0] is not None and delayed[1] is not None and abs(delayed[1] - delayed[0]) > DELAYED_FRAC:
         shares = f"{percent(delayed[0])} of the time before and {percent(delayed[1])} after"
-        clauses.append(f"the main thread waited for a core {shares}")
+        clauses.append(f"the main thread waited for a core for {shares}")
         share = max(share, delayed[1] - delayed[0], key=abs)
     effect_ns = round(share * pair.after_ns)
     if not clauses or abs(effect_ns) < NOTABLE_FRAC * pair.after_ns:
         return None
-    return Reason("contention", " and ".join(clauses), effect_ns)
+    return Reason("contention", "; ".join(clauses), effect_ns)
 
 
 def recompiles(pair: Pair) -> Reason | None:

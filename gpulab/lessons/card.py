@@ -48,7 +48,7 @@ def summary(
         rows = tuple(
             Row((claim.sentence, "yes" if claim.holds else "no", claim.values, claim.source)) for claim in claims
         )
-        table = TableBlock(header=("claim", "holds", "your measurements", "source"), rows=rows, text_columns=4)
+        table = TableBlock(header=("claim", "holds", "your results", "source"), rows=rows, text_columns=4)
         blocks.append(Section(f"{held_count} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:
         header = ("question", "your prediction", "right answer")

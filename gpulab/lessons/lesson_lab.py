@@ -166,11 +166,13 @@ class Lab:
         before: float | None = None,
         after: float | None = None,
         unit: str = "",
+        names: tuple[str, str] | None = None,
         source: SourceLike = MEASURED,
     ) -> LessonView:
         """State the result of an experiment in one line, and whether it holds here.
 
         `before`, `after`, `unit`: the measured values, which are shown and stored for the card ("%": fractions of 1).
+        `names`: what the two values are, if they are not before and after a change.
         `source`: MEASURED, COUNTED, SIMULATED, or the run that they come from. If `same` found a difference just
         before, the claim fails.
         """
@@ -178,7 +180,13 @@ class Lab:
         if self._differ:
             sentence, holds, self._differ = f"{sentence}: {DIFFERENT_RESULTS}", False, False
         claim = Claim(
-            sentence=sentence, holds=bool(holds), source=source_label(source), before=before, after=after, unit=unit
+            sentence=sentence,
+            holds=bool(holds),
+            source=source_label(source),
+            before=before,
+            after=after,
+            unit=unit,
+            names=names,
         )
         self._claims[key] = claim
         return claim_view(claim)

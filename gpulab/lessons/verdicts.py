@@ -29,6 +29,7 @@ class Claim:
     before: float | None = None
     after: float | None = None
     unit: str = ""
+    names: tuple[str, str] | None = None  # of the two values, if they are not before and after a change
 
     @property
     def line(self) -> str:
@@ -37,14 +38,16 @@ class Claim:
 
     @property
     def values(self) -> str:
-        """The values before and after, as far as known; the unit appears once, except "%", which each value has."""
+        """The values before and after, or by name; the unit appears once, except "%", which each value has."""
         values = [value for value in (self.before, self.after) if value is not None]
         first_unit = self.unit if self.unit == "%" else ""
         texts = [
             *(format_value(value, first_unit) for value in values[:-1]),
             *(format_value(v, self.unit) for v in values[-1:]),
         ]
-        return " -> ".join(texts)
+        if self.names is None or len(texts) < 2:
+            return " -> ".join(texts)
+        return "; ".join(f"{name}: {text}" for name, text in zip(self.names, texts, strict=True))
 
 
 def format_value(value: float, unit: str) -> str:

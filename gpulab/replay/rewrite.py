@@ -28,8 +28,8 @@ def least_margin_text(grade: str) -> str:
     """Return how far the range of a prediction of this grade extends on each side, at least."""
     frac = GRADES[grade][1]
     return (
-        f"{percent(frac)} of the change in step time, or {percent(2 * frac)} of the predicted step time, whichever is "
-        "smaller"
+        f"{percent(frac)} of the change in step time (or {percent(2 * frac)} of the predicted step time, if that is "
+        "less)"
     )
 
 

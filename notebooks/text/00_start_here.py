@@ -6,7 +6,7 @@
 # Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
 #
 # - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
-# - `L.claim` states the result of an experiment and checks it with your own measurements: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
+# - `L.claim` states the result of an experiment and checks it with your own results: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
 # - In a cell marked *your turn*, you write the code.
 
 # %% tags=["device"]
@@ -271,7 +271,7 @@ L.claim(
 # ## Next steps
 #
 # - Put `%%gpuprofile` on a cell of your own. The cell's results, output and errors do not change.
-# - `%gpureport before` shows a report again. `%gpuwhy no_workers` explains how gpulab proves this finding, and which other causes look similar. `%%gpuprofile --help` lists the options.
+# - `%gpureport before` shows a report again. `%gpuwhy no_workers` explains how gpulab detects this cause, and which other causes look similar. `%%gpuprofile --help` lists the options.
 # - Save a run with `gpulab.save(gpulab.runs["before"], "before.gpulab")`. Save its report with `gpulab.report(gpulab.runs["before"]).save("before.html")`; the file needs neither gpulab nor a network connection.
 # - In a script, write `with gpulab.profile("before"): train()`, then `print(gpulab.report(gpulab.runs["before"]))`.
 # - The next lesson is [01 What is utilisation?](01_what_is_utilisation.ipynb); the [index](index.ipynb) suggests a path for your problem.

@@ -3,7 +3,7 @@
 #
 # The monitor shows *GPU-Util 100 %*. Is the GPU working hard? In this lesson you find out what this number measures, which other counters show what it leaves out, and which counter you should use to rank jobs.
 #
-# Without a GPU, the CUDA cells run on a virtual H100, and their results say so: the times come from a model of the hardware and from the launch times measured on this computer. With a CUDA GPU, the same cells run on it.
+# Without a GPU, the CUDA cells run on a virtual H100, and their results say so: the times come from a model of the hardware and from the launch times measured on this computer. With a CUDA GPU, the same cells should run on it (untested).
 
 # %% tags=["device"]
 # %load_ext gpulab

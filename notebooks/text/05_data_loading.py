@@ -36,7 +36,7 @@ from gpulab.lessons.labs.data import caching, loading, queue_model, storage_form
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # the warning explained in 05.6
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores, see 05.6
 cores = L.machine.cores_allowed or os.cpu_count()
 scratch = tempfile.TemporaryDirectory()  # deleted when the kernel ends
 folder = Path(scratch.name)
@@ -86,7 +86,7 @@ L.reveal("wait", wait_before, "%")
 #
 # ## Diagnose
 #
-# The report names a cause. Do not take its word for it: look for a number in the report that would be different if the cause were another one. Run the next cell to see two questions, answer them from the report, and run the cell again. To see how gpulab proves this finding, run `%gpuwhy no_workers` in a new cell.
+# The report names a cause. Do not take its word for it: look for a number in the report that would be different if the cause were another one. Run the next cell to see two questions, answer them from the report, and run the cell again. To see how gpulab detects this cause, run `%gpuwhy no_workers` in a new cell.
 
 # %% tags=["check"]
 # <blank> the letters of your two answers, for example "a"
@@ -119,13 +119,13 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight). But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight, or one per core if there are more cores). But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
 
 # %% [markdown]
-# Now compare the prediction with the measurement; `workers=4` tells `%gpucompare` which change you made. Read the first line, then *Predicted* and *Measured*, then the two bars, which share one scale. If other programs keep this computer busy, the first line gives no verdict, because the difference could be noise. In that case, record both runs again when the computer is quiet.
+# Now compare the prediction with the measurement; `workers=4` tells `%gpucompare` which change you made. Read the first line, then *Predicted* and *Measured*, then the two bars, which share one scale. If other programs keep this computer busy, the first line may give no verdict, because the difference could be noise. In that case, record both runs again when the computer is quiet.
 
 # %% tags=["measure"]
 # %gpucompare before after workers=4
@@ -147,7 +147,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone (Little's law). Workers that compute on the same core slow each other down and count as one. The cores of many cloud machines are hardware threads, two of which share a physical core: four workers on four of them may then count as two.
+# Look at the columns *concurrency*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone. Workers that compute on the same core slow each other down and count as one. On many cloud machines a core is a hardware thread, and two threads share one physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -178,11 +178,12 @@ L.claim(
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,
-    unit="items at the same time (CPU-bound -> I/O-bound)",
+    unit="items at the same time",
+    names=("CPU-bound", "I/O-bound"),
 )
 
 # %% [markdown]
-# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit, and two hardware threads of one core count as less than two cores: with the two cores in the question, two workers reach the limit; with more cores, it takes more workers. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
+# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. Two idle cores, as in the question, give a concurrency of at most two, and two workers are enough to reach it; with more cores, it takes more workers. Other programs and shared physical cores lower the limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
 #
 # ## Keep the pipeline steady
 #
@@ -288,10 +289,11 @@ L.claim(
     before=cpu_threads.concurrency,
     after=io_threads.concurrency,
     unit="items at the same time",
+    names=("CPU-bound", "I/O-bound"),
 )
 
 # %% [markdown]
-# Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
+# For I/O-bound items, threads do about as well as processes, and one thread with 16 requests does better than both. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
 #
 # ## Load less, copy less
 #
@@ -342,7 +344,7 @@ L.claim(
 #
 # ### 05.6 More workers than cores, and the memory of each worker
 #
-# Workers that do not help still cost something. PyTorch warns about too many of them; this notebook hides that warning. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
+# PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. Ignore it if they mostly wait, as in most cells of this notebook, which therefore hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
 #
 # Take a list of 100,000 file names, about 12 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
 
@@ -448,6 +450,7 @@ L.claim(
     before=1000 * files.wall_s,
     after=1000 * tar.wall_s,
     unit="ms",
+    names=("files", "tar archive"),
 )
 
 
@@ -527,11 +530,12 @@ L.claim(
     before=smaller_bound,
     after=real_loop,
     unit="items/s",
+    names=("smaller bound", "real loop"),
 )
 
 
 # %% [markdown]
-# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers can load at most four times as many items per second as four; the last line shows what the loop makes of that. If it is less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
+# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers could load up to four times as many items per second as four; compare the line *with sixteen workers*. If the loop gains less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
 #
 # ## Transfer: is data loading the bottleneck here?
 #

@@ -3,7 +3,7 @@
 #
 # A batch is created in the memory of the *host* (the computer with its CPU) and used in the memory of the *device* (the GPU). The link between them transfers about sixty times fewer bytes per second than the GPU's own memory. In this lesson you learn what a copy costs, which copies you can hide, and which lines make the host wait unnecessarily. Do lesson [01](01_what_is_utilisation.ipynb) first if you cannot yet explain what "the GPU is 40 % busy" means.
 #
-# With a CUDA GPU, everything runs on it. Without one, your code runs unchanged on a virtual H100, which estimates the times. The estimate uses two rates: 50 GB/s as the best rate of the link, which is four fifths of its standard (PCIe 5, 16 lanes), and 6 GB/s for copies from ordinary memory, a typical value in published traces (5.3 to 9.9 GB/s). You can trust the **shape** of the results. The **rates** of your own machine you have to measure.
+# With a CUDA GPU, everything should run on it (untested). Without one, your code runs unchanged on a virtual H100, which estimates the times. The estimate uses two rates: 50 GB/s as the best rate of the link, which is four fifths of its standard (PCIe 5, 16 lanes), and 6 GB/s for copies from ordinary memory, a typical value in published traces (5.3 to 9.9 GB/s). You can trust the **shape** of the results. The **rates** of your own machine you have to measure.
 
 # %% tags=["device"]
 # %load_ext gpulab

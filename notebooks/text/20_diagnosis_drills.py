@@ -402,7 +402,7 @@ L.check("transfer", answer)
 # ## Next steps
 #
 # - Put `%%gpuprofile` on a slow loop of your own. Before you read the first sentence of the report, look at the bar below it, and say the cause, the action and the excluding counter aloud.
-# - `%gpuwhy NAME` explains how gpulab proves a cause, and which other causes look similar: `%gpuwhy cpu_bound_loading`, `%gpuwhy small_batch`.
+# - `%gpuwhy NAME` explains how gpulab detects a cause, and which other causes look similar: `%gpuwhy cpu_bound_loading`, `%gpuwhy small_batch`.
 # - If you missed something above, see [05 Data loading](05_data_loading.ipynb), [07 Host to device](07_host_to_device.ipynb), [08 Mixed precision](08_mixed_precision.ipynb), [09 Memory](09_memory_anatomy_and_oom.ipynb).
 
 # %% tags=["card"]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Why is the GPU idle? The course
 #
-# These are guided notebooks. Each one starts with a symptom, asks you to predict, measures, explains the cause, and lets you apply the fix. At the end, a card sums up the lesson with your own measurements. All notebooks run on a laptop without a GPU: where an experiment needs one, it uses a virtual GPU and says so. With a CUDA GPU, the same cells run on it.
+# These are guided notebooks. Each one starts with a symptom, asks you to predict, measures, explains the cause, and lets you apply the fix. At the end, a card sums up the lesson with your own results. All notebooks run on a laptop without a GPU: where an experiment needs one, it uses a virtual GPU and says so. With a CUDA GPU, the same cells should run on it (untested).
 #
 # Choose a path, or go through the lessons in order.
 #

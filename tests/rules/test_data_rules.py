@@ -99,9 +99,23 @@ def test_the_next_bottleneck_is_the_workers_if_fewer_are_proposed_than_needed():
     assert diagnose(enough).next_limit != WORKER_LIMIT
 
 
-@pytest.mark.parametrize(("cpu_ms", "limit"), [(5, "gpulab proposes at most 8"), (80, "the 2 cores here can run 5")])
-def test_the_evidence_says_what_limits_the_number_of_workers(cpu_ms, limit):
-    assert limit in first(from_workers(wait_ms=95, cpu_ms=cpu_ms, cores=2.0)).evidence[-1]
+@pytest.mark.parametrize(
+    ("cpu_ms", "cores", "limit"),
+    [
+        (5, 2.0, "gpulab proposes at most 8"),
+        (80, 2.0, "the 2 cores here can run 5"),
+        (190, 4.0, "so the 4 cores here can run only one each"),
+        (5, 16.0, "gpulab proposes at most 16"),
+        (5, None, "The number of cores is unknown"),
+    ],
+)
+def test_the_evidence_says_what_limits_the_number_of_workers(cpu_ms, cores, limit):
+    assert limit in first(from_workers(wait_ms=95, cpu_ms=cpu_ms, cores=cores)).evidence[-1]
+
+
+@pytest.mark.parametrize(("cpu_ms", "reason"), [(5, "They can share the 8 cores"), (150, "can run one worker each")])
+def test_the_evidence_says_why_the_cores_can_run_enough_workers(cpu_ms, reason):
+    assert reason in first(from_workers(cpu_ms=cpu_ms, cores=8.0)).evidence[-1]
 
 
 @pytest.mark.parametrize(("library", "is_asked"), [("__main__", True), (None, True), ("torch", True), ("mine", False)])
@@ -125,6 +139,7 @@ def test_if_the_cores_cannot_run_more_workers_the_samples_are_cached(loader):
     finding = first(from_workers(wait_ms=95, cores=2.0, loader=loader, **computing))
     assert finding.rule == "too_few_workers"
     assert "proposed_workers" not in finding.numbers
+    assert f"{'gpulab proposes' if loader is NO_CORES else 'the cores can run'} no more" in finding.claim
     assert "class Cached" in finding.fix
     assert "num_workers=0" in finding.fix  # the samples are in memory then
     assert finding.rewrites == ""
@@ -188,7 +203,7 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
     code = change_loader(evidence_of(from_main()), MAIN_PROCESS_LOADER, {"num_workers": 4}).code
     assert "train_loader = DataLoader(" in code
     assert "train_loader.dataset" in code
-    assert "batches of 32" in code
+    assert "train_loader = DataLoader(  # the same batches (shuffled ones: in the first epoch only);" in code
 
 
 def test_other_arguments_of_the_user_stay_unchanged():
@@ -336,4 +351,4 @@ def unknown():
 def test_the_fix_for_a_loader_of_unknown_setup_keeps_the_batches(unknown):
     code = change_loader(evidence_of(from_main()), unknown, {"num_workers": 2}).code
     assert "batch_sampler=train_loader.batch_sampler" in code
-    assert "the same batches (if shuffled: in the first epoch); random transforms differ" in code
+    assert "the same batches (shuffled ones: in the first epoch only); random transforms differ" in code

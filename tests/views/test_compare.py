@@ -103,7 +103,32 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
 
 def test_a_single_recording_states_the_allowance_between_runs(mended):
     assert mended.comparison.between_runs_frac == 0.01
-    assert re.search(r"ran only once, .* \(1\.0 %, estimated", " ".join(repr(mended).split()))
+    assert re.search(r"a single run\. .* \(1\.0 %, estimated", " ".join(repr(mended).split()))
+
+
+def test_the_effect_of_other_programs_is_explained():
+    crowd = {"before": 0.02, "after": 0.5}
+    sides = [run(wait_ms, name) for wait_ms, name in ((40, "before"), (3, "after"))]
+    sides = [
+        dataclasses.replace(
+            side,
+            host_rows=rows(HOST_SAMPLES, [_sample(at, crowd[side.name]) for at in range(0, 900, 100)]),
+            machine=Machine(cores=2, cores_allowed=2.0),
+        )
+        for side in sides
+    ]
+    text = " ".join(repr(comparison_view(compare(*sides))).split())
+    assert "The main thread waited for a core for 2 % of the time before and 50 % after. +30.2" in text
+    assert "the time by which this alone makes a step after the change longer (+) or shorter (-)." in text
+    assert "The step times and their ratio are not corrected for it." in text
+
+
+def _sample(at_ms, crowd):
+    """A sample while other programs use this many of two cores, for which the main thread waits as long."""
+    cpu_s = at_ms / 1e3
+    return host_sample(
+        at_ms, process_cpu_s=cpu_s, main_cpu_s=cpu_s, cpu_frac=(1 + crowd) / 2, main_delayed_s=crowd * at_ms / 1e3
+    )
 
 
 def test_repeated_runs_are_listed():

@@ -67,7 +67,7 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example: step [2-5] \(100 ms\), of which the problem takes 40 ms in one interval "
+        r"Example: in step [2-5] \(100 ms\), the problem takes 40 ms, in one interval "
         r"\(host: waiting for data; GPU: idle\)\.",
         timeline.alt,
     )

@@ -13,6 +13,7 @@ from gpulab.rules import diagnose
 from gpulab.run import Gap, Gpu, Machine, Recording, Source
 from gpulab.tables import DEVICE_KINDS, EVENTS, GPU_SAMPLES, EventKind
 from gpulab.views.report.report import report
+from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.palette import _BY_KEY
 from gpulab.views.sheet.sheet import Answer, Section, Timeline
 from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
@@ -102,8 +103,9 @@ def test_the_headline_has_claim_fix_gain_and_confidence():
     assert any(re.search(r"num_workers=\d.* DataLoader\(", line) for line in lines)
     text = " ".join(" ".join(lines).split())
     speedup = r"\([\d.]+(-[\d.]+)?x\)"
+    confidence = "Confidence in the cause: high"
     assert re.search(
-        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x, with [^.]*\. Confidence: high", text
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x, with [^.]*\. {confidence}", text
     )
     assert "Next bottleneck: " in text
 
@@ -146,6 +148,12 @@ def test_sensors_that_did_not_answer_are_not_zeros():
     assert not re.search(r"GPU temperature +0", text)
 
 
+@pytest.mark.parametrize(("late_ms", "note"), [(2, ""), (30, "; taken at most 30 ms late")])
+def test_only_samples_that_are_noticeably_late_are_called_late(late_ms, note):
+    samples = [host_sample(ms, cpu_frac=0.25, late_ns=late_ms * 1_000_000) for ms in (0, 100, 200)]
+    assert sampling_summary(run_of(samples=samples)) == f"3 samples, every 100 ms{note}"
+
+
 def test_unknown_profiler_overhead_reads_not_measured():
     text = repr(report(a_run()))
     assert "profiler: overhead not measured" in text
@@ -169,7 +177,9 @@ def test_a_run_ended_by_an_exception_before_any_step_says_so():
 def test_the_steps_that_are_traced_and_analysed_add_up():
     run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
     text = " ".join(repr(report(run)).split())
-    assert "8 steps, 7 of them traced in parts of 1 and 6 steps; 4 analysed (all but the first and the last" in text
+    assert (
+        "8 steps; 7 traced, in parts of 1 and 6 steps; 4 analysed, because the first and last steps of a part" in text
+    )
 
 
 def test_every_number_has_its_source_beside_it(any_report):
@@ -260,7 +270,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\), of which the problem takes 40 ms", page.text)
+    assert re.search(r"in step \d \(100 ms\), the problem takes 40 ms", page.text)
     assert "As text and table" in page.text
 
 

@@ -103,9 +103,9 @@ WORKERS = Question(
     ),
     right="b",
     explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
-    "That gives one batch every 12 ms. Other programs make it slower; in a short measurement, batches that were "
-    "prefetched make some steps faster. The report computes the time that one worker needs per batch from the step "
-    "time, so both effects change it.",
+    "That gives one batch every 12 ms. The measured step can be longer, because other programs use the CPU, or "
+    "shorter, because some batches were loaded in advance. The report derives the time per batch and worker from the "
+    "step time, so it may not be exactly 48 ms.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",
@@ -153,7 +153,7 @@ BOUNDS = Question(
         ),
     ),
     right="b",
-    explanation="Four workers deliver one batch every 48 ms. The model could take one every few ms, so it waits.",
+    explanation="Four workers deliver one batch every 48 ms. The model could process one every few ms, so it waits.",
     hints=(
         "How often do four workers deliver a batch?",
         "Compare the two rates, in items per second.",
@@ -218,7 +218,7 @@ THREADS = Question(
     explanation="A thread runs Python code only while it holds the global interpreter lock (GIL), and it releases the "
     "lock "
     "while it waits. Four threads can therefore wait at the same time, but four threads that compute get as much done "
-    "as one. Use processes for CPU-bound items.",
+    "as one. Processes do not share a lock: they can compute at the same time, if several cores are free.",
     hints=(
         "What does a thread hold while it runs Python code?",
         "Does Python run two threads of one process at the same time?",
@@ -310,7 +310,7 @@ LESSON = Lesson(
         "a cache help",
         "recognise when more workers, another file format or a cache do not help, and prove it",
     ),
-    symptom="The GPU is idle for most of each step, and a faster GPU would change nothing.",
+    symptom="The GPU is idle for most of each step, and a faster GPU would change little.",
     signature="Time inside next() of the DataLoader iterator; it would be near zero if the workers kept up.",
     fix="DataLoader workers that load while the model trains and persist across epochs, a prefetch factor that covers "
     "the slowest batch, and no repeated reads.",

@@ -170,11 +170,10 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
     transforms = "; random transforms differ" if "num_workers" in changes else ""
     if setup.iterable:
         return f"the same samples{transforms}"
-    batches = f"the same batches of {setup.batch_size}" if setup.batch_size else "the same batches"
+    same = "the same batches" if batch_size is None else "the same samples"
     if "num_workers" in changes or "persistent_workers" in changes:
-        same = f"{batches} (if shuffled: in the first epoch)" if batch_size is None else "the same samples"
-        return f"{same}{transforms}"
-    return f"{batches if batch_size is None else 'the same samples'}, in the same order"
+        return f"{same}{' (shuffled ones: in the first epoch only)' if batch_size is None else ''}{transforms}"
+    return f"{same}, in the same order"
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -22,8 +22,9 @@ def no_workers(evidence: Evidence) -> Finding | None:
     `num_workers=0`. Time in which the GPU still has queued work does not count as waiting.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
-    storage (`slow_storage`); loading that needs more CPU time than all cores supply
-    (`cpu_bound_loading`).
+    storage (`slow_storage`); loading that needs more CPU time than all cores supply (`cpu_bound_loading`). It is slow
+    storage if the process reads from a disk during the wait, if a core is idle in I/O wait, or if the files are on a
+    network file system.
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
     if it mostly waits, workers can share a core. With few cores or cheap batches, workers can cost more than they save.

@@ -57,11 +57,11 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
     change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
-    no_capacity = "" if can_add else ", but the cores cannot run more"
+    no_more = "" if can_add else f", but {_limit(evidence, loading, cores, proposed)} no more"
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs about "
-        f"{duration(batch_time_ns(loading), 2)} per batch, and the model could take one every "
+        claim=f"{idle_share(evidence, share)}: {too_few}{no_more}; one worker needs about "
+        f"{duration(batch_time_ns(loading), 2)} per batch, and the model could process a batch every "
         f"{duration(loading.rest_ns, 2)}.",
         evidence=(
             loader_time_text(evidence, loading),
@@ -174,31 +174,57 @@ def _against_cores(evidence: Evidence, loading: LoadingCost, cores: float | None
     """Return how many workers the batches need, and how many of them the cores can run."""
     required = workers_to_keep_up(loading)
     demand = (
-        f"By the rate of batches, a worker needs about {duration(batch_time_ns(loading), 2)} per batch; the rest of a "
-        f"step takes {duration(loading.rest_ns, 2)}. {count(required, 'worker')}"
+        f"Judging by how often batches arrive, a worker needs about {duration(batch_time_ns(loading), 2)} per batch; "
+        f"the rest of a step takes {duration(loading.rest_ns, 2)}. So {count(required, 'worker')} would"
     )
-    reason = _core_limit(evidence, loading, cores, proposed)
     if proposed >= required:
-        return f"{demand} would keep up{'' if cores is None else f'; {reason}'}."
-    return f"{demand} would be needed to keep up; {reason}."
+        return sentences(f"{demand} keep up.", _enough_cores(evidence, loading, cores))
+    return f"{demand} be needed to keep up. {_core_limit(evidence, loading, cores, proposed)}"
+
+
+def _enough_cores(evidence: Evidence, loading: LoadingCost, cores: float | None) -> str:
+    """Say why the cores can run all workers that are needed; "" if their number is unknown."""
+    if cores is None:
+        return ""
+    computing = _worker_cpu_frac(evidence, loading)
+    if computing is None or computing >= WAITING_FRAC:
+        return f"The {_cores_here(cores)} can run one worker each."
+    return f"They can share the {_cores_here(cores)}, because each uses the CPU only {percent(computing)} of the time."
 
 
 def _core_limit(evidence: Evidence, loading: LoadingCost, cores: float | None, proposed: int) -> str:
-    """Return a clause about the number of workers that the cores can run."""
+    """Say why fewer workers are proposed than needed."""
     if cores is None:
-        return f"the number of cores is unknown, and {count(proposed, 'worker is', 'workers are')} safe"
-    computing = _worker_cpu_frac(evidence, loading)
-    available = f"the {count(cores, 'core')} here"
+        return f"The number of cores is unknown, so gpulab proposes at most {MAX_WORKERS}."
+    available, computing = _cores_here(cores), _worker_cpu_frac(evidence, loading)
     if computing is None:
-        return f"{available} can run at most {proposed}"
-    if computing < WAITING_FRAC:
-        waiting = f"workers mostly wait (they use the CPU {percent(computing)} of the time)"
-        if proposed >= workers_to_keep_up(loading):
-            return f"{waiting}, so {available} are no limit"
-        if proposed == MAX_WORKERS:
-            return f"{waiting}, but gpulab proposes at most {MAX_WORKERS}"
-        return f"{waiting}, so {available} can run {proposed}"
-    return f"workers compute, so {available} can run one each"
+        return f"The {available} can run {proposed}, if each worker needs a core."
+    if computing >= WAITING_FRAC:
+        return f"Workers compute, so the {available} can run only {'one' if cores < 2 else 'one each'}."
+    if _is_capped(evidence, loading, cores, proposed):
+        return (
+            f"They could share the {available}, because each uses the CPU only {percent(computing)} of the time, but "
+            f"gpulab proposes at most {proposed} here."
+        )
+    return f"Each uses the CPU {percent(computing)} of the time, so the {available} can run {proposed}."
+
+
+def _is_capped(evidence: Evidence, loading: LoadingCost, cores: float | None, proposed: int) -> bool:
+    """Whether gpulab's own limit, not the cores, keeps it from proposing more workers."""
+    if cores is None:
+        return True
+    computing = _worker_cpu_frac(evidence, loading)
+    return computing is not None and computing < WAITING_FRAC and proposed >= max(MAX_WORKERS, int(cores))
+
+
+def _limit(evidence: Evidence, loading: LoadingCost, cores: float | None, proposed: int) -> str:
+    """Return what limits the number of workers, before "no more"."""
+    return "gpulab proposes" if _is_capped(evidence, loading, cores, proposed) else "the cores can run"
+
+
+def _cores_here(cores: float) -> str:
+    """Return the cores, after "the": "2 cores here", "core here"."""
+    return f"{'core' if cores == 1 else count(cores, 'core')} here"
 
 
 def _worker_cpu_time(loading: LoadingCost) -> tuple[str, ...]:

@@ -71,8 +71,8 @@ def _unknown_calls(prediction: Prediction) -> str:
         return ""
     low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
     return (
-        ". The step times do not show how much the profiler lengthens single CPU calls, so the replays use "
-        f"{low} to {high} % of their traced time"
+        ". The profiler slows down individual CPU calls by an unknown amount, so the replays assume "
+        f"{low} to {high} % of their recorded time"
     )
 
 

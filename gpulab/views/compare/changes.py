@@ -8,6 +8,7 @@ from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.analysis.kernels.interior_kernels import short_kernel_name
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, WorkChanges
 from gpulab.comparison import Comparison
+from gpulab.rules.engine.phrases import sentences
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
 from gpulab.wording import UNKNOWN, Scale, count, metric, number, percent, quantity, scale, shorten, size
 
@@ -41,12 +42,17 @@ def _work(matched: WorkChanges, differences: list[Match]) -> Iterator[Block]:
     rows.append(_row(f"all {matched.unit}", "", list(matched.matches), unit, kind="total"))
     sizes = "input shapes" if any(each.sizes.startswith("[") for each in matched.matches) else "grid"
     criterion = "name" if not any(each.sizes for each in matched.matches) else f"name and {sizes}"
-    self_time = "; times are self time, without the operators called" if matched.unit == "operators" else ""
+    self_times = "Times are self times: they exclude the operators that each one calls."
+    caption = sentences(
+        f"{matched.unit.capitalize()} are matched by {criterion}.",
+        self_times if matched.unit == "operators" else "",
+        "Largest differences first; columns sum to the last row.",
+    )
     yield TableBlock(
         header=("per step", "change", "count before", "after", f"{unit.unit} before", "after", "difference"),
         rows=tuple(rows),
         text_columns=2,
-        caption=f"Matched by {criterion}{self_time}. Largest differences first; columns sum to the last row.",
+        caption=caption,
     )
 
 

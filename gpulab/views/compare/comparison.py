@@ -123,9 +123,18 @@ def _other_differences(compared: Comparison) -> Iterator[Block]:
     unit = scale(compared.after_ns)
     rows = [Row((sentence(each.text), unit.signed_number(each.effect_ns))) for each in reasons]
     if rows:
-        header = ("", f"{unit.unit} per step, estimated")
-        caption = "Each estimated separately; they do not sum to the difference."
-        yield Section(title, (TableBlock(header=header, rows=tuple(rows), caption=caption if len(rows) > 1 else ""),))
+        header = ("", f"estimated effect, {unit.unit}")
+        yield Section(title, (TableBlock(header=header, rows=tuple(rows), caption=_effects(len(rows))),))
+
+
+def _effects(number_of_reasons: int) -> str:
+    """Say what an estimated effect means, and that the measured times include it."""
+    several = number_of_reasons > 1
+    rest = "; the effects do not add up to the measured difference" if several else ""
+    return (
+        f"The effect is the time by which {'each of these' if several else 'this'} alone makes a step after the change "
+        f"longer (+) or shorter (-). The step times and their ratio are not corrected for it{rest}."
+    )
 
 
 def _sources(compared: Comparison) -> Iterator[str]:
@@ -135,8 +144,8 @@ def _sources(compared: Comparison) -> Iterator[str]:
     if once:
         allowed = percent(compared.between_runs_frac, 1)
         yield (
-            "Each program ran only once, so the interval also includes the usual variation between runs of the same "
-            f"program ({allowed}, estimated from the spread of its steps)"
+            "Each side is a single run. The interval therefore also allows for differences between runs of the same "
+            f"program ({allowed}, estimated from the spread of the steps)"
         )
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:

@@ -102,17 +102,16 @@ def expectation(
 
 
 def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches") -> str:
-    """Return the upper bound as a sentence; if the rest of the step may speed up, also the speed-up without that.
+    """Return the upper bound as a sentence; if the rest of the step may speed up, a second one without that.
 
-    `cold_bound`: the bound without that. `rest_speeds_up`: why the rest may take less time, a noun phrase.
+    `cold_bound`: the bound without that. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
     """
     rest_frac = 1 - cold_bound / bound
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound: {_at_most(bound)}, with {assumes}."
-    and_with = ", and with" if " and " in assumes else " and"
     return (
-        f"Upper bound: {_at_most(bound)}, with {assumes}{and_with} {rest_speeds_up} for the rest of the step "
-        f"({_at_most(cold_bound)} if the rest takes as long as now)."
+        f"Upper bound: {_at_most(bound)}. With {assumes}, the speed-up is {ratio(cold_bound)}; {rest_speeds_up} can "
+        "make the rest of the step faster, too."
     )
 
 
@@ -122,7 +121,7 @@ def _at_most(bound: float) -> str:
 
 def _confidence(finding: Finding) -> str:
     reason = f" ({finding.confidence_reason})" if finding.confidence_reason else ""
-    return f"Confidence: {CONFIDENCE_LABELS[finding.confidence]}{reason}"
+    return f"Confidence in the cause: {CONFIDENCE_LABELS[finding.confidence]}{reason}"
 
 
 def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:

@@ -85,31 +85,32 @@ def _steps(run: Run, steps: Steps) -> str:
     batches = batches_per_step(run, steps)
     accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
     detection = f"{how_detected(steps)}{accumulated}{burst}{run_ahead}"
-    used = f"{int(steps.interior.sum())} analysed ({_selection(steps)})"
+    used = f"{int(steps.interior.sum())} analysed{_selection(steps)}"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted; {used}; {detection}"
-    traced = f"{int(steps.recorded.sum())} of them traced{_parts(steps)}"
-    return f"{count(len(steps), 'step')}, {traced}; {used}; {detection}"
+    traced = f"{int(steps.recorded.sum())} traced{_parts(steps)}"
+    return f"{count(len(steps), 'step')}; {traced}; {used}; {detection}"
 
 
 def _parts(steps: Steps) -> str:
-    """Return the lengths of the traced parts if there are several: " in parts of 1 and 6 steps"."""
+    """Return the lengths of the traced parts if there are several: ", in parts of 1 and 6 steps"."""
     lengths = [str(len(part)) for part in recorded_parts(steps.recorded)]
     if len(lengths) < 2:
         return ""
     if len(lengths) > _MAX_LISTED_PARTS:
-        return f" in {len(lengths)} parts"
-    return f" in parts of {', '.join(lengths[:-1])} and {lengths[-1]} steps"
+        return f", in {len(lengths)} parts"
+    return f", in parts of {', '.join(lengths[:-1])} and {lengths[-1]} steps"
 
 
 def _selection(steps: Steps) -> str:
-    """Return which of the traced steps are analysed."""
+    """Return why not all traced steps are analysed."""
     lengths = [len(part) for part in recorded_parts(steps.recorded)]
     if max(lengths, default=0) < _MIN_PART:
-        return f"no {_MIN_PART} adjacent steps were traced"
-    edges = "the first and the last step of each part" if len(lengths) > 1 else "the first and the last traced step"
+        return f" (fewer than {_MIN_PART} adjacent steps were traced)"
+    edges = "the first and last steps of a part" if len(lengths) > 1 else "the first and the last traced step"
     filling = sum(max(0, length - 2) for length in lengths) - int(steps.interior.sum())
-    return f"all but {edges}" + (f", and {count(filling, 'step')} that only filled the launch queue" if filling else "")
+    queue = f", and {count(filling, 'step')} that only filled the launch queue," if filling else ""
+    return f", because {edges}{queue} do not count"
 
 
 def _step_time(steps: Steps) -> str:
@@ -128,8 +129,12 @@ def _too_few(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return " (too few untraced steps)"
     biased = steps.prefetch_biased
-    batches = plural(biased, "The batch of 1 untraced step was", f"The batches of {biased:,} untraced steps were")
-    return f". {batches} loaded while the profiler paused the loop, and too few other steps remain: run more steps"
+    excluded = plural(
+        biased,
+        "1 untraced step does not count, because its batch was",
+        f"{biased:,} untraced steps do not count, because their batches were",
+    )
+    return f". {excluded} loaded while the profiler paused the loop. Too few others remain: run more steps"
 
 
 def _excluded(steps: Steps) -> str:

@@ -16,6 +16,7 @@ from gpulab.wording import UNKNOWN, count, duration, percent
 
 Floats = NDArray[np.float64]
 
+_NOTABLE_LATENESS_NS = 10e6  # a tenth of the interval between samples, by default
 _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # counters, in seconds
 
 
@@ -29,15 +30,14 @@ def sensor_blocks(run: Run) -> tuple[Block, ...]:
 
 
 def sampling_summary(run: Run) -> str:
-    """Return how often the sensors were read, and how late the sampler was."""
+    """Return how often the sensors were read, and how late the sampler was if that matters."""
     samples = max((run.host_rows, run.gpu_rows), key=len)
     if not len(samples):
         return "none read"
     late_ns = samples["late_ns"]
     interval = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
-    return f"{count(len(samples), 'sample')}{interval}; " + (
-        f"taken at most {duration(float(late_ns.max()), 2)} late" if late_ns.max() > 0 else "taken on time"
-    )
+    late = f"; taken at most {duration(float(late_ns.max()), 2)} late" if late_ns.max() > _NOTABLE_LATENESS_NS else ""
+    return f"{count(len(samples), 'sample')}{interval}{late}"
 
 
 def _gpu_rows(run: Run) -> Iterator[Row]:

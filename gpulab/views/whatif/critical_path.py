@@ -172,8 +172,9 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="Each reduction is replayed. If removing a part saves less than its time on the path, another path "
-        "takes over. If it saves more, removing it also shortens waits elsewhere in the step.",
+        caption="The last two columns come from replays with that part shortened or removed. If removing a part saves "
+        "less than its time on the path, another chain of work becomes the longest one; if it saves more, waits "
+        "elsewhere in the step become shorter, too.",
     )
 
 
@@ -285,17 +286,20 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
         sentence(text)
         for text in (
             f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
-            f"{_predicted_length(likely_ns, predicted, work)}: {_shares(predicted)}",
+            _predicted_step(likely_ns, predicted, work),
         )
     )
 
 
-def _predicted_length(likely_ns: int, predicted: _StepLanes, work: str) -> str:
-    """Return the predicted step; last, the length that the shares refer to, which may lack the allowance for caches."""
-    likely = f"Predicted{work}: {duration(likely_ns)}"
-    if abs(likely_ns - predicted.length_ns) < MIN_ROW_FRAC * predicted.length_ns:
-        return likely
-    return f"{likely}. Without the allowance for warm CPU caches it is {duration(predicted.length_ns)}"
+def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
+    """Return the predicted step, what warm CPU caches save of it, and the shares of its parts without that saving."""
+    likely, saved_ns = f"Predicted{work}: {duration(likely_ns)}", predicted.length_ns - likely_ns
+    if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
+        return f"{likely}: {_shares(predicted)}"
+    return (
+        f"{likely}. This assumes that warm CPU caches save {duration(saved_ns)}; without that, it is "
+        f"{duration(predicted.length_ns)}: {_shares(predicted)}"
+    )
 
 
 def _shares(step: _StepLanes) -> str:

@@ -196,14 +196,15 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
         low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
         yield (
             "CPU calls",
-            f"replayed with {low} to {high} % of their traced time, because the step times do not show how much the "
-            "profiler lengthens single calls",
+            f"replayed with {low} to {high} % of their recorded time, because the profiler slows them down by an "
+            "unknown amount",
         )
     elif calibration.call_cost_frac < 1:
         share = percent(calibration.call_cost_frac)
         yield (
             "CPU calls",
-            f"replayed with {share} of their traced time: the rest is profiler overhead, by the steps without it",
+            f"replayed with {share} of their recorded time; the rest is profiler overhead, as a comparison with "
+            "untraced steps shows",
         )
 
 
@@ -211,9 +212,9 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"the middle 80 % of {prediction.samples} simulations in which all unknown values vary at random. "
-        f"For a prediction of grade {prediction.grade}, it extends at least this far on each side: "
-        f"{least_margin_text(prediction.grade)}. It never goes beyond the upper bound of the speed-up"
+        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. "
+        f"For grade {prediction.grade}, it extends on each side by at least {least_margin_text(prediction.grade)}, "
+        "but never beyond the upper bound of the speed-up"
     )
 
 
