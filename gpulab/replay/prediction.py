@@ -14,7 +14,7 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.errors import RunError
 from gpulab.replay.batched_sweep import batch_step_times
 from gpulab.replay.graph.build import build_graph
-from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration, calibrate, scale_calls
+from gpulab.replay.graph.calibration import Calibration, calibrate, scale_calls
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
@@ -69,14 +69,14 @@ class ReplayModel:
     @cached_property
     def step_by_call_cost(self) -> tuple[Floats, Floats]:
         """The unchanged step as a function of the real share of call cost: shares, and replayed ns."""
-        shares = np.linspace(*UNKNOWN_SHARE, 5)
+        shares = np.linspace(*(self.calibration.share_range or (1.0, 1.0)), 5)
         return shares, np.array([sweep(scale_calls(self.graph, share)).step_ns for share in shares])
 
     def scaled_ns(self, replayed_ns: float, draw: Draw) -> float:
         """Convert a replayed step time to the scale of the un-profiled step."""
         start_ns = self.schedule.step_ns
-        if not self.calibration.is_measured:
-            start_ns = float(np.interp(draw.between("calling", *UNKNOWN_SHARE), *self.step_by_call_cost))
+        if (share_range := self.calibration.share_range) is not None:
+            start_ns = float(np.interp(draw.between("calling", *share_range), *self.step_by_call_cost))
         return self.step_ns * replayed_ns / max(1.0, start_ns)
 
 
@@ -248,8 +248,8 @@ def draw_unknowns(samples: int) -> tuple[Draw, ...]:
 def apply_changes(model: ReplayModel, changes: Sequence[Change], draw: Draw) -> Graph:
     """Return the graph with the rewrites applied, in the given order."""
     graph = model.graph
-    if not model.calibration.is_measured:
-        graph = scale_calls(graph, draw.between("calling", *UNKNOWN_SHARE))
+    if (share_range := model.calibration.share_range) is not None:
+        graph = scale_calls(graph, draw.between("calling", *share_range))
     for change in changes:
         graph = change.rewrite.edit(graph, change.value, draw)
     return graph

@@ -107,7 +107,7 @@ def test_calibrated_calls_make_the_step_as_long_as_it_is_without_the_profiler():
     base = base.__class__(**{**vars_of(base), "steps": with_plain_steps(base, 0.9)})
     ready = calibrate(base)
     assert sweep(ready.graph).step_ns == pytest.approx(base.steps.unprofiled_ns, rel=0.01)
-    assert ready.is_measured
+    assert ready.share_range is None
     assert ready.call_cost_frac < 0.95
 
 
@@ -115,7 +115,7 @@ def test_where_the_gpu_hides_what_calls_cost_their_cost_stays_unknown():
     base = graph(run_like(GPU_BOUND, steps=10))
     base = base.__class__(**{**vars_of(base), "steps": with_plain_steps(base, 1.0)})
     ready = calibrate(base)
-    assert not ready.is_measured
+    assert ready.share_range is not None
     assert sweep(scale_calls(ready.graph, 0.6)).step_ns == pytest.approx(sweep(ready.graph).step_ns, rel=0.01)
 
 
@@ -205,7 +205,7 @@ def test_a_scene_of_recorded_steps_only_is_about_those():
     run = run_like(LAUNCH_BOUND, steps=10)
     run_steps = find_steps(run)
     ready = build_replay_model(run, run_steps, build_ledger(run, run_steps))
-    assert ready.calibration.is_measured
+    assert ready.calibration.share_range is None
     assert ready.step_ns == run_steps.traced_ns
 
 

@@ -14,7 +14,7 @@ from gpulab.tables import RUNTIME_KINDS, EventKind
 MIN_SHARE, MAX_SHARE = 0.2, 1.0  # real share of a recorded call's cost: profilers add up to four times the cost itself
 # Overhead of recording per event: 0.7 us measured on this CPU without a GPU; up to 4 us reported with one.
 OVERHEAD_CPU_NS, OVERHEAD_GPU_NS = 1_500, 4_000
-UNKNOWN_SHARE = (0.6, 1.0)  # range of that share if it cannot be measured
+UNKNOWN_SHARE = 0.6  # the least share if it cannot be measured; more, if recording cannot have added that much
 MIN_EFFECT_FRAC = 0.01  # if the step changes by less over that range, the share cannot be determined
 ROUNDS = 9
 
@@ -25,7 +25,9 @@ class Calibration:
 
     graph: Graph
     call_cost_frac: float  # real share of the recorded cost of calls, 0-1
-    is_measured: bool  # False: device work hides the cost of calls, so the share is somewhere in UNKNOWN
+    share_range: tuple[float, float] | None = (
+        None  # range of that share if other work hides the cost of calls; else None
+    )
 
 
 def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
@@ -39,21 +41,21 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
     recorded_ns = sweep(graph).step_ns
     if target is None or traced is None:
         # All steps were profiled: predictions are then about profiled steps, comparable with another recording.
-        return Calibration(graph, 1.0, True)
+        return Calibration(graph, 1.0)
     least = _least_share(graph)
     least_ns = sweep(scale_calls(graph, least)).step_ns
     if recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:
-        return Calibration(graph, 1.0, False)
+        return Calibration(graph, 1.0, (max(UNKNOWN_SHARE, least), MAX_SHARE))
     if least_ns <= target <= recorded_ns:
         share = _bisect(lambda share: sweep(scale_calls(graph, share)).step_ns, target, least, MAX_SHARE)
-        return Calibration(scale_calls(graph, share), share, True)
+        return Calibration(scale_calls(graph, share), share)
     share = least if target < least_ns else MAX_SHARE
     # Steps that take longer than the traced ones do so elsewhere. Shorter ones are scaled as a whole: predictions of
     # workers, which slow down the rest of the step, are more accurate with it (42 instead of 38 of 51 in their range).
     unscaled = ("loader",) if is_loading_measured and target > recorded_ns else ()
     scaled = scale_calls(graph, share)
     host_factor = _bisect(lambda factor: sweep(scale_host(scaled, factor, unscaled)).step_ns, target, 0.3, 3.0)
-    return Calibration(scale_host(scaled, host_factor, unscaled), share, True)
+    return Calibration(scale_host(scaled, host_factor, unscaled), share)
 
 
 def _least_share(graph: Graph) -> float:

@@ -18,7 +18,6 @@ from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans
-from gpulab.replay.graph.calibration import UNKNOWN_SHARE
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model, predict, refusal_reason
@@ -67,9 +66,10 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
 
 def _unknown_calls(prediction: Prediction) -> str:
     """Return what the replays assume about CPU calls if the profiler's share of their time is unknown."""
-    if prediction.model.calibration.is_measured:
+    share_range = prediction.model.calibration.share_range
+    if share_range is None:
         return ""
-    low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
+    low, high = (percent(share).removesuffix(" %") for share in share_range)
     return (
         ". The profiler slows down individual CPU calls by an unknown amount, so the replays assume "
         f"{low} to {high} % of their recorded time"

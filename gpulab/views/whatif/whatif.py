@@ -8,7 +8,7 @@ from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.questions import prediction_history, prepare_scene
-from gpulab.replay.graph.calibration import UNKNOWN_SHARE, Calibration
+from gpulab.replay.graph.calibration import Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
@@ -192,8 +192,8 @@ def _method(prediction: Prediction) -> Iterator[Block]:
 
 def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
     """Yield which part of the traced time of CPU calls is replayed; the rest is, or may be, profiler overhead."""
-    if not calibration.is_measured:
-        low, high = (percent(share).removesuffix(" %") for share in UNKNOWN_SHARE)
+    if calibration.share_range is not None:
+        low, high = (percent(share).removesuffix(" %") for share in calibration.share_range)
         yield (
             "CPU calls",
             f"replayed with {low} to {high} % of their recorded time, because the profiler slows them down by an "
