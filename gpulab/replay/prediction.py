@@ -184,9 +184,10 @@ def predict(
     low, high = np.percentile(drawn_ns, (10, 90)) if len(drawn_ns) > 2 else (min(drawn_ns), max(drawn_ns))
     grade = max((change.rewrite.grade for change in changes), default="A")
     learned = history.error_of("+".join(sorted(change.rewrite.name for change in changes)))
-    likely_ns = max(likely_ns, floor_ns)
+    waiting_ns = model.scaled_ns(middle.graph.waiting_ns, MIDDLE)  # not shortened by warm caches
+    likely_ns = max(likely_ns, floor_ns, min(waiting_ns, replayed_ns))
     best, worst = _range(model, likely_ns, (float(low), float(high)), grade, learned.spread)
-    best = max(best, (1 - NOISE_CPU) * model.scaled_ns(middle.graph.waiting_ns, MIDDLE))
+    best = max(best, (1 - NOISE_CPU) * min(waiting_ns, likely_ns))
     host_device_ns, limits = middle.host_device_step_ns, middle.graph.limits_ns
     limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > host_device_ns else None
     return Prediction(

@@ -25,11 +25,10 @@ def grade_text(grade: str) -> str:
 
 
 def least_margin_text(grade: str) -> str:
-    """Return how far the range of a prediction of this grade extends on each side, at least."""
+    """Return how far each end of the range of a prediction of this grade is from its middle, at least."""
     frac = GRADES[grade][1]
     return (
-        f"{percent(frac)} of the change in step time (or {percent(2 * frac)} of the predicted step time, if that is "
-        "less)"
+        f"{percent(frac)} of the predicted change (or {percent(2 * frac)} of the predicted step time, if that is less)"
     )
 
 

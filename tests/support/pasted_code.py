@@ -144,7 +144,7 @@ def namespace(names, functions):
     space["loss"] = space["loss_fn"](space["outputs"], labels)
     space["losses"] = [space["loss"]]
     for role, name in names.items():
-        put(space, name, objects.get(role))
+        put(space, name, objects.get(role.partition(" ")[0]))  # "loader 1": another one
     return space
 
 

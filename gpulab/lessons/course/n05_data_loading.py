@@ -153,7 +153,7 @@ BOUNDS = Question(
         ),
     ),
     right="b",
-    explanation="Four workers deliver one batch every 48 ms. The model could process one every few ms, so it waits.",
+    explanation="Four workers deliver one batch every 48 ms. The model could process several meanwhile, so it waits.",
     hints=(
         "How often do four workers deliver a batch?",
         "Compare the two rates, in items per second.",
@@ -227,8 +227,8 @@ THREADS = Question(
 )
 CACHE = Question(
     key="cache",
-    prompt="The dataset keeps every item it has read in memory. A DataLoader with two workers and default options runs "
-    "two epochs. How many reads of the second epoch does this cache serve?",
+    prompt="The dataset keeps in memory every item that it has read. A DataLoader with two workers and default "
+    "options runs two epochs. How many reads of the second epoch does this cache serve?",
     choices=(
         Choice(
             key="a",

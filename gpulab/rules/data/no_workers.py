@@ -10,7 +10,7 @@ from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.rules.engine.phrases import idle_share, range_over_steps, step_spends
-from gpulab.wording import duration, percent
+from gpulab.wording import article, duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
@@ -22,9 +22,9 @@ def no_workers(evidence: Evidence) -> Finding | None:
     `num_workers=0`. Time in which the GPU still has queued work does not count as waiting.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
-    storage (`slow_storage`); loading that needs more CPU time than all cores supply (`cpu_bound_loading`). It is slow
-    storage if the process reads from a disk during the wait, if a core is idle in I/O wait, or if the files are on a
-    network file system.
+    storage (`slow_storage`); loading that needs more CPU time than all cores supply (`cpu_bound_loading`). Suspect
+    `slow_storage` if the process reads from a disk during the wait, if a core is idle in I/O wait, or if the files are
+    on a network file system.
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own core;
     if it mostly waits, workers can share a core. With few cores or cheap batches, workers can cost more than they save.
@@ -65,7 +65,8 @@ def _untraced_time(evidence: Evidence, loading: LoadingCost, traced_ns: int) -> 
     """Return the time in the DataLoader of the steps that predictions start from, if it is not the traced one."""
     if evidence.steps.unprofiled_ns is None or duration(loading.exposed_ns) == duration(traced_ns):
         return ""
-    return f" Without the profiler, it is {duration(loading.exposed_ns)} of {duration(loading.step_ns)}."
+    step = article(duration(loading.step_ns))
+    return f" Without the profiler, next() takes {duration(loading.exposed_ns)} of {step} step."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def workers_caveats(prediction: WorkersPrediction, cores: float | None, threads:
         )
     if cores is not None and prediction.workers > cores and not prediction.crowded:
         caveats.append(
-            f"PyTorch will warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
+            f"PyTorch may warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
             "Ignore it here: workers that mostly wait can share a core."
         )
     return tuple(caveats)

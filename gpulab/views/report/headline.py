@@ -110,8 +110,8 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound: {_at_most(bound)}, with {assumes}."
     return (
-        f"Upper bound: {_at_most(bound)}. With {assumes}, the speed-up is {ratio(cold_bound)}; {rest_speeds_up} can "
-        "make the rest of the step faster, too."
+        f"With {assumes}, the speed-up is {ratio(cold_bound)}. If {rest_speeds_up} also make the rest of the step "
+        f"faster, it is at most {_at_most(bound)} (upper bound)."
     )
 
 

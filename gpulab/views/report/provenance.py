@@ -134,7 +134,10 @@ def _too_few(steps: Steps) -> str:
         "1 untraced step does not count, because its batch was",
         f"{biased:,} untraced steps do not count, because their batches were",
     )
-    return f". {excluded} loaded while the profiler paused the loop. Too few others remain: run more steps"
+    return (
+        f". {excluded} loaded, at least in part, while the profiler paused the loop. The other untraced steps are too "
+        "few for a step time: run more steps"
+    )
 
 
 def _excluded(steps: Steps) -> str:

@@ -57,7 +57,7 @@ def critical_path_section(timed: Schedule) -> Section:
     blocks = [Line(intro), *_best_lever(path_levers, timed)]
     picture: tuple[Timeline, ...] = ()
     if step_ledger is not None:
-        blocks.append(Line("A line above a lane marks where the critical path runs through it.", soft=True))
+        blocks.append(Line("In the picture, a line above a lane marks where the critical path runs.", soft=True))
         picture = (_picture(path, host_and_gpu_lanes(run, step_ledger, _window(path)), rows, subject),)
     return Section(title, (*blocks, *picture, _levers_table(path, path_levers, timed.graph.ledger)))
 
@@ -172,9 +172,9 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="The last two columns come from replays with that part shortened or removed. If removing a part saves "
-        "less than its time on the path, another chain of work becomes the longest one; if it saves more, waits "
-        "elsewhere in the step become shorter, too.",
+        caption="The last two columns of this table come from replays in which the part in the row is 10 % shorter, or "
+        "removed. If removing a part saves less than its time on the path, another chain of work becomes the longest "
+        "one; if it saves more, waits elsewhere in the step become shorter, too.",
     )
 
 
@@ -297,8 +297,8 @@ def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return f"{likely}: {_shares(predicted)}"
     return (
-        f"{likely}. This assumes that warm CPU caches save {duration(saved_ns)}; without that, it is "
-        f"{duration(predicted.length_ns)}: {_shares(predicted)}"
+        f"{likely} if warm CPU caches save {duration(saved_ns)}, otherwise {duration(predicted.length_ns)}. Shares of "
+        f"the latter: {_shares(predicted)}"
     )
 
 

@@ -174,7 +174,7 @@ def _method(prediction: Prediction) -> Iterator[Block]:
         ]
     replayed, error = count(quality.steps, "step"), percent(quality.step_error, 1)
     rows += [
-        ("Steps", f"{replayed} replayed; their median is known to within {error}"),
+        ("Steps", f"{replayed} replayed; the uncertainty of the recorded step time is {error}"),
         ("Range", _range(prediction)),
     ]
     if prediction.past_count:
@@ -213,8 +213,9 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. "
-        f"For grade {prediction.grade}, it extends on each side by at least {least_margin_text(prediction.grade)}, "
-        "but never beyond the upper bound of the speed-up"
+        f"For grade {prediction.grade}, each end is at least {least_margin_text(prediction.grade)} from the predicted "
+        "step time. It stops at a limit that is closer: at the upper bound of the speed-up, or at the time in which "
+        "workers that wait for their data deliver a batch"
     )
 
 

@@ -49,7 +49,9 @@ def fixes_of(rule, diagnosis):
 def names_in(run):
     """The user's names as recorded with the run; common names if none was recorded."""
     recorded = user_names(run)
-    return {attribute: getattr(recorded, attribute) for attribute in ("model", "optimizer", "loader", "dataset")}
+    names = {attribute: getattr(recorded, attribute) for attribute in ("model", "optimizer", "loader", "dataset")}
+    others = {f"loader {number}": loader.name for number, loader in enumerate(run.loaders) if loader.name}
+    return names | others
 
 
 def functions(run):
