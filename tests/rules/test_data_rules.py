@@ -203,7 +203,7 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
     code = change_loader(evidence_of(from_main()), MAIN_PROCESS_LOADER, {"num_workers": 4}).code
     assert "train_loader = DataLoader(" in code
     assert "train_loader.dataset" in code
-    assert "train_loader = DataLoader(  # the same batches (if shuffled, in another order after the first epoch);" in code
+    assert "DataLoader(  # the same batches (if shuffled, in another order after the first epoch);" in code
 
 
 def test_other_arguments_of_the_user_stay_unchanged():
