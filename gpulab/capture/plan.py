@@ -17,6 +17,7 @@ from enum import Enum
 SECOND_NS = 1_000_000_000
 FEW_STEPS = 3  # with fewer recorded steps, a diagnosis is uncertain
 FULL_FRAC = 0.75  # of the events that a window may hold; the watch stops it some events before the limit
+_SURELY = 3  # times as many events as fit, by the rate in the first step, which may be unlike the others
 MAX_RESTARTS = 8  # of the profiler in one phase: each takes some milliseconds
 
 
@@ -83,6 +84,8 @@ class RecordingPlan:
     _events: int = 0  # in the windows of this phase that ended early
     _event_steps: int = 0  # steps in these windows
     _restarts: int = 0
+    _events_per_ns: float = 0.0  # in the first step, if its recording ended early for its events
+    _shortest_ns: int = 0  # of the steps while the profiler was off
 
     def begin(self, at_ns: int) -> None:
         """The cell begins with the profiler on."""
@@ -90,8 +93,9 @@ class RecordingPlan:
 
     def boundary(self, at_ns: int, known_steps: int | None = None, events: int | None = None) -> ProfilerAction:
         """A step begins now; `known_steps`: length of the loader's epoch; `events`: number in the window so far."""
+        step_ns = at_ns - self._last_ns
         if self.boundaries:
-            self._slowest_ns = max(self._slowest_ns, at_ns - self._last_ns)
+            self._slowest_ns = max(self._slowest_ns, step_ns)
         self.boundaries += 1
         self._known_steps = known_steps
         self._last_ns = at_ns
@@ -101,7 +105,13 @@ class RecordingPlan:
             self._enter(ProfilerPhase.WARMING, at_ns)
             return ProfilerAction.STOP
         self._phase_steps += 1
+        if self.phase is ProfilerPhase.WARMING:
+            self._shortest_ns = min(self._shortest_ns or step_ns, step_ns)
         if self._may_record(at_ns):
+            if self._exceeds_window():
+                self._is_limited = True
+                self._enter(ProfilerPhase.DONE, at_ns)
+                return ProfilerAction.NONE
             self._enter(ProfilerPhase.RECORDING, at_ns)
             self._events = self._event_steps = self._restarts = 0
             return ProfilerAction.START
@@ -160,6 +170,8 @@ class RecordingPlan:
         if self._interrupted is None:
             return False
         (phase, phase_ns, steps), self._interrupted = self._interrupted, None
+        if phase is ProfilerPhase.OPENING and self.boundaries and events:
+            self._events_per_ns = max(self._events_per_ns, events / max(1, self._phase_ns - phase_ns))
         self._events += events or 0
         self._event_steps = steps
         self._restarts += 1
@@ -197,6 +209,12 @@ class RecordingPlan:
         if events is None:
             return self.windows > 1
         return self._events > FULL_FRAC * self._max_events(ProfilerPhase.RECORDING)
+
+    def _exceeds_window(self) -> bool:
+        """Whether each step surely has more events than a window may hold: none would be recorded completely."""
+        if self.limits.steps is not None:
+            return False
+        return self._events_per_ns * self._shortest_ns > _SURELY * self.limits.max_events
 
     def _after_window(self) -> ProfilerPhase:
         """Return the phase that follows a window of recorded steps which has to end for its events."""

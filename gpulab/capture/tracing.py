@@ -226,7 +226,7 @@ class Tracing:
         """Start the profiler and count its events."""
         window.start()
         self._ranges.window = len(self.windows.windows) + 1
-        self._events.profiler_started(self.plan.allowed_events)
+        self._events.profiler_started(self.plan.allowed_events, in_loop=self.plan.phase is ProfilerPhase.RECORDING)
 
     def _stop_window(self) -> None:
         """Stop the profiler, and start it again if it stopped early for events that do not exist."""

@@ -244,3 +244,15 @@ def test_a_stopped_plan_does_not_start_again(steps):
     plan.stop_for_good(steps * MS)
     assert walk(plan, 100, MS, start_ns=steps * MS) == {}
     assert plan.tick(99 * SECOND) is ProfilerAction.NONE
+
+
+@pytest.mark.parametrize(("step_ms", "is_recorded"), [(500, False), (20, True)])
+def test_steps_that_cannot_fit_into_a_window_are_not_recorded(step_ms, is_recorded):
+    plan = plan_with(max_events=40_000)
+    plan.begin(0)
+    plan.boundary(10 * MS)
+    assert plan.exceed(30 * MS) is ProfilerAction.STOP
+    plan.resume(30_000)  # a million events per second
+    acts = [plan.boundary(10 * MS + number * step_ms * MS) for number in range(1, 30)]
+    assert (ProfilerAction.START in acts) is is_recorded
+    assert plan.is_cut is not is_recorded

@@ -73,6 +73,7 @@ class EventWatch:
         self._window_bytes = self._most_bytes = 0  # least and largest heap in the window
         self._step_bytes = 0  # heap at the start of the step
         self._step_s = 0.0
+        self._min_step_s = MIN_STEP_S
         self._tensor_bytes = 0  # of the program, beyond the heap at the start of a step or window
         self._reading = 0  # the latest number of bytes in the heap
         self._read_s = self._cost_s = 0.0  # when that was read, and how long it took
@@ -95,9 +96,10 @@ class EventWatch:
         self._ended.set()
         self._wake.set()
 
-    def profiler_started(self, limit: int) -> None:
-        """The profiler records from now on."""
+    def profiler_started(self, limit: int, *, in_loop: bool = True) -> None:
+        """The profiler records from now on; `in_loop`: a step of a loop starts now."""
         self._is_plain = False
+        self._min_step_s = MIN_STEP_S if in_loop else 0.0
         if self._cost_s > SLOW_READ_S:
             return_freed_memory()  # joins free blocks, so that there are few to count
         self._read_s = 0.0  # an old reading is no start for a count
@@ -164,7 +166,7 @@ class EventWatch:
             events = max(0, now - self._window_bytes - self._tensor_bytes) // BYTES_PER_EVENT
             # Stop before the limit if the next check would come too late; until the call arrives in the main thread,
             # about another one passes. Short steps are stopped at their boundary.
-            if events + 2 * max(0, events - previous) > limit and time.monotonic() - self._step_s >= MIN_STEP_S:
+            if events + 2 * max(0, events - previous) > limit and time.monotonic() - self._step_s >= self._min_step_s:
                 self._limit = None
                 self._exceeded()
             previous = events
