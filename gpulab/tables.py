@@ -136,7 +136,7 @@ MARKS = Table(
         Column("epoch", "int32", "number of the pass over that loader; -1 otherwise"),
         Column("yielded", "bool", "NEXT returned a batch (False: the pass had ended)"),
         Column("thread_cpu_ns", "int64", "CPU time the calling thread used between start and end"),
-        Column("process_cpu_ns", "int64", "CPU time of the whole process so far, all threads, at start_ns"),
+        Column("process_cpu_ns", "int64", "CPU time of the process so far, all threads, at start_ns; -1 unless NEXT"),
         Column("process_cpu_end_ns", "int64", "the same at end_ns"),
         Column("optimizer", "int32", "number of the optimizer for OPTIMIZER, by its first step; -1 otherwise"),
     ),

@@ -80,6 +80,7 @@ class Session:
         self._began_ns = 0
         self._processing = False
         self._facts: dict[str, str] = {}
+        self._machine = Machine()
 
     def start(self) -> None:
         """Start recording: install the hooks, start the sensors and, unless the level is "sensors", the profiler."""
@@ -93,6 +94,7 @@ class Session:
     def _start(self) -> None:
         activate(self)
         self._exit.callback(deactivate)
+        self._describe_machine()
         self._stalls.install()
         self._exit.callback(self._stalls.remove)
         self._prepare_torch()
@@ -186,10 +188,7 @@ class Session:
         self._gaps.append(Gap(what=subject, why=why, fix=fix))
 
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
-        # A file that is missing is an OSError there, and so is the TimeoutError of a signal handler.
-        with DeferredSignals(again=True):
-            this_machine = self._guard.call("the machine", describe_machine, Machine())
-        began_ns = self._began_ns
+        began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
         empty = Run(
             name=self.name,
@@ -229,9 +228,13 @@ class Session:
         )
         return replace(run, recording=recording)
 
+    def _describe_machine(self) -> None:
+        """Describe the machine before the recorded code runs: it takes milliseconds."""
+        self._machine = self._guard.call("the machine", describe_machine, Machine())
+
     def _begin_spool(self) -> None:
         tables = (self._marks.new_rows, self._sensors.new_rows, self._stalls.new_rows)
-        self._spool.begin(self._began_ns, tables, self._recording_state)
+        self._spool.begin(self._began_ns, tables, self._recording_state, self._machine)
 
     def _recording_state(self) -> RecordingState:
         """What the spool keeps beside the tables; called in the sampler's thread."""

@@ -63,7 +63,7 @@ class Recording:
     def __init__(self, name="lost", **options):
         self.marks, self.loaders, self.began_ns = [], [Loader(workers=1)], time.time_ns()
         self.spool = Spool(name, "sensors", **options)
-        self.spool.begin(self.began_ns, (rows_added(MARKS, self.marks),), self.state, lambda: Machine(cpu="a CPU"))
+        self.spool.begin(self.began_ns, (rows_added(MARKS, self.marks),), self.state, Machine(cpu="a CPU"))
 
     def state(self):
         return RecordingState(loaders=tuple(self.loaders))
@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_used_is_a_gap(place, tmp_path, monkeypatch):
 
 def test_a_failure_in_the_source_of_rows_is_a_gap(spools):
     spool = Spool("faulty", "trace")
-    spool.begin(0, (lambda: 1 / 0,), RecordingState, Machine)
+    spool.begin(0, (lambda: 1 / 0,), RecordingState, Machine())
     spool.write(SECOND_NS)
     spool.write(2 * SECOND_NS)
     assert "ZeroDivisionError" in spool.gaps[0].why

@@ -140,7 +140,7 @@ class StepMarks:
             if iterators.__dict__.get("__next__") is marked_next:
                 iterators.__next__ = original
 
-        handle = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
+        handle = register_optimizer_step_post_hook(self._optimizer_stepped)
         installed.set()
         iterators.__next__ = marked_next
         self._undo = [handle.remove, restore]
@@ -172,16 +172,16 @@ class StepMarks:
 
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
-        call = self._guard.call(STEP_MARKS, lambda: self._before_next(iterator), None)
+        call = self._guard.call(STEP_MARKS, self._before_next, None, iterator)
         yielded = False
         try:
             batch = original(iterator)
             yielded = True
         finally:
             if call is not None:
-                self._guard.call(STEP_MARKS, lambda: self._after_next(call, yielded), None)
+                self._guard.call(STEP_MARKS, self._after_next, None, call, yielded)
         if call is not None and call.loader not in self._inspected:
-            self._guard.call(SETTINGS, lambda: self._inspect_batch(call.loader, batch), None)
+            self._guard.call(SETTINGS, self._inspect_batch, None, call.loader, batch)
         return batch
 
     def _before_next(self, iterator: Any) -> _NextCall:
@@ -219,16 +219,16 @@ class StepMarks:
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
 
-    def _optimizer_stepped(self, optimizer: Any) -> None:
+    def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         if threading.get_ident() == self.thread:
-            self._guard.call(STEP_MARKS, lambda: self._mark_optimizer_step(optimizer), None)
+            self._guard.call(STEP_MARKS, self._mark_optimizer_step, None, optimizer)
 
     def _mark_optimizer_step(self, optimizer: Any) -> None:
         if not is_known(optimizer, self._described):
             self._described[id(optimizer)] = reference_to(optimizer)
             self._optimizer_numbers[id(optimizer)] = self._optimizer_count
             self._optimizer_count += 1
-            self._guard.call(SETTINGS, lambda: self._inspect_optimizer(optimizer), None)
+            self._guard.call(SETTINGS, self._inspect_optimizer, None, optimizer)
         number = self._optimizer_numbers[id(optimizer)]
         self._instant(MarkKind.OPTIMIZER, number)
         is_next_iteration = number in self._stepped  # optimizers that take turns step once in an iteration
@@ -238,8 +238,8 @@ class StepMarks:
         self._updates += 1
 
     def _instant(self, kind: MarkKind, optimizer: int = -1) -> None:
-        now_ns, cpu_ns = self._timer.now_ns(), self._timer.process_cpu_ns()
-        self.buffer.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns, optimizer))
+        now_ns = self._timer.now_ns()
+        self.buffer.append((kind, now_ns, now_ns, -1, -1, False, 0, -1, -1, optimizer))
         self._note_times(now_ns, now_ns)
 
     def _note_times(self, start_ns: int, end_ns: int) -> None:
@@ -275,7 +275,7 @@ class StepMarks:
         if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
-            self._guard.call(SETTINGS, lambda: self._inspect_loader(index, iterator), None)
+            self._guard.call(SETTINGS, self._inspect_loader, None, index, iterator)
         self._iterators[id(iterator)] = reference_to(iterator), index
         return index
 

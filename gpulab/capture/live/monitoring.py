@@ -60,6 +60,7 @@ class MonitorSession(Session):
             raise
 
     def _start(self) -> None:
+        self._describe_machine()
         self._stalls.install()
         self._hook_torch()
         self._began_ns = time.time_ns()

@@ -53,11 +53,11 @@ class MemoryWatch:
     def begin(self) -> None:
         """Note what is held before the recorded code runs."""
         self._earlier_error = self._guard.call("memory held by earlier cells", EarlierError, None)
-        self._guard.call(EVERY_STEP, self._read_allocator, None)
+        self._guard.call(EVERY_STEP, self._allocator.read, None, time.time_ns())
 
     def boundary(self, step: int, innermost: FrameType | None) -> None:
         """Read memory at the start of a step, in the recorded thread."""
-        self._guard.call(EVERY_STEP, lambda: self._inspect(step, innermost), None)
+        self._guard.call(EVERY_STEP, self._inspect, None, step, innermost)
 
     def allocator_rows(self, began_ns: int) -> Rows:
         """Allocator readings, as rows of tables.ALLOCATOR."""
@@ -66,7 +66,7 @@ class MemoryWatch:
     def finish(self, error: BaseException | None) -> tuple[Failure | None, Rows]:
         """The out-of-memory error that ended the recorded code, with the memory holders; else growing collections."""
         earlier, self._earlier_error = self._earlier_error, None
-        failure = self._guard.call("whether memory ran out", lambda: parse_failure(error), None)
+        failure = self._guard.call("whether memory ran out", parse_failure, None, error)
         if failure is None or error is None:
             return None, self._guard.call("growing collections", self._growing.rows, HOLDERS.empty())
         nothing: tuple[Rows, Sequence[Gap]] = HOLDERS.empty(), ()
@@ -76,9 +76,6 @@ class MemoryWatch:
         self.own_gaps += gaps
         return failure, rows
 
-    def _read_allocator(self) -> None:
-        self._allocator.read(time.time_ns())
-
     def _inspect(self, step: int, innermost: FrameType | None) -> None:
-        self._read_allocator()
+        self._allocator.read(time.time_ns())
         self._growing.inspect(step, innermost)

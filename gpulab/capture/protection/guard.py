@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from gpulab.run import Gap
 from gpulab.wording import clean
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _OUR_MODULES = frozenset({"builtins", "gpulab", "torch", "psutil", "pynvml", "numpy"})
 _MAX_REASON = 300  # characters
 
@@ -26,12 +27,12 @@ class Guard:
         self.gaps: list[Gap] = []
         self._failed: set[str] = set()
 
-    def call(self, feature: str, function: Callable[[], T], default: T) -> T:
+    def call(self, feature: str, function: Callable[P, T], default: T, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the function's result; `default` if it fails, or if this feature has failed before."""
         if feature in self._failed:
             return default
         try:
-            return function()
+            return function(*args, **kwargs)
         except Exception as error:  # protects the user's program; the failure is reported as a gap
             if is_from_outside(error):
                 raise

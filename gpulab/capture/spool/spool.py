@@ -23,7 +23,6 @@ from gpulab.capture.spool.folder import new_spool_stem, remove_old_leftovers, se
 from gpulab.capture.spool.framing import MAGIC, RecordKind, frame_record
 from gpulab.rows import Rows, Table
 from gpulab.run import Gap, Machine
-from gpulab.sensors import describe_machine
 from gpulab.sensors.host.process_identity import current_process
 
 PERIOD_NS = 1_000_000_000
@@ -47,7 +46,7 @@ class Spool:
         self._segment_bytes, self._period_ns = max_bytes // 2, period_ns
         self._tables: Sequence[NewRows] = ()
         self._state: Callable[[], RecordingState] = RecordingState
-        self._describe: Callable[[], Machine] = describe_machine
+        self._machine = Machine()
         self._began_ns = self._written_ns = 0
         self._header: SpoolHeader | None = None
         self._last_state: RecordingState | None = None
@@ -72,10 +71,10 @@ class Spool:
         began_ns: int,
         tables: Sequence[NewRows],
         state: Callable[[], RecordingState],
-        describe: Callable[[], Machine] = describe_machine,
+        machine: Machine,
     ) -> None:
         """Start with the recording, at this UNIX time. Touches no file: `write` creates it."""
-        self._began_ns, self._tables, self._state, self._describe = began_ns, tables, state, describe
+        self._began_ns, self._tables, self._state, self._machine = began_ns, tables, state, machine
         self._pid = os.getpid()
         self._active = True
 
@@ -147,7 +146,7 @@ class Spool:
             process=str(current_process()),
             began_ns=self._began_ns,
             date=datetime.date.today().isoformat(),
-            machine=self._describe(),
+            machine=self._machine,
             gpulab=_gpulab_version(),
         )
 

@@ -30,7 +30,7 @@ class RecordedLoop:
             self.began_ns,
             (rows_added(MARKS, self.marks), self.sensors.new_rows, self.stalls.new_rows),
             self.state,
-            describe=lambda: Machine(cpu="a CPU", memory_bytes=2**33),
+            machine=Machine(cpu="a CPU", memory_bytes=2**33),
         )
         self.stalls.install()
         self.sensors.start()
