@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight; on a machine with more than eight cores, at most one per core). But first: is it still the same training? If four workers delivered the batches in another order, or lost one, this would not be a fix.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight; on a machine with more than eight cores, at most one per core). But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -183,7 +183,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. Two idle cores, as in the question, give a concurrency of at most two, however many workers there are. Other programs and shared physical cores lower this limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
+# So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. With two idle cores, as in the question, CPU-bound items reach a concurrency of at most two, however many workers there are. Other programs and shared physical cores lower this limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
 #
 # ## Keep the pipeline steady
 #
@@ -344,7 +344,7 @@ L.claim(
 #
 # ### 05.6 More workers than cores, and the memory of each worker
 #
-# PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. Ignore the warning if they mostly wait. They do in most cells here, so this notebook hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
+# PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. If the workers mostly wait, as in most cells here, ignore the warning; this notebook hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
 #
 # Take a list of 100,000 file names, about 12 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
 
@@ -385,7 +385,7 @@ L.claim(
 
 
 # %% [markdown]
-# This is why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers. Free memory alone is no reason to add workers.
+# These copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers. Free memory alone is no reason to add workers.
 #
 # ### 05.7 Two GPUs: does each rank read the whole dataset?
 #

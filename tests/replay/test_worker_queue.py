@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.replay.graph.graph import WORKER_LIMIT
 from gpulab.replay.worker_count_model import (
     batch_time_ns,
     cpu_time_per_step_ns,
@@ -36,7 +37,7 @@ def test_items_that_wait_are_limited_by_the_model_once_there_are_workers_enough(
 
 def test_too_few_workers_are_the_limit_themselves():
     prediction = predict_workers(feeding(90, 10, fetch_cpu=1, rest_cpu=10), 2, cores=16)
-    assert (prediction.best_ns, prediction.limit) == (45 * MS, "the workers")
+    assert (prediction.best_ns, prediction.limit) == (45 * MS, WORKER_LIMIT)
 
 
 def test_items_that_compute_are_limited_by_the_cores():

@@ -22,10 +22,10 @@ class AllocatorReadings:
         """Record the statistics now, unless the previous reading is less than `ALLOCATOR_INTERVAL_NS` old."""
         if at_ns < self._next_ns:
             return
-        self._next_ns = at_ns + ALLOCATOR_INTERVAL_NS
         cuda = _initialised_cuda()
         if cuda is None:
             return
+        self._next_ns = at_ns + ALLOCATOR_INTERVAL_NS
         for device in range(cuda.device_count()):
             # The nested form comes from C++; memory_stats() flattens and sorts it, at three times the cost.
             stats = cuda.memory_stats_as_nested_dict(device)

@@ -172,7 +172,7 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
         return f"the same samples{transforms}"
     same = "the same batches" if batch_size is None else "the same samples"
     if "num_workers" in changes or "persistent_workers" in changes:
-        order = " (if shuffled, in another order after the first epoch)" if batch_size is None else ""
+        order = " (if shuffled, later epochs get a different shuffle)" if batch_size is None else ""
         return f"{same}{order}{transforms}"
     return f"{same}, in the same order"
 

@@ -71,8 +71,8 @@ def _unknown_calls(prediction: Prediction) -> str:
         return ""
     low, high = (percent(share).removesuffix(" %") for share in share_range)
     return (
-        ". The profiler slows down individual CPU calls by an unknown amount, so the replays assume "
-        f"{low} to {high} % of their recorded time"
+        ". CPU calls may take less time without the profiler; this run does not show how much less, so the replays "
+        f"assume {low} to {high} % of their recorded time"
     )
 
 

@@ -20,7 +20,7 @@ class Need:
 
 
 LEDGER = Need(
-    "at least 12 steps, and a recording made without --level sensors",
+    "a trace with at least 12 steps (%%gpuprofile --level sensors records none)",
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
     "let the loop run for twelve steps or more, so that some are traced completely, and do not use --level sensors",
@@ -73,7 +73,7 @@ REAL_MACHINE = Need(
 ALL_RANKS = Need(
     'the traces of all ranks, loaded together: gpulab.load("folder/")',
     lambda evidence: len(evidence.peers) > 1,
-    "it compares ranks, and this run has one",
+    "the check compares ranks, and the run has only one rank",
     'for distributed training, load the traces of all ranks together: gpulab.load("folder/")',
 )
 

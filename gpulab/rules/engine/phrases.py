@@ -88,5 +88,6 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
-        return f"on average; single steps: {limits}, because {burst} workers deliver batches in groups of {burst}"
+        groups = f"{burst} workers deliver batches in groups of {burst}"
+        return f"averages of {burst} steps; single steps: {limits}, as {groups}"
     return f"{limits} in the {count(steps, 'complete step')}"

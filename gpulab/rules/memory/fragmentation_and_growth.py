@@ -258,7 +258,7 @@ def _list_growth(growing_list: GrowingList) -> str:
 
 
 _TOO_FEW_STEPS = Unjudged(
-    reason=f"at least {MIN_GROWTH_STEPS} steps after the traced ones are needed, with a memory reading in most of them",
+    reason=f"fewer than {MIN_GROWTH_STEPS} steps after the traced ones have a memory reading",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
 _LEAK_ADVICE = (

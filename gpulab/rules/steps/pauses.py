@@ -103,7 +103,7 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
         f"{_warm_up_cause(evidence, spans, extra_ns)}.",
         evidence=(
             f"The median of all warm steps is {duration(median_ns)}; the warm-up is {percent(share)} of the "
-            f"{duration(total_ns)} of all steps.",
+            f"{duration(total_ns)} that all {len(steps):,} steps took.",
         ),
         numbers=known_numbers(extra_ns=extra_ns, typical_ns=median_ns, frac=share),
         advice="Exclude the first steps when you time a loop. "

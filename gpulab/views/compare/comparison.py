@@ -218,4 +218,6 @@ def _share_before(compared: Comparison, finding: Finding) -> str:
     shares = [each.numbers.get("exposed_frac") for each in (earlier, finding) if each is not None]
     if len(shares) < 2 or shares[0] is None or shares[1] is None:
         return ""
-    return f" Before the change, this cause took {percent(shares[0])} of a step."
+    assert earlier is not None
+    name = "" if earlier.rule == finding.rule else f" ({earlier.rule})"
+    return f" Before the change, the share was {percent(shares[0])}{name}."

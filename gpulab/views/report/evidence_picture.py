@@ -111,7 +111,7 @@ def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans]
 
 
 def _position(steps: Steps, time_window: Window) -> str:
-    """Return the place and length of a window: "step 17 (57 ms)", "an excerpt of 26 ms from steps 12 to 13"."""
+    """Return the place and length of a window: "step 17 (57 ms)", "an excerpt of 26 ms within steps 12 to 13"."""
     length = duration(time_window.end_ns - time_window.start_ns)
     if not time_window.steps or steps.detected_by == "whole run":
         if not time_window.start_ns:
@@ -120,7 +120,7 @@ def _position(steps: Steps, time_window: Window) -> str:
     first, last = time_window.steps[0], time_window.steps[-1]
     if (int(steps.start_ns[first]), int(steps.end_ns[last])) == (time_window.start_ns, time_window.end_ns):
         return f"{_steps(first, last)} ({length})"
-    return f"an excerpt of {length} from {_steps(first, last)}"
+    return f"an excerpt of {length} within {_steps(first, last)}"
 
 
 def _steps(first: int, last: int) -> str:

@@ -109,9 +109,8 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     rest_frac = 1 - cold_bound / bound
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound: {_at_most(bound)}, with {assumes}."
-    return (
-        f"With {assumes}, the speed-up is {ratio(cold_bound)}. If {rest_speeds_up} also make the rest of the step "
-        f"faster, it is at most {_at_most(bound)} (upper bound)."
+    return f"With {assumes} and the rest of the step unchanged, the speed-up is {ratio(cold_bound)}. " + sentence(
+        f"{rest_speeds_up} may make the rest faster, so the upper bound is {_at_most(bound)}"
     )
 
 

@@ -35,8 +35,8 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
     return TableBlock(
         header=("", unit.unit, "share", "work", "waiting for data"),
         rows=(*rows, total),
-        caption="The whole run, by start and end of all steps, traced or not. The rest of this report is about the "
-        "steps of the training.",
+        caption="The whole run divided into phases, from the times of all steps, traced or not. The other sections "
+        "describe only the training steps.",
     )
 
 

@@ -120,8 +120,9 @@ def _step_time(steps: Steps) -> str:
             return UNKNOWN
         return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it{_too_few(steps)}"
     unit = scale(steps.unprofiled_ns)
-    limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
-    measured = f"median of {count(len(unprofiled_ns), 'step')}, {limits}{_excluded(steps)}"
+    low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
+    limits = f", {low}-{high} {unit.unit}" if low != high else ""
+    measured = f"median of {count(len(unprofiled_ns), 'step')}{limits}{_excluded(steps)}"
     return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
 
 

@@ -44,7 +44,7 @@ def critical_path_section(timed: Schedule) -> Section:
     """Return the critical path of the typical step as a picture and a table, and the changes that would shorten it."""
     path = critical_path(timed)
     subject = _subject(timed)
-    title = f"The critical path of {subject}"
+    title = f"The critical path of {subject}, without any change"
     if not path.segments:
         return Section(title, (Line("It takes no time, so it has no critical path."),))
     run, step_ledger = step_between(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
@@ -297,8 +297,8 @@ def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return f"{likely}: {_shares(predicted)}"
     return (
-        f"{likely} if warm CPU caches save {duration(saved_ns)}, otherwise {duration(predicted.length_ns)}. Shares of "
-        f"the latter: {_shares(predicted)}"
+        f"{likely}, or {duration(predicted.length_ns)} if warm CPU caches save nothing. Shares of "
+        f"{duration(predicted.length_ns)}: {_shares(predicted)}"
     )
 
 

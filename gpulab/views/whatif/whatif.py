@@ -196,8 +196,8 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
         low, high = (percent(share).removesuffix(" %") for share in calibration.share_range)
         yield (
             "CPU calls",
-            f"replayed with {low} to {high} % of their recorded time, because the profiler slows them down by an "
-            "unknown amount",
+            f"replayed with {low} to {high} % of their recorded time: they may take less time without the profiler, "
+            "and this run does not show how much less",
         )
     elif calibration.call_cost_frac < 1:
         share = percent(calibration.call_cost_frac)
@@ -213,9 +213,9 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. "
-        f"For grade {prediction.grade}, each end is at least {least_margin_text(prediction.grade)} from the predicted "
-        "step time. It stops at a limit that is closer: at the upper bound of the speed-up, or at the time in which "
-        "workers that wait for their data deliver a batch"
+        f"For grade {prediction.grade}, the range is widened until each end differs from the predicted step time by "
+        f"{least_margin_text(prediction.grade)}. No end lies below the step time of the upper bound, or below the time "
+        "that the workers need for a batch if they only wait for its data"
     )
 
 

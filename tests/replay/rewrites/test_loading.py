@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
+from gpulab.replay.graph.graph import WORKER_LIMIT
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import build_replay_model, predict
 from gpulab.replay.rewrite import MIDDLE, Draw
@@ -179,7 +180,7 @@ def test_workers_for_cheap_batches_of_many_tensors_are_a_loss():
 
 def test_batches_that_take_long_make_the_workers_the_limit():
     prediction = predicted(fed_run(fetch_ms=90, cpu_frac=0.0, cores=64), "workers=2", samples=100)
-    assert prediction.limit == "the workers"
+    assert prediction.limit == WORKER_LIMIT
     assert 45 * MS <= prediction.likely_ns < 50 * MS
     assert prediction.floor_ns < 11 * MS
 
