@@ -193,8 +193,17 @@ DOCUMENTED = (
         "recursion depth",
         "gpulab's hooks use a few frames of the recursion limit, so endless recursion ends a few calls earlier",
         lambda _, difference, recorded: (
-            difference.field.startswith("calls ")
+            (difference.field.startswith("calls ") or _is_endless_recursion(difference))
             and any(kind == "RecursionError" for _, kind, _ in recorded.outcome.chain)
+        ),
+    ),
+    DocumentedDifference(
+        "workers that die",
+        "where a worker process dies, it depends on the moment which of its exceptions PyTorch raises",
+        lambda program, difference, _: (
+            any(death in program.name for death in ("raises exit", "raises keyboard"))
+            and any(workers in program.name for workers in ("one worker", "two workers"))
+            and _is_of_a_dead_worker(difference)
         ),
     ),
     DocumentedDifference(
@@ -254,6 +263,22 @@ _FRAMES = re.compile(
 def _equal_without(difference: Difference, pattern: re.Pattern[str]) -> bool:
     plain, recorded = (text.replace("\\n", "\n") for text in (difference.plain, difference.recorded))
     return pattern.sub("", recorded) == pattern.sub("", plain)
+
+
+def _is_of_a_dead_worker(difference: Difference) -> bool:
+    """Whether both outcomes are exceptions that a dead DataLoader worker causes in PyTorch, or stderr has one."""
+    texts, worker = (difference.plain, difference.recorded), "DataLoader worker"
+    if difference.field == "stderr":
+        return any(worker in text for text in texts)
+    causes = (worker, "ConnectionResetError", "FileNotFoundError", "EOFError")
+    return difference.field == "outcome" and all(any(cause in text for cause in causes) for text in texts)
+
+
+def _is_endless_recursion(difference: Difference) -> bool:
+    """Whether both tracebacks on stderr are of an endless recursion."""
+    return difference.field == "stderr" and all(
+        "RecursionError" in text for text in (difference.plain, difference.recorded)
+    )
 
 
 def _new_files(difference: Difference) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,8 @@ from gpulab.intervals import covered_ns, union
 from gpulab.tables import DEVICE_KINDS, EventKind
 from gpulab.trace.columns import times
 from gpulab.trace.reading import chunks as cut
-from gpulab.trace.reading import text_blocks
+from gpulab.trace.reading import decoder, text_blocks
+from gpulab.trace.reading.chunk_events import READ_EVERYTHING
 from tests.support.oracle import DEVICE, KERNEL, MEMCPY, MEMSET, SHARED, covered, nanoseconds
 from tests.support.runs.written_traces import read, x
 
@@ -278,3 +280,26 @@ def test_a_trace_is_recognised_by_its_content(tmp_path):
 
 def test_the_oracle_counts_covered_time_itself():
     assert covered([(0, 10), (5, 12), (20, 21), (30, 30)]) == 13
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="Windows has no SIGALRM")
+def test_a_signal_while_the_decoder_is_built_is_not_lost(monkeypatch):
+    built, build = [], decoder._new_types
+
+    def interrupted(options):
+        signal.raise_signal(signal.SIGALRM)  # msgspec would drop the exception of its handler
+        built.append(build(options))
+        return built[0]
+
+    def handler(*_):
+        raise TimeoutError
+
+    monkeypatch.setattr(decoder, "_new_types", interrupted)
+    decoder._types_for.cache_clear()
+    earlier = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            decoder.parse_events(b"[]", READ_EVERYTHING)
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+    assert built

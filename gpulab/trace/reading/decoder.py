@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.trace.columns.categories import CATEGORIES
 from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS, ArgumentReader
 from gpulab.trace.reading.chunk_events import HEADER_KEYS, READ_EVERYTHING, Batch, Header, ReadOptions
@@ -92,6 +93,11 @@ def _event(phase: _Phase, value: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _types_for(options: ReadOptions) -> _Types:
+    with DeferredSignals(again=True):  # msgspec drops an exception of a signal handler while it looks up a type
+        return _new_types(options)
+
+
+def _new_types(options: ReadOptions) -> _Types:
     time: Any = (Decimal if options.exact_times else int | float, _NAN)
     category: Any = (Literal[("", *CATEGORIES)] if options.known_categories_only else Any, "")
     texts: dict[str, Any] = dict.fromkeys(("name", "pid", "tid"), (Any, ""))
