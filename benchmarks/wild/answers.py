@@ -13,6 +13,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "cpu_bound_loading": _DATA,
         "too_many_workers": {"num_workers", "persistent_workers"},
         "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
+        "frequent_evaluation": {"eval_less_often", "no_grad"},
         "cpu_oversubscription": {"threads"},
         "host_python": _PYTHON,
         "gil_contention": {"remove_python", "threads", "other"},
@@ -27,6 +28,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "unfused_optimizer": _OPTIMIZER,
         "unfused_elementwise": {"compile", "sdpa"},
         "small_batch": {"larger_batch"},
+        "activation_checkpointing": {"checkpointing_off"},
         "memory_growth": {"no_grad", "other"},
     }.items()
 }

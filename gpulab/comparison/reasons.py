@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.host.cpu_contention import counter_rate, host_samples_in_loop
 from gpulab.analysis.host.gc_and_compilation import StallCost, compilation_cost
 from gpulab.analysis.machine.clocks import Clocks, clocks_under_load
@@ -132,7 +132,7 @@ def clock_rates(pair: Pair) -> Reason | None:
 
 def batch_size(pair: Pair) -> Reason | None:
     """The batch size changed, so a step does more or less work."""
-    one, other = (loader_with_most_batches(side.typical.run) for side in (pair.before, pair.after))
+    one, other = (training_loader(side.typical.run) for side in (pair.before, pair.after))
     sizes = [loader.batch_size for loader in (one, other) if loader and loader.batch_size]
     if len(set(sizes)) != 2:
         return None

@@ -49,7 +49,7 @@ class LoadingCost:
 
 def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
     """Compute the cost of data loading per step; None without a DataLoader or without a step time."""
-    setup = loader_with_most_batches(run)
+    setup = training_loader(run)
     if setup is None or steps.step_ns is None:
         return None
     scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
@@ -80,14 +80,14 @@ def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
     )
 
 
-def loader_with_most_batches(run: Run) -> Loader | None:
-    """Return the DataLoader with the most batches; None if there is none."""
+def training_loader(run: Run) -> Loader | None:
+    """Return the DataLoader of the training loop; None if there is none."""
     if not run.loaders:
         return None
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return run.loaders[0]
-    return run.loaders[max(0, main_loader_index(calls))]
+    return run.loaders[max(0, main_loader_index(run.mark_rows))]
 
 
 def loader_events(run: Run) -> Rows:
@@ -133,7 +133,7 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
 def batches_per_step(run: Run, steps: Steps) -> int:
     """Return the median number of batches in a step: several if gradients are accumulated."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    start_ns = calls["start_ns"][calls["yielded"] & (calls["loader"] == main_loader_index(calls))]
+    start_ns = calls["start_ns"][calls["yielded"] & (calls["loader"] == main_loader_index(run.mark_rows))]
     counts = np.searchsorted(start_ns, steps.end_ns) - np.searchsorted(start_ns, steps.start_ns)
     return max(1, int(np.median(counts[counts > 0]))) if (counts > 0).any() else 1
 

@@ -4,10 +4,54 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpulab.intervals import Ints
 from gpulab.rows import Rows
+from gpulab.tables import MarkKind
+
+RARE_UPDATES_FRAC = 0.01  # of batches: fewer updates do not make a DataLoader one that is trained on
 
 
-def main_loader_index(calls: Rows) -> int:
-    """Return the index of the DataLoader with the most batches; -1 if the marks name none, as in very old files."""
+def main_loader_index(marks: Rows) -> int:
+    """Return the index of the DataLoader with the most batches among those that are trained on, else among all.
+
+    -1 if the marks name none, as in very old files.
+    """
+    calls, updates = marks.of_kind(MarkKind.NEXT), marks.of_kind(MarkKind.OPTIMIZER)["end_ns"]
     loader = calls["loader"][calls["yielded"] & (calls["loader"] >= 0)]
-    return int(np.bincount(loader).argmax()) if len(loader) else int(calls["loader"].max(initial=-1))
+    if not len(loader):
+        return int(calls["loader"].max(initial=-1))
+    counts = np.bincount(loader)
+    used = np.flatnonzero(counts)
+    trained_on = [index for index in used if len(used) > 1 and is_trained_on(calls, int(index), updates)]
+    return int(max(trained_on or used, key=lambda index: (counts[index], -index)))
+
+
+def is_trained_on(calls: Rows, loader: int, updates: Ints) -> bool:
+    """Whether updates come within the batches of this DataLoader.
+
+    The last batch of a pass that the program ends early has no end of its own: in a validation, training follows it.
+    """
+    start, end = loader_batches(calls, loader)
+    epochs = calls["epoch"][(calls["loader"] == loader) & calls["yielded"].astype(bool)][: len(start)]
+    is_last = np.append(epochs[1:] != epochs[:-1], False)[: len(start)]
+    if not is_last.all() and 2 * is_last.sum() <= len(start):  # else, a pass is a batch or two
+        start, end = start[~is_last], end[~is_last]
+    return updates_in(updates, start, end) > RARE_UPDATES_FRAC * len(start)
+
+
+def updates_in(updates: Ints, start: Ints, end: Ints) -> int:
+    """Return how many of these batches had an update."""
+    return int((np.searchsorted(updates, end) > np.searchsorted(updates, start)).sum())
+
+
+def loader_batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
+    """Return start and end of batches that last from one call of `__next__` to the next: fetch, then compute.
+
+    A pass ends with the call that yields no batch.
+    """
+    calls = calls.select(calls["loader"] == loader)
+    begins = np.flatnonzero(calls["yielded"])
+    start = calls["start_ns"][begins]
+    following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
+    last_of_run = begins == len(calls) - 1
+    return start[~last_of_run], following[~last_of_run]

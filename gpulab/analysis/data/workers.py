@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints, Spans, union
@@ -72,7 +72,7 @@ def longest_first_batch_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None
 
 def _calls(run: Run) -> Rows | None:
     """Return the calls of the main loader that returned a batch; None if there are none."""
-    main_loader = loader_with_most_batches(run)
+    main_loader = training_loader(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if main_loader is None or not len(calls):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.main_loader import main_loader_index
+from gpulab.analysis.data.main_loader import is_trained_on, loader_batches, main_loader_index, updates_in
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -12,7 +12,6 @@ from gpulab.tables import MarkKind
 
 USER, LOADER, OPTIMIZER = "gpulab.step()", "DataLoader", "optimizer"  # how steps were detected
 MIN_UPDATES = 3  # with fewer, batches are the steps
-RARE_UPDATES_FRAC = 0.01  # of batches: fewer updates do not make a DataLoader one that is trained on
 RARE_FRAC = 0.1  # an optimizer that steps less often than this share of another one does not delimit iterations
 
 
@@ -28,7 +27,7 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
     updates = update_ends_ns(marks)
     if len(marks.of_kind(MarkKind.NEXT)):
         start, end = _training_batches(run, updates)
-        if len(updates) <= len(start) or 2 * _updates_in(updates, start, end) >= len(start):
+        if len(updates) <= len(start) or 2 * updates_in(updates, start, end) >= len(start):
             return *_accumulated(start, end, updates), LOADER
     if len(updates):
         return updates[:-1], updates[1:], OPTIMIZER
@@ -91,32 +90,21 @@ def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
     A loop may create a dataset for each epoch or fold. Of loaders that are used together, one counts.
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    batches = [_batches(calls, int(index)) for index in np.unique(calls["loader"])]
-    trained_on = [times for times in batches if _updates_in(updates, *times) > RARE_UPDATES_FRAC * len(times[0])]
+    indices = [int(index) for index in np.unique(calls["loader"])]
+    trained_on = [loader_batches(calls, index) for index in indices if is_trained_on(calls, index, updates)]
     chosen: list[tuple[Ints, Ints]] = []
     for start, end in sorted(trained_on, key=lambda times: len(times[0]), reverse=True):
-        if all(end[-1] <= other_start[0] or start[0] >= other_end[-1] for other_start, other_end in chosen):
+        if not any(_are_used_together(start, *other) for other in chosen):
             chosen.append((start, end))
     if not chosen:
-        return _batches(calls, main_loader_index(calls))
+        return loader_batches(calls, main_loader_index(run.mark_rows))
     start, end = (np.concatenate(times) for times in zip(*chosen, strict=True))
     order = np.argsort(start, kind="stable")
     return start[order], end[order]
 
 
-def _updates_in(updates: Ints, start: Ints, end: Ints) -> int:
-    """Return how many of these batches had an update."""
-    return int((np.searchsorted(updates, end) > np.searchsorted(updates, start)).sum())
-
-
-def _batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
-    """Return start and end of batches that last from one call of `__next__` to the next: fetch, then compute.
-
-    A pass ends with the call that yields no batch.
-    """
-    calls = calls.select(calls["loader"] == loader)
-    begins = np.flatnonzero(calls["yielded"])
-    start = calls["start_ns"][begins]
-    following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
-    last_of_run = begins == len(calls) - 1
-    return start[~last_of_run], following[~last_of_run]
+def _are_used_together(start: Ints, other_start: Ints, other_end: Ints) -> bool:
+    """Whether most batches of a loader start within a batch of the other one."""
+    before = np.searchsorted(other_start, start, side="right") - 1
+    inside = (before >= 0) & (start < other_end[np.maximum(before, 0)])
+    return bool(2 * inside.sum() > len(start))

@@ -97,7 +97,7 @@ def pass_start_cost(run: Run, steps: Steps) -> PassStarts | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls) or steps.detected_by != "DataLoader":
         return None
-    main_loader = main_loader_index(calls)
+    main_loader = main_loader_index(run.mark_rows)
     fetches = calls.select((calls["loader"] == main_loader) & calls["yielded"])
     first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
     fetch_ns = fetches["end_ns"] - fetches["start_ns"]
@@ -143,7 +143,7 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return np.zeros(len(start), bool)
-    main_loader = main_loader_index(calls)
+    main_loader = main_loader_index(run.mark_rows)
     at = np.sort(calls["start_ns"][calls["loader"] != main_loader])
     evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates

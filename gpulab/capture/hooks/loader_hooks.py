@@ -207,7 +207,9 @@ class StepMarks:
                 self._accumulated, self._batches = self._batches, 0
                 return True
             return self._batches >= self._accumulated
-        return bool(self._stepped) if self._leader >= 0 else is_trained_on or not self._updates
+        if self._leader >= 0:  # another loader takes over once optimizers step within its batches
+            return is_trained_on and bool(self._stepped)
+        return is_trained_on or not self._updates
 
     def _after_next(self, call: _NextCall, yielded: bool) -> None:
         timer = self._timer

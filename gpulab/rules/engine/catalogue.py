@@ -50,6 +50,7 @@ from gpulab.rules.memory.out_of_memory import out_of_memory
 from gpulab.rules.ranks.communication import exposed_communication, small_buckets
 from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus
 from gpulab.rules.ranks.stragglers import straggler
+from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 
 _LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
@@ -148,6 +149,13 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.IDLE,
         needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers",),
+    ),
+    Rule(
+        check=frequent_evaluation,
+        about="evaluations that take much of the run",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS,),
+        masked_by=("slow_evaluation",),
     ),
     # Compilation and dispatch.
     Rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.detection import MIN_STEPS
 from gpulab.analysis.steps.interior import WARM_UP_STEPS
@@ -94,7 +94,7 @@ def slow_first_step(evidence: Evidence) -> Finding | None:
         return None
     share = extra_ns / total_ns
     spans = Spans(steps.start_ns[is_slow], steps.end_ns[is_slow])
-    count, workers_restart = int(is_slow.sum()), _may_restart(loader_with_most_batches(evidence.run))
+    count, workers_restart = int(is_slow.sum()), _may_restart(training_loader(evidence.run))
     subject, typical = "The first step takes", "a typical step"
     if count > 1:
         subject, typical = f"Together, the first {count} steps take", f"{count} typical steps"
@@ -212,7 +212,7 @@ def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> 
 
 def _restarts(evidence: Evidence) -> Loader | None:
     """Return the loader whose workers exit after every epoch; None if there is none."""
-    loader = loader_with_most_batches(evidence.run)
+    loader = training_loader(evidence.run)
     return loader if loader is not None and loader.persistent_workers is False and _may_restart(loader) else None
 
 

@@ -118,6 +118,17 @@ def a_dataset_per_epoch(iterations):
             model(batch)
 
 
+def evaluations_that_end_early(iterations):
+    model, optimizer, training = linear_model(iterations * 2)
+    evaluation = linear_model(iterations)[2]
+    for number, (batch,) in enumerate(training):
+        model(batch).mean().backward()
+        optimizer.step()
+        if number % 5 == 4:  # there are more batches of these than of the training
+            for _, (held_out,) in zip(range(10), evaluation, strict=False):
+                model(held_out)
+
+
 def two_loaders_together(iterations):
     model, optimizer, labeled = linear_model(iterations * 2)
     for (batch,), (other,) in zip(labeled, linear_model(iterations * 2)[2], strict=True):
@@ -127,6 +138,7 @@ def two_loaders_together(iterations):
 
 LOADER_LOOPS = {
     a_dataset_per_epoch: 1,
+    evaluations_that_end_early: 1,
     two_loaders_together: 1,
     accumulated: 4,
     accumulated_from_a_list: 4,

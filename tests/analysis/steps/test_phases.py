@@ -6,6 +6,7 @@ import pytest
 
 from gpulab.analysis.steps.phases import PhaseKind, find_phases
 from gpulab.intervals import intersect
+from gpulab.rules import diagnose
 from gpulab.run import Loader
 from gpulab.tables import MarkKind
 from tests.cases.data.slow_evaluation.case import evaluated
@@ -96,3 +97,13 @@ def test_phases_partition_the_run_exactly(seed):
     for index, phase in enumerate(phases):
         assert 0 <= phase.waiting_ns <= phase.total_ns
         assert not any(intersect(phase.spans, other.spans).total_ns for other in phases[index + 1 :])
+
+
+def test_leaving_out_two_of_three_evaluations_is_within_the_predicted_range():
+    often = evaluated(fetch_ms=1.0, compute_ms=20.0)  # 5 passes of 210 ms, and 100 steps of 10 ms
+    (finding,) = (each for each in diagnose(often).findings if each.rule == "frequent_evaluation")
+    before_ms, after_ms = 1000 + 5 * 210, 1000 + 5 * 210 / 3
+    assert finding.gain.step_ns == pytest.approx(before_ms / 100 * 1e6, rel=0.02)
+    assert finding.gain.best_ns <= after_ms / 100 * 1e6 * 1.02
+    assert finding.gain.worst_ns >= after_ms / 100 * 1e6
+    assert finding.gain.floor_ns == pytest.approx(10e6, rel=0.02)

@@ -84,7 +84,7 @@ def test_a_loader_step_lasts_from_fetch_to_fetch_and_ends_with_the_pass():
     assert (run_steps.end_ns / MS).tolist() == [10, 20, 60, 70]
 
 
-def test_the_loader_with_most_batches_defines_the_steps():
+def test_the_main_loader_defines_the_steps():
     train = [mark(at, 1, loader=0) for at in range(0, 100, 10)]
     val = [mark(at, 1, loader=1) for at in (100, 101)]
     assert starts_ms(find_steps(run_of(marks=train + val, windows=[])))[-1] == 80

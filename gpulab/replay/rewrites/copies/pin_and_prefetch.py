@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpulab.analysis.copies.copy_table import copy_direction, host_memory
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.machine.link import best_link_bytes_per_s
 from gpulab.analysis.steps.detection import Mask
 from gpulab.hardware.architectures import usual_pcie_generation
@@ -174,7 +174,7 @@ def _without_waits(graph: Graph, copies: H2DCopies, call_ns: float) -> Graph:
 
 def _add_pinning(graph: Graph, copies: H2DCopies, pinning_ns: Floats) -> Graph:
     """Without worker processes, and so without a pinning thread, the main thread copies each batch to pinned memory."""
-    loader = loader_with_most_batches(graph.run)
+    loader = training_loader(graph.run)
     if loader is not None and (loader.workers is None or loader.workers > 0):
         return graph
     loader_ns = graph.host.before_ns["loader"].copy()
@@ -184,7 +184,7 @@ def _add_pinning(graph: Graph, copies: H2DCopies, pinning_ns: Floats) -> Graph:
 
 def _has_no_loader(graph: Graph) -> bool:
     """Return whether no DataLoader loads the batches; foreign traces may not show the one they had."""
-    return loader_with_most_batches(graph.run) is None and graph.run.source.how in ("measured", "virtual")
+    return training_loader(graph.run) is None and graph.run.source.how in ("measured", "virtual")
 
 
 def _prefetch_refusal(graph: Graph, value: Value) -> str | None:

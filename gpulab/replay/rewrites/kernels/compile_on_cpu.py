@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_math import LAYER_OPS
 from gpulab.analysis.host.forward_backward import forward_backward_spans
@@ -140,7 +140,7 @@ def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
 
 def _product_power(graph: Graph, times: float) -> tuple[float, float]:
     """Return how products grow, depending on the samples of the larger of both batches, if known."""
-    setup = loader_with_most_batches(graph.run)
+    setup = training_loader(graph.run)
     if setup is None or setup.batch_size is None:
         return PRODUCT_POWER
     rows = setup.batch_size * max(times, 1.0)

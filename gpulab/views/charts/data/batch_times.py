@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.data.loader import loader_events, loader_with_most_batches
+from gpulab.analysis.data.loader import loader_events, training_loader
 from gpulab.intervals import Ints
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -69,7 +69,7 @@ class WorkerSamples:
 
 def find_batch_times(run: Run) -> BatchTimes | None:
     """Return the batches of the loader with most batches, from marks or else from the trace; None if there are none."""
-    setup = loader_with_most_batches(run)
+    setup = training_loader(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if setup is not None and len(calls):
         calls = calls.select(calls["loader"] == run.loaders.index(setup))

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gpulab.analysis.data.loader import loader_with_most_batches
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.steps.detection import Steps, burst_means, find_steps
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, combined_source, missing_data_chart, single_plot
@@ -78,7 +78,7 @@ def _sized(arguments: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
         if isinstance(argument, Mapping):
             yield from argument.items()
         elif isinstance(argument, Run):
-            setup = loader_with_most_batches(argument)
+            setup = training_loader(argument)
             yield (setup.batch_size if setup is not None else None), argument
         elif isinstance(argument, Sequence):
             yield from _sized(argument)

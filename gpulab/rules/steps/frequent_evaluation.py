@@ -1,0 +1,78 @@
+"""A rule about evaluations that take much of the run, which no step of the training shows."""
+
+from __future__ import annotations
+
+from gpulab.analysis.steps.phases import PhaseKind, RunPhase, evaluated_loader, find_phases
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
+from gpulab.wording import count, duration, percent
+
+_MIN_FRAC = 0.3  # of training and evaluation together: many programs evaluate for a tenth of the time, or a fifth
+_MIN_PASSES = 3  # with fewer, there is nothing to leave out
+_REMOVED_FRACS = (1 / 2, 2 / 3)  # of the evaluation time: of every two evaluations one is left, or of every three
+
+
+def frequent_evaluation(evidence: Evidence) -> Finding | None:
+    """Evaluations take much of the run, because they are frequent or long.
+
+    Proof: the marks of a DataLoader whose passes contain no step of an optimizer. All passes together take at least
+    30 % of the time of training and evaluation.
+
+    Confused with: evaluations that wait for data (`slow_evaluation`); other code that runs every N steps
+    (`periodic_stalls`).
+
+    What to do: evaluate less often, or on fewer samples. Evaluate with torch.inference_mode() and larger batches: they
+    need no memory for gradients.
+    """
+    phases = find_phases(evidence.run)
+    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING), None)
+    evaluations = [phase for phase in phases if phase.kind is PhaseKind.EVALUATION]
+    if training is None or not training.updates or not evaluations:
+        return None
+    longest = max(evaluations, key=lambda phase: phase.total_ns)
+    total_ns = training.total_ns + sum(phase.total_ns for phase in evaluations)
+    share = longest.total_ns / total_ns
+    if longest.passes < _MIN_PASSES or share < _MIN_FRAC:
+        return None
+    loader = evaluated_loader(evidence.run, longest)
+    name = f" with {loader.name}" if loader is not None and loader.name else ""
+    rate_ns = longest.total_ns / longest.passes
+    return Finding(
+        claim=f"Evaluation{name} takes {percent(longest.total_ns / evidence.run.span_ns)} of the run: "
+        f"{count(longest.passes, 'pass')} for {count(training.updates, 'training step')}.",
+        evidence=(
+            f"A pass of {count(round(longest.batches / longest.passes), 'batch')} takes {duration(rate_ns)}; all "
+            f"passes take {duration(longest.total_ns)}, the training steps {duration(training.total_ns)}.",
+        ),
+        numbers=known_numbers(frac=share, evaluation_ns=longest.total_ns, passes=longest.passes),
+        advice="Evaluate less often, or on fewer samples. Use torch.inference_mode() and a larger batch size for the "
+        "evaluation: it needs no memory for gradients.",
+        gain=_gain(evidence, training, longest, total_ns),
+        confidence=LIKELY,
+        from_steps=False,
+        spans=longest.spans,
+    )
+
+
+def _gain(evidence: Evidence, training: RunPhase, evaluation: RunPhase, total_ns: int) -> Gain:
+    """Return the gain for the mean step, which includes its share of the evaluations.
+
+    At best, the time around an evaluation, in which frameworks switch to it and back, goes away with it: all that a
+    step takes longer than a typical one.
+    """
+    step_ns = round(total_ns / training.updates)
+    saved_ns = round(evaluation.total_ns / training.updates)
+    typical_ns = evidence.steps.unprofiled_ns
+    floor_ns = step_ns - saved_ns if typical_ns is None else min(step_ns - saved_ns, round(typical_ns))
+    low, high = _REMOVED_FRACS
+    return Gain(
+        step_ns=step_ns,
+        best_ns=round(step_ns - high * (step_ns - floor_ns)),
+        worst_ns=round(step_ns - low * saved_ns),
+        floor_ns=floor_ns,
+        basis="evaluating every second time to every third time, averaged over all steps",
+        floor_assumes="no evaluation",
+        cold_floor_ns=step_ns - saved_ns,
+        rest_speeds_up="fewer switches between training and evaluation",
+        is_mean=True,
+    )
