@@ -234,6 +234,7 @@ def _facts(facts: Facts) -> str:
 _TABLE = (
     "border-collapse:collapse;table-layout:auto;width:auto;max-width:100%;margin:0 0 10px;border:none;font-size:.95em"
 )
+_MOST_SPACES = 2  # in a cell of one line
 _TEXT_CELL = "text-align:left;vertical-align:top;padding:3px 6px 3px 0"
 _NUMBER_CELL = (
     "text-align:right;vertical-align:top;padding:3px 0 3px 10px;white-space:nowrap;font-variant-numeric:tabular-nums"
@@ -264,11 +265,18 @@ def _row(row: Row, left: int) -> str:
     # A hanging indent as wide as the swatch, so that a second line aligns with the first.
     indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
     line = f";border-top:1px solid {LINE_COLOUR}" if row.kind == "total" else ""
-    cells = "".join(f'<td style="{_cell(n + 1, left)};{weight}">{cell}</td>' for n, cell in enumerate(rest))
+    cells = "".join(
+        f'<td style="{_cell(n + 1, left)}{_wrapping(cell)};{weight}">{cell}</td>' for n, cell in enumerate(rest)
+    )
     return (
         f'<tr style="background:none{line}"><th scope="row" style="{_cell(0, left)}{indent};{weight}">'
         f"{_swatch(row.key) if row.key else ''}{first}</th>{cells}</tr>"
     )
+
+
+def _wrapping(cell: str) -> str:
+    """Let a cell of several words have several lines; a number stays beside its unit."""
+    return ";white-space:normal" if cell.count(" ") > _MOST_SPACES else ""
 
 
 def _swatch(key: str) -> str:
