@@ -193,7 +193,7 @@ DOCUMENTED = (
         "recursion depth",
         "gpulab's hooks use a few frames of the recursion limit, so endless recursion ends a few calls earlier",
         lambda _, difference, recorded: (
-            (difference.field.startswith("calls ") or _is_endless_recursion(difference))
+            (difference.field.startswith("calls ") or _ends_elsewhere(difference))
             and any(kind == "RecursionError" for _, kind, _ in recorded.outcome.chain)
         ),
     ),
@@ -260,25 +260,34 @@ _FRAMES = re.compile(
 )
 
 
+_IGNORED_OF_WORKERS = re.compile(
+    r"Exception ignored in: <function _MultiProcessingDataLoaderIter\.__del__ .*\n"
+    r"Traceback .*\n(?: .*\n)+RuntimeError: DataLoader worker .*\n"
+)
+
+
 def _equal_without(difference: Difference, pattern: re.Pattern[str]) -> bool:
     plain, recorded = (text.replace("\\n", "\n") for text in (difference.plain, difference.recorded))
     return pattern.sub("", recorded) == pattern.sub("", plain)
 
 
 def _is_of_a_dead_worker(difference: Difference) -> bool:
-    """Whether both outcomes are exceptions that a dead DataLoader worker causes in PyTorch, or stderr has one."""
-    texts, worker = (difference.plain, difference.recorded), "DataLoader worker"
+    """Whether both outcomes are exceptions of a dead DataLoader worker, or stderr differs in that of its iterator."""
     if difference.field == "stderr":
-        return any(worker in text for text in texts)
-    causes = (worker, "ConnectionResetError", "FileNotFoundError", "EOFError")
+        return _equal_without(difference, _IGNORED_OF_WORKERS)
+    causes = ("DataLoader worker", "ConnectionResetError", "FileNotFoundError", "EOFError")
+    texts = (difference.plain, difference.recorded)
     return difference.field == "outcome" and all(any(cause in text for cause in causes) for text in texts)
 
 
-def _is_endless_recursion(difference: Difference) -> bool:
-    """Whether both tracebacks on stderr are of an endless recursion."""
-    return difference.field == "stderr" and all(
-        "RecursionError" in text for text in (difference.plain, difference.recorded)
-    )
+def _ends_elsewhere(difference: Difference) -> bool:
+    """Whether both tracebacks on stderr are of one endless recursion, and differ in its innermost frame only."""
+    if difference.field != "stderr":
+        return False
+    texts = [text.replace("\\n", "\n") for text in (difference.plain, difference.recorded)]
+    plain, recorded = (set(_FRAMES.sub("", text).splitlines()) for text in texts)
+    other = {line for line in plain ^ recorded if "RecursionError" not in line}
+    return all("RecursionError" in text for text in texts) and sum(" File " in line for line in other) <= 1
 
 
 def _new_files(difference: Difference) -> set[str]:

@@ -72,11 +72,11 @@ def longest_first_batch_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None
 
 def _calls(run: Run) -> Rows | None:
     """Return the calls of the main loader that returned a batch; None if there are none."""
-    main_loader = training_loader(run)
+    trained_on = training_loader(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    if main_loader is None or not len(calls):
+    if trained_on is None or not len(calls):
         return None
-    fetches = calls.select((calls["loader"] == run.loaders.index(main_loader)) & calls["yielded"])
+    fetches = calls.select((calls["loader"] == run.loaders.index(trained_on)) & calls["yielded"])
     return fetches if len(fetches) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.main_loader import is_trained_on, loader_batches, main_loader_index, updates_in
+from gpulab.analysis.data.training_loader import is_trained_on, loader_batches, training_loader_index, updates_in
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -94,17 +94,21 @@ def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
     trained_on = [loader_batches(calls, index) for index in indices if is_trained_on(calls, index, updates)]
     chosen: list[tuple[Ints, Ints]] = []
     for start, end in sorted(trained_on, key=lambda times: len(times[0]), reverse=True):
-        if not any(_are_used_together(start, *other) for other in chosen):
+        if not any(_are_used_together((start, end), other) for other in chosen):
             chosen.append((start, end))
     if not chosen:
-        return loader_batches(calls, main_loader_index(run.mark_rows))
+        return loader_batches(calls, training_loader_index(run.mark_rows))
     start, end = (np.concatenate(times) for times in zip(*chosen, strict=True))
     order = np.argsort(start, kind="stable")
     return start[order], end[order]
 
 
-def _are_used_together(start: Ints, other_start: Ints, other_end: Ints) -> bool:
-    """Whether most batches of a loader start within a batch of the other one."""
-    before = np.searchsorted(other_start, start, side="right") - 1
-    inside = (before >= 0) & (start < other_end[np.maximum(before, 0)])
-    return bool(2 * inside.sum() > len(start))
+def _are_used_together(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> bool:
+    """Whether most batches of one of two loaders start within a batch of the other, as with zip() or nested loops."""
+    return _start_within(one[0], *other) or _start_within(other[0], *one)
+
+
+def _start_within(at: Ints, start: Ints, end: Ints) -> bool:
+    before = np.searchsorted(start, at, side="right") - 1
+    inside = (before >= 0) & (at < end[np.maximum(before, 0)])
+    return bool(2 * inside.sum() > len(at))

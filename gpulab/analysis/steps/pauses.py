@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.data.main_loader import main_loader_index
+from gpulab.analysis.data.training_loader import training_loader_index
 from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.interior import WARM_UP_STEPS
@@ -97,8 +97,8 @@ def pass_start_cost(run: Run, steps: Steps) -> PassStarts | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls) or steps.detected_by != "DataLoader":
         return None
-    main_loader = main_loader_index(run.mark_rows)
-    fetches = calls.select((calls["loader"] == main_loader) & calls["yielded"])
+    training = training_loader_index(run.mark_rows)
+    fetches = calls.select((calls["loader"] == training) & calls["yielded"])
     first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
     fetch_ns = fetches["end_ns"] - fetches["start_ns"]
     extra_ns = fetch_ns[first_batches] - int(np.median(fetch_ns)) if len(first_batches) else fetch_ns[:0]
@@ -143,8 +143,8 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return np.zeros(len(start), bool)
-    main_loader = main_loader_index(run.mark_rows)
-    at = np.sort(calls["start_ns"][calls["loader"] != main_loader])
+    training = training_loader_index(run.mark_rows)
+    at = np.sort(calls["start_ns"][calls["loader"] != training])
     evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates
 

@@ -11,13 +11,13 @@ from enum import Enum
 
 import numpy as np
 
+from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
 from gpulab.intervals import Ints, Spans, covered_ns, intersect, no_spans, subtract, union, union_of
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
 
 _MIN_BATCHES = 2  # a single batch, taken to look at it, is no pass
-_RARE_UPDATES_FRAC = 0.01  # of the batches: fewer updates do not make a pass training
 _MANY_UPDATES_FRAC = 0.1  # of all updates: so many outside the DataLoaders are a training loop of their own
 
 
@@ -96,6 +96,14 @@ def find_phases(run: Run) -> tuple[RunPhase, ...]:
     return tuple(sorted((phase for phase in phases if phase.total_ns), key=lambda phase: -phase.total_ns))
 
 
+def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None:
+    """Return the training and the evaluations of a run, longest first; None if it has not both."""
+    phases = find_phases(run)
+    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING and phase.updates), None)
+    evaluations = [phase for phase in phases if phase.kind is PhaseKind.EVALUATION]
+    return None if training is None or not evaluations else (training, evaluations)
+
+
 def evaluated_loader(run: Run, phase: RunPhase) -> Loader | None:
     """Return the settings of the DataLoader of an evaluation."""
     return run.loaders[phase.loader] if 0 <= phase.loader < len(run.loaders) else None
@@ -133,7 +141,7 @@ def _passes(run: Run, updates: Ints) -> list[_Pass]:
             continue
         start_ns, end_ns = int(calls["start_ns"][rows[0]]), _end_ns(calls.select(rows))
         inside = int(np.searchsorted(updates, end_ns) - np.searchsorted(updates, start_ns))
-        is_training = inside > _RARE_UPDATES_FRAC * batches
+        is_training = inside > RARE_UPDATES_FRAC * batches
         loader_index = int(calls["loader"][rows[0]])
         passes.append(_Pass(loader_index, start_ns, end_ns, batches, is_training))
     return passes

@@ -100,6 +100,7 @@ class StepMarks:
         self._optimizer_count = 0
         self._stepped: set[int] = set()  # optimizers that stepped since the last boundary, by number
         self._updates = 0  # calls of optimizers
+        self._fetched_from = self._updated_with = -1  # the loader of the latest batch: now, and at the latest update
         self._updates_before: dict[int, tuple[int, int]] = {}  # epoch, and the same, at the latest batch of a loader
         self._user_marks = False
         self._undo: list[Callable[[], None]] = []
@@ -207,8 +208,8 @@ class StepMarks:
                 self._accumulated, self._batches = self._batches, 0
                 return True
             return self._batches >= self._accumulated
-        if self._leader >= 0:  # another loader takes over once optimizers step within its batches
-            return is_trained_on and bool(self._stepped)
+        if self._leader >= 0:  # another loader takes over once an optimizer stepped with a batch of it
+            return bool(self._stepped) and self._updated_with == loader
         return is_trained_on or not self._updates
 
     def _after_next(self, call: _NextCall, yielded: bool) -> None:
@@ -218,6 +219,7 @@ class StepMarks:
         process = call.process_cpu_ns, timer.process_cpu_ns()
         mark = (MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process, -1)
         self.buffer.append(mark)
+        self._fetched_from = call.loader if yielded else -1
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
 
@@ -238,6 +240,7 @@ class StepMarks:
             self._boundary(None)
         self._stepped.add(number)
         self._updates += 1
+        self._updated_with = self._fetched_from
 
     def _instant(self, kind: MarkKind, optimizer: int = -1) -> None:
         now_ns = self._timer.now_ns()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.steps.phases import PhaseKind, RunPhase, evaluated_loader, find_phases
+from gpulab.analysis.steps.phases import RunPhase, evaluated_loader, training_and_evaluations
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
@@ -35,11 +35,10 @@ def slow_evaluation(evidence: Evidence) -> Finding | None:
     What to do: give the DataLoader of the evaluation workers, too, and keep them between evaluations
     (persistent_workers=True). Evaluate less often, or on fewer samples.
     """
-    phases = find_phases(evidence.run)
-    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING), None)
-    evaluations = [phase for phase in phases if phase.kind is PhaseKind.EVALUATION]
-    if training is None or not training.updates or not evaluations:
+    phases = training_and_evaluations(evidence.run)
+    if phases is None:
         return None
+    training, evaluations = phases
     worst = max(evaluations, key=lambda phase: phase.waiting_ns)
     total_ns = training.total_ns + sum(phase.total_ns for phase in evaluations)
     share, loader = worst.waiting_ns / total_ns, evaluated_loader(evidence.run, worst)

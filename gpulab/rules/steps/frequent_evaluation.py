@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.steps.phases import PhaseKind, RunPhase, evaluated_loader, find_phases
+from gpulab.analysis.steps.phases import RunPhase, evaluated_loader, training_and_evaluations
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.wording import count, duration, percent
@@ -24,25 +24,24 @@ def frequent_evaluation(evidence: Evidence) -> Finding | None:
     What to do: evaluate less often, or on fewer samples. Evaluate with torch.inference_mode() and larger batches: they
     need no memory for gradients.
     """
-    phases = find_phases(evidence.run)
-    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING), None)
-    evaluations = [phase for phase in phases if phase.kind is PhaseKind.EVALUATION]
-    if training is None or not training.updates or not evaluations:
+    phases = training_and_evaluations(evidence.run)
+    if phases is None:
         return None
-    longest = max(evaluations, key=lambda phase: phase.total_ns)
+    training, evaluations = phases
+    longest = evaluations[0]
     total_ns = training.total_ns + sum(phase.total_ns for phase in evaluations)
     share = longest.total_ns / total_ns
     if longest.passes < _MIN_PASSES or share < _MIN_FRAC:
         return None
     loader = evaluated_loader(evidence.run, longest)
     name = f" with {loader.name}" if loader is not None and loader.name else ""
-    rate_ns = longest.total_ns / longest.passes
     return Finding(
-        claim=f"Evaluation{name} takes {percent(longest.total_ns / evidence.run.span_ns)} of the run: "
+        claim=f"Evaluation{name} takes {percent(share)} of the time in training and evaluation: "
         f"{count(longest.passes, 'pass')} for {count(training.updates, 'training step')}.",
         evidence=(
-            f"A pass of {count(round(longest.batches / longest.passes), 'batch')} takes {duration(rate_ns)}; all "
-            f"passes take {duration(longest.total_ns)}, the training steps {duration(training.total_ns)}.",
+            f"A pass of {count(round(longest.batches / longest.passes), 'batch')} takes "
+            f"{duration(longest.total_ns / longest.passes)}; all passes take {duration(longest.total_ns)}, the "
+            f"training steps {duration(training.total_ns)}.",
         ),
         numbers=known_numbers(frac=share, evaluation_ns=longest.total_ns, passes=longest.passes),
         advice="Evaluate less often, or on fewer samples. Use torch.inference_mode() and a larger batch size for the "

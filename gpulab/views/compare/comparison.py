@@ -215,9 +215,8 @@ def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
 def _share_before(compared: Comparison, finding: Finding) -> str:
     """Return which share of a step a remaining cause took before, if that is known on both sides."""
     earlier = compared.before_of(finding)
-    shares = [each.numbers.get("exposed_frac") for each in (earlier, finding) if each is not None]
-    if len(shares) < 2 or shares[0] is None or shares[1] is None:
+    share = None if earlier is None else earlier.numbers.get("exposed_frac")
+    if earlier is None or share is None or finding.numbers.get("exposed_frac") is None:
         return ""
-    assert earlier is not None
     name = "" if earlier.rule == finding.rule else f" ({earlier.rule})"
-    return f" Before the change, the share was {percent(shares[0])}{name}."
+    return f" Before the change, the share was {percent(share)}{name}."

@@ -129,6 +129,15 @@ def evaluations_that_end_early(iterations):
                 model(held_out)
 
 
+def nested_loaders(iterations):
+    model, optimizer, outer = linear_model(iterations // 5)
+    inner = linear_model(iterations // 2)[2]
+    for _ in outer:
+        for (batch,) in inner:
+            model(batch).mean().backward()
+            optimizer.step()
+
+
 def two_loaders_together(iterations):
     model, optimizer, labeled = linear_model(iterations * 2)
     for (batch,), (other,) in zip(labeled, linear_model(iterations * 2)[2], strict=True):
@@ -139,6 +148,7 @@ def two_loaders_together(iterations):
 LOADER_LOOPS = {
     a_dataset_per_epoch: 1,
     evaluations_that_end_early: 1,
+    nested_loaders: 1,
     two_loaders_together: 1,
     accumulated: 4,
     accumulated_from_a_list: 4,
@@ -155,6 +165,18 @@ def test_batches_whose_gradients_are_accumulated_form_one_step(train):
     assert (steps.detected_by, len(steps)) == ("DataLoader", 40)
     assert batches_per_step(session.run, steps) == LOADER_LOOPS[train]
     assert session._marks.steps == pytest.approx(40, abs=5), "until the second update, each batch may be a step"
+
+
+def test_passes_of_one_batch_after_a_sanity_check_are_counted_live():
+    model, optimizer, training = linear_model(20)
+    with gpulab.profile("loop", level="sensors") as session:
+        for _, (batch,) in zip(range(3), linear_model(20)[2], strict=False):
+            model(batch)
+        for _ in range(40):
+            (batch,) = next(iter(training))
+            model(batch).mean().backward()
+            optimizer.step()
+    assert session._marks.steps == pytest.approx(40, abs=5)
 
 
 @pytest.mark.parametrize("train", [gan, folds, in_memory_with_evaluation])

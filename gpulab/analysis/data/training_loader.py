@@ -1,4 +1,4 @@
-"""The DataLoader that feeds the training loop, by the marks of its calls."""
+"""The DataLoaders that the training loop iterates over, by the marks of their calls and of the optimizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpulab.tables import MarkKind
 RARE_UPDATES_FRAC = 0.01  # of batches: fewer updates do not make a DataLoader one that is trained on
 
 
-def main_loader_index(marks: Rows) -> int:
+def training_loader_index(marks: Rows) -> int:
     """Return the index of the DataLoader with the most batches among those that are trained on, else among all.
 
     -1 if the marks name none, as in very old files.
