@@ -41,7 +41,8 @@ def frequent_evaluation(evidence: Evidence) -> Finding | None:
         evidence=(
             f"A pass of {count(round(longest.batches / longest.passes), 'batch')} takes "
             f"{duration(longest.total_ns / longest.passes)}; all passes take {duration(longest.total_ns)}, the "
-            f"training steps {duration(training.total_ns)}.",
+            f"training steps {duration(training.total_ns)}. Together, that is "
+            f"{duration(total_ns / training.updates)} per training step.",
         ),
         numbers=known_numbers(frac=share, evaluation_ns=longest.total_ns, passes=longest.passes),
         advice="Evaluate less often, or on fewer samples. Use torch.inference_mode() and a larger batch size for the "
