@@ -102,6 +102,7 @@ def torch_settings() -> dict[str, str]:
         "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "compiler": "found" if _has_compiler() else "none",
+        **_cpu_bfloat16(torch),
         **_precisions(torch),
     }
 
@@ -110,6 +111,15 @@ def _has_compiler() -> bool:
     # A missing file is an OSError there, and so is the TimeoutError of a signal handler.
     with DeferredSignals(again=True):
         return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")))
+
+
+def _cpu_bfloat16(torch: Any) -> dict[str, str]:
+    """The CPU's widest instructions for bfloat16 products, as PyTorch names them; {} if it cannot tell."""
+    get_capabilities = getattr(torch.cpu, "get_capabilities", None)
+    if get_capabilities is None:
+        return {}
+    supported = [name for name, value in get_capabilities().items() if name.endswith("bf16") and value is True]
+    return {"cpu_bfloat16": next((name for name in ("amx_bf16", *supported) if name in supported), "none")}
 
 
 def _precisions(torch: Any) -> dict[str, str]:

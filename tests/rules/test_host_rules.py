@@ -202,13 +202,27 @@ def every(period, count=80):
     return [20.0 + (100.0 if number % period == period - 1 else 0.0) for number in range(count)]
 
 
-@pytest.mark.parametrize("each", [3, 7, 10, 20])
+@pytest.mark.parametrize("each", [2, 3, 7, 10, 20])
 def test_the_period_of_stalls_is_found(each):
     run = marked(every(each))
     stalls = find_pauses(run, find_steps(run))
     assert stalls.period_steps == each
     assert stalls.typical_cost_ns == 100 * MS
-    assert stalls.step_median_ns == 20 * MS
+
+
+@pytest.mark.parametrize("function", ["torch.serialization.save", "__main__.save_checkpoint"])
+def test_a_checkpoint_in_every_second_step_is_a_stall(function):
+    samples = host_samples(4800, frame="train (cell line 9)", called=function, every_ms=10)
+    result = finding(marked(every(2), samples=samples), "periodic_stalls")
+    assert result.gain.step_ns == pytest.approx(70 * MS, rel=0.05)
+    assert "save_in_background" in result.fix
+
+
+@pytest.mark.parametrize("function", ["__main__.discriminator_step", "torch.utils.checkpoint.checkpoint"])
+def test_work_in_every_second_step_is_no_stall(function):
+    samples = host_samples(4800, frame="train (cell line 9)", called=function, every_ms=10)
+    findings = diagnose(marked(every(2), samples=samples)).findings
+    assert "periodic_stalls" not in {finding.rule for finding in findings}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -19,7 +19,8 @@ from gpulab.tables import EventKind
 LAYER_OPS = (
     *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::linear", "aten::einsum"),
     *("aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution", "aten::_slow_conv2d_forward"),
-    *("aten::lstm", "aten::gru", "aten::mkldnn_rnn_layer", "aten::scaled_dot_product_attention", "aten::embedding_bag"),
+    *("aten::lstm", "aten::gru", "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+    *("aten::scaled_dot_product_attention", "aten::embedding_bag"),
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"),
 )
 LONG_NS = 100_000  # shorter ones do not matter

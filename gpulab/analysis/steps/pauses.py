@@ -24,6 +24,7 @@ MIN_DEVIATIONS = 6.0  # and it exceeds the median by this many median absolute d
 MIN_STEPS_EXAMINED = 12  # with fewer steps an outlier cannot be recognised
 MIN_QUARTILE_FRAC = 0.4  # of the upper quartile: pauses of one kind have similar length
 MIN_PERIODIC_PAUSES = 4  # fewer pauses may be regular by chance
+MAX_FRAC = 0.55  # of the steps: pauses in every second step, and a few by chance
 REGULAR_FRAC = 0.8  # in periodic pauses, this share of the distances between pauses is equal
 
 
@@ -60,20 +61,29 @@ class PassStarts:
 
 
 def find_pauses(run: Run, steps: Steps) -> Pauses | None:
-    """Find the steps with a pause; None if there are none. Steps with an evaluation do not count: that is work."""
+    """Find the steps with a pause; None if there are none. Steps with an evaluation do not count: that is work.
+
+    If half of the steps have one, the median is no step without a pause, but the lower quartile is.
+    """
     mask = _warm_steps(steps)
     if mask.sum() < MIN_STEPS_EXAMINED:
         return None
+    levels = (_pauses_above(run, steps, mask, percentile) for percentile in (50, 25))
+    return next((pauses for pauses in levels if pauses is not None), None)
+
+
+def _pauses_above(run: Run, steps: Steps, mask: Mask, percentile: int) -> Pauses | None:
+    """Find the steps that are much longer than this percentile of all."""
     start, end = steps.start_ns[mask], steps.end_ns[mask]
     dur = end - start - _time_of_other_rules(run, start, end)
-    excess = dur - _ordinary(dur, steps.recorded[mask])
-    middle = float(np.median(dur))
-    spread = float(np.median(np.abs(excess)))
+    excess = dur - _ordinary(dur, steps.recorded[mask], percentile)
+    middle = float(np.percentile(dur, percentile))
+    spread = float(np.percentile(np.abs(excess), percentile))
     is_pause = (excess > (MIN_RATIO - 1) * middle) & (excess > MIN_DEVIATIONS * spread)
     is_pause &= ~_evaluates(run, start, end)
     if is_pause.any():  # short outliers are noise of a busy machine
         is_pause &= excess >= MIN_QUARTILE_FRAC * np.percentile(excess[is_pause], 75)
-    if is_pause.sum() < 2 or 2 * is_pause.sum() > len(dur):
+    if is_pause.sum() < 2 or is_pause.mean() > MAX_FRAC:
         return None
     spans = union(start[is_pause], end[is_pause])
     library_call, frame, samples = _sampled_code(run, spans)
@@ -129,12 +139,12 @@ def _time_of_other_rules(run: Run, start: Ints, end: Ints) -> Ints:
     return covered_ns(spans, start, end)
 
 
-def _ordinary(dur: Ints, recorded: Mask) -> Ints:
-    """Return, for each step, the median of its kind, as recording makes steps longer."""
-    ordinary = np.full(len(dur), int(np.median(dur)), np.int64)
+def _ordinary(dur: Ints, recorded: Mask, percentile: int) -> Ints:
+    """Return, for each step, this percentile of its kind, as recording makes steps longer."""
+    ordinary = np.full(len(dur), int(np.percentile(dur, percentile)), np.int64)
     for kind in (recorded, ~recorded):
         if kind.sum() >= MIN_STEPS_EXAMINED // 2:
-            ordinary[kind] = int(np.median(dur[kind]))
+            ordinary[kind] = int(np.percentile(dur[kind], percentile))
     return ordinary
 
 
@@ -165,7 +175,7 @@ def _is_regular(distances: Ints, period: int) -> bool:
     # A pause may be missing because its step is not examined: gpulab itself paused there.
     multiples = np.maximum(np.round(distances / max(1, period)), 1)
     regular = (np.abs(distances - multiples * period) <= round(0.02 * period)).mean() >= REGULAR_FRAC
-    return bool(regular and multiples.sum() <= 2 * len(distances) and period > 2)  # at most half of them are missing
+    return bool(regular and multiples.sum() <= 2 * len(distances) and period >= 2)  # at most half of them are missing
 
 
 def _sampled_code(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:

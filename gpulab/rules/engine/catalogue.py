@@ -29,6 +29,8 @@ from gpulab.rules.host.garbage_collection import garbage_collection
 from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
 from gpulab.rules.host.syncs import host_syncs
+from gpulab.rules.host.unbatched_calls import unbatched_calls
+from gpulab.rules.kernels.bfloat16_on_cpu import no_bfloat16_on_cpu
 from gpulab.rules.kernels.device_bound import device_bound
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
 from gpulab.rules.kernels.optimizer import unfused_optimizer
@@ -166,10 +168,17 @@ RULES: tuple[Rule, ...] = (
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
+        check=unbatched_calls,
+        about="a model that is called for one item at a time",
+        stage=Stage.IDLE,
+        masked_by=("model_on_cpu",),
+        lesson="12_launch_fusion_graphs",
+    ),
+    Rule(
         check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
-        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer"),
+        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
@@ -246,6 +255,13 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
         masked_by=("no_tf32",),
+        lesson="08_mixed_precision",
+    ),
+    Rule(
+        check=no_bfloat16_on_cpu,
+        about="float32 layers on a CPU with bfloat16 instructions",
+        stage=Stage.BUSY,
+        masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
     ),
     Rule(

@@ -31,6 +31,7 @@ _ADVICE = {
     "checkpoint every 10 to 30 minutes is often enough.",
     "logging": "Collect the values on the device and log them every few hundred steps.",
 }
+_ACTIVATION_CHECKPOINTING = "torch.utils.checkpoint"
 _LOGGING = (
     "torch.utils.tensorboard",
     "wandb",
@@ -59,7 +60,7 @@ def periodic_stalls(evidence: Evidence) -> Finding | None:
     see what limits it.
     """
     stalls, epoch_starts = find_pauses(evidence.run, evidence.steps), pass_start_cost(evidence.run, evidence.steps)
-    if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and (stalls.period_steps or _kind(stalls.library_call)):
+    if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and _is_proven(stalls):
         return _stall_finding(evidence, stalls)
     if (
         epoch_starts is not None
@@ -68,6 +69,11 @@ def periodic_stalls(evidence: Evidence) -> Finding | None:
     ):
         return _restart_finding(evidence, epoch_starts, loader)
     return None
+
+
+def _is_proven(stalls: Pauses) -> bool:
+    """Whether the code that ran is known, or the stalls are regular; every second step may be ordinary work."""
+    return bool(_kind(stalls.library_call)) or (stalls.period_steps or 0) > 2
 
 
 def slow_first_step(evidence: Evidence) -> Finding | None:
@@ -224,7 +230,8 @@ def _may_restart(loader: Loader | None) -> bool:
 def _kind(function: str | None) -> str:
     if function is None:
         return ""
-    if function.startswith(SAVE_CALLS):
+    is_save = any(word in function.lower() for word in ("save", "checkpoint"))  # "__main__.save_checkpoint"
+    if function.startswith(SAVE_CALLS) or (is_save and not function.startswith(_ACTIVATION_CHECKPOINTING)):
         return "saving"
     return "logging" if function.startswith(_LOGGING) else ""
 

@@ -1,0 +1,124 @@
+"""A rule about float32 matrix products on a CPU that has bfloat16 instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.analysis.host.cpu_math import cpu_math
+from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
+from gpulab.rules.engine.pasted_names import UserNames, is_variable
+from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
+from gpulab.rules.kernels.speedup import faster_kernels_gain
+from gpulab.run import Model
+from gpulab.tables import EventKind
+from gpulab.wording import number, percent
+
+_MIN_FRAC = 0.25  # of a step in long layers; with less, the conversions between the two types cost as much as they save
+# How much faster layers run under autocast, conversions included. Seven training loops on a CPU with AVX-512 BF16:
+# 1.5x to 2.3x. AMX has eight times the peak of AVX-512 BF16, of which layers of ordinary size reach a part.
+_SPEEDUPS = {"avx512_bf16": (1.4, 2.4), "amx_bf16": (1.4, 6.0)}
+_OTHER_SPEEDUPS = (1.2, 2.5)  # other CPUs, such as ARM's: not measured
+_CAST_NODE = "ToCopyBackward0"  # autocast converts every weight, and the backward pass converts its gradient back
+_FRAMEWORK_SETTINGS = {
+    "transformers": "TrainingArguments(bf16=True)",
+    "lightning": 'Trainer(precision="bf16-mixed")',
+    "accelerate": 'Accelerator(mixed_precision="bf16")',
+}
+
+
+def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
+    """Matrix products and convolutions run in float32 on a CPU that has bfloat16 instructions.
+
+    Proof: long layers (matrix products, convolutions, LSTMs) take much of the step, the parameters are float32, the
+    backward pass converts no weights, and the CPU has such instructions (AVX-512 BF16, AMX, ARM's bf16).
+
+    Confused with: autocast that is already on; layers that are so small that converting them costs more than it saves;
+    a model that could run on a GPU (`model_on_cpu`).
+
+    What to do: use autocast around the forward pass. bfloat16 has the range of float32 and needs no gradient scaler.
+    """
+    run = evidence.run
+    instructions = run.facts.get("cpu_bfloat16", "none")
+    if evidence.on_gpu or instructions == "none" or not evidence.is_training:
+        return None
+    layers = evidence.cached(cpu_math)
+    trained = [model for model in run.models if "float32" in model.dtypes[:1]]
+    if layers is None or not trained or _converts_weights(evidence):
+        return None
+    share = evidence.step_share(layers.exposed_ns)
+    gain = _gain(evidence, layers.exposed_ns, instructions)
+    if share < _MIN_FRAC or gain is None:
+        return None
+    return Finding(
+        ledger_parts=("compute",),
+        claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 layers on a CPU that has bfloat16 "
+        "instructions.",
+        evidence=(
+            f"{step_spends(evidence, layers.exposed_ns)} in {layers.count:,} matrix products, convolutions or "
+            f"recurrent layers. The CPU supports {instructions}; the weights are float32, and autocast is off.",
+        ),
+        numbers=known_numbers(share_frac=share, cost_ns=layers.exposed_ns, layers=layers.count),
+        fix=cpu_autocast_code(trained),
+        advice=_advice(evidence),
+        gain=gain,
+        confidence=LIKELY,
+        spans=layers.spans,
+    )
+
+
+def _converts_weights(evidence: Evidence) -> bool:
+    """Whether the backward pass converts gradients, as it does under autocast."""
+    events = evidence.run.event_rows
+    is_cast = events.matching(lambda word: word.endswith(_CAST_NODE)) & events.is_kind(EventKind.OP)
+    casts = rows_in_interior(events.select(np.flatnonzero(is_cast)), evidence.steps)
+    return len(casts) >= int(evidence.steps.interior.sum())
+
+
+def _gain(evidence: Evidence, layers_ns: int, instructions: str) -> Gain | None:
+    worst, best = _SPEEDUPS.get(instructions, _OTHER_SPEEDUPS)
+    return faster_kernels_gain(
+        evidence,
+        layers_ns,
+        (1 / worst, 1 / best, 0.0),
+        f"layers that run {number(worst, 2)} to {number(best, 2)} times as fast in bfloat16",
+        "layers at no cost",
+        calls=True,
+    )
+
+
+def _advice(evidence: Evidence) -> str:
+    framework = next((loader.framework for loader in evidence.run.loaders if loader.framework), None)
+    setting = _FRAMEWORK_SETTINGS.get(framework or "")
+    return sentences(
+        f"The setting is {setting}." if setting else "",
+        "bfloat16 has the range of float32 and a mantissa of 8 bits. The weights stay in float32; watch the loss over "
+        "the first few hundred steps.",
+    )
+
+
+def cpu_autocast_code(models: list[Model]) -> str:
+    """Return code that runs the forward pass of these models in bfloat16 and returns float32, as losses expect."""
+    recorded = (model.name for model in models if model.name and is_variable(model.name))
+    names = list(dict.fromkeys(recorded)) or [UserNames.model]
+    lines = [
+        line
+        for name in names
+        for line in (
+            f'{name}.forward = torch.autocast("cpu", dtype=torch.bfloat16)({name}.forward)',
+            f"{name}.register_forward_hook(to_float32)",
+        )
+    ]
+    return "\n".join(
+        [
+            "import torch",
+            "",
+            "",
+            "def to_float32(module, arguments, output):",
+            "    return output.float() if isinstance(output, torch.Tensor) else output",
+            "",
+            "",
+            *lines,
+        ]
+    )

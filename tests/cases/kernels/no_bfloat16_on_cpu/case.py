@@ -1,0 +1,65 @@
+"""A training loop on a CPU whose layers take most of a step, and loops in which bfloat16 would not help."""
+
+from gpulab.run import Model, Optimizer
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, run_of, stepped
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def training(layer_ms=15.0, *, instructions="avx512_bf16", dtype="float32", casts=False, trains=True, **more):
+    """Steps of 100 ms with four layers; the rest is elementwise work."""
+
+    def step(at):
+        events = [event(EventKind.OP, "aten::addmm", at + 20 * layer, layer_ms) for layer in range(4)]
+        events += [event(EventKind.OP, "aten::gelu", at + 20 * layer + layer_ms, 20 - layer_ms) for layer in range(4)]
+        if casts:
+            events.append(event(EventKind.OP, f"{NODE}ToCopyBackward0", at + 80, 1))
+        if trains:
+            events.append(event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at + 82, 10))
+        return events
+
+    return run_of(
+        stepped(step),
+        models=(Model(kind="Net", name="net", tensors=8, dtypes=(dtype,)),),
+        optimizers=(Optimizer(kind="SGD", name="optimizer", tensors=8, device="cpu"),) if trains else (),
+        facts={} if instructions is None else {"cpu_bfloat16": instructions},
+        **more,
+    )
+
+
+def provoked_by_float32_layers():
+    return training()
+
+
+def provoked_by_a_cpu_whose_speed_was_not_measured():
+    return training(instructions="bf16")
+
+
+def spared_where_autocast_is_on():
+    return training(casts=True)
+
+
+def spared_where_the_weights_are_bfloat16():
+    return training(dtype="bfloat16")
+
+
+def spared_on_a_cpu_without_the_instructions():
+    return training(instructions="none")
+
+
+def spared_where_the_cpu_is_unknown():
+    return training(instructions=None)
+
+
+def spared_where_layers_are_a_small_part():
+    return training(layer_ms=4.0)
+
+
+def spared_where_the_layers_are_too_small():
+    def step(at):
+        events = [event(EventKind.OP, "aten::addmm", at + 0.1 * layer, 0.05) for layer in range(800)]
+        return [*events, event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at + 82, 10)]
+
+    models = (Model(kind="Net", name="net", tensors=8, dtypes=("float32",)),)
+    return run_of(stepped(step), models=models, facts={"cpu_bfloat16": "avx512_bf16"})

@@ -1,0 +1,76 @@
+"""The printed change to bfloat16, run on real models: layers run in bfloat16, outputs and weights stay float32."""
+
+import pytest
+
+from gpulab.rules.kernels.bfloat16_on_cpu import cpu_autocast_code
+from gpulab.run import Model
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+FLOAT32 = {"kind": "Net", "dtypes": ("float32",)}
+
+
+def network(*, last=None):
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)]
+    return nn.Sequential(*layers, *([last] if last else []))
+
+
+def dtypes_of_products(model, inputs):
+    dtypes = []
+    hooks = [layer.register_forward_hook(lambda *call: dtypes.append(call[2].dtype)) for layer in model if layer]
+    output = model(inputs)
+    for hook in hooks:
+        hook.remove()
+    return dtypes[0], output.dtype
+
+
+def test_layers_run_in_bfloat16_and_outputs_are_float32():
+    net = network()
+    exec(cpu_autocast_code([Model(name="net", **FLOAT32)]), {"net": net})
+    assert dtypes_of_products(net, torch.ones(4, 8)) == (torch.bfloat16, torch.float32)
+    assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+
+
+def test_a_loss_that_rejects_bfloat16_still_works():
+    net = network(last=nn.Sigmoid())
+    exec(cpu_autocast_code([Model(name="net", **FLOAT32)]), {"net": net})
+    nn.BCELoss()(net(torch.ones(4, 8)), torch.ones(4, 1)).backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in net.parameters())
+
+
+def test_training_goes_nearly_as_before():
+    inputs = torch.linspace(-1, 1, 512).reshape(64, 8)
+    losses = []
+    for code in ("", cpu_autocast_code([Model(name="net", **FLOAT32)])):
+        net = network()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        exec(code, {"net": net})
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(inputs), inputs.sum(1, keepdim=True))
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_every_trained_model_is_changed():
+    models = {"generator": network(), "critic": network()}
+    exec(cpu_autocast_code([Model(name=name, **FLOAT32) for name in models]), dict(models))
+    assert [dtypes_of_products(net, torch.ones(2, 8))[0] for net in models.values()] == [torch.bfloat16] * 2
+
+
+def test_outputs_that_are_no_tensor_are_unchanged():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return {"x": x}
+
+    pair = Pair()
+    exec(cpu_autocast_code([Model(name="pair", **FLOAT32)]), {"pair": pair})
+    assert set(pair(torch.ones(1))) == {"x"}
+
+
+def test_text_from_a_file_that_is_no_name_does_not_become_code():
+    assert "rm -rf" not in cpu_autocast_code([Model(name="x; os.system('rm -rf /')", **FLOAT32)])
