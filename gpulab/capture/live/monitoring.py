@@ -111,6 +111,7 @@ class MonitorSession(Session):
             self._recorded_meanwhile[recorder] = None
             try:
                 self._sensors.stop()
+                self._paused_ns = time.time_ns()  # a sample that was being read belongs to the time before
                 self._notify()
             except Exception as error:  # protects the other recording; the failure is reported as a gap
                 self._note_failure("pausing", error)
