@@ -26,6 +26,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "host_syncs": {"remove_syncs", "fewer_logs"},
         "no_mixed_precision": {"precision"},
         "no_bfloat16_on_cpu": {"precision"},
+        "unused_gradients": {"no_grad"},
         "unbatched_calls": {"batch_whole"},
         "layout_conversions": {"channels_last"},
         "unfused_optimizer": _OPTIMIZER,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,40 @@ _NODE_NAME = re.compile(r"(\w+?)Backward\d*$")  # "autograd::engine::evaluate_fu
 _EARLIER_OPS = 20_000  # operators before the previous pass among which the rest of a forward pass is looked for
 
 
+@dataclass(frozen=True, eq=False)
+class BackwardPasses:
+    """The backward passes of a run, in order: series of autograd nodes without another operator between them."""
+
+    nodes: Rows  # the autograd nodes, in order
+    spans: Spans  # from the first node of each pass to its last
+
+    def count_nodes(self, is_counted: Callable[[str], bool]) -> Ints:
+        """Return the number of nodes with such a name in each pass."""
+        at_ns = self.nodes["start_ns"][self.nodes.matching(is_counted)]
+        counts: Ints = np.searchsorted(at_ns, self.spans.end_ns) - np.searchsorted(at_ns, self.spans.start_ns)
+        return counts
+
+
+def backward_passes(run: Run) -> BackwardPasses | None:
+    """Find the backward passes; None if none was recorded."""
+    nodes, ops = _nodes_and_ops(run)
+    return _backward_passes(nodes, ops) if len(nodes) else None
+
+
+def _backward_passes(nodes: Rows, ops: Rows) -> BackwardPasses:
+    covered = nodes.spans()  # nodes of a checkpointed block run inside another node
+    first, last = _passes(ops["start_ns"], covered)
+    return BackwardPasses(nodes, Spans(covered.start_ns[first], covered.end_ns[last]))
+
+
+def _nodes_and_ops(run: Run) -> tuple[Rows, Rows]:
+    """Return the autograd nodes, and the other operators of the main thread, both in order."""
+    events = run.event_rows
+    is_node = events.matching(lambda word: word.startswith(_NODE))
+    is_op = events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread) & ~is_node
+    return _in_order(events.select(np.flatnonzero(is_node))), _in_order(events.select(np.flatnonzero(is_op)))
+
+
 @cached_by_run
 def forward_backward_spans(run: Run) -> Spans | None:
     """Return the spans of forward and backward passes; None if no backward pass was recorded.
@@ -32,15 +67,10 @@ def forward_backward_spans(run: Run) -> Spans | None:
     begins, and starts with the first operator that has a node in it: with the k-th `aten::addmm` from the end for k
     nodes `AddmmBackward0`, and so on.
     """
-    events = run.event_rows
-    is_node = events.matching(lambda word: word.startswith(_NODE))
-    is_op = events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread) & ~is_node
-    nodes, ops = (_in_order(events.select(np.flatnonzero(mask))) for mask in (is_node, is_op))
+    nodes, ops = _nodes_and_ops(run)
     if not len(nodes):
         return None
-    covered = nodes.spans()
-    first, last = _passes(ops["start_ns"], covered)
-    begins, ends = covered.start_ns[first], covered.end_ns[last]
+    begins, ends = _backward_passes(nodes, ops).spans
     forward = _ForwardPasses(ops, nodes)
     since = _previous_ends(run, begins, ends)
     times = zip(since.tolist(), begins.tolist(), ends.tolist(), strict=True)

@@ -30,6 +30,7 @@ from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
 from gpulab.rules.host.syncs import host_syncs
 from gpulab.rules.host.unbatched_calls import unbatched_calls
+from gpulab.rules.host.unused_gradients import unused_gradients
 from gpulab.rules.kernels.bfloat16_on_cpu import no_bfloat16_on_cpu
 from gpulab.rules.kernels.device_bound import device_bound
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
@@ -264,6 +265,7 @@ RULES: tuple[Rule, ...] = (
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
     ),
+    Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
     Rule(
         check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",

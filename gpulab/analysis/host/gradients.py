@@ -1,0 +1,47 @@
+"""Gradients that the backward pass computes and that no optimizer uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.analysis.host.forward_backward import backward_passes
+from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.ledger import Ledger
+from gpulab.intervals import Spans
+from gpulab.run import Run
+
+_ACCUMULATE = "AccumulateGrad"  # the node of a parameter; it runs once in each backward pass that reaches the parameter
+_REENTRANT = "CheckpointFunctionBackward"  # the inputs of such a block get gradients, too; how many is unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnusedGradients:
+    """Gradients per backward pass, and the time of the backward passes in a typical step."""
+
+    computed: int  # parameter tensors that receive a gradient in a typical backward pass
+    updated: int  # parameter tensors of all optimizers
+    backward_ns: int
+    spans: Spans  # of the backward passes
+
+    @property
+    def unused_frac(self) -> float:
+        """The share of the parameter tensors whose gradients are not used."""
+        return 1 - self.updated / self.computed
+
+
+def unused_gradients_of(run: Run, steps: Steps, _ledger: Ledger) -> UnusedGradients | None:
+    """Compare the gradients that are computed with those that are used; None if all are, or if that is unknown."""
+    updated = sum(optimizer.tensors or 0 for optimizer in run.optimizers)
+    passes = backward_passes(run)
+    if passes is None or not updated or any(optimizer.tensors is None for optimizer in run.optimizers):
+        return None
+    spans, counts = passes.spans, passes.count_nodes(lambda word: word.endswith(_ACCUMULATE))
+    inside = steps.interior_mask(spans.start_ns)
+    if not inside.any() or passes.count_nodes(lambda word: word.endswith(_REENTRANT)).any():
+        return None
+    computed = int(np.median(counts[inside]))
+    if computed <= updated:
+        return None
+    return UnusedGradients(computed=computed, updated=updated, backward_ns=steps.typical_covered_ns(spans), spans=spans)
