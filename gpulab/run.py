@@ -162,6 +162,10 @@ class Loader(_Described):
     batch_tensors: int | None = None  # tensors and arrays in the first batch
     batch_bytes: int | None = None  # their size
     batch_objects: int | None = None  # other objects in it: strings, numbers
+    padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
+    padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
+    row_length: float | None = None  # mean number of positions of a row in these batches, with its padding
+    can_be_cut: bool | None = None  # whether a batch may be cut to the tokens of its attention mask; see batch_padding
     dataset_library: str | None = None  # the package of that class: "datasets", "torch"; the user's own is "__main__"
     kind: str | None = None  # class of the DataLoader; None if no variable holds it
     other_settings: tuple[str, ...] = ()  # names of its other arguments with a value of the user's: "timeout"

@@ -14,6 +14,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "too_many_workers": {"num_workers", "persistent_workers"},
         "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
         "frequent_evaluation": {"eval_less_often", "no_grad"},
+        "padding": {"padding"},
         "cpu_oversubscription": {"threads"},
         "host_python": _PYTHON,
         "gil_contention": {"remove_python", "threads", "other"},

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.host.forward_backward import backward_passes
 from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans
 from gpulab.run import Run

@@ -9,9 +9,9 @@ import numpy as np
 
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.cpu_math import LAYER_OPS
-from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.kernels.optimizers import optimizer_steps
 from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans, intersect, no_spans, subtract, union, union_of
 from gpulab.rows import Rows

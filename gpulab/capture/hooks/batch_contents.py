@@ -31,7 +31,7 @@ def describe_batch(batch: Any) -> BatchContents | None:
         while pending:
             part = pending.pop()
             kind = type(part)
-            if _is_tensor(kind):
+            if is_tensor(kind):
                 if torch.Tensor.layout.__get__(part) is not torch.strided:  # type: ignore[attr-defined]
                     return None
                 tensors += 1
@@ -41,7 +41,7 @@ def describe_batch(batch: Any) -> BatchContents | None:
                 size += part.nbytes
             elif kind in _SIMPLE_TYPES or issubclass(kind, numpy.generic):
                 objects += 1
-            elif (parts := _parts(part)) is not None:
+            elif (parts := parts_of(part)) is not None:
                 pending += parts
             else:
                 return None
@@ -50,7 +50,7 @@ def describe_batch(batch: Any) -> BatchContents | None:
     return BatchContents(tensors, size, objects)
 
 
-def _is_tensor(kind: type) -> bool:
+def is_tensor(kind: type) -> bool:
     """Whether this is a class of tensors whose size PyTorch itself tells."""
     import torch
 
@@ -60,7 +60,7 @@ def _is_tensor(kind: type) -> bool:
     return not any("__torch_dispatch__" in vars(base) for base in subclasses)
 
 
-def _parts(part: Any) -> list[Any] | None:
+def parts_of(part: Any) -> list[Any] | None:
     """The parts of a list, a tuple, a dict or a UserDict, such as the BatchEncoding of transformers."""
     kind = type(part)
     if issubclass(kind, tuple):

@@ -11,11 +11,12 @@ import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gpulab.capture.hooks.batch_contents import describe_batch
+from gpulab.capture.hooks.batch_inspection import BatchInspection
 from gpulab.capture.hooks.loader_settings import (
     SamplerSettings,
     collate_name,
@@ -91,7 +92,7 @@ class StepMarks:
         self.samplers = SamplerSettings()
         self._described: dict[int, weakref.ref[Any] | None] = {}  # by id: optimizers that were inspected
         self._epochs: list[int] = []
-        self._inspected: set[int] = set()  # loaders whose first batch was inspected
+        self._inspections: defaultdict[int, BatchInspection] = defaultdict(BatchInspection)  # by index of the loader
         self._spooled = 0  # marks that `new_rows` has returned
         self._leader = -1  # the loader whose `__next__` starts a step
         self._batches = 0  # of the leader since the first one after the latest update
@@ -181,7 +182,7 @@ class StepMarks:
         finally:
             if call is not None:
                 self._guard.call(STEP_MARKS, self._after_next, None, call, yielded)
-        if call is not None and call.loader not in self._inspected:
+        if call is not None and self._inspections[call.loader].is_due():
             self._guard.call(SETTINGS, self._inspect_batch, None, call.loader, batch)
         return batch
 
@@ -295,16 +296,7 @@ class StepMarks:
             self.models.append(model)
 
     def _inspect_batch(self, index: int, batch: Any) -> None:
-        self._inspected.add(index)
-        contents = describe_batch(batch)
-        if contents is None:
-            return
-        self.loaders[index] = replace(
-            self.loaders[index],
-            batch_tensors=contents.tensors,
-            batch_bytes=contents.bytes,
-            batch_objects=contents.objects,
-        )
+        self.loaders[index] = self._inspections[index].inspect(batch, self.loaders[index])
 
     def _inspect_loader(self, index: int, iterator: Any) -> None:
         # The caller's frame: a frame that refers to itself would keep the dataset until the next garbage collection.

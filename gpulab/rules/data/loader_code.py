@@ -19,6 +19,7 @@ _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects the
 _NEED_WORKERS = ("timeout", "multiprocessing_context")  # and these
 _SHARDING_LIBRARIES = ("datasets",)  # their iterable datasets give each worker samples of its own
 _DATA_LOADER = "DataLoader"
+_SAME_DATASET, _SAME_COLLATE = "{dataset}", "{collate}"
 _BATCH_SAMPLERS = ("BatchSampler", "_InfiniteConstantSampler")  # PyTorch's own; the other is of an iterable dataset
 _TRAINING_ARGUMENTS = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
 _FRAMEWORK_PLACES = {
@@ -46,16 +47,20 @@ class LoaderChange:
 
 
 def change_loader(
-    evidence: Evidence, setup: Loader | None, changes: Mapping[str, object], dataset: str = "{dataset}"
+    evidence: Evidence,
+    setup: Loader | None,
+    changes: Mapping[str, object],
+    dataset: str = _SAME_DATASET,
+    collate: str = _SAME_COLLATE,
 ) -> LoaderChange:
     """Return how to give the same DataLoader other settings.
 
-    `dataset` wraps the user's own dataset: "Cached({dataset})". Settings that were not recorded, such as the order, are
-    taken over from the existing DataLoader.
+    `dataset` wraps the user's own dataset: "Cached({dataset})"; `collate` wraps its collate function. Settings
+    that were not recorded, such as the order, are taken over from the existing DataLoader.
     """
     setup = with_names_for_code(setup or Loader())
-    wraps = dataset != "{dataset}"
-    if wraps and setup.iterable:
+    wraps = (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE)
+    if dataset != _SAME_DATASET and setup.iterable:
         return LoaderChange()  # it has no length and no index
     # With one worker or none, nobody needs to split the samples of an iterable dataset.
     adds_workers = bool(changes.get("num_workers")) and (setup.workers or 0) < 2
@@ -65,7 +70,7 @@ def change_loader(
         return LoaderChange(advice="" if wraps else f"{_place(setup, changes)}: {_settings_text(setup, changes)}.")
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
-    return LoaderChange(code=_code(evidence, setup, changes, dataset))
+    return LoaderChange(code=_code(evidence, setup, changes, dataset, collate))
 
 
 def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
@@ -122,7 +127,7 @@ def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:
     return ", ".join(f"{names.get(name, prefix + name)}={value}" for name, value in changes.items())
 
 
-def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], dataset: str) -> str:
+def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], dataset: str, collate: str) -> str:
     loader = setup.name or evidence.names.loader
     settings = {**_unchanged(setup, changes), **changes}
     batch_size = settings.pop("batch_size", None)
@@ -134,7 +139,7 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     arguments = [
         dataset.format(dataset=f"{loader}.dataset"),
         *batching,
-        f"collate_fn={loader}.collate_fn",
+        f"collate_fn={collate.format(collate=f'{loader}.collate_fn')}",
     ]
     dropped = {*changes, *(_NEED_WORKERS if not settings.get("num_workers") else ())}
     arguments += [f"{name}={loader}.{name}" for name in setup.other_settings if name not in dropped]
@@ -142,8 +147,8 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     lines = "".join(f"    {argument},\n" for argument in arguments)
     values = ", ".join(f"{name}={value}" for name, value in changes.items())
     setting = f"# Set {values} in your DataLoader(...), or rebuild it:\n"
-    if dataset != "{dataset}":
-        setting = ""  # the dataset changes, which the code shows
+    if (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE):
+        setting = ""  # the dataset or the collate function changes, which the code shows
     return (
         f"from torch.utils.data import DataLoader\n\n{setting}"
         f"{loader} = DataLoader(  # {_same_samples(setup, batch_size, changes)}\n{lines})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_copies, unoverlapped_copies
 from gpulab.rules.data.item_cost import cpu_bound_loading, slow_storage
 from gpulab.rules.data.no_workers import no_workers
+from gpulab.rules.data.padding import padding
 from gpulab.rules.data.slow_evaluation import slow_evaluation
 from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
 from gpulab.rules.engine.needs import (
@@ -282,6 +283,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.BUSY,
         lesson="12_launch_fusion_graphs",
     ),
+    Rule(check=padding, about="padding in batches of tokens", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)),
     Rule(
         check=memory_bound,
         about="memory-bound elementwise kernels",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.host.gc_and_compilation import compilation_cost, overlap_ns, stall_spans
 from gpulab.analysis.host.launches import LaunchStats, small_operators_ns
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS
 from gpulab.intervals import intersect, union_of
 from gpulab.rules.engine.busiest_function import busiest_function_text

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.kernels.elementwise_chains import Chains, chains_on_cpu, chains_on_gpu
 from gpulab.analysis.kernels.families import is_gather_scatter
 from gpulab.analysis.kernels.fusion_patterns import FusedFunction
 from gpulab.analysis.kernels.interior_kernels import interior_kernels, short_kernel_name
 from gpulab.analysis.kernels.roofline import memory_bound_work, operator_work_of_run
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
 from gpulab.rules.engine.compile_code import compile_code
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers

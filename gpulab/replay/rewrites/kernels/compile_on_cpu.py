@@ -7,8 +7,8 @@ import numpy as np
 from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_math import LAYER_OPS
-from gpulab.analysis.host.forward_backward import forward_backward_spans
 from gpulab.analysis.kernels.optimizers import optimizer_cost_on_cpu
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw

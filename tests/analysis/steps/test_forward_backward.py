@@ -3,7 +3,7 @@
 import pytest
 
 import gpulab
-from gpulab.analysis.host.forward_backward import forward_backward_spans
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
 from gpulab.intervals import covered_ns
 
 torch = pytest.importorskip("torch")

@@ -1,0 +1,63 @@
+"""What some of the first batches of a DataLoader consist of, and how much of them is padding."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from gpulab.capture.hooks.batch_contents import describe_batch
+from gpulab.capture.hooks.batch_padding import BatchPadding, measure_padding
+from gpulab.run import Loader
+
+_LAST_INSPECTED = 128  # the 1st, 2nd, 4th, 8th ... batch
+_MAX_SPENT_NS = 10_000_000  # in all batches of a DataLoader
+
+
+class BatchInspection:
+    """Inspects the 1st, 2nd, 4th ... 128th batch of one DataLoader, for 10 ms at most plus one batch."""
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._next = 1
+        self._spent_ns = 0
+        self._padding: list[BatchPadding] = []
+
+    def is_due(self) -> bool:
+        """Count a batch; return whether it is one to inspect."""
+        self._batches += 1
+        if self._batches != self._next:
+            return False
+        self._next = 2 * self._next if self._next < _LAST_INSPECTED and self._spent_ns < _MAX_SPENT_NS else 0
+        return True
+
+    def inspect(self, batch: Any, loader: Loader) -> Loader:
+        """Return the settings of the DataLoader with what its batches show."""
+        began_ns = time.perf_counter_ns()
+        if self._batches == 1 and (contents := describe_batch(batch)) is not None:
+            loader = replace(
+                loader,
+                batch_tensors=contents.tensors,
+                batch_bytes=contents.bytes,
+                batch_objects=contents.objects,
+            )
+        padding = measure_padding(batch)
+        if padding is not None:
+            self._padding.append(padding)
+            loader = self._with_padding(loader)
+        self._spent_ns += time.perf_counter_ns() - began_ns
+        return loader
+
+    def _with_padding(self, loader: Loader) -> Loader:
+        """Return the settings with the padding of all inspected batches; one that shows none counts as without."""
+        padded = [batch for batch in self._padding if batch.padding is not None]
+        if not padded:
+            return loader
+        positions = sum(batch.positions for batch in self._padding)
+        return replace(
+            loader,
+            padding_frac=sum(batch.padding or 0 for batch in padded) / positions,
+            padding_to_longest_frac=sum(batch.beyond_longest for batch in padded) / positions,
+            row_length=positions / sum(batch.rows for batch in self._padding),
+            can_be_cut=all(batch.can_be_cut for batch in self._padding),
+        )

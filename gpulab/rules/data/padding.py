@@ -1,0 +1,162 @@
+"""A rule about batches of tokens that are mostly padding."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpulab.analysis.data.training_loader import training_loader_index
+from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
+from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps
+from gpulab.analysis.steps.forward_backward import forward_backward_spans
+from gpulab.intervals import Ints, Spans, covered_ns, intersect, no_spans
+from gpulab.rules.data.padding_code import cut_padding_code, padding_advice
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
+from gpulab.rules.engine.phrases import step_spends
+from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
+from gpulab.run import Loader, Run
+from gpulab.wording import number, percent
+
+_MIN_PADDING_FRAC = 0.3
+_MIN_WORK_FRAC = 0.3  # of a step in forward and backward passes
+_FIXED_FRAC = 0.3  # of the padding behind the longest row of its batch: from it on, the batches have a fixed length
+_LEAST_REMOVED = 0.5  # of what the fix can remove: kernels on half the tokens take more than half the time
+_ATTENTION_FRAC = 0.25  # of the work, at best: its time grows with the square of the length
+_BASIS = (
+    "forward and backward passes with less padding: at worst half of what the fix can remove, at best none is left and "
+    "a quarter of the work is attention"
+)
+_FLOOR_ASSUMES = "no padding, if all the work is attention, which grows with the square of the length"
+_VARYING_LENGTHS = (
+    "torch.compile compiles again for new lengths: compile with dynamic=True, or pad to a multiple of 64 "
+    "(pad_to_multiple_of=64 in collators of Transformers)."
+)
+
+
+class PassesWork(NamedTuple):
+    """Work of forward and backward passes: operators on the CPU, or kernels on the GPU."""
+
+    cost_ns: int  # per typical traced step
+    spans: Spans
+    passes_ns: int  # the passes themselves, with dispatch
+
+
+def padding(evidence: Evidence) -> Finding | None:
+    """Batches of tokens are mostly padding, and the model computes it like any other token.
+
+    Proof: the rows of the integer tensors in a batch end (or start) with a run of one value that hardly occurs
+    elsewhere, or that the attention mask hides. gpulab reads up to eight batches of each DataLoader. Forward and
+    backward passes take much of each step.
+
+    Confused with: vectors of labels, flattened images and labels that a loss function ignores, which have the same
+    value everywhere; a model that packs its sequences, whose time does not depend on the padding.
+
+    What to do: pad each batch to its longest row instead of a fixed length, and put samples of similar length into the
+    same batch.
+    """
+    loader = _training_loader(evidence.run)
+    if loader is None or loader.padding_frac is None or not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
+        return None
+    work = _passes_work(evidence)
+    if work is None or evidence.step_share(work.cost_ns) < _MIN_WORK_FRAC:
+        return None
+    fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
+    has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
+    removable_frac = fixed_frac if has_fixed_length else loader.padding_frac
+    gain = _gain(evidence, work, removable_frac, loader.padding_frac)
+    if gain is None:
+        return None
+    name = f" of {loader.name}" if loader.name else ""
+    return Finding(
+        ledger_parts=("matmul", "kernels") if evidence.on_gpu else ("compute",),
+        claim=f"{percent(loader.padding_frac)} of the tokens in a batch{name} are padding.",
+        evidence=(
+            *_lengths_text(loader, fixed_frac, has_fixed_length),
+            f"{step_spends(evidence, work.cost_ns)} in forward and backward passes, whose work grows with the number "
+            "of tokens.",
+        ),
+        numbers=known_numbers(
+            frac=loader.padding_frac,
+            to_longest_frac=loader.padding_to_longest_frac,
+            length=loader.row_length,
+            cost_ns=work.cost_ns,
+        ),
+        fix=cut_padding_code(evidence, loader) if has_fixed_length else "",
+        advice=padding_advice(loader, fixed=has_fixed_length, mixed=loader.padding_frac - fixed_frac),
+        gain=gain,
+        confidence=LIKELY,
+        spans=work.spans,
+        caveats=(_VARYING_LENGTHS,) if any(model.compiled for model in evidence.run.models) else (),
+    )
+
+
+def _gain(evidence: Evidence, work: PassesWork, removable_frac: float, padding_frac: float) -> Gain | None:
+    """Return the gain of less padding; None if even the best case gains almost nothing.
+
+    `removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`.
+    """
+    left = 1 - padding_frac
+    remaining = (
+        1 - _LEAST_REMOVED * removable_frac,
+        (1 - _ATTENTION_FRAC) * left + _ATTENTION_FRAC * left**2,
+        left**2,
+    )
+    if evidence.on_gpu:
+        return faster_kernels_gain(evidence, work.cost_ns, remaining, _BASIS, _FLOOR_ASSUMES, spans=work.spans)
+    step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.passes_ns)
+    floor_ns = max(1, round(step_ns - (1 - remaining[2]) * passes_ns))
+    best_ns = max(floor_ns, round(step_ns - (1 - remaining[1]) * passes_ns))
+    worst_ns = round(step_ns - (1 - remaining[0]) * evidence.unprofiled_ns(work.cost_ns))
+    return gain_if_significant(
+        Gain(
+            step_ns=step_ns,
+            best_ns=best_ns,
+            worst_ns=max(best_ns, worst_ns),
+            floor_ns=floor_ns,
+            basis=_BASIS,
+            floor_assumes=_FLOOR_ASSUMES,
+        )
+    )
+
+
+def _training_loader(run: Run) -> Loader | None:
+    index = training_loader_index(run.mark_rows)
+    return run.loaders[index] if 0 <= index < len(run.loaders) else None
+
+
+def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> tuple[str, ...]:
+    rows: tuple[str, ...] = ()
+    if loader.row_length is not None and loader.padding_frac is not None:
+        tokens = loader.row_length * (1 - loader.padding_frac)
+        rows = (f"A row has {number(loader.row_length)} positions on average, {number(tokens)} of them not padding.",)
+    if has_fixed_length:
+        return (*rows, f"{percent(fixed_frac)} of the positions are behind the longest row of their batch.")
+    return (*rows, "Batches are padded to about their longest row, but the lengths within a batch differ.")
+
+
+def _passes_work(evidence: Evidence) -> PassesWork | None:
+    """Return the work of forward and backward passes; None if no backward pass or no kernel of it was recorded."""
+    passes = forward_backward_spans(evidence.run)
+    if passes is None:
+        return None
+    if not evidence.on_gpu:
+        spans = intersect(evidence.ledger.spans.get("compute", no_spans()), passes)
+        steps = evidence.steps
+        return PassesWork(steps.typical_covered_ns(spans), spans, steps.typical_covered_ns(passes))
+    kernels = evidence.cached(interior_kernels)
+    return None if kernels is None else _kernels_work(kernels, passes)
+
+
+def _kernels_work(kernels: InteriorKernels, passes: Spans) -> PassesWork | None:
+    """Return the exposed work of the kernels that were launched in these passes, without those of the optimizer."""
+    events = kernels.run.event_rows
+    with_call = np.flatnonzero(kernels.call >= 0)
+    call_ns: Ints = events["start_ns"][kernels.call[with_call]]
+    inside = np.zeros(len(kernels), bool)
+    inside[with_call] = covered_ns(passes, call_ns, call_ns + 1) > 0
+    inside &= ~mask_inside(events, kernels.call, optimizer_steps(kernels.run))
+    if not inside.any():
+        return None
+    return PassesWork(kernels.cost_ns(inside), kernels.spans(inside), kernels.typical_ns(passes))

@@ -1,0 +1,76 @@
+"""The rule about padding: what it says, and the range that it predicts."""
+
+from dataclasses import replace
+
+import pytest
+
+import gpulab
+from gpulab.rules import diagnose
+from gpulab.run import Machine
+from tests.cases.data.padding.case import FIXED_LENGTH, LOADER, on_a_gpu, trained
+
+
+def finding(run):
+    return next(each for each in diagnose(run).findings if each.rule == "padding")
+
+
+def test_the_claim_names_the_share_and_the_loader():
+    assert finding(trained()).claim == "60 % of the tokens in a batch of train_loader are padding."
+
+
+def test_without_padding_to_the_longest_row_half_of_all_padding_goes_at_worst():
+    gain = finding(trained()).gain  # 50 of 100 ms, of which the operators take 46
+    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * 0.5 * 0.6), rel=0.03)
+    assert gain.best_speedup == pytest.approx(1 / (1 - 0.5 * (1 - 0.75 * 0.4 - 0.25 * 0.16)), rel=0.03)
+    assert gain.bound == pytest.approx(1 / (1 - 0.5 * (1 - 0.4**2)), rel=0.03)
+
+
+def test_with_a_fixed_length_half_of_what_the_longest_rows_leave_out_goes_at_worst():
+    gain = finding(trained(FIXED_LENGTH)).gain
+    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * 0.5 * 0.7), rel=0.03)
+    assert gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
+
+
+def test_on_a_gpu_the_work_of_the_optimizer_stays():
+    gain = finding(on_a_gpu()).gain  # 60 of 100 ms in the passes
+    assert gain.bound == pytest.approx(1 / (1 - 0.6 * (1 - 0.4**2)), rel=0.05)
+    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.6 * 0.5 * 0.6), rel=0.1)
+    assert gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (LOADER, ("sorts them by length",)),
+        (FIXED_LENGTH, ("DataCollatorWithPadding(tokenizer)", "pad_sequence", "sorts them by length")),
+        (replace(LOADER, framework="transformers"), ('train_sampling_strategy="group_by_length"',)),
+        (replace(FIXED_LENGTH, framework="transformers"), ("data_collator=DataCollatorWithPadding(tokenizer)",)),
+    ],
+)
+def test_the_advice_fits_the_padding_and_the_framework(loader, words):
+    advice = finding(trained(loader)).advice
+    assert all(word in advice for word in words)
+
+
+@pytest.mark.parametrize(
+    ("loader", "machine", "has_code"),
+    [
+        (FIXED_LENGTH, Machine(), True),
+        (LOADER, Machine(), False),
+        (replace(FIXED_LENGTH, can_be_cut=False), Machine(), False),
+        (replace(FIXED_LENGTH, framework="accelerate"), Machine(), False),
+        (replace(FIXED_LENGTH, kind="OwnLoader"), Machine(), False),
+        (replace(FIXED_LENGTH, name=None), Machine(), False),
+        (replace(FIXED_LENGTH, workers=2), Machine(platform="Linux-6.1", python="3.12.1"), True),
+        (replace(FIXED_LENGTH, workers=2), Machine(platform="Linux-6.1", python="3.14.0"), False),
+        (replace(FIXED_LENGTH, workers=2), Machine(platform="macOS-15", python="3.12.1"), False),
+        (replace(FIXED_LENGTH, workers=2), Machine(), False),
+    ],
+)
+def test_code_is_printed_only_where_it_runs(loader, machine, has_code):
+    assert bool(finding(trained(loader, machine=machine)).fix) == has_code
+
+
+def test_a_stored_run_has_the_padding(tmp_path):
+    loaded = gpulab.load(gpulab.save(trained(FIXED_LENGTH), tmp_path / "run.gpulab"))
+    assert loaded.loaders[0] == FIXED_LENGTH
