@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes (at most eight; on a machine with more than eight cores, at most one per core). But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes: at most eight, or as many as there are cores if these are more. But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -247,7 +247,7 @@ for name, epochs_result in (("restarted", restarted), ("persistent", persistent)
 
 # %% tags=["claim"]
 L.claim(
-    "persistent workers need 2 processes for three epochs instead of 6, and at least halve the delay of later epochs",
+    "three epochs start 2 worker processes with persistent workers and 6 without, and later epochs start in less than half the time",
     (restarted.processes, persistent.processes) == (6, 2) and persistent.later_gap_s < 0.5 * restarted.later_gap_s,
     before=1000 * restarted.later_gap_s,
     after=1000 * persistent.later_gap_s,
@@ -327,7 +327,7 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print("another example, modelled: mean time per read by hit ratio of a network cache (a hit takes 1 ms, a miss 20 ms):")
+print("another example, modelled: mean time of a read from a network cache, for several hit ratios (a hit takes 1 ms, a miss 20 ms):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache serves every read; a memory cache in workers that restart serves none",

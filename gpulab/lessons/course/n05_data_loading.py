@@ -314,7 +314,7 @@ LESSON = Lesson(
     signature="Time inside next() of the DataLoader iterator; it would be near zero if the workers kept up.",
     fix="DataLoader workers that load while the model trains and persist across epochs, a prefetch factor that covers "
     "the slowest batch, and no repeated reads.",
-    limits="The loop does not wait for data: then even free batches would change nothing. More workers do not help "
+    limits="If the loop does not wait for data, even batches at no cost would change nothing. More workers do not help "
     "either if all cores are already busy.",
     experiments=(
         LessonExperiment(number="05.1", description="0 to 8 workers, for I/O-bound and CPU-bound items"),

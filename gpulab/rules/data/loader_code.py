@@ -172,14 +172,17 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
     Each worker has a random number generator of its own. A sampler without its own generator draws a seed per epoch
     from that of the main process, from which the DataLoader's iterator draws, too: as often as it is created.
     """
-    transforms = "; random transforms differ" if "num_workers" in changes else ""
+    transforms = ["random transforms"] if "num_workers" in changes else []
     if setup.iterable:
-        return f"the same samples{transforms}"
-    same = "the same batches" if batch_size is None else "the same samples"
+        return _as_before("samples as before", transforms)
+    same = "batches as before" if batch_size is None else "samples as before"
     if "num_workers" in changes or "persistent_workers" in changes:
-        order = " (if shuffled, later epochs get a different shuffle)" if batch_size is None else ""
-        return f"{same}{order}{transforms}"
+        return _as_before(same, [*(["later shuffles"] if batch_size is None else []), *transforms])
     return f"{same}, in the same order"
+
+
+def _as_before(same: str, differing: list[str]) -> str:
+    return f"{same}, but {' and '.join(differing)} give other results" if differing else same
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

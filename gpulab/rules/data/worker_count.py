@@ -203,8 +203,8 @@ def _core_limit(evidence: Evidence, loading: LoadingCost, cores: float | None, p
         return f"Workers compute, so the {available} can run only {'one' if cores < 2 else 'one each'}."
     if _is_capped(evidence, loading, cores, proposed):
         return (
-            f"Workers mostly wait (each uses the CPU only {percent(computing)} of the time), so there may be more of "
-            f"them than cores; gpulab proposes at most {proposed} here."
+            f"Workers mostly wait (each uses the CPU only {percent(computing)} of the time), so several can share a "
+            f"core; gpulab proposes at most {proposed} here."
         )
     return f"Each uses the CPU {percent(computing)} of the time, so the {available} can run {proposed}."
 

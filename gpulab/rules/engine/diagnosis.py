@@ -226,7 +226,7 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     part_ns = {
         part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
     }
-    return _largest_part(ledger, part_ns, denominator="rest of the step")
+    return _largest_part(ledger, part_ns, denominator="the step once this cause is gone")
 
 
 def _largest_part(
@@ -234,7 +234,7 @@ def _largest_part(
     part_ns: Mapping[str, int],
     first_parts: tuple[str, ...] = (),
     *,
-    denominator: str = "predicted step",
+    denominator: str = "the predicted step",
 ) -> str | None:
     """Return label and share of the largest group of parts: device work, dispatch, or a single idle part.
 
@@ -254,4 +254,4 @@ def _largest_part(
     still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
     if share < _MIN_NEXT_FRAC:
         return None
-    return f"{still}{label} (the largest part, {percent(share)} of the {denominator})"
+    return f"{still}{label}, {percent(share)} of {denominator}"

@@ -71,8 +71,8 @@ def _unknown_calls(prediction: Prediction) -> str:
         return ""
     low, high = (percent(share).removesuffix(" %") for share in share_range)
     return (
-        ". CPU calls may take less time without the profiler; this run does not show how much less, so the replays "
-        f"assume {low} to {high} % of their recorded time"
+        ". Without the profiler, CPU calls may take less time; this run does not show how much less, so the replays "
+        f"assume that they take {low} to {high} % of the recorded time"
     )
 
 
@@ -92,7 +92,7 @@ def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    basis = f"the upper bound alone and starts at no gain; {why}, so the step cannot be replayed"
+    basis = f"the upper bound alone: it reaches from no gain to that bound, because the step cannot be replayed ({why})"
     return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 

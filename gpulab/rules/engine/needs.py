@@ -20,7 +20,7 @@ class Need:
 
 
 LEDGER = Need(
-    "a trace with at least 12 steps (%%gpuprofile --level sensors records none)",
+    "traced steps: let the loop run for 12 steps or more, and do not use --level sensors, which traces nothing",
     lambda evidence: evidence.optional_ledger is not None,
     "no complete step was recorded",
     "let the loop run for twelve steps or more, so that some are traced completely, and do not use --level sensors",

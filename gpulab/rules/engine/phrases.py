@@ -89,5 +89,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
         groups = f"{burst} workers deliver batches in groups of {burst}"
-        return f"averages of {burst} steps; single steps: {limits}, as {groups}"
+        return f"averages of {burst} steps; in single steps it is {limits}, as {groups}"
     return f"{limits} in the {count(steps, 'complete step')}"

@@ -110,7 +110,7 @@ def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up
     if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"Upper bound: {_at_most(bound)}, with {assumes}."
     return f"With {assumes} and the rest of the step unchanged, the speed-up is {ratio(cold_bound)}. " + sentence(
-        f"{rest_speeds_up} may make the rest faster, so the upper bound is {_at_most(bound)}"
+        f"{rest_speeds_up} may make the rest faster, too; with that, the upper bound is {_at_most(bound)}"
     )
 
 

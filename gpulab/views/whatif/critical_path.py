@@ -172,9 +172,9 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="The last two columns of this table come from replays in which the part in the row is 10 % shorter, or "
-        "removed. If removing a part saves less than its time on the path, another chain of work becomes the longest "
-        "one; if it saves more, waits elsewhere in the step become shorter, too.",
+        caption='"10 % less saves" and "removing it saves" come from replays in which that part is 10 % shorter, or '
+        "removed. Removing a part can save less than its time on the path, as another chain of work is then the "
+        "longest; it can save more, as waits elsewhere in the step become shorter, too.",
     )
 
 
@@ -297,8 +297,7 @@ def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return f"{likely}: {_shares(predicted)}"
     return (
-        f"{likely}, or {duration(predicted.length_ns)} if warm CPU caches save nothing. Shares of "
-        f"{duration(predicted.length_ns)}: {_shares(predicted)}"
+        f"{likely}. Without the effect of warm CPU caches, it is {duration(predicted.length_ns)}: {_shares(predicted)}"
     )
 
 

@@ -213,9 +213,9 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. "
-        f"For grade {prediction.grade}, the range is widened until each end differs from the predicted step time by "
-        f"{least_margin_text(prediction.grade)}. No end lies below the step time of the upper bound, or below the time "
-        "that the workers need for a batch if they only wait for its data"
+        f"For grade {prediction.grade}, each end is at least {least_margin_text(prediction.grade)} away from the "
+        "predicted step time. No end is shorter than the step can get: than with the upper bound of the speed-up, and "
+        "than the workers need for a batch that they only wait for"
     )
 
 
