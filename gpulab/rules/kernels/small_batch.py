@@ -49,8 +49,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
         f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
             f"{step_spends(evidence, evidence.unprofiled_ns(occupancy.small_ns))} "
-            f"in kernels of {occupancy.blocks} thread blocks "
-            f"(median) on {occupancy.multiprocessors} multiprocessors.",
+            f"in kernels of {occupancy.blocks} thread blocks (median) on {occupancy.multiprocessors} multiprocessors.",
             *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
             *_repeated_kernels(occupancy),
             *_tail_effect(occupancy),

@@ -1,7 +1,7 @@
 """The headline, the predicted gain and the ledger of a report agree: one step time, and one share of it.
 
 For the first finding of every shipped dataset, every case and every shared trace. A finding about whole parts of the
-ledger has their share; one about something within a part, such as garbage collection, has at most the share of the part.
+ledger has their share; one about something within a part, such as garbage collection, has at most its share.
 The gain is compared if it is that of removing the cause with the rest of the step unchanged; making kernels faster
 leaves some of their time.
 """
@@ -16,7 +16,7 @@ from gpulab.views.report.ledger_table import ledger_blocks
 from gpulab.views.sheet.sheet import TableBlock
 from tests.support.runs.cases import ALL, diagnosis_of
 
-DATASETS = sorted((Path(__file__).parents[2] / "datasets").glob("*/*.gpulab"))
+DATASETS = sorted((Path(__file__).parents[3] / "datasets").glob("*/*.gpulab"))
 POINTS = 2.0
 ROUNDED = 0.5  # a claim shows whole per cents
 ABOUT_WHOLE_PARTS = {
