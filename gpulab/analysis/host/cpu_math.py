@@ -15,14 +15,17 @@ from gpulab.intervals import Spans, intersect, union_of
 from gpulab.run import Run
 from gpulab.tables import EventKind
 
+_RECURRENT = ("aten::lstm", "aten::gru")
 # Operators that compute layers; on a GPU each of them contains a launch call.
 LAYER_OPS = (
     *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::linear", "aten::einsum"),
     *("aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution", "aten::_slow_conv2d_forward"),
-    *("aten::lstm", "aten::gru", "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+    *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", *_RECURRENT),
     *("aten::scaled_dot_product_attention", "aten::embedding_bag"),
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"),
 )
+# Those that run faster in bfloat16. Without oneDNN's layer, recurrent layers are made of many small products.
+BFLOAT16_OPS = (*(name for name in LAYER_OPS if name not in _RECURRENT and name != "aten::embedding_bag"),)
 LONG_NS = 100_000  # shorter ones do not matter
 
 
@@ -37,9 +40,18 @@ class CpuMath:
 
 def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     """Compute the cost of layers that run on the CPU, without DataLoader code; None if there are none."""
+    return _cost_of(LAYER_OPS, run, steps, ledger)
+
+
+def bfloat16_layers(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
+    """Compute the cost of layers on the CPU that run faster in bfloat16; None if there are none."""
+    return _cost_of(BFLOAT16_OPS, run, steps, ledger)
+
+
+def _cost_of(names: tuple[str, ...], run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     events = run.event_rows
     index = np.flatnonzero(
-        events.matching(LAYER_OPS.__contains__) & events.is_kind(EventKind.OP) & (events["dur_ns"] >= LONG_NS)
+        events.matching(names.__contains__) & events.is_kind(EventKind.OP) & (events["dur_ns"] >= LONG_NS)
     )
     ops = rows_in_interior(events.select(index), steps)
     ops = ops.select(outermost(ops))

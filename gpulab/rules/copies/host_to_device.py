@@ -40,11 +40,12 @@ def pageable_copies(evidence: Evidence) -> Finding | None:
     if share < _MIN_PAGEABLE_FRAC:
         return None
     return Finding(
-        ledger_parts=("copies", "copy_call"),
+        ledger_parts=("copies", *REFILL_PARTS) if copies.refill_ns else ("copies", "copy_call"),
         claim=f"{no_kernel_share(evidence, share, 'copying batches from pageable (not pinned) memory')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pageable memory; the calls block for {duration(copies.call_ns)}.",
-            f"{step_spends(evidence, copies.exposed_ns)} in copies and copy calls with no concurrent kernel"
+            f"{step_spends(evidence, evidence.unprofiled_ns(copies.exposed_ns))} "
+            "in copies and copy calls with no concurrent kernel"
             + (f", and {duration(copies.refill_ns)} idle until new work arrives." if copies.refill_ns else "."),
         ),
         numbers=_numbers(copies, cost_ns, share),
@@ -82,7 +83,7 @@ def unoverlapped_copies(evidence: Evidence) -> Finding | None:
         claim=f"{no_kernel_share(evidence, share, 'copying batches without overlap')}.",
         evidence=(
             f"{_copy_count(copies)}, all from pinned memory, which is right.",
-            f"{step_spends(evidence, copies.exposed_ns)} in copies with no concurrent kernel, "
+            f"{step_spends(evidence, evidence.unprofiled_ns(copies.exposed_ns))} in copies with no concurrent kernel, "
             f"{percent(1 - copies.hidden_frac)} of all copy time.",
         ),
         numbers=_numbers(copies, overlappable_ns, share),
@@ -124,12 +125,13 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
     if share < _MIN_CREATION_FRAC:
         return None
     return Finding(
-        ledger_parts=("copies", "copy_call"),
+        ledger_parts=("copies", "copy_call", "dispatch", "glue"),  # filling a tensor on the CPU is an operator
         claim=f"{no_kernel_share(evidence, share, f'torch.{creation.call} on the CPU, followed by a copy,')}.",
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
             f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
-            f"{step_spends(evidence, creation.exposed_ns)} on this while nothing else runs on the GPU.",
+            f"{step_spends(evidence, evidence.unprofiled_ns(creation.exposed_ns))} "
+            "on this while nothing else runs on the GPU.",
         ),
         numbers=known_numbers(
             exposed_frac=share, exposed_ns=creation.exposed_ns, filling_ns=creation.filling_ns, per_step=creation.count

@@ -47,7 +47,7 @@ def slow_storage(evidence: Evidence) -> Finding | None:
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.STORAGE:
         return None
-    share = evidence.ledger.typical_frac("loader")
+    share = evidence.part_share("loader")
     waiting = "the DataLoader workers wait" if loading.workers else "the main process waits"
     kind = loading.loader.location if loading.loader else None
     storage = f"storage ({kind})" if kind else "storage"
@@ -83,7 +83,7 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.CPU_TIME:
         return None
-    share, cores = evidence.ledger.typical_frac("loader"), evidence.run.machine.cores_allowed
+    share, cores = evidence.part_share("loader"), evidence.run.machine.cores_allowed
     at_once = None if loading.workers else whole_batches(evidence, loading)
     code = at_once.fix if at_once else caching_code(evidence, loading)
     return Finding(

@@ -10,7 +10,7 @@ from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.rules.engine.phrases import idle_share, range_over_steps, step_spends
-from gpulab.wording import article, duration, percent
+from gpulab.wording import duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
@@ -34,7 +34,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:
         return None
-    share = evidence.ledger.typical_frac("loader")
+    share = evidence.part_share("loader")
     remedy = loading_remedy(evidence, loading)
     return Finding(
         ledger_parts=("loader",),
@@ -53,21 +53,12 @@ def no_workers(evidence: Evidence) -> Finding | None:
 
 def loader_time_text(evidence: Evidence, loading: LoadingCost) -> str:
     """Return the time of the main thread inside the DataLoader, and how much of it the device waited."""
-    exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
+    exposed_ns, steps = evidence.typical_step.sum_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
-        untraced = _untraced_time(evidence, loading, exposed_ns)
-        return f"{step_spends(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps}).{untraced}"
-    inside = step_spends(evidence, loading.traced_fetch_ns)
+        return f"{step_spends(evidence, exposed_ns)} in next() of the DataLoader iterator ({steps})."
+    inside = step_spends(evidence, loading.fetch_ns)
     idle = f"the GPU is idle for {duration(exposed_ns)} of that ({steps})"
     return f"{inside} in next() of the DataLoader iterator; {idle}."
-
-
-def _untraced_time(evidence: Evidence, loading: LoadingCost, traced_ns: int) -> str:
-    """Return the time in the DataLoader of the steps that predictions start from, if it is not the traced one."""
-    if evidence.steps.unprofiled_ns is None or duration(loading.exposed_ns) == duration(traced_ns):
-        return ""
-    step = article(duration(loading.step_ns))
-    return f" Without the profiler, next() takes {duration(loading.exposed_ns)} of {step} step."
 
 
 def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:

@@ -74,8 +74,8 @@ def padding(evidence: Evidence) -> Finding | None:
         claim=f"{percent(loader.padding_frac)} of the tokens in a batch{name} are padding.",
         evidence=(
             *_lengths_text(loader, fixed_frac, has_fixed_length),
-            f"{step_spends(evidence, work.cost_ns)} in forward and backward passes, whose work grows with the number "
-            "of tokens.",
+            f"{step_spends(evidence, evidence.unprofiled_ns(work.cost_ns))} in forward and backward passes, whose work "
+            "grows with the number of tokens.",
         ),
         numbers=known_numbers(
             frac=loader.padding_frac,

@@ -47,7 +47,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.TOO_FEW_WORKERS:
         return None
-    share = evidence.ledger.typical_frac("loader")
+    share = evidence.part_share("loader")
     if not loading.workers:
         return _with_unknown_workers(evidence, loading, share)
     cores = evidence.run.machine.cores_allowed
@@ -116,7 +116,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
         ledger_parts=("loader",),
         claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
         evidence=_worker_evidence(evidence, loading, enough, restarts),
-        numbers=loader_numbers(loading, evidence.ledger.typical_frac("loader")),
+        numbers=loader_numbers(loading, evidence.part_share("loader")),
         fix=change.code,
         advice=sentences(
             change.advice,
@@ -133,7 +133,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
 
 def _with_unknown_workers(evidence: Evidence, loading: LoadingCost, share: float) -> Finding:
     """Return the finding for an imported trace, which holds neither the number of workers nor their activity."""
-    exposed_ns = evidence.unprofiled_ns(evidence.ledger.median_ns("loader"))
+    exposed_ns = evidence.typical_step.sum_ns("loader")
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: there are too few DataLoader workers, or they are blocked.",
@@ -262,6 +262,8 @@ def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
         floor_ns=floor_ns,
         basis="removing 50 to 100 % of the start-up time of later epochs",
         floor_assumes="epoch starts at no cost",
+        cold_floor_ns=rest_ns,
+        rest_speeds_up="warm CPU caches and idle cores",
         is_mean=True,
     )
 

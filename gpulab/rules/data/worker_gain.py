@@ -23,6 +23,9 @@ def model_threads(evidence: Evidence) -> int | None:
 def workers_gain(evidence: Evidence, rewrites: str, loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
     """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
     gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction))
+    if not evidence.on_gpu:
+        # The wait for data is known for each step, without the profiler; the replay scales all recorded waits alike.
+        gain = replace(gain, cold_floor_ns=max(gain.floor_ns, loading.rest_ns))
     if evidence.scene.quality.refusal_reason is None:
         return gain
     best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))

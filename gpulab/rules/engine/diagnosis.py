@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger, build_ledger
+from gpulab.analysis.steps.typical_step import TypicalStep, mean_step
 from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
@@ -44,6 +45,7 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
         run=run,
         steps=steps_of_run,
         ledger=evidence.optional_ledger,
+        step=_reported_step(evidence, first) if evidence.optional_ledger else None,
         findings=findings,
         unjudged=unjudged,
         verdict=first.claim if first else _verdict_without_finding(evidence, unjudged, findings),
@@ -51,6 +53,15 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
         masked=masked,
         combined_bound=_combined_bound(evidence, findings),
     )
+
+
+def _reported_step(evidence: Evidence, first: Finding | None) -> TypicalStep:
+    """Return the step whose parts a report shows: the typical one; the mean one if the first finding is about that."""
+    gain = first.gain if first else None
+    if first is None or gain is None or not gain.is_mean or not first.ledger_parts:
+        return evidence.typical_step
+    cause_ns = gain.step_ns - (gain.cold_floor_ns or gain.floor_ns)
+    return mean_step(evidence.ledger, gain.step_ns, cause_ns, first.spans, first.ledger_parts[0])
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Finding | Unjudged | None:
@@ -186,9 +197,10 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     if uncertain is not None and uncertain.unexplained_frac:
         return f"The cause is unknown: {uncertain.reason}."
     idle_parts = [part for part in evidence.ledger.parts if not part.busy]
-    largest = max(idle_parts, key=lambda part: evidence.ledger.total_frac(part.key))
-    largest_share = percent(evidence.ledger.total_frac(largest.key))
-    idle = f"(idle {percent(evidence.ledger.idle_frac)}, most of it {largest.label}: {largest_share})"
+    largest = max(idle_parts, key=lambda part: evidence.part_share(part.key))
+    largest_share = percent(evidence.part_share(largest.key))
+    idle_share = evidence.part_share(*(part.key for part in idle_parts))
+    idle = f"(idle {percent(idle_share)}, most of it {largest.label}: {largest_share})"
     if evidence.steps.too_few and evidence.steps.detected_by != "whole run":
         analysed = count(int(evidence.steps.interior.sum()), "complete step")
         return (
@@ -221,11 +233,9 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if gain.remaining_ns:
         return _largest_part(ledger, gain.remaining_ns, first.ledger_parts)
     busy = {part.key for part in ledger.parts if part.busy} - {"communication", "copies"}
-    if busy & set(first.ledger_parts) or 1 - ledger.total_frac(*first.ledger_parts) < _MIN_NEXT_FRAC:
+    if busy & set(first.ledger_parts) or 1 - evidence.part_share(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
-    part_ns = {
-        part.key: int(ledger.sum_ns(part.key).sum()) for part in ledger.parts if part.key not in first.ledger_parts
-    }
+    part_ns = {key: dur_ns for key, dur_ns in evidence.typical_step.part_ns.items() if key not in first.ledger_parts}
     return _largest_part(ledger, part_ns, denominator="the step once this cause is gone")
 
 

@@ -17,7 +17,8 @@ from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans
+from gpulab.analysis.steps.typical_step import TypicalStep, typical_step
+from gpulab.intervals import Spans, intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model, predict, refusal_reason
@@ -36,6 +37,7 @@ T = TypeVar("T")
 # this fraction of the share of the step that they took: measured, the remaining work took 0.4 to 0.9 of its time.
 _WARM_CACHE_FRAC = 0.65
 _MANY_CORES_FRAC = 0.1  # of all cores: other programs that take as many make every step longer
+_MIN_PART_FRAC = 0.02  # of some spans: parts of the ledger that hold less are not named
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
@@ -178,8 +180,28 @@ class Evidence:
         assert self.steps.step_ns is not None, "a run with a ledger has interior steps"
         return self.steps.step_ns
 
-    def unprofiled_ns(self, traced_ns: int) -> int:
-        """Scale a traced duration to the un-profiled step."""
+    @cached_property
+    def typical_step(self) -> TypicalStep:
+        """The step that claims, predictions and the ledger of a report are about, by part."""
+        return typical_step(self.ledger, self.steps, self.loading.exposed_ns if self.loading else None)
+
+    def part_share(self, *keys: str) -> float:
+        """Return the share of these ledger parts in the typical step, 0-1, for a claim."""
+        return self.typical_step.frac(*keys)
+
+    def idle_parts_of(self, spans: Spans, *busy: str) -> tuple[str, ...]:
+        """Return the ledger parts that hold these spans: idle ones, the CPU's operators, and the given busy ones."""
+        shared_ns = {
+            part.key: intersect(self.ledger.spans[part.key], spans).total_ns
+            for part in self.ledger.parts
+            if not part.busy or not self.on_gpu or part.key in busy
+        }
+        return tuple(key for key, ns in shared_ns.items() if ns and ns >= _MIN_PART_FRAC * sum(shared_ns.values()))
+
+    def unprofiled_ns(self, traced_ns: float, *parts: str) -> int:
+        """Scale a traced duration to the un-profiled step; `parts`: the parts of the ledger that it lies in."""
+        if self.optional_ledger is not None and parts:
+            return self.typical_step.scaled_ns(traced_ns, *parts)
         return round(traced_ns * self.step_ns / max(1, self.steps.traced_ns or self.step_ns))
 
     def without_profiler_overhead(self, exposed_ns: int) -> int:
@@ -252,9 +274,11 @@ class Evidence:
             return otherwise
         return gain_from_prediction(self._predict(parse_changes(rewrites)))
 
-    def step_share(self, dur_ns: float) -> float:
-        """Return a duration as a share of the traced step."""
-        return dur_ns / max(1, self.steps.traced_ns or 1)
+    def step_share(self, traced_ns: float, *parts: str) -> float:
+        """Return a traced duration as a share of the step; with `parts` as in `unprofiled_ns`."""
+        if parts:
+            return self.unprofiled_ns(traced_ns, *parts) / max(1, self.step_ns)
+        return traced_ns / max(1, self.steps.traced_ns or 1)
 
     def confidence(self, best: str) -> tuple[str, str]:
         """Lower the confidence of a rule if the recording is poor; return it with the reason."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.analysis.steps.typical_step import TypicalStep
 from gpulab.intervals import Spans, no_spans
 from gpulab.run import Run
 
@@ -153,6 +154,7 @@ class Diagnosis:
     unjudged: tuple[Unjudged, ...]
     verdict: str  # the headline: the claim of the first finding, or that there is no cause worth fixing
     next_limit: str | None  # what limits the step after the first finding is fixed
+    step: TypicalStep | None = None  # the step that claims, gains and the table of a report are about; as `ledger`
     masked: tuple[Masked, ...] = ()  # findings that another finding explains
     combined_bound: float | None = None  # speed-up bound of fixing all idle causes; None if fewer than two
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.wording import article, count, duration, percent, scale
 
-_NOTICEABLE_OVERHEAD = 1.05  # traced over un-profiled step time; with less, a text gives one step time only
-
 
 def sentences(*texts: str) -> str:
     """Return the texts that are not empty, one after the other."""
@@ -46,8 +44,7 @@ def per_step(evidence: Evidence) -> str:
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
     """Return a duration and the step it is part of, within a sentence: "12 ms of a 40 ms step".
 
-    If steps were also timed without the profiler, the text says that this one was traced; if the profiler makes a step
-    noticeably longer, it has both lengths.
+    Both are without the profiler if that was measured: convert a recorded duration with `evidence.unprofiled_ns`.
     """
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
@@ -57,37 +54,36 @@ def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
 def step_spends(evidence: Evidence, dur_ns: int) -> str:
     """Return how much of a step some work takes, as the start of a sentence: "A 40 ms step spends 12 ms".
 
-    "in copies" or "on dispatch" follows.
+    "in copies" or "on dispatch" follows. `dur_ns`: as in `duration_in_step`.
     """
     step = "A step" if evidence.steps.traced_ns is None else _typical_step(evidence)
     return f"{step[:1].upper()}{step[1:]} spends {duration(dur_ns)}"
 
 
 def _typical_step(evidence: Evidence) -> str:
-    """Return the typical step with its length: "a 40 ms step", "a traced step of 40 ms"."""
-    step, overhead = duration(evidence.steps.traced_ns), evidence.steps.profiler_overhead
-    if is_whole_run(evidence):
-        return f"the recording of {step}"
-    if overhead is None:
-        return f"{article(step)} step"
-    without = f" ({duration(evidence.steps.unprofiled_ns)} without the profiler)"
-    return f"a traced step of {step}{without if overhead >= _NOTICEABLE_OVERHEAD else ''}"
+    """Return the typical step with its length: "a 40 ms step"."""
+    step = duration(evidence.step_ns)
+    return f"the recording of {step}" if is_whole_run(evidence) else f"{article(step)} step"
 
 
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
     """Return the range of these ledger parts over the complete steps: "38-43 ms in the 12 complete steps".
 
+    It is that of the recorded steps: if others were timed without the profiler, the text calls these traced.
+
     If DataLoader workers deliver batches in groups, single steps vary for that reason, which the text says.
     """
     low_ns, high_ns = evidence.ledger.range_ns(*keys)
+    was_timed_without = evidence.steps.unprofiled_ns is not None and evidence.run.source.how != "virtual"
+    kind = "traced step" if was_timed_without else "complete step"
     steps, burst = len(evidence.ledger.step_ns), evidence.ledger.burst
     if steps == 1:
-        return "no steps were found" if is_whole_run(evidence) else "1 complete step"
+        return "no steps were found" if is_whole_run(evidence) else f"1 {kind}"
     if duration(low_ns) == duration(high_ns):
-        return f"{duration(high_ns)} in each of the {count(steps, 'complete step')}"
+        return f"{duration(high_ns)} in each of the {count(steps, kind)}"
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
         groups = f"{burst} workers deliver batches in groups of {burst}"
-        return f"averages of {burst} steps; in single steps it is {limits}, as {groups}"
-    return f"{limits} in the {count(steps, 'complete step')}"
+        return f"averages of {burst} steps; in single {kind}s it is {limits}, as {groups}"
+    return f"{limits} in the {count(steps, kind)}"

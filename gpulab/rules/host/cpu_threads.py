@@ -71,7 +71,7 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
     loading = evidence.loading
     if loading is None:
         return None
-    share = evidence.ledger.typical_frac("loader")
+    share = evidence.part_share("loader")
     workers, threads = loading.workers or 1, cpu.worker_threads or 1
     change = change_loader(evidence, loading.loader, _same_workers(workers))
     return Finding(
@@ -88,7 +88,7 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
             "cv2.setNumThreads(0) in one_thread.",
         ),
         gain=evidence.gain_of_removing(
-            evidence.unprofiled_ns(evidence.ledger.median_ns("loader")),
+            evidence.typical_step.sum_ns("loader"),
             "removing 10 to 70 % of the wait for data",
             "data loading at no cost",
             (0.1, 0.7),

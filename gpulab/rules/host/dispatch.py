@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpulab.analysis.host.gc_and_compilation import compilation_cost, overlap_ns, stall_spans
 from gpulab.analysis.host.launches import LaunchStats, small_operators_ns
 from gpulab.analysis.steps.forward_backward import forward_backward_spans
@@ -13,7 +15,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import idle_share, per_step, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
-from gpulab.wording import article, duration, percent, ratio
+from gpulab.wording import duration, percent, ratio
 
 _MIN_DISPATCH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth of a step on it is a cause
 _SMALL_WORK_NS = 20_000  # median kernel or operator; a launch costs 5-12 us on the GPUs measured
@@ -57,14 +59,13 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
         return None
     if launches.median_ns > _SMALL_WORK_NS or launches.count < _MIN_WORK_COUNT:
         return None
-    traced_ns = evidence.ledger.median_ns(*DISPATCH_KEYS)
     return Finding(
         ledger_parts=DISPATCH_KEYS,
         claim=_claim(evidence, share, launches),
         evidence=(
-            f"{step_spends(evidence, traced_ns)} on {_ledger_rows(evidence)} "
+            f"{step_spends(evidence, exposed_ns)} on {_ledger_rows(evidence)} "
             f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
-            *_without_profiler(evidence, exposed_ns),
+            *_unknown_overhead(evidence),
             _work_sizes(launches),
             *busiest_function_text(evidence),
         ),
@@ -118,7 +119,7 @@ def recompilation(evidence: Evidence) -> Finding | None:
     latest, _ = compilations.counts_by_name[0]
     function, _, reason = latest.partition(", again: ")
     return Finding(
-        ledger_parts=("python",),
+        ledger_parts=evidence.idle_parts_of(compilations.spans) or ("python",),
         claim=f"{percent(share)} {stall_share_of(evidence, compilations)} goes to recompiling "
         f"{function.replace(_MODULE, 'the model')}.",
         evidence=(
@@ -143,8 +144,9 @@ def recompilation(evidence: Evidence) -> Finding | None:
 def dispatch_share(evidence: Evidence) -> tuple[float, int]:
     """Return the cost of dispatch without the profiler and without stalls: its share of the step, and ns per step."""
     stalled_ns = overlap_ns(evidence.ledger, stall_spans(evidence.run), *DISPATCH_KEYS)
-    exposed_ns = evidence.without_profiler_overhead(max(0, evidence.ledger.median_ns(*DISPATCH_KEYS) - stalled_ns))
-    return min(1.0, exposed_ns / evidence.step_ns), exposed_ns
+    step = evidence.typical_step
+    exposed_ns = max(0, step.sum_ns(*DISPATCH_KEYS) - step.scaled_ns(stalled_ns, *DISPATCH_KEYS))
+    return exposed_ns / evidence.step_ns, exposed_ns
 
 
 def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
@@ -164,12 +166,12 @@ def _ledger_rows(evidence: Evidence) -> str:
     )
 
 
-def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
+def _unknown_overhead(evidence: Evidence) -> tuple[str, ...]:
     if evidence.run.source.how == "virtual":
         return ()  # a virtual GPU has no profiler overhead
     if evidence.steps.unprofiled_ns is None:
         return ("The profiler lengthens these calls; by how much was not measured in this run.",)
-    return (f"Without profiler overhead that is {duration(exposed_ns)} of {article(duration(evidence.step_ns))} step.",)
+    return ()
 
 
 def _work_sizes(launches: LaunchStats) -> str:
@@ -180,10 +182,14 @@ def _work_sizes(launches: LaunchStats) -> str:
 def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
     spans = union_of(*(evidence.ledger.spans[key] for key in DISPATCH_KEYS if key in evidence.ledger.spans))
     basis = "cutting the cost of dispatch and launches by 30 to 80 %, as compilers do"
-    return evidence.gain_of_named_rewrites(
-        _rewrites(evidence),
-        evidence.gain_of_removing(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans),
+    free_calls, rewrites = "dispatch and launches at no cost", _rewrites(evidence)
+    gain = evidence.gain_of_named_rewrites(
+        rewrites, evidence.gain_of_removing(exposed_ns, basis, free_calls, (0.3, 0.8), spans)
     )
+    if not rewrites:
+        return gain
+    cold_floor_ns = max(gain.floor_ns, evidence.step_ns - exposed_ns)
+    return replace(gain, cold_floor_ns=cold_floor_ns, floor_assumes=free_calls, rest_speeds_up="compiled kernels")
 
 
 def batching_gain(evidence: Evidence, exposed_ns: int, removed: tuple[float, float] = _BATCHED) -> Gain:
@@ -192,7 +198,7 @@ def batching_gain(evidence: Evidence, exposed_ns: int, removed: tuple[float, flo
     `removed`: the fractions of dispatch at worst, and of all small operators at best.
     """
     step_ns, dispatch_ns = evidence.step_ns, evidence.ledger.median_ns(*DISPATCH_KEYS)
-    removable_ns = evidence.unprofiled_ns(dispatch_ns + evidence.cached(small_operators_ns))
+    removable_ns = max(exposed_ns, evidence.unprofiled_ns(dispatch_ns + evidence.cached(small_operators_ns)))
     floor_ns = min(step_ns, max(1, step_ns - removable_ns))
     low = percent(removed[0]).removesuffix(" %")
     best_ns = step_ns - round(removed[1] * (step_ns - floor_ns))
@@ -203,7 +209,9 @@ def batching_gain(evidence: Evidence, exposed_ns: int, removed: tuple[float, flo
         floor_ns=floor_ns,
         basis=f"fewer, larger operators, which remove {low} to {percent(removed[1])} of the cost of dispatch and of "
         "small operators",
-        floor_assumes="dispatch and small operators at no cost",
+        floor_assumes="dispatch at no cost",
+        cold_floor_ns=max(1, step_ns - exposed_ns),
+        rest_speeds_up="small operators that are merged into large ones",
     )
 
 

@@ -31,22 +31,23 @@ def work_outside_model(evidence: Evidence) -> Finding | None:
     outside = evidence.cached(measure)
     if outside is None or outside.operators < _MIN_OPERATORS:
         return None
-    share = evidence.step_share(outside.cost_ns)
+    parts = HOST_PARTS if evidence.on_gpu else CPU_PARTS
+    cost_ns = evidence.unprofiled_ns(outside.cost_ns, *parts)
+    share = cost_ns / evidence.step_ns
     if share < _MIN_FRAC:
         return None
-    parts = HOST_PARTS if evidence.on_gpu else CPU_PARTS
     return Finding(
         ledger_parts=parts,
         claim=f"{percent(share)} {step_or_recording(evidence)} is spent outside the models, the optimizer "
         f"and data loading: {_operators(evidence, outside)}.",
-        evidence=(f"This work takes {duration_in_step(evidence, outside.cost_ns)}.",),
-        numbers=known_numbers(share_frac=share, cost_ns=outside.cost_ns, per_step=outside.operators),
+        evidence=(f"This work takes {duration_in_step(evidence, cost_ns)}.",),
+        numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=outside.operators),
         advice="Run metrics, logging and checks less often than in every step. Do the rest for all tensors at once: "
         "torch.nn.utils.clip_grad_norm_ to clip, torch.optim.swa_utils.AveragedModel with "
         "get_ema_multi_avg_fn(0.999) for a moving average, torch._foreach_* functions for other loops over "
         "parameters.",
         gain=evidence.gain_of_removing(
-            evidence.unprofiled_ns(outside.cost_ns),
+            cost_ns,
             "removing 30 to 100 % of this work",
             "no such work",
             (0.3, 1.0),

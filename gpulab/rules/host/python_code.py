@@ -7,6 +7,7 @@ from gpulab.analysis.host.frames import Frame, library_call
 from gpulab.analysis.host.gap_neighbors import gap_neighbors
 from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
+from gpulab.analysis.steps.ledger import DISPATCH_KEYS
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
@@ -41,7 +42,8 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     to the Dataset, where workers do it.
     """
     times = evidence.cached(classify_python_time)
-    share = evidence.step_share(times.user_code_ns)
+    code_ns = evidence.unprofiled_ns(times.user_code_ns, "python")
+    share = code_ns / evidence.step_ns
     if share < _MIN_PYTHON_FRAC:
         return None
     frame = evidence.python_frame
@@ -55,15 +57,15 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
         ledger_parts=("python",),
         claim=f"{idle_share(evidence, share, code)}.",
         evidence=(
-            f"{step_spends(evidence, times.user_code_ns)} in code outside PyTorch and the DataLoader, while the "
+            f"{step_spends(evidence, code_ns)} in code outside PyTorch and the DataLoader, while the "
             f"{'GPU is idle' if evidence.on_gpu else 'model waits'}{_range(evidence, times)}.",
             *(_frame_evidence(frame) if is_known else _operators_around(evidence)),
             *_subtracted_times(times),
         ),
-        numbers=known_numbers(exposed_frac=share, exposed_ns=times.user_code_ns),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=code_ns),
         advice=_move_advice(evidence, times, frame if is_known else None),
         gain=evidence.gain_of_removing(
-            evidence.unprofiled_ns(times.user_code_ns),
+            code_ns,
             f"removing {'35' if few_cores else '70'} to 100 % of the time in this Python code",
             "no such Python code",
             (0.35 if few_cores else 0.7, 1.0),
@@ -91,7 +93,8 @@ def gil_contention(evidence: Evidence) -> Finding | None:
     """
     times = evidence.cached(classify_python_time)
     lost_ns = times.gil_ns + times.other_gil_ns
-    share = evidence.step_share(lost_ns)
+    parts = _contended_parts(evidence, times)
+    share = evidence.step_share(lost_ns, *parts)
     if times.threads is None or share < _MIN_GIL_FRAC:
         return None
     threads = times.threads
@@ -100,12 +103,13 @@ def gil_contention(evidence: Evidence) -> Finding | None:
         confidence, why = SUSPECT, "all cores were busy, so part of this may be a wait for a core"
     location = f": {threads.others_line}" if threads.others_line else ""
     return Finding(
-        ledger_parts=("python",),
+        ledger_parts=parts,
         claim=f"{idle_share(evidence, share, 'another Python thread that holds the GIL')}{location}.",
         evidence=(
             f"Other Python threads of this process used {percent(threads.others_frac)} of a core while the loop ran; "
             f"the main thread used {percent(threads.main_frac)}. Only one thread can hold the GIL at a time.",
-            f"For {duration_in_step(evidence, lost_ns)} the main thread neither computed nor waited for data or the "
+            f"For {duration_in_step(evidence, evidence.unprofiled_ns(lost_ns, *parts))} "
+            "the main thread neither computed nor waited for data or the "
             "device.",
         ),
         numbers=known_numbers(
@@ -115,7 +119,7 @@ def gil_contention(evidence: Evidence) -> Finding | None:
         "multiprocessing.Process instead of a threading.Thread: a separate process has its own GIL. Pass work to it "
         "through a multiprocessing.Queue. On macOS and Windows its function must be in a .py file. If the work must "
         "stay in a thread, let it sleep between rounds.",
-        gain=_gain_without_threads(evidence, lost_ns),
+        gain=_gain_without_threads(evidence, evidence.unprofiled_ns(lost_ns, *parts)),
         confidence=confidence,
         confidence_reason=why,
         spans=_contention_spans(evidence, times),
@@ -136,7 +140,8 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
     less often.
     """
     times = evidence.cached(classify_python_time)
-    share = evidence.step_share(times.absent_ns)
+    wait_ns = evidence.unprofiled_ns(times.absent_ns, "python")
+    share = wait_ns / evidence.step_ns
     if times.threads is None or share < _MIN_IDLE_FRAC:
         return None
     spans = evidence.ledger.spans["python"]
@@ -151,16 +156,16 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         ledger_parts=("python",),
         claim=f"{wait} leaves {device} idle for {percent(share)} {step_or_recording(evidence)}.",
         evidence=(
-            f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
+            f"For {duration_in_step(evidence, wait_ns)} no operator, DataLoader or Python code ran. "
             f"The main thread used the CPU {percent(times.threads.main_frac)} of the time.",
             *_frame_evidence(frame),
             *((f"That line calls {library_function}.",) if library_function else ()),
         ),
-        numbers=known_numbers(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
+        numbers=known_numbers(exposed_frac=share, exposed_ns=wait_ns, main_frac=times.threads.main_frac),
         fix=_prefetch_code(name) if (name := _function_name(frame.name) if frame and is_known else None) else "",
         advice="The loop sleeps, or waits for a lock, the network, a file or another process. Move the wait out of the "
         "loop, or request the next result while the model works on this one.",
-        gain=_overlap_gain(evidence, evidence.unprofiled_ns(times.absent_ns)),
+        gain=_overlap_gain(evidence, wait_ns),
         confidence=confidence,
         confidence_reason=why,
         spans=spans,
@@ -237,6 +242,14 @@ def _subtracted_times(times: PythonTime) -> tuple[str, ...]:
     return (f"Not included: {', '.join(subtracted)}.",) if subtracted else ()
 
 
+def _contended_parts(evidence: Evidence, times: PythonTime) -> tuple[str, ...]:
+    """Return the parts of the ledger in which the main thread waits for the GIL."""
+    if not times.other_gil_ns:
+        return ("python",)
+    operators = ("compute",) if evidence.ledger.device == "cpu" else ()
+    return ("python", "loader", *operators, *DISPATCH_KEYS)
+
+
 def _contention_spans(evidence: Evidence, times: PythonTime) -> Spans:
     """Return when the contention occurred, as far as known: outside PyTorch, or also inside the DataLoader."""
     spans = evidence.ledger.spans
@@ -245,9 +258,7 @@ def _contention_spans(evidence: Evidence, times: PythonTime) -> Spans:
 
 def _gain_without_threads(evidence: Evidence, lost_ns: int) -> Gain:
     basis = "removing 70 to 100 % of the time lost to other threads"
-    return gain_without_interruptions(
-        evidence.step_ns, evidence.unprofiled_ns(lost_ns), basis, "no other Python thread", 0.7
-    )
+    return gain_without_interruptions(evidence.step_ns, lost_ns, basis, "no other Python thread", 0.7)
 
 
 def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
@@ -285,7 +296,7 @@ def _move_advice(evidence: Evidence, times: PythonTime, frame: Frame | None) -> 
     name = _function_name(frame.name) if frame else None
     action = f"Do the work of {name}() once" if name else "Do this work once"
     once = f"{action} before training, or with NumPy or torch on the whole batch at once."
-    per_step_ns = evidence.unprofiled_ns(times.user_code_ns)
+    per_step_ns = evidence.unprofiled_ns(times.user_code_ns, "python")
     has_workers = any(loader.workers for loader in evidence.run.loaders)
     if per_step_ns < _WORTH_A_WORKER_NS:
         if has_workers:

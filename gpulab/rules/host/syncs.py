@@ -33,23 +33,25 @@ def host_syncs(evidence: Evidence) -> Finding | None:
     waits = evidence.cached(host_waits)
     if waits is None:
         return None
-    share = evidence.step_share(waits.idle_ns)
+    parts = (*REFILL_PARTS, "copies") if waits.copying_ns > waits.idle_ns / 2 else REFILL_PARTS
+    idle_ns = evidence.unprofiled_ns(waits.idle_ns, *parts)
+    share = idle_ns / evidence.step_ns
     if share < _MIN_SYNC_FRAC:
         return None
     operand = _awaited_operand(waits)
     return Finding(
-        ledger_parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
+        ledger_parts=parts,
         claim=f"{no_kernel_share(evidence, share, f'waiting for {operand}')}.",
         evidence=_evidence(evidence, waits),
         numbers=known_numbers(
-            exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
+            exposed_frac=share, exposed_ns=idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
         ),
         fix=_fix(waits.by_op[0][0]),
         advice='torch.cuda.set_sync_debug_mode("warn") prints a warning for every line that synchronises.',
         gain=evidence.gain_of_named_rewrites(
             "no_syncs",
             evidence.gain_of_removing(
-                evidence.unprofiled_ns(waits.idle_ns),
+                idle_ns,
                 "removing 30 to 100 % of the idle time during and after the synchronisations",
                 "no synchronisation",
                 (0.3, 1.0),
@@ -67,7 +69,8 @@ def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     copying = f"; copies to the host take {part} of it" if waits.copying_ns else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU computes or copies for most of it.",
+        f"{duration_in_step(evidence, evidence.unprofiled_ns(waits.blocked_ns))}; the GPU computes or copies for most "
+        "of it.",
         f"During and after {plural(waits.count, 'this wait', 'these waits')}, no kernel runs for "
         f"{duration(waits.idle_ns)}, until the CPU launches more{copying}. The longest wait of the CPU is "
         f"{duration(waits.longest_ns)}.",

@@ -43,7 +43,7 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
     if calls is None or calls.least_passes < _MIN_PASSES or calls.median_ns > _SMALL_CALL_NS or share < _MIN_SHARE:
         return None
     scope = "for each micro-batch" if calls.batches > 1 else per_step(evidence)
-    dispatch_ns = evidence.ledger.median_ns(*DISPATCH_KEYS)
+    dispatch_ns = evidence.typical_step.sum_ns(*DISPATCH_KEYS)
     return Finding(
         ledger_parts=DISPATCH_KEYS,
         claim=f"The model runs at least {calls.least_passes} times {scope}, with little work per call (a layer takes "

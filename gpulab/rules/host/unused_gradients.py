@@ -32,25 +32,26 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
     if gradients is None:
         return None
     unused = gradients.computed - gradients.updated
-    share = evidence.step_share(gradients.backward_ns)
+    backward_ns = evidence.unprofiled_ns(gradients.backward_ns)
+    share = backward_ns / evidence.step_ns
     if gradients.unused_frac < _MIN_UNUSED_FRAC or unused < _MIN_UNUSED or share < _MIN_BACKWARD_FRAC:
         return None
     saved_fracs = (_REMOVED[0] * gradients.unused_frac, _REMOVED[1] * gradients.unused_frac)
     return Finding(
         claim=f"The backward pass computes gradients for {count(gradients.computed, 'parameter tensor')}, but the "
         f"optimizer updates only {gradients.updated:,} of them: {percent(gradients.unused_frac)} are not used.",
-        evidence=(f"Backward passes take {duration_in_step(evidence, gradients.backward_ns)}.",),
+        evidence=(f"Backward passes take {duration_in_step(evidence, backward_ns)}.",),
         numbers=known_numbers(
             computed=gradients.computed,
             updated=gradients.updated,
             unused_frac=gradients.unused_frac,
-            backward_ns=gradients.backward_ns,
+            backward_ns=backward_ns,
         ),
         fix=_freezing_code(evidence),
         advice="Run a teacher or another model that is not trained under torch.no_grad(). This also frees the memory "
         "of its activations and gradients.",
         gain=evidence.gain_of_removing(
-            evidence.unprofiled_ns(gradients.backward_ns),
+            backward_ns,
             f"removing {percent(saved_fracs[0]).removesuffix(' %')} to {percent(saved_fracs[1])} of the backward "
             "passes, in proportion to the unused gradients",
             "no backward pass",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.host.cpu_math import cpu_math
+from gpulab.analysis.host.cpu_math import bfloat16_layers
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
@@ -15,7 +15,7 @@ from gpulab.run import Model
 from gpulab.tables import EventKind
 from gpulab.wording import number, percent
 
-_MIN_FRAC = 0.25  # of a step in long layers; with less, the conversions between the two types cost as much as they save
+_MIN_FRAC = 0.35  # of a step in long layers; with less, the conversions between the two types cost as much as they save
 # How much faster layers run under autocast, conversions included. Seven training loops on a CPU with AVX-512 BF16:
 # 1.5x to 2.3x. AMX has eight times the peak of AVX-512 BF16, of which layers of ordinary size reach a part.
 _SPEEDUPS = {"avx512_bf16": (1.4, 2.4), "amx_bf16": (1.4, 6.0)}
@@ -31,8 +31,9 @@ _FRAMEWORK_SETTINGS = {
 def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
     """Matrix products and convolutions run in float32 on a CPU that has bfloat16 instructions.
 
-    Proof: long layers (matrix products, convolutions, LSTMs) take much of the step, the parameters are float32, the
-    backward pass converts no weights, and the CPU has such instructions (AVX-512 BF16, AMX, ARM's bf16).
+    Proof: long layers (matrix products, convolutions, attention, LSTMs of oneDNN) take much of the step, the parameters
+    are float32, the backward pass converts no weights, and the CPU has such instructions (AVX-512 BF16, AMX, ARM's
+    bf16).
 
     Confused with: autocast that is already on; layers that are so small that converting them costs more than it saves;
     a model that could run on a GPU (`model_on_cpu`).
@@ -43,11 +44,12 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
     instructions = run.facts.get("cpu_bfloat16", "none")
     if evidence.on_gpu or instructions == "none" or not evidence.is_training:
         return None
-    layers = evidence.cached(cpu_math)
+    layers = evidence.cached(bfloat16_layers)
     trained = [model for model in run.models if "float32" in model.dtypes[:1]]
     if layers is None or not trained or _converts_weights(evidence):
         return None
-    share = evidence.step_share(layers.exposed_ns)
+    layers_ns = evidence.unprofiled_ns(layers.exposed_ns, "compute")
+    share = layers_ns / evidence.step_ns
     gain = _gain(evidence, layers.exposed_ns, instructions)
     if share < _MIN_FRAC or gain is None:
         return None
@@ -56,10 +58,10 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 layers on a CPU that has bfloat16 "
         "instructions.",
         evidence=(
-            f"{step_spends(evidence, layers.exposed_ns)} in {layers.count:,} matrix products, convolutions or "
+            f"{step_spends(evidence, layers_ns)} in {layers.count:,} matrix products, convolutions or "
             f"recurrent layers. The CPU supports {instructions}; the weights are float32, and autocast is off.",
         ),
-        numbers=known_numbers(share_frac=share, cost_ns=layers.exposed_ns, layers=layers.count),
+        numbers=known_numbers(share_frac=share, cost_ns=layers_ns, layers=layers.count),
         fix=cpu_autocast_code(trained),
         advice=_advice(evidence),
         gain=gain,

@@ -61,7 +61,7 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_chain_description(chains)}: each "
         f"{chains.unit} reads and writes the same tensor again.",
         evidence=(
-            f"{step_spends(evidence, chains.cost_ns)} in {count(chains.count, 'chain')} of "
+            f"{step_spends(evidence, evidence.unprofiled_ns(chains.cost_ns))} in {count(chains.count, 'chain')} of "
             f"{number(chains.mean_length, 2)} elementwise {chains.unit}s on average.",
             *(
                 f"{duration(cost)} of it looks like {op.value} implemented by hand."
@@ -193,7 +193,8 @@ def memory_bound(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to memory-bound kernels, at "
         f"{percent(rate / slow_traffic.spec.memory_bytes_per_s)} of peak memory bandwidth.",
         evidence=(
-            f"{step_spends(evidence, slow_traffic.cost_ns)} in these kernels, at {metric(rate, 'B/s')}; the peak of "
+            f"{step_spends(evidence, evidence.unprofiled_ns(slow_traffic.cost_ns))} "
+            f"in these kernels, at {metric(rate, 'B/s')}; the peak of "
             f"{slow_traffic.spec.name} is "
             f"{metric(slow_traffic.spec.memory_bytes_per_s, 'B/s')} ({slow_traffic.spec.peaks_source}).",
             "By operator: "
@@ -229,7 +230,7 @@ def gather_scatter(evidence: Evidence) -> Finding | None:
         "which "
         "waste most of the memory bandwidth if the indices are scattered.",
         evidence=(
-            f"{step_spends(evidence, group.cost_ns)} in gather, scatter and embedding kernels.",
+            f"{step_spends(evidence, evidence.unprofiled_ns(group.cost_ns))} in gather, scatter and embedding kernels.",
             "A trace does not show how these kernels access memory; hardware counters do.",
         ),
         numbers=known_numbers(share_frac=group.step_frac, cost_ns=group.cost_ns),

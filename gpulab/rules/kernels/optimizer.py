@@ -74,7 +74,8 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {_optimizer_name(updates)}, which updates "
         f"parameters one by one: {updates.count:,} {updates.unit}s{per_tensor}.",
         evidence=(
-            f"{step_spends(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
+            f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} "
+            f"in the optimizer step; {_unit_with_article(updates)} takes "
             f"{duration(updates.median_ns)} there (median){_remainder(evidence, updates, cost_ns)}.",
             *_host_time(evidence, updates, cost_ns),
         ),

@@ -112,7 +112,7 @@ def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to {kind} matrix products; "
         f"half precision (16 bits) is up to {number(ratio, 2)} times as fast on this GPU.",
         evidence=(
-            f"{step_spends(evidence, cost_ns)} in {kind} matrix kernels; the largest is "
+            f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} in {kind} matrix kernels; the largest is "
             f"{largest_kernel(products.kernels, is_float32)}.",
             f"Another {duration(half_ns)} is already in half precision: autocast does not cover the rest."
             if half_ns
@@ -183,7 +183,7 @@ def no_tf32(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 matrix products without tensor cores; "
         f"TF32 is up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{step_spends(evidence, cost_ns)} in such kernels; the largest is "
+            f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} in such kernels; the largest is "
             f"{largest_kernel(products.kernels, products.float32)}.",
             *(("PyTorch's recorded setting for float32 matrix products disables TF32.",) if setting == "off" else ()),
         ),

@@ -60,7 +60,8 @@ def misaligned_shapes(evidence: Evidence) -> Finding | None:
         + (f" ({odd_dimension[1]})" if odd_dimension else "")
         + ": tensor cores read single elements.",
         evidence=(
-            f"{step_spends(evidence, cost_ns)} in kernels that read 1 or 2 elements at a time; the largest is "
+            f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} "
+            "in kernels that read 1 or 2 elements at a time; the largest is "
             f"{short_kernel_name(largest)}.",
             *((f"{odd_dimension[0].op} multiplies {_product_sizes(odd_dimension[0])}.",) if odd_dimension else ()),
         ),
@@ -143,7 +144,7 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
         "GPU computes convolutions in NHWC (channels last).",
         evidence=(
-            f"{step_spends(evidence, cost_ns)} in {count(conversions, 'layout conversion')}; "
+            f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} in {count(conversions, 'layout conversion')}; "
             f"the largest is {short_kernel_name(largest)}.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=conversions),

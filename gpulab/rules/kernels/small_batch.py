@@ -48,8 +48,8 @@ def small_batch(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to kernels that fill only "
         f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
-            f"{step_spends(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
-            f"(median) on {occupancy.multiprocessors} multiprocessors.",
+            f"{step_spends(evidence, evidence.unprofiled_ns(occupancy.small_ns))} "
+            f"in kernels of {occupancy.blocks} thread blocks (median) on {occupancy.multiprocessors} multiprocessors.",
             *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
             *_repeated_kernels(occupancy),
             *_tail_effect(occupancy),

@@ -46,7 +46,7 @@ def _whole_model_finding(evidence: Evidence, math: CpuMath | None, share: float,
     gpu, usable = evidence.run.machine.gpus[0].name, evidence.run.facts.get("cuda") != "False"
     model = next((model for model in evidence.run.models if model.device == "cpu"), None)
     placement = f"The parameters of {model.name or model.kind} are on the CPU." if model else None
-    spent = step_spends(evidence, math.exposed_ns) if math else ""
+    spent = step_spends(evidence, evidence.unprofiled_ns(math.exposed_ns)) if math else ""
     math_time = f"{spent} in matrix products and convolutions on the CPU." if math else None
     return Finding(
         claim=f"The model runs on the CPU although there is a GPU ({gpu})"
@@ -81,7 +81,8 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
     return Finding(
         claim=f"{idle_share(evidence, share, 'running layers of the model on the CPU')}.",
         evidence=(
-            f"{step_spends(evidence, math.exposed_ns)} in matrix products or convolutions on the CPU "
+            f"{step_spends(evidence, evidence.unprofiled_ns(math.exposed_ns))} "
+            "in matrix products or convolutions on the CPU "
             f"({math.count} {per_step(evidence)}), while the GPU is idle.",
             *placement,
         ),

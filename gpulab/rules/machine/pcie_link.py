@@ -99,7 +99,7 @@ def _claim(now: PcieLink | None, rate: float | None, best: float) -> str:
 def _evidence(
     evidence: Evidence, now: PcieLink | None, rate: float | None, best: float, exposed_ns: int
 ) -> tuple[str, ...]:
-    sentences = [f"{step_spends(evidence, exposed_ns)} in exposed copies."]
+    sentences = [f"{step_spends(evidence, evidence.unprofiled_ns(exposed_ns))} in exposed copies."]
     if rate is not None:
         sentences.append(
             f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of the usual rate of a full link."

@@ -31,7 +31,9 @@ def activation_checkpointing(evidence: Evidence) -> Finding | None:
     return Finding(
         claim=f"{percent(share)} {step_or_recording(evidence)} computes forward passes again: activation checkpointing "
         "is on.",
-        evidence=(f"{step_spends(evidence, again_ns)} on forward operators within the backward pass.",),
+        evidence=(
+            f"{step_spends(evidence, evidence.unprofiled_ns(again_ns))} on forward operators within the backward pass.",
+        ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=again_ns),
         advice="If the memory suffices, call the blocks without torch.utils.checkpoint, or checkpoint fewer of them. "
         "In Transformers: gradient_checkpointing=False in TrainingArguments, or "

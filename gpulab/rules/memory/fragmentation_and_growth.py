@@ -44,14 +44,14 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     use expandable segments, batches of one shape, or a smaller batch.
     """
     calls = evidence.cached(driver_allocations)
-    share = evidence.ledger.typical_frac("alloc")
+    share = evidence.part_share("alloc")
     if calls is None or not calls.mallocs or (share < _MIN_ALLOC_FRAC and not calls.retries):
         return None
     if not calls.frees and not calls.retries:
         return None  # memory that is never freed grows, which is another cause
     if (unjudged := _unjudged_calls(evidence, calls)) is not None:
         return unjudged
-    exposed_ns = evidence.ledger.median_ns("alloc")
+    exposed_ns = evidence.typical_step.sum_ns("alloc")
     return Finding(
         ledger_parts=("alloc",),
         claim=f"{idle_share(evidence, share, 'calling cudaMalloc/cudaFree in every step')}{_reason_clause(calls)}.",
@@ -68,7 +68,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
         gain=evidence.gain_of_named_rewrites(
             "no_alloc",
             evidence.gain_of_removing(
-                evidence.unprofiled_ns(exposed_ns),
+                exposed_ns,
                 "removing 70 to 100 % of the idle time inside these calls",
                 "allocation at no cost",
                 spans=evidence.ledger.spans["alloc"],

@@ -48,11 +48,11 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
 
     What to do: start the exchange earlier, so that compute overlaps with it, and send fewer bytes.
     """
-    share = evidence.ledger.typical_frac("communication")
+    share = evidence.part_share("communication")
     collectives = evidence.cached(exposed_collective_time)
     if collectives is None or share < _MIN_COMMUNICATION_FRAC:
         return None
-    exposed_ns = evidence.ledger.median_ns("communication")
+    exposed_ns = evidence.typical_step.sum_ns("communication")
     kind = collectives.by_kind[0][0]
     parallelism = find_parallelism(evidence, kind)
     fix, advice = overlap_code(
@@ -89,9 +89,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
 
 def _overlap_gain(evidence: Evidence, collectives: ExposedCommunication, exposed_ns: int) -> Gain:
     basis = "overlapping or avoiding 20 to 80 % of the exposed communication"
-    gain = evidence.gain_of_removing(
-        evidence.unprofiled_ns(exposed_ns), basis, "communication at no cost", (0.2, 0.8), collectives.spans
-    )
+    gain = evidence.gain_of_removing(exposed_ns, basis, "communication at no cost", (0.2, 0.8), collectives.spans)
     return evidence.gain_of_named_rewrites("overlap", gain)
 
 
@@ -181,7 +179,8 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
     all_reduces = evidence.cached(all_reduce_buckets)
     if all_reduces is None:
         return _unknown_sizes(evidence)
-    share = evidence.step_share(all_reduces.small_exposed_ns)
+    small_ns = evidence.unprofiled_ns(all_reduces.small_exposed_ns, "communication")
+    share = small_ns / evidence.step_ns
     if all_reduces.small_per_step < _MANY_SMALL or share < _MIN_SMALL_FRAC:
         return None
     return Finding(
@@ -189,10 +188,10 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
         claim=f"Exposed communication takes {percent(share)} {step_or_recording(evidence)}: gradients are all-reduced "
         "in "
         f"{round(all_reduces.small_per_step)} small buckets.",
-        evidence=_bucket_evidence(evidence, all_reduces),
+        evidence=_bucket_evidence(evidence, all_reduces, small_ns),
         numbers=known_numbers(
             exposed_frac=share,
-            exposed_ns=all_reduces.small_exposed_ns,
+            exposed_ns=small_ns,
             per_step=all_reduces.small_per_step,
             median_bytes=all_reduces.median_bytes,
         ),
@@ -203,7 +202,7 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
         gain=evidence.gain_of_named_rewrites(
             f"bucket_mb={_larger_bucket_mb(all_reduces)}",
             evidence.gain_of_removing(
-                evidence.unprofiled_ns(all_reduces.small_exposed_ns),
+                small_ns,
                 "removing 30 to 90 % of the exposed time of small all-reduces",
                 "small all-reduces at no cost",
                 (0.3, 0.9),
@@ -226,12 +225,12 @@ def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
     )
 
 
-def _bucket_evidence(evidence: Evidence, all_reduces: Buckets) -> tuple[str, ...]:
+def _bucket_evidence(evidence: Evidence, all_reduces: Buckets, small_ns: int) -> tuple[str, ...]:
     return (
         f"{round(all_reduces.small_per_step)} of {round(all_reduces.per_step)} all-reduces per step move less than "
         f"{size(SMALL_BYTES)} each (median of all: {size(all_reduces.median_bytes)}; total "
         f"{size(all_reduces.total_bytes)}).",
-        f"{step_spends(evidence, all_reduces.small_exposed_ns)} in the small ones, with no concurrent kernel.",
+        f"{step_spends(evidence, small_ns)} in the small ones, with no concurrent kernel.",
     )
 
 

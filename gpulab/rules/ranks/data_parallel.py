@@ -52,10 +52,11 @@ def data_parallel(evidence: Evidence) -> Finding | None:
         else "this costs little here"
     )
     return Finding(
-        ledger_parts=("communication", "copies") if is_costly else (),
+        ledger_parts=evidence.idle_parts_of(replication.spans, "communication", "copies") if is_costly else (),
         claim=f"DataParallel copies the model to {replication.gpus} GPUs in every step; {cost}.",
         evidence=(
-            f"{step_spends(evidence, replication.exposed_ns)} on replicating the model, scattering, "
+            f"{step_spends(evidence, evidence.unprofiled_ns(replication.exposed_ns))} "
+            "on replicating the model, scattering, "
             "gathering and reducing, with no concurrent kernel on the busiest GPU.",
             _by_device(replication.shares),
         ),

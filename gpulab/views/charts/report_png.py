@@ -24,7 +24,7 @@ from gpulab.views.charts.drawing.style import (
 )
 from gpulab.views.charts.drawing.text_layout import break_lines, text_width_in
 from gpulab.views.report.headline import headline
-from gpulab.views.report.ledger_table import DEVICE_LABELS, ledger_bar, ledger_blocks
+from gpulab.views.report.ledger_table import ledger_bar, ledger_blocks, method_of
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes
 from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
 from gpulab.views.sheet.sheet import Answer, Segment, TableBlock
@@ -123,16 +123,17 @@ def _alt(diagnosis: Diagnosis, answer: Answer) -> str:
     if answer.expectation:
         sentences.append(answer.expectation.text)
     if diagnosis.ledger is not None:
-        sentences.append(ledger_bar(diagnosis.ledger, "Where the step time goes").title)
+        sentences.append(ledger_bar(diagnosis.ledger, "Where the step time goes", step=diagnosis.step).title)
     if few_steps is not None:
         sentences.append(few_steps.alt)
     return " ".join(map(sentence, sentences))
 
 
 def _table(diagnosis: Diagnosis) -> TableBlock:
-    if diagnosis.ledger is None:
+    if diagnosis.ledger is None or diagnosis.step is None:
         return TableBlock(header=("", ""), rows=())
-    blocks = ledger_blocks(diagnosis.ledger, has_steps=diagnosis.steps.detected_by != WHOLE_RUN)
+    looped, method = diagnosis.steps.detected_by != WHOLE_RUN, method_of(diagnosis.run, diagnosis.steps)
+    blocks = ledger_blocks(diagnosis.ledger, diagnosis.step, has_steps=looped, method=method)
     return next(block for block in blocks if isinstance(block, TableBlock))
 
 
@@ -196,23 +197,21 @@ def _hide_frame(axes: Axes) -> None:
 
 def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
     """Draw the ledger as one bar with its largest parts labelled."""
-    ledger = diagnosis.ledger
-    if ledger is None:
+    ledger, step = diagnosis.ledger, diagnosis.step
+    if ledger is None or step is None:
         return None
-    segments = ledger_bar(ledger, "").segments
+    bar = ledger_bar(ledger, "", step=step)
+    segments, busy_frac = bar.segments, bar.groups[0].frac
     heading = "Where the time goes" if diagnosis.steps.detected_by == WHOLE_RUN else "Where the step time goes"
-    unit = scale(float(ledger.step_ns.mean()))
-    names = ", ".join(
-        f"{name} {percent(frac, 1)}"
-        for name, frac in zip(DEVICE_LABELS[ledger.device], (ledger.busy_frac, ledger.idle_frac), strict=True)
-    )
+    unit = scale(float(step.step_ns))
+    names = ", ".join(f"{group.label} {percent(group.frac, 1)}" for group in bar.groups)
     labelled = _labelled(segments)
 
     def draw(axes: Axes) -> None:
         x, keys = 0.0, []
         for segment in segments:
             style: Style = {"facecolor": colour(segment.key), "edgecolor": BACKGROUND, "linewidth": 0}
-            idle = x >= ledger.busy_frac - 1e-9  # busy parts come first
+            idle = x >= busy_frac - 1e-9  # busy parts come first
             style |= {"hatch": IDLE_HATCH} if idle else {}
             axes.barh(0, segment.frac, left=x, height=0.8, **style)
             if segment in labelled:
@@ -221,7 +220,7 @@ def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
             x += segment.frac
         axes.set(xlim=(0, max(x, 1e-9)), ylim=(-0.5, 0.5))
         _hide_frame(axes)
-        title = f"{heading}: {unit(float(ledger.step_ns.mean()))}, {names} (hatched)"
+        title = f"{heading}: {unit(float(step.step_ns))}, {names} (hatched)"
         axes.set_title(title, loc="left", fontsize=TEXT_PT, color=TEXT_COLOUR, pad=5, fontweight="bold")
         axes.legend(
             handles=keys, loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=3, borderaxespad=0.1, **_KEYS,
@@ -246,7 +245,9 @@ def _steps(diagnosis: Diagnosis, _: Answer) -> _Block | None:
         return None
     few_lanes = timeline_lanes(diagnosis.run, diagnosis.ledger, time_window)
     few_steps, first = step_timeline(diagnosis), diagnosis.first
-    in_ledger_legend = {segment.key for segment in _labelled(ledger_bar(diagnosis.ledger, "").segments)}
+    in_ledger_legend = {
+        segment.key for segment in _labelled(ledger_bar(diagnosis.ledger, "", step=diagnosis.step).segments)
+    }
     others = [(key, label) for key, label in few_steps.legend if key not in in_ledger_legend] if few_steps else []
     shade = clip_to_window(first.spans, time_window) if first else None
     unit = scale(float(time_window.end_ns - time_window.start_ns))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.analysis.steps.typical_step import TypicalStep
+from gpulab.run import Run
 from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, TableBlock
 from gpulab.wording import Scale, count, percent, scale
 
@@ -11,37 +14,63 @@ HOW_TO_MARK_STEPS = "If it is a loop, call gpulab.step(), or step() of torch.pro
 DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("operators >= 10 us", "other time")}
 _ROUNDED = " (apart from rounding in this table)"
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
+WITHOUT_PROFILER = "without the time that the profiler adds"
 
 
-def ledger_blocks(ledger: Ledger, *, has_steps: bool = True, method: str = RECORDED) -> tuple[Block, ...]:
+def ledger_blocks(
+    ledger: Ledger, step: TypicalStep, *, has_steps: bool = True, method: str = RECORDED
+) -> tuple[Block, ...]:
     """Return the bar, the table and a line with the parts that took no time.
 
-    Without a training loop (`looped=False`) they cover the whole recording. `method`: RECORDED or ESTIMATED.
+    Without a training loop (`has_steps=False`) they cover the whole recording. `method`: RECORDED, WITHOUT_PROFILER or
+    ESTIMATED.
     """
-    unit = scale(float(ledger.step_ns.mean()), figures=4)
-    present = [part for part in ledger.parts if ledger.part_ns[part.key].any()]
+    unit = scale(float(step.step_ns), figures=4)
+    present = [part for part in ledger.parts if ledger.part_ns[part.key].any() or step.part_ns[part.key]]
     absent = [part.label for part in ledger.parts if part not in present]
     rows = []
     for busy, label in zip((True, False), DEVICE_LABELS[ledger.device], strict=True):
         parts = [part for part in present if part.busy is busy]
         if ledger.device == "cpu" and busy:
-            rows.append(_row(ledger, unit, label, "group", "compute", colour="compute"))
+            rows.append(_row(ledger, step, unit, label, "group", "compute", colour="compute"))
             continue
-        rows.append(_row(ledger, unit, label, "group", *(part.key for part in parts)))
-        rows += [_row(ledger, unit, part.label, "plain", part.key, colour=part.key) for part in parts]
-    rows.append(_row(ledger, unit, "step" if has_steps else "all recorded", "total", *(part.key for part in present)))
+        rows.append(_row(ledger, step, unit, label, "group", *(part.key for part in parts)))
+        rows += [_row(ledger, step, unit, part.label, "plain", part.key, colour=part.key) for part in parts]
+    rows.append(
+        _row(ledger, step, unit, "step" if has_steps else "all recorded", "total", *(part.key for part in present))
+    )
     step_count = len(ledger.step_ns)
-    header = ("", f"{unit.unit} per step" if has_steps else unit.unit, "share", *(("range",) if step_count > 1 else ()))
-    table = TableBlock(header=header, rows=tuple(rows), caption=_caption(step_count, has_steps, method))
+    header = (
+        "",
+        f"{unit.unit} per step" if has_steps else unit.unit,
+        "share",
+        *(("traced range" if method == WITHOUT_PROFILER else "range",) if step_count > 1 else ()),
+    )
+    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean)
+    table = TableBlock(header=header, rows=tuple(rows), caption=caption)
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
-    return ledger_bar(ledger, "Where the step time goes" if has_steps else "Where the time goes"), table, *no_time
+    title = "Where the step time goes" if has_steps else "Where the time goes"
+    return ledger_bar(ledger, title, step=step), table, *no_time
 
 
-def ledger_bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> Bar:
-    """Return the ledger as a bar, busy parts first; narrow parts are drawn as one."""
+def method_of(run: Run, steps: Steps) -> str:
+    """Return how the times of the ledger were measured, for its caption."""
+    if run.source.how == "virtual":
+        return ESTIMATED
+    return RECORDED if steps.unprofiled_ns is None else WITHOUT_PROFILER
+
+
+def ledger_bar(
+    ledger: Ledger, title: str, *, step: TypicalStep | None = None, name: str = "", length: float = 1.0
+) -> Bar:
+    """Return the ledger as a bar, busy parts first; narrow parts are drawn as one.
+
+    `step`: the step to show; without it, the bar shows the means of the recorded steps.
+    """
+    frac_of = step.frac if step is not None else ledger.total_frac
     segments = []
     for busy in (True, False):
-        shares = [(part, ledger.total_frac(part.key)) for part in ledger.parts if part.busy is busy]
+        shares = [(part, frac_of(part.key)) for part in ledger.parts if part.busy is busy]
         segments += [Segment(part.key, part.label, frac) for part, frac in shares if frac >= MIN_SEGMENT_FRAC]
         rest = sum(frac for _, frac in shares if frac < MIN_SEGMENT_FRAC)
         if rest > 0:
@@ -50,13 +79,16 @@ def ledger_bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.
     return Bar(
         title=f"{title}: " + ", ".join(f"{each.label} {percent(each.frac, 1)}" for each in segments),
         segments=tuple(segments),
-        groups=(Segment("", busy_label, ledger.busy_frac), Segment("", idle_label, ledger.idle_frac)),
+        groups=(
+            Segment("", busy_label, frac_of(*(part.key for part in ledger.parts if part.busy))),
+            Segment("", idle_label, frac_of(*(part.key for part in ledger.parts if not part.busy))),
+        ),
         length=length,
         name=name,
     )
 
 
-def _caption(steps: int, looped: bool, method: str) -> str:
+def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
     if not looped:
         return (
             f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. "
@@ -64,14 +96,20 @@ def _caption(steps: int, looped: bool, method: str) -> str:
         )
     if steps == 1:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
+    if is_mean:
+        return (
+            f"The mean step, as in the sentences above; how it divides, apart from their cause, was recorded in "
+            f"{count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
+        )
     return (
-        f"Means over {count(steps, 'complete step')}, {method}; the sentences above give medians. The parts sum to the "
-        f"step{_ROUNDED}."
+        f"The typical step of {count(steps, 'complete step')}, {method}, as in the sentences above. The parts sum to "
+        f"the step{_ROUNDED}."
     )
 
 
-def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:
-    values = ledger.sum_ns(*keys)
-    spread = (unit.range(*ledger.range_ns(*keys)),) if len(values) > 1 else ()
-    cells = (label, unit.number(float(values.mean())), percent(ledger.total_frac(*keys), 1), *spread)
+def _row(
+    ledger: Ledger, step: TypicalStep, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None
+) -> Row:
+    spread = (unit.range(*ledger.range_ns(*keys)),) if len(ledger.step_ns) > 1 else ()
+    cells = (label, unit.number(float(step.sum_ns(*keys))), percent(step.frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

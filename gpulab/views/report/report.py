@@ -14,7 +14,7 @@ from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
-from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, ledger_blocks
+from gpulab.views.report.ledger_table import ledger_blocks, method_of
 from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
@@ -88,10 +88,10 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
     ]
     if (holders := memory_section(run)) is not None:
         blocks.append(holders)
-    if ledger is not None:
-        method = ESTIMATED if run.source.how == "virtual" else RECORDED
+    if ledger is not None and diagnosis.step is not None:
+        method = method_of(run, diagnosis.steps)
         title = "Where the step time goes" if looped else "Where the time goes"
-        blocks.append(Section(title, ledger_blocks(ledger, has_steps=looped, method=method)))
+        blocks.append(Section(title, ledger_blocks(ledger, diagnosis.step, has_steps=looped, method=method)))
     else:
         blocks.append(Section("Sensor readings", sensor_blocks(run)))
     if (phases := run_phases(run, find_phases(run))) is not None:

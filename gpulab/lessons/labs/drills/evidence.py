@@ -16,7 +16,7 @@ from gpulab.lessons.stable_view import LessonView
 from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.report.headline import headline
-from gpulab.views.report.ledger_table import ESTIMATED, RECORDED, ledger_blocks
+from gpulab.views.report.ledger_table import ledger_blocks, method_of
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.step_picture import step_timeline
@@ -102,9 +102,9 @@ def answer_terms() -> View:
 
 def _sections(run: Run, number_or_name: int | str) -> Iterator[Block]:
     undiagnosed = replace(diagnose(run), findings=(), masked=())  # without shading and diagnosis
-    if undiagnosed.ledger is not None:
-        method = ESTIMATED if run.source.how == "virtual" else RECORDED
-        yield Section("Where the step time goes", ledger_blocks(undiagnosed.ledger, method=method))
+    if undiagnosed.ledger is not None and undiagnosed.step is not None:
+        method = method_of(run, undiagnosed.steps)
+        yield Section("Where the step time goes", ledger_blocks(undiagnosed.ledger, undiagnosed.step, method=method))
     step_picture = step_timeline(undiagnosed)
     if step_picture is not None:
         yield Section("Timeline", (step_picture,))

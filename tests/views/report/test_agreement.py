@@ -1,0 +1,79 @@
+"""The headline, the predicted gain and the ledger of a report agree: one step time, and one share of it.
+
+For the first finding of every shipped dataset, every case and every shared trace. A finding about whole parts of the
+ledger has their share; one about something within a part, such as garbage collection, has at most its share.
+The gain is compared if it is that of removing the cause with the rest of the step unchanged; making kernels faster
+leaves some of their time.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gpulab
+from gpulab.views.report.ledger_table import ledger_blocks
+from gpulab.views.sheet.sheet import TableBlock
+from tests.support.runs.cases import ALL, diagnosis_of
+
+DATASETS = sorted((Path(__file__).parents[3] / "datasets").glob("*/*.gpulab"))
+POINTS = 2.0
+ROUNDED = 0.5  # a claim shows whole per cents
+ABOUT_WHOLE_PARTS = {
+    *("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading"),
+    *("exposed_communication", "allocator_thrash"),
+}
+
+
+def disagreements(diagnosis):
+    """What contradicts what in a report, as text; nothing for a first finding that is not about parts of the ledger."""
+    first, step = diagnosis.first, diagnosis.step
+    if first is None or step is None or not first.ledger_parts:
+        return []
+    shown = re.search(r"(\d+(?:\.\d+)?) %", first.claim)
+    if shown is None:
+        return []
+    claimed, in_ledger = float(shown[1]), 100 * step.frac(*first.ledger_parts)
+    problems = []
+    if claimed > in_ledger + POINTS + ROUNDED:
+        problems.append(f"{first.rule}: {claimed} % claimed, {in_ledger:.1f} % in the ledger")
+    if first.rule in ABOUT_WHOLE_PARTS and claimed < in_ledger - POINTS - ROUNDED:
+        problems.append(f"{first.rule}: only {claimed} % claimed, {in_ledger:.1f} % in the ledger")
+    if first.gain is not None and "exposed_frac" in first.numbers:
+        gain = first.gain
+        saved = 100 * (1 - (gain.cold_floor_ns or gain.floor_ns) / gain.step_ns)
+        if abs(saved - claimed) > POINTS + ROUNDED:
+            problems.append(f"{first.rule}: {claimed} % claimed, {saved:.1f} % saved at most")
+        if gain.step_ns != step.step_ns:
+            problems.append(f"{first.rule}: a step of {gain.step_ns} ns is predicted from, one of {step.step_ns} shown")
+    return problems
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=f"{rule}-{name}") for rule, _, name, make in ALL])
+def test_the_report_of_a_case_agrees_with_itself(make):
+    assert disagreements(diagnosis_of(make)) == []
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS])
+def test_the_report_of_a_dataset_agrees_with_itself(path):
+    assert disagreements(gpulab.diagnose(gpulab.load(path))) == []
+
+
+def test_the_reports_of_shared_traces_agree_with_themselves(shared):
+    problems = {
+        path.name: disagreements(gpulab.diagnose(gpulab.load(path)))
+        for path in sorted((shared / "traces").glob("*.json.gz"))
+    }
+    assert {name: texts for name, texts in problems.items() if texts} == {}
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=f"{rule}-{name}") for rule, _, name, make in ALL[::12]])
+def test_the_table_of_a_report_shows_the_step_that_gains_are_about(make):
+    diagnosis = diagnosis_of(make)
+    if diagnosis.step is None:
+        pytest.skip("without events there is no ledger")
+    step = diagnosis.step
+    assert sum(step.part_ns.values()) == step.step_ns
+    table = next(block for block in ledger_blocks(diagnosis.ledger, step) if isinstance(block, TableBlock))
+    total = table.rows[-1].cells
+    assert total[2] == "100.0 %"
