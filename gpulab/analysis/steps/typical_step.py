@@ -39,12 +39,15 @@ class TypicalStep:
         return self.sum_ns(*keys) / max(1, self.step_ns)
 
     def scaled_ns(self, traced_ns: float, *keys: str) -> int:
-        """Convert a duration that was recorded within these parts; without parts, as a share of the whole step."""
+        """Convert a duration that was recorded within these parts; without parts, as a share of the whole step.
+
+        A median of the duration may exceed the parts of the steps of middle length; the result does not.
+        """
         selected = keys or tuple(self.part_ns)
         recorded_ns = sum(self.traced_part_ns.get(key, 0.0) for key in selected)
         if not recorded_ns:
             return self.scaled_ns(traced_ns) if keys else 0
-        return round(traced_ns * self.sum_ns(*selected) / recorded_ns)
+        return round(min(1.0, traced_ns / recorded_ns) * self.sum_ns(*selected))
 
 
 def typical_step(ledger: Ledger, steps: Steps, loader_ns: int | None = None) -> TypicalStep:

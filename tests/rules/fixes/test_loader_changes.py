@@ -159,7 +159,7 @@ def test_persistent_workers_change_a_shuffled_order_from_the_second_epoch_on():
 def test_a_change_without_workers_keeps_the_order_of_every_epoch():
     batches, run = recorded(LOADERS["shuffled"])
     code = change(run, {"pin_memory": False}).code
-    assert "# the same batches, in the same order" in code
+    assert "# batches as before, in the same order" in code
     namespace = {"batches": batches}
     exec(code, namespace)
     assert epochs(namespace["batches"]) == epochs(batches)

@@ -1,7 +1,7 @@
 """A model that runs for one item at a time, and loops that only look like it."""
 
 from gpulab.run import Loader, Model, Optimizer
-from gpulab.tables import EventKind
+from gpulab.tables import EventKind, MarkKind
 from tests.support.runs.made_runs import event, mark, run_of, stepped
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -18,7 +18,10 @@ def passes(count, *, layers=2, with_gradient=None, call_ms=0.01, fetches=0, loop
         events += [event(EventKind.OP, NODE, at + 60 + n * 30 / total, 0.01) for n in range(nodes)]
         return [*events, event(EventKind.ANNOTATION, "Optimizer.step#Adam.step", at + 92, 5)]
 
-    marks = [mark(100 * step + 90 * n / fetches, 0.1) for step in range(STEPS) for n in range(fetches)]
+    marks = []
+    for number in range(STEPS if fetches else 0):
+        marks += [mark(100 * number + 90 * n / fetches, 0.1) for n in range(fetches)]
+        marks.append(mark(100 * number + 97, 0.0, kind=MarkKind.OPTIMIZER))
     return run_of(
         stepped(step, count=STEPS),
         marks=marks,
