@@ -327,7 +327,9 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print("another example, modelled: mean time of a read from a network cache, for several hit ratios (a hit takes 1 ms, a miss 20 ms):")
+print(
+    "another example, modelled: mean time of a read from a network cache, for several hit ratios (a hit takes 1 ms, a miss 20 ms):"
+)
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache serves every read; a memory cache in workers that restart serves none",

@@ -13,7 +13,7 @@ _MIN_UNUSED = 4
 _MIN_BACKWARD_FRAC = 0.1  # of a step
 # Removed fraction of the backward pass, as a multiple of the share of unused gradients. A frozen model in front of the
 # trained layers needs no backward pass; one behind them does, but computes no gradients of its weights.
-_REMOVED = (0.3, 1.0)
+_REMOVED = (0.45, 1.0)
 
 
 def unused_gradients(evidence: Evidence) -> Finding | None:
