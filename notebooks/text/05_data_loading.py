@@ -247,7 +247,7 @@ for name, epochs_result in (("restarted", restarted), ("persistent", persistent)
 
 # %% tags=["claim"]
 L.claim(
-    "three epochs start 2 worker processes with persistent workers and 6 without, and later epochs start in less than half the time",
+    "with persistent workers, three epochs need 2 processes, not 6, and later epochs start in less than half the time",
     (restarted.processes, persistent.processes) == (6, 2) and persistent.later_gap_s < 0.5 * restarted.later_gap_s,
     before=1000 * restarted.later_gap_s,
     after=1000 * persistent.later_gap_s,
@@ -327,9 +327,7 @@ reads = {
     "disk, two workers": count_reads(cache, num_workers=2),
 }
 display(caching.cache_table(reads, items=96), L.reveal("cache"))
-print(
-    "another example, modelled: mean time of a read from a network cache, for several hit ratios (a hit takes 1 ms, a miss 20 ms):"
-)
+print("mean time of a read from a network cache, by hit ratio (modelled: a hit takes 1 ms, a miss 20 ms):")
 print(", ".join(f"{hit:.0%}: {caching.mean_wait_ms(hit, 1, 20):.1f} ms" for hit in (0, 0.5, 0.9, 0.99)))
 L.claim(
     "in the second epoch a disk cache serves every read; a memory cache in workers that restart serves none",

@@ -61,7 +61,8 @@ def typical_step(ledger: Ledger, steps: Steps, loader_ns: int | None = None) -> 
     others = {key: part_ns for key, part_ns in traced.items() if key not in fixed}
     if fixed and not sum(others.values()):
         fixed = {"loader": float(step_ns)}
-    rest = _without_profiler(others, step_ns - sum(fixed.values()))
+    spreads = {key: float(np.ptp(ledger.part_ns[key])) for key in others}
+    rest = _without_profiler(others, step_ns - sum(fixed.values()), spreads)
     return TypicalStep(step_ns, _whole_ns({key: (fixed | rest)[key] for key in traced}), traced)
 
 
@@ -83,10 +84,10 @@ def mean_step(ledger: Ledger, step_ns: int, cause_ns: int, cause: Spans, part: s
 
 
 def _typical_parts(ledger: Ledger, traced_ns: int) -> dict[str, float]:
-    """Return the parts of the recorded steps of middle length, scaled to the median step."""
+    """Return the parts of the recorded steps of middle length, adjusted to the median step."""
     selected = _middle_steps(ledger)
-    factor = traced_ns / float(ledger.step_ns[selected].mean())
-    return {part.key: float(ledger.part_ns[part.key][selected].mean()) * factor for part in ledger.parts}
+    parts = {part.key: float(ledger.part_ns[part.key][selected].mean()) for part in ledger.parts}
+    return _adjusted(parts, traced_ns, {key: float(np.ptp(ledger.part_ns[key])) for key in parts})
 
 
 def _middle_steps(ledger: Ledger) -> Ints:
@@ -99,12 +100,25 @@ def _middle_steps(ledger: Ledger) -> Ints:
     return middle
 
 
-def _without_profiler(traced: Mapping[str, float], target_ns: float) -> dict[str, float]:
-    """Shorten recorded parts to `target_ns`: the profiler lengthens calls, and little else; scale the rest."""
+def _without_profiler(traced: Mapping[str, float], target_ns: float, spreads: Mapping[str, float]) -> dict[str, float]:
+    """Shorten recorded parts to `target_ns`: the profiler lengthens calls, and little else."""
     calls_ns = sum(traced.get(key, 0.0) for key in DISPATCH_KEYS)
     added_ns = min(max(0.0, sum(traced.values()) - target_ns), (1 - _LEAST_CALL_FRAC) * calls_ns)
     real_frac = 1 - added_ns / calls_ns if calls_ns else 1.0
     parts = {key: part_ns * (real_frac if key in DISPATCH_KEYS else 1.0) for key, part_ns in traced.items()}
+    return _adjusted(parts, target_ns, spreads)
+
+
+def _adjusted(parts: Mapping[str, float], target_ns: float, spreads: Mapping[str, float]) -> dict[str, float]:
+    """Change the parts so that they sum to `target_ns`: those that vary over the steps, in proportion to their spread.
+
+    If that does not suffice, all parts are scaled.
+    """
+    missing_ns, spread_ns = target_ns - sum(parts.values()), sum(spreads.values())
+    if abs(missing_ns) <= spread_ns:
+        adjusted = {key: part_ns + missing_ns * spreads[key] / max(1.0, spread_ns) for key, part_ns in parts.items()}
+        if min(adjusted.values(), default=0.0) >= 0:
+            return adjusted
     factor = target_ns / max(1.0, sum(parts.values()))
     return {key: part_ns * factor for key, part_ns in parts.items()}
 
