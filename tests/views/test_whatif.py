@@ -38,7 +38,7 @@ def test_range_bound_and_grade_are_shown_together(loading):
     text = " ".join(str(loading.whatif("workers=4")).split())
     assert re.search(r"Expect 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)\.", text)
     without_caches = r"With data loading at no cost and the rest of the step unchanged, the speed-up is [\d.]+x"
-    bound = rf"{without_caches}\. Warm CPU caches [^.;]*, so the upper bound is [\d.]+x\."
+    bound = rf"{without_caches}\. Warm CPU caches [^.;]*, too; with that, the upper bound is [\d.]+x\."
     assert re.search(rf"{bound} Grade B \(A is best, D is worst\):", text)
 
 
