@@ -27,7 +27,7 @@ def grade_text(grade: str) -> str:
 def least_margin_text(grade: str) -> str:
     """Return how far each end of the range of a prediction of this grade is from its middle, at least."""
     frac = GRADES[grade][1]
-    return f"{percent(frac)} of the predicted change (at most {percent(2 * frac)} of the step time)"
+    return f"{percent(frac)} of the predicted change, or {percent(2 * frac)} of the predicted step if that is less"
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes: at most eight, or as many as there are cores if these are more. But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes. It proposes at most eight; if there are more than eight cores, it proposes up to one per core. But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)

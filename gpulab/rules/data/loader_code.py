@@ -172,17 +172,18 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
     Each worker has a random number generator of its own. A sampler without its own generator draws a seed per epoch
     from that of the main process, from which the DataLoader's iterator draws, too: as often as it is created.
     """
-    transforms = ["random transforms"] if "num_workers" in changes else []
+    transforms = ["transforms"] if "num_workers" in changes else []
     if setup.iterable:
-        return _as_before("samples as before", transforms)
-    same = "batches as before" if batch_size is None else "samples as before"
+        return _with_other_numbers("same samples", transforms)
+    same = "same batches" if batch_size is None else "same samples"
     if "num_workers" in changes or "persistent_workers" in changes:
-        return _as_before(same, [*(["later shuffles"] if batch_size is None else []), *transforms])
+        shuffles = ["the shuffles of later epochs"] if batch_size is None else []
+        return _with_other_numbers(same, [*transforms, *shuffles])
     return f"{same}, in the same order"
 
 
-def _as_before(same: str, differing: list[str]) -> str:
-    return f"{same}, but {' and '.join(differing)} give other results" if differing else same
+def _with_other_numbers(same: str, drawn: list[str]) -> str:
+    return f"{same}, but other random numbers for {' and '.join(drawn)}" if drawn else same
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -98,12 +98,12 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
     if is_mean:
         return (
-            f"The mean step, as in the sentences above; how it divides, apart from their cause, was recorded in "
-            f"{count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
+            "This is the mean step that the sentences above describe. How it divides, apart from the cause they name, "
+            f"was recorded in {count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
     return (
-        f"The typical step of {count(steps, 'complete step')}, {method}, as in the sentences above. The parts sum to "
-        f"the step{_ROUNDED}."
+        f"This is the step that the sentences above describe: the median of {count(steps, 'complete step')}, {method}. "
+        f"The parts sum to it{_ROUNDED}."
     )
 
 

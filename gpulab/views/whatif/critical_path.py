@@ -172,8 +172,8 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption='"10 % less saves" and "removing it saves" come from replays in which that part is 10 % shorter, or '
-        "removed. Removing a part can save less than its time on the path, as another chain of work is then the "
+        caption="The last two columns come from replays of the step in which the part of a row takes 10 % less time, "
+        "or none. Removing a part can save less than its time on the path, as another chain of work is then the "
         "longest; it can save more, as waits elsewhere in the step become shorter, too.",
     )
 
@@ -297,7 +297,8 @@ def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return f"{likely}: {_shares(predicted)}"
     return (
-        f"{likely}. Without the effect of warm CPU caches, it is {duration(predicted.length_ns)}: {_shares(predicted)}"
+        f"{likely}. Warm CPU caches save a part of that step; without them, it would take "
+        f"{duration(predicted.length_ns)}. Shares of these {duration(predicted.length_ns)}: {_shares(predicted)}"
     )
 
 

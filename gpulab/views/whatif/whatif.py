@@ -12,7 +12,7 @@ from gpulab.replay.graph.calibration import Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
 from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason
-from gpulab.replay.rewrite import GRADES, Change, grade_text, least_margin_text
+from gpulab.replay.rewrite import GRADES, Change, grade_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
 from gpulab.views.report.headline import bound_sentence
@@ -212,10 +212,8 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. "
-        f"For grade {prediction.grade}, each end is at least {least_margin_text(prediction.grade)} away from the "
-        "predicted step time. No end is shorter than the step can get: than with the upper bound of the speed-up, and "
-        "than the workers need for a batch that they only wait for"
+        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. A range of grade "
+        f"{prediction.grade} has a minimum width, and it ends at the shortest step that is possible"
     )
 
 
