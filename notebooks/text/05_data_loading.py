@@ -119,7 +119,7 @@ losses_after = train(
 )
 
 # %% [markdown]
-# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes. It proposes at most eight; if there are more than eight cores, it proposes up to one per core. But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
+# The loop still waits for data, and the report says how many workers it would take to end the waiting, and how many gpulab proposes. It proposes up to eight, or one per core on a machine with more than eight cores. But first: is it still the same training? If the four workers lost a batch, or delivered other batches than before, the two runs could not be compared.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -174,7 +174,8 @@ loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
 display(L.reveal("kinds"))
 L.claim(
     "eight workers load at least two I/O-bound items at the same time; "
-    "CPU-bound items loaded at the same time never exceed the number of cores (10 % tolerance for noise)",
+    "the number of CPU-bound items that are loaded at the same time never exceeds the number of cores "
+    "(10 % tolerance for noise)",
     io_bound[most].concurrency >= 2 and all(rate.concurrency <= 1.1 * cores for rate in cpu_bound.values()),
     before=cpu_bound[most].concurrency,
     after=io_bound[most].concurrency,

@@ -38,6 +38,11 @@ class TypicalStep:
         """Return the share of these parts in the step, 0-1; the shares of all parts sum to one."""
         return self.sum_ns(*keys) / max(1, self.step_ns)
 
+    def unprofiled_frac(self, *keys: str) -> float:
+        """Return these parts in relation to the recorded ones: below one by what the profiler adds; one if unknown."""
+        recorded_ns = sum(self.traced_part_ns.get(key, 0.0) for key in keys)
+        return self.sum_ns(*keys) / recorded_ns if recorded_ns and not self.is_mean else 1.0
+
     def scaled_ns(self, traced_ns: float, *keys: str) -> int:
         """Convert a duration that was recorded within these parts; without parts, as a share of the whole step.
 

@@ -172,18 +172,13 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
     Each worker has a random number generator of its own. A sampler without its own generator draws a seed per epoch
     from that of the main process, from which the DataLoader's iterator draws, too: as often as it is created.
     """
-    transforms = ["transforms"] if "num_workers" in changes else []
-    if setup.iterable:
-        return _with_other_numbers("same samples", transforms)
-    same = "same batches" if batch_size is None else "same samples"
-    if "num_workers" in changes or "persistent_workers" in changes:
-        shuffles = ["the shuffles of later epochs"] if batch_size is None else []
-        return _with_other_numbers(same, [*transforms, *shuffles])
-    return f"{same}, in the same order"
-
-
-def _with_other_numbers(same: str, drawn: list[str]) -> str:
-    return f"{same}, but other random numbers for {' and '.join(drawn)}" if drawn else same
+    same = "the same batches" if batch_size is None and not setup.iterable else "the same samples"
+    if "num_workers" not in changes and "persistent_workers" not in changes:
+        return f"{same}, in the same order"
+    differing = ["random transforms"] if "num_workers" in changes else []
+    if not setup.iterable and batch_size is None:
+        return f"the first epoch has {same}; {' and '.join([*differing, 'later shuffles'])} differ"
+    return "; ".join([same, *(f"{what} differ" for what in differing)])
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

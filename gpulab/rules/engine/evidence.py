@@ -94,7 +94,7 @@ def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    basis = f"the upper bound alone: it reaches from no gain to that bound, because the step cannot be replayed ({why})"
+    basis = f"the upper bound alone, as the step cannot be replayed ({why}): from no gain to that bound"
     return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 

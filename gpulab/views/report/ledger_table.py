@@ -44,9 +44,9 @@ def ledger_blocks(
         "",
         f"{unit.unit} per step" if has_steps else unit.unit,
         "share",
-        *(("traced range" if method == WITHOUT_PROFILER else "range",) if step_count > 1 else ()),
+        *(("range",) if step_count > 1 else ()),
     )
-    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean)
+    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean, burst=ledger.burst)
     table = TableBlock(header=header, rows=tuple(rows), caption=caption)
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
     title = "Where the step time goes" if has_steps else "Where the time goes"
@@ -88,7 +88,7 @@ def ledger_bar(
     )
 
 
-def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
+def _caption(steps: int, looped: bool, method: str, *, is_mean: bool, burst: int) -> str:
     if not looped:
         return (
             f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. "
@@ -96,20 +96,22 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
         )
     if steps == 1:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
+    groups = f", averaged in groups of {burst}" if burst > 1 else ""
     if is_mean:
         return (
             "This is the mean step that the sentences above describe. How it divides, apart from the cause they name, "
             f"was recorded in {count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
     return (
-        f"This is the step that the sentences above describe: the median of {count(steps, 'complete step')}, {method}. "
-        f"The parts sum to it{_ROUNDED}."
+        f"This is the step that the sentences above describe: the median of {count(steps, 'complete step')}{groups}, "
+        f"{method}. The parts sum to it{_ROUNDED}."
     )
 
 
 def _row(
     ledger: Ledger, step: TypicalStep, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None
 ) -> Row:
-    spread = (unit.range(*ledger.range_ns(*keys)),) if len(ledger.step_ns) > 1 else ()
+    low_ns, high_ns = (step.unprofiled_frac(*keys) * limit_ns for limit_ns in ledger.range_ns(*keys))
+    spread = (unit.range(low_ns, high_ns),) if len(ledger.step_ns) > 1 else ()
     cells = (label, unit.number(float(step.sum_ns(*keys))), percent(step.frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

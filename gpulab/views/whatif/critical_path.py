@@ -172,9 +172,9 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="The last two columns come from replays of the step in which the part of a row takes 10 % less time, "
-        "or none. Removing a part can save less than its time on the path, as another chain of work is then the "
-        "longest; it can save more, as waits elsewhere in the step become shorter, too.",
+        caption="The last two columns are replays of the step: with this part 10 % shorter, and without this part. "
+        "Removing a part can save less than its time on the path, because another chain of work becomes the longest, "
+        "or more, because waits elsewhere become shorter.",
     )
 
 
@@ -297,8 +297,8 @@ def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
     if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
         return f"{likely}: {_shares(predicted)}"
     return (
-        f"{likely}. Warm CPU caches save a part of that step; without them, it would take "
-        f"{duration(predicted.length_ns)}. Shares of these {duration(predicted.length_ns)}: {_shares(predicted)}"
+        f"{likely}. This counts on warm CPU caches; without their effect it is {duration(predicted.length_ns)}. Shares "
+        f"of the {duration(predicted.length_ns)}: {_shares(predicted)}"
     )
 
 

@@ -213,7 +213,7 @@ def _range(prediction: Prediction) -> str:
         return "all unknown values at their best, to all at their worst"
     return (
         f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. A range of grade "
-        f"{prediction.grade} has a minimum width, and it ends at the shortest step that is possible"
+        f"{prediction.grade} has a minimum width. Its lower end is not below the shortest step that is possible"
     )
 
 

@@ -72,3 +72,17 @@ def test_a_recorded_duration_is_scaled_like_the_part_that_it_lies_in():
     assert step.scaled_ns(100, "dispatch") == 50
     assert step.scaled_ns(100, "python") == 100
     assert step.scaled_ns(100) == pytest.approx(90)
+
+
+def test_a_part_in_relation_to_the_recorded_one_says_what_the_profiler_adds():
+    ledger = ledger_of(*[(600, 0, 200, 200, 1000)] * 4)
+    step = typical_step(ledger, steps_of(ledger, unprofiled_ns=1700))
+    assert step.unprofiled_frac("dispatch", "glue") == 0.25
+    assert step.unprofiled_frac("compute") == 1
+    assert step.unprofiled_frac("loader") == 1, "unknown for a part that took no time"
+
+
+def test_parts_that_vary_take_the_difference_to_the_step_time():
+    ledger = ledger_of((600, 300, 0, 0, 0), (600, 100, 0, 0, 0), (600, 200, 0, 0, 0), (600, 250, 0, 0, 0))
+    step = typical_step(ledger, steps_of(ledger, unprofiled_ns=850))
+    assert step.part_ns == {"compute": 600, "loader": 250, "dispatch": 0, "glue": 0, "python": 0}

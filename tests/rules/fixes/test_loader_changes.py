@@ -147,7 +147,7 @@ def test_persistent_workers_change_a_shuffled_order_from_the_second_epoch_on():
     """Their iterator is created once, and draws one random number fewer in each later epoch; the code says so."""
     batches, run = recorded(LOADERS["shuffled"])
     code = change(run, WORKERS).code
-    assert "same batches, but other random numbers for transforms and the shuffles of later epochs" in code
+    assert "the first epoch has the same batches; random transforms and later shuffles differ" in code
     namespace = {"batches": batches}
     exec(code, namespace)
     before, after = epochs(batches), epochs(namespace["batches"])
@@ -159,7 +159,7 @@ def test_persistent_workers_change_a_shuffled_order_from_the_second_epoch_on():
 def test_a_change_without_workers_keeps_the_order_of_every_epoch():
     batches, run = recorded(LOADERS["shuffled"])
     code = change(run, {"pin_memory": False}).code
-    assert "# same batches, in the same order" in code
+    assert "# the same batches, in the same order" in code
     namespace = {"batches": batches}
     exec(code, namespace)
     assert epochs(namespace["batches"]) == epochs(batches)

@@ -59,6 +59,18 @@ def test_the_report_of_a_dataset_agrees_with_itself(path):
     assert disagreements(gpulab.diagnose(gpulab.load(path))) == []
 
 
+@pytest.mark.parametrize("path", [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS])
+def test_every_part_of_a_step_lies_in_the_range_beside_it(path):
+    diagnosis = gpulab.diagnose(gpulab.load(path))
+    step, ledger = diagnosis.step, diagnosis.ledger
+    if step is None or step.is_mean:
+        pytest.skip("no ledger, or that of a mean step, which holds rare causes")
+    for key, part_ns in step.part_ns.items():
+        low_ns, high_ns = (step.unprofiled_frac(key) * limit_ns for limit_ns in ledger.range_ns(key))
+        rounding_ns = 0.01 * step.step_ns
+        assert low_ns - rounding_ns <= part_ns <= high_ns + rounding_ns, key
+
+
 def test_the_reports_of_shared_traces_agree_with_themselves(shared):
     problems = {
         path.name: disagreements(gpulab.diagnose(gpulab.load(path)))
