@@ -39,9 +39,16 @@ class TypicalStep:
         return self.sum_ns(*keys) / max(1, self.step_ns)
 
     def unprofiled_frac(self, *keys: str) -> float:
-        """Return these parts in relation to the recorded ones: below one by what the profiler adds; one if unknown."""
+        """Return these parts in relation to the recorded ones: below one by what the profiler adds; one if unknown.
+
+        A part that hardly occurred in the recorded steps of middle length says nothing about the others: at most one,
+        or as much as the step itself is longer.
+        """
         recorded_ns = sum(self.traced_part_ns.get(key, 0.0) for key in keys)
-        return self.sum_ns(*keys) / recorded_ns if recorded_ns and not self.is_mean else 1.0
+        if not recorded_ns or self.is_mean:
+            return 1.0
+        longest = max(1.0, self.step_ns / max(1.0, sum(self.traced_part_ns.values())))
+        return min(longest, self.sum_ns(*keys) / recorded_ns)
 
     def scaled_ns(self, traced_ns: float, *keys: str) -> int:
         """Convert a duration that was recorded within these parts; without parts, as a share of the whole step.

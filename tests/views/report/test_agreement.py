@@ -67,8 +67,8 @@ def test_every_part_of_a_step_lies_in_the_range_beside_it(path):
         pytest.skip("no ledger, or that of a mean step, which holds rare causes")
     for key, part_ns in step.part_ns.items():
         low_ns, high_ns = (step.unprofiled_frac(key) * limit_ns for limit_ns in ledger.range_ns(key))
-        rounding_ns = 0.01 * step.step_ns
-        assert low_ns - rounding_ns <= part_ns <= high_ns + rounding_ns, key
+        tolerance_ns = POINTS / 100 * step.step_ns
+        assert low_ns - tolerance_ns <= part_ns <= high_ns + tolerance_ns, key
 
 
 def test_the_reports_of_shared_traces_agree_with_themselves(shared):
