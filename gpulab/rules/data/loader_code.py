@@ -178,7 +178,7 @@ def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, objec
     differing = ["random transforms"] if "num_workers" in changes else []
     if not setup.iterable and batch_size is None:
         return f"the first epoch has {same}; {' and '.join([*differing, 'later shuffles'])} differ"
-    return "; ".join([same, *(f"{what} differ" for what in differing)])
+    return "; ".join([same, *(f"{part} differ" for part in differing)])
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:
