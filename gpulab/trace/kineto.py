@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import assemble_run
@@ -59,10 +60,11 @@ def _is_small(origin: Path | bytes) -> bool:
     """Whether the file is small enough to read shapes by default; True if there is no such file."""
     if isinstance(origin, bytes):
         return True
-    try:
-        size = origin.stat().st_size
-    except (OSError, ValueError):
-        return True
+    with DeferredSignals(again=True):  # the TimeoutError of a signal handler is an OSError
+        try:
+            size = origin.stat().st_size
+        except (OSError, ValueError):
+            return True
     return size * (_COMPRESSION_RATIO if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpulab import trace
 from gpulab.intervals import covered_ns, union
 from gpulab.tables import DEVICE_KINDS, EventKind
+from gpulab.trace import kineto
 from gpulab.trace.columns import times
 from gpulab.trace.reading import chunks as cut
 from gpulab.trace.reading import decoder, text_blocks
@@ -303,3 +304,25 @@ def test_a_signal_while_the_decoder_is_built_is_not_lost(monkeypatch):
     finally:
         signal.signal(signal.SIGALRM, earlier)
     assert built
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="Windows has no SIGALRM")
+def test_a_signal_while_the_size_of_a_trace_is_read_is_not_lost(tmp_path, monkeypatch):
+    path, stat = tmp_path / "trace.json", type(tmp_path).stat
+    path.write_text("{}")
+
+    def interrupted(self, **options):
+        if self == path:
+            signal.raise_signal(signal.SIGALRM)
+        return stat(self, **options)
+
+    def handler(*_):
+        raise TimeoutError
+
+    monkeypatch.setattr(type(tmp_path), "stat", interrupted)
+    earlier = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            kineto._is_small(path)
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
