@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.data.loader import batches_per_step
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import covered_ns
+from gpulab.intervals import covered_ns, no_spans
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import EventKind, MarkKind
+from gpulab.tables import EventKind
 
 # Layers with weights. Products of activations, as in attention, say nothing about the number of calls, and a recurrent
 # layer is one call for all time steps.
@@ -22,7 +24,6 @@ _LAYER_OPS = (
     *("aten::linear", "aten::addmm", "aten::mm", "aten::embedding", "aten::conv1d", "aten::conv2d", "aten::conv3d"),
     *("aten::lstm_cell", "aten::gru_cell", "aten::lstm", "aten::gru"),
 )
-_NODE = "autograd::engine::evaluate_function"
 _LAYER_NODE = re.compile(r": (Addmm|Mm|Linear|Embedding|Convolution|Lstm|Gru|\w*Rnn)\w*Backward\d*$")
 
 
@@ -53,14 +54,13 @@ class CallsBetween:
 
 def model_calls(run: Run, steps: Steps, _ledger: Ledger) -> ModelCalls | None:
     """Count the calls of layers; None if no model is trained."""
-    tensors, count = _trained_tensors(run), max(1, int(steps.interior.sum()))
-    nodes, forward = _backward_nodes(run), rows_in_interior(_forward_calls(run), steps)
-    layer_nodes = rows_in_interior(nodes.select(nodes.matching(lambda word: bool(_LAYER_NODE.search(word)))), steps)
-    if not tensors or not len(layer_nodes) or not len(forward):
+    tensors, passes = _trained_tensors(run), backward_passes(run)
+    forward = rows_in_interior(_forward_calls(run), steps)
+    if not tensors or passes is None or not len(forward):
         return None
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    fetches = calls.select(calls["yielded"])
-    batches = max(1, round(len(rows_in_interior(fetches, steps)) / count))
+    is_layer = passes.nodes.matching(lambda word: bool(_LAYER_NODE.search(word)))
+    layer_nodes = rows_in_interior(passes.nodes.select(is_layer), steps)
+    count, batches = max(1, int(steps.interior.sum())), batches_per_step(run, steps)
     # A frozen model or a target network has no nodes in the backward pass.
     with_gradient = min(len(forward), len(layer_nodes))
     return ModelCalls(
@@ -92,11 +92,6 @@ def _trained_tensors(run: Run) -> int:
     return max(in_models, sum(optimizer.tensors or 0 for optimizer in run.optimizers))
 
 
-def _backward_nodes(run: Run) -> Rows:
-    events = run.event_rows
-    return events.select(np.flatnonzero(events.matching(lambda word: word.startswith(_NODE))))
-
-
 def _forward_calls(run: Run) -> Rows:
     """Return the outermost calls of layers on the main thread that are no part of a backward pass."""
     events = run.event_rows
@@ -104,5 +99,6 @@ def _forward_calls(run: Run) -> Rows:
     ops = events.select(np.flatnonzero(is_layer & (events["thread"] == run.main_thread)))
     if not len(ops):
         return ops
-    ops = ops.select(outermost(ops))
-    return ops.select(covered_ns(_backward_nodes(run).spans(), ops["start_ns"], ops["start_ns"] + 1) == 0)
+    ops, passes = ops.select(outermost(ops)), backward_passes(run)
+    inside = no_spans() if passes is None else passes.nodes.spans()
+    return ops.select(covered_ns(inside, ops["start_ns"], ops["start_ns"] + 1) == 0)

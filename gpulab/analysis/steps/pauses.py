@@ -63,13 +63,16 @@ class PassStarts:
 def find_pauses(run: Run, steps: Steps) -> Pauses | None:
     """Find the steps with a pause; None if there are none. Steps with an evaluation do not count: that is work.
 
-    If half of the steps have one, the median is no step without a pause, but the lower quartile is.
+    If every second step has one, the median is no step without a pause, but the lower quartile is.
     """
     mask = _warm_steps(steps)
     if mask.sum() < MIN_STEPS_EXAMINED:
         return None
-    levels = (_pauses_above(run, steps, mask, percentile) for percentile in (50, 25))
-    return next((pauses for pauses in levels if pauses is not None), None)
+    pauses = _pauses_above(run, steps, mask, 50)
+    if pauses is None:
+        frequent = _pauses_above(run, steps, mask, 25)
+        pauses = frequent if frequent is not None and frequent.period_steps else None
+    return pauses
 
 
 def _pauses_above(run: Run, steps: Steps, mask: Mask, percentile: int) -> Pauses | None:

@@ -67,9 +67,15 @@ def parts_of(part: Any) -> list[Any] | None:
         return list(islice(tuple.__iter__(part), MAX_OBJECTS + 1))
     if issubclass(kind, list):
         return list(islice(list.__iter__(part), MAX_OBJECTS + 1))
-    if not issubclass(kind, dict):
+    mapping = dict_of(part)
+    return None if mapping is None else list(islice(dict.values(mapping), MAX_OBJECTS + 1))
+
+
+def dict_of(part: Any) -> dict[Any, Any] | None:
+    """The dict itself, or that of a UserDict such as the BatchEncoding of transformers; None for anything else."""
+    if not issubclass(type(part), dict):
         try:
             part = object.__getattribute__(part, "__dict__").get("data")
         except AttributeError:
             return None
-    return list(islice(dict.values(part), MAX_OBJECTS + 1)) if issubclass(type(part), dict) else None
+    return part if issubclass(type(part), dict) else None

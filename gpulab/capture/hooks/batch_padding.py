@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.capture.hooks.batch_contents import is_tensor, parts_of
+from gpulab.capture.hooks.batch_contents import dict_of, is_tensor, parts_of
 from gpulab.capture.protection.guard import is_from_outside
 
 Array = NDArray[Any]
@@ -197,7 +197,7 @@ def _lengths_by_mask(array: Array, mask: Array) -> Array | None:
 
 def _can_be_cut(batch: Any) -> bool:
     """Whether cutting all tensors of tokens to the longest row leaves out nothing but padding."""
-    items = _items(batch)
+    items = dict(dict.items(dict_of(batch) or {}))
     if not all(type(key) is str and is_tensor(type(value)) for key, value in items.items()):
         return False
     mask = _as_array(items[_MASK]) if _MASK in items else None
@@ -208,16 +208,6 @@ def _can_be_cut(batch: Any) -> bool:
     if int(lengths.sum()) + int(np.count_nonzero(hidden)) != mask.size or len(mask) == mask.shape[1]:
         return False
     return all(_fits(key, value, mask, int(lengths.max())) for key, value in items.items())
-
-
-def _items(batch: Any) -> dict[Any, Any]:
-    """Return a dict, or that of a UserDict such as the BatchEncoding of transformers."""
-    if not issubclass(type(batch), dict):
-        try:
-            batch = object.__getattribute__(batch, "__dict__").get("data")
-        except AttributeError:
-            return {}
-    return dict(dict.items(batch)) if issubclass(type(batch), dict) else {}
 
 
 def _fits(key: str, tensor: Any, mask: Array, longest: int) -> bool:

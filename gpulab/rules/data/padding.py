@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulab.analysis.data.training_loader import training_loader_index
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
 from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps
 from gpulab.analysis.steps.forward_backward import forward_backward_spans
@@ -16,7 +16,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
-from gpulab.run import Loader, Run
+from gpulab.run import Loader
 from gpulab.wording import number, percent
 
 _MIN_PADDING_FRAC = 0.3
@@ -56,7 +56,7 @@ def padding(evidence: Evidence) -> Finding | None:
     What to do: pad each batch to its longest row instead of a fixed length, and put samples of similar length into the
     same batch.
     """
-    loader = _training_loader(evidence.run)
+    loader = training_loader(evidence.run)
     if loader is None or loader.padding_frac is None or not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
         return None
     work = _passes_work(evidence)
@@ -119,11 +119,6 @@ def _gain(evidence: Evidence, work: PassesWork, removable_frac: float, padding_f
             floor_assumes=_FLOOR_ASSUMES,
         )
     )
-
-
-def _training_loader(run: Run) -> Loader | None:
-    index = training_loader_index(run.mark_rows)
-    return run.loaders[index] if 0 <= index < len(run.loaders) else None
 
 
 def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> tuple[str, ...]:

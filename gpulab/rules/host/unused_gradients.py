@@ -47,7 +47,7 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
             unused_frac=gradients.unused_frac,
             backward_ns=backward_ns,
         ),
-        fix=_freezing_code(evidence),
+        fix=freezing_code(evidence),
         advice="Run a teacher or another model that is not trained under torch.no_grad(). This also frees the memory "
         "of its activations and gradients.",
         gain=evidence.gain_of_removing(
@@ -62,7 +62,7 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
     )
 
 
-def _freezing_code(evidence: Evidence) -> str:
+def freezing_code(evidence: Evidence) -> str:
     """Return code that freezes what the only optimizer does not update; "" for several optimizers."""
     if len(evidence.run.optimizers) != 1:
         return ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpulab.analysis.host.cpu_math import bfloat16_layers
-from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.pasted_names import UserNames, is_variable
 from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain
 from gpulab.run import Model
-from gpulab.tables import EventKind
 from gpulab.wording import number, percent
 
 _MIN_FRAC = 0.35  # of a step in long layers; with less, the conversions between the two types cost as much as they save
@@ -71,11 +68,12 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
 
 
 def _converts_weights(evidence: Evidence) -> bool:
-    """Whether the backward pass converts gradients, as it does under autocast."""
-    events = evidence.run.event_rows
-    is_cast = events.matching(lambda word: word.endswith(_CAST_NODE)) & events.is_kind(EventKind.OP)
-    casts = rows_in_interior(events.select(np.flatnonzero(is_cast)), evidence.steps)
-    return len(casts) >= int(evidence.steps.interior.sum())
+    """Whether the backward passes of a step convert gradients, as they do under autocast."""
+    passes, steps = backward_passes(evidence.run), evidence.steps
+    if passes is None:
+        return False
+    casts = passes.count_nodes(lambda word: word.endswith(_CAST_NODE))[steps.interior_mask(passes.spans.start_ns)]
+    return bool(casts.sum() >= steps.interior.sum())
 
 
 def _gain(evidence: Evidence, layers_ns: int, instructions: str) -> Gain | None:

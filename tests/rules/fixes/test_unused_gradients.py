@@ -7,7 +7,7 @@ from gpulab.analysis.host.gradients import unused_gradients_of
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.host.unused_gradients import _freezing_code
+from gpulab.rules.host.unused_gradients import freezing_code
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -47,7 +47,7 @@ def test_after_the_printed_change_only_the_trained_parameters_get_gradients():
     run, _ = recorded(optimizer, lambda: net(inputs()).sum())
     before = [parameter.detach().clone() for parameter in net.parameters()]
     steps = find_steps(run)
-    exec(_freezing_code(Evidence(run, steps, build_ledger(run, steps))), {"net": net, "optimizer": optimizer})
+    exec(freezing_code(Evidence(run, steps, build_ledger(run, steps))), {"net": net, "optimizer": optimizer})
     _, gradients = recorded(optimizer, lambda: net(inputs()).sum())
     assert gradients is None
     changed = [not torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True)]
