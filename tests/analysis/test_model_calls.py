@@ -52,6 +52,12 @@ def test_a_frozen_model_does_not_count():
     assert counted(loss, network()).calls == 2
 
 
+def test_a_backbone_that_is_not_frozen_runs_once():
+    backbone = nn.Sequential(*(nn.Linear(6, 6) for _ in range(8)))
+    calls = counted(lambda head: head(backbone(torch.ones(ITEMS, 6))).sum(), nn.Linear(6, 2))
+    assert (calls.calls, calls.least_passes) == (9, 0)
+
+
 def test_a_recurrent_layer_is_one_call_and_its_cell_in_a_loop_is_not():
     layer, cell = nn.LSTM(6, 8), nn.LSTMCell(6, 8)
 

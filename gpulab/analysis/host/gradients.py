@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans
 from gpulab.run import Run
 
-_ACCUMULATE = "AccumulateGrad"  # the node of a parameter; it runs once in each backward pass that reaches the parameter
 _REENTRANT = "CheckpointFunctionBackward"  # the inputs of such a block get gradients, too; how many is unknown
 
 
@@ -37,11 +34,9 @@ def unused_gradients_of(run: Run, steps: Steps, _ledger: Ledger) -> UnusedGradie
     passes = backward_passes(run)
     if passes is None or not updated or any(optimizer.tensors is None for optimizer in run.optimizers):
         return None
-    spans, counts = passes.spans, passes.count_nodes(lambda word: word.endswith(_ACCUMULATE))
-    inside = steps.interior_mask(spans.start_ns)
-    if not inside.any() or passes.count_nodes(lambda word: word.endswith(_REENTRANT)).any():
+    computed = passes.typical_gradients(steps)
+    if computed <= updated or passes.count_nodes(lambda word: word.endswith(_REENTRANT)).any():
         return None
-    computed = int(np.median(counts[inside]))
-    if computed <= updated:
-        return None
-    return UnusedGradients(computed=computed, updated=updated, backward_ns=steps.typical_covered_ns(spans), spans=spans)
+    return UnusedGradients(
+        computed=computed, updated=updated, backward_ns=steps.typical_covered_ns(passes.spans), spans=passes.spans
+    )

@@ -58,6 +58,8 @@ def model_calls(run: Run, steps: Steps, _ledger: Ledger) -> ModelCalls | None:
     forward = rows_in_interior(_forward_calls(run), steps)
     if not tensors or passes is None or not len(forward):
         return None
+    # A model in front of the trained layers that is not frozen takes part in the backward pass, too.
+    tensors = max(tensors, passes.typical_gradients(steps))
     is_layer = passes.nodes.matching(lambda word: bool(_LAYER_NODE.search(word)))
     layer_nodes = rows_in_interior(passes.nodes.select(is_layer), steps)
     count, batches = max(1, int(steps.interior.sum())), batches_per_step(run, steps)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.per_run import cached_by_run
+from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -21,6 +22,7 @@ from gpulab.tables import EventKind
 
 _NODE = "autograd::engine::evaluate_function"
 _UPDATE = "Optimizer.step#"
+_ACCUMULATE = "AccumulateGrad"  # the node of a parameter; it runs once in each backward pass that reaches the parameter
 _NODE_NAME = re.compile(r"(\w+?)Backward\d*$")  # "autograd::engine::evaluate_function: AddmmBackward0"
 _EARLIER_OPS = 20_000  # operators before the previous pass among which the rest of a forward pass is looked for
 
@@ -37,6 +39,12 @@ class BackwardPasses:
         at_ns = self.nodes["start_ns"][self.nodes.matching(is_counted)]
         counts: Ints = np.searchsorted(at_ns, self.spans.end_ns) - np.searchsorted(at_ns, self.spans.start_ns)
         return counts
+
+    def typical_gradients(self, steps: Steps) -> int:
+        """Return how many parameter tensors receive a gradient in the median pass of the interior steps; 0 without."""
+        inside = steps.interior_mask(self.spans.start_ns)
+        counts = self.count_nodes(lambda word: word.endswith(_ACCUMULATE))[inside]
+        return int(np.median(counts)) if len(counts) else 0
 
 
 def backward_passes(run: Run) -> BackwardPasses | None:

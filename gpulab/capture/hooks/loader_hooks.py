@@ -32,6 +32,8 @@ from gpulab.capture.hooks.user_variables import (
     find_framework,
     find_loader,
     find_variable_name,
+    group_count,
+    parameter_count,
 )
 from gpulab.capture.protection.guard import Guard, class_name
 from gpulab.deferred_signals import DeferredSignals
@@ -98,6 +100,7 @@ class StepMarks:
         self._batches = 0  # of the leader since the first one after the latest update
         self._accumulated = 1  # batches of the leader from one update to the next
         self._optimizer_numbers: dict[int, int] = {}  # by id
+        self._group_counts: dict[int, int] = {}  # parameter groups of each optimizer, by its number
         self._optimizer_count = 0
         self._stepped: set[int] = set()  # optimizers that stepped since the last boundary, by number
         self._updates = 0  # calls of optimizers
@@ -235,6 +238,8 @@ class StepMarks:
             self._optimizer_count += 1
             self._guard.call(SETTINGS, self._inspect_optimizer, None, optimizer)
         number = self._optimizer_numbers[id(optimizer)]
+        if group_count(optimizer) != self._group_counts.get(number):
+            self._guard.call(SETTINGS, self._count_parameters, None, number, optimizer)
         self._instant(MarkKind.OPTIMIZER, number)
         is_next_iteration = number in self._stepped  # optimizers that take turns step once in an iteration
         if self._leader < 0 and not self._user_marks and (is_next_iteration or not self.steps):
@@ -294,6 +299,13 @@ class StepMarks:
             model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
+
+    def _count_parameters(self, number: int, optimizer: Any) -> None:
+        """Note the parameters of an optimizer again if it has new groups, as when layers are unfrozen one by one."""
+        is_new = number not in self._group_counts
+        self._group_counts[number] = group_count(optimizer)
+        if not is_new and number < len(self.optimizers):  # a failed inspection ends all: the numbers are indices
+            self.optimizers[number] = replace(self.optimizers[number], tensors=parameter_count(optimizer))
 
     def _inspect_batch(self, index: int, batch: Any) -> None:
         self.loaders[index] = self._inspections[index].inspect(batch, self.loaders[index])

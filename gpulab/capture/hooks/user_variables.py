@@ -143,6 +143,20 @@ def _attributes(instance: Any) -> NamedValues:
     return _public(attributes, "self.") + (_public(modules, "self.") if isinstance(modules, dict) else [])
 
 
+def group_count(optimizer: Any) -> int:
+    """The number of parameter groups; 0 if only code of the user's knows it."""
+    try:
+        groups = object.__getattribute__(optimizer, "__dict__").get("param_groups")
+    except AttributeError:
+        return 0
+    return len(groups) if type(groups) is list else 0
+
+
+def parameter_count(optimizer: Any) -> int:
+    """The number of parameter tensors that an optimizer updates."""
+    return len(_parameters(optimizer))
+
+
 def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 

@@ -16,7 +16,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
-from gpulab.run import Loader
+from gpulab.run import Loader, Run
 from gpulab.wording import number, percent
 
 _MIN_PADDING_FRAC = 0.3
@@ -51,13 +51,16 @@ def padding(evidence: Evidence) -> Finding | None:
     backward passes take much of each step.
 
     Confused with: vectors of labels, flattened images and labels that a loss function ignores, which have the same
-    value everywhere; a model that packs its sequences, whose time does not depend on the padding.
+    value everywhere; a model that packs its sequences (`pack_padded_sequence`), which is recognised, or that leaves out
+    the padding in another way.
 
     What to do: pad each batch to its longest row instead of a fixed length, and put samples of similar length into the
     same batch.
     """
     loader = training_loader(evidence.run)
-    if loader is None or loader.padding_frac is None or not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
+    if loader is None or loader.padding_frac is None or _packs_sequences(evidence.run):
+        return None
+    if not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
         return None
     work = _passes_work(evidence)
     if work is None or evidence.step_share(work.cost_ns) < _MIN_WORK_FRAC:
@@ -90,6 +93,11 @@ def padding(evidence: Evidence) -> Finding | None:
         spans=work.spans,
         caveats=(_VARYING_LENGTHS,) if any(model.compiled for model in evidence.run.models) else (),
     )
+
+
+def _packs_sequences(run: Run) -> bool:
+    """Whether the model leaves out the padding itself: pack_padded_sequence in front of a recurrent layer."""
+    return "aten::_pack_padded_sequence" in run.event_rows.text("name").vocabulary
 
 
 def _gain(evidence: Evidence, work: PassesWork, removable_frac: float, padding_frac: float) -> Gain | None:

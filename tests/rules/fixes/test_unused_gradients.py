@@ -88,3 +88,19 @@ def test_a_generator_that_fills_the_gradients_of_its_critic_uses_them():
             gpulab.step()
     steps = find_steps(session.run)
     assert unused_gradients_of(session.run, steps, build_ledger(session.run, steps)) is None
+
+
+def test_parameters_that_are_unfrozen_later_count_as_updated():
+    net = layers(4)
+    optimizer = torch.optim.SGD(net[3].parameters(), lr=0.1)
+    steps = []
+
+    def loss():
+        steps.append(1)
+        if len(steps) == 3:
+            optimizer.add_param_group({"params": list(net[:3].parameters())})
+        return net(inputs()).sum()
+
+    run, gradients = recorded(optimizer, loss)
+    assert run.optimizers[0].tensors == 8
+    assert gradients is None

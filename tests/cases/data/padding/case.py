@@ -42,6 +42,13 @@ def provoked_with_a_compiled_model():
     return trained(models=(Model(kind="Tagger", compiled=True),))
 
 
+def spared_where_the_model_packs_its_sequences():
+    def packed(at):
+        return [event(EventKind.OP, "aten::_pack_padded_sequence", at, 0.1), *passes(at + 0.1)]
+
+    return trained(FIXED_LENGTH, make_passes=packed)
+
+
 def on_a_gpu(loader=LOADER, *, kernel_ms=6.0):
     """The host launches ten kernels of the passes and one of the optimizer, then waits until they end."""
     events = []
