@@ -96,7 +96,7 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return (
         "from torch.utils.data import DataLoader\n\n"
-        f"{setup.name} = DataLoader(  # {_same_samples(setup, None, {})}, each indexed at once\n{lines})"
+        f"{setup.name} = DataLoader(  # {_same_samples(setup, {})}, each indexed at once\n{lines})"
     )
 
 
@@ -149,10 +149,8 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     setting = f"# Set {values} in your DataLoader(...), or rebuild it:\n"
     if (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE):
         setting = ""  # the dataset or the collate function changes, which the code shows
-    return (
-        f"from torch.utils.data import DataLoader\n\n{setting}"
-        f"{loader} = DataLoader(  # {_same_samples(setup, batch_size, changes)}\n{lines})"
-    )
+    same = _same_samples(setup, changes, keeps_batches=batch_size is None and collate == _SAME_COLLATE)
+    return f"from torch.utils.data import DataLoader\n\n{setting}{loader} = DataLoader(  # {same}\n{lines})"
 
 
 def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]:
@@ -166,17 +164,17 @@ def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]
     return [f"batch_sampler=type({old})({old}.sampler, {batch_size}, {old}.drop_last)"]
 
 
-def _same_samples(setup: Loader, batch_size: object, changes: Mapping[str, object]) -> str:
+def _same_samples(setup: Loader, changes: Mapping[str, object], *, keeps_batches: bool = True) -> str:
     """Return what stays the same with these changes, and what does not.
 
     Each worker has a random number generator of its own. A sampler without its own generator draws a seed per epoch
     from that of the main process, from which the DataLoader's iterator draws, too: as often as it is created.
     """
-    same = "the same batches" if batch_size is None and not setup.iterable else "the same samples"
+    same = "the same batches" if keeps_batches and not setup.iterable else "the same samples"
     if "num_workers" not in changes and "persistent_workers" not in changes:
         return f"{same}, in the same order"
     differing = ["random transforms"] if "num_workers" in changes else []
-    if not setup.iterable and batch_size is None:
+    if not setup.iterable and keeps_batches:
         return f"the first epoch has {same}; {' and '.join([*differing, 'later shuffles'])} differ"
     return "; ".join([same, *(f"{part} differ" for part in differing)])
 

@@ -21,7 +21,7 @@ from gpulab.wording import number, percent
 
 _MIN_PADDING_FRAC = 0.3
 _MIN_WORK_FRAC = 0.3  # of a step in forward and backward passes
-_FIXED_FRAC = 0.3  # of the padding behind the longest row of its batch: from it on, the batches have a fixed length
+_FIXED_FRAC = 0.3  # of the padding beyond the longest row of its batch: from it on, the batches have a fixed length
 _LEAST_REMOVED = 0.5  # of what the fix can remove: kernels on half the tokens take more than half the time
 _ATTENTION_FRAC = 0.25  # of the work, at best: its time grows with the square of the length
 _BASIS = (
@@ -135,7 +135,7 @@ def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> 
         tokens = loader.row_length * (1 - loader.padding_frac)
         rows = (f"A row has {number(loader.row_length)} positions on average, {number(tokens)} of them not padding.",)
     if has_fixed_length:
-        return (*rows, f"{percent(fixed_frac)} of the positions are behind the longest row of their batch.")
+        return (*rows, f"{percent(fixed_frac)} of the positions lie beyond the end of the longest row of their batch.")
     return (*rows, "Batches are padded to about their longest row, but the lengths within a batch differ.")
 
 
