@@ -66,6 +66,12 @@ def percent(frac: float | None, decimals: int = 0, *, figures: int | None = None
     return f"{_fixed(100 * frac, decimals) if figures is None else number(100 * frac, figures)} %"
 
 
+def percent_range(low_frac: float, high_frac: float) -> str:
+    """Format two fractions as a range of percentages: "0 to 20 %"."""
+    low, high = percent(low_frac), percent(high_frac)
+    return high if low == high else f"{low.removesuffix(' %')} to {high}"
+
+
 def ratio(value: float | None) -> str:
     """Format a ratio: "1.51x", "13.5x", "120x"."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, _decimals(value))}x"

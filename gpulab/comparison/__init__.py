@@ -4,9 +4,9 @@ compare_runs     compare(): two runs, or more
 sides            one side of a comparison: a run, or several runs of the same program
 interval         ratio of two step times with its confidence interval
 comparison       two sides: everything that is compared
-ledger_changes   the ledgers of two sides, part by part
+ledger_changes   the compared step times of two sides, part by part
 reasons          other differences that may explain why a prediction missed
-stories          three sides and more
+run_sequence     three sides and more
 outcomes         a prediction with its measurement, for the history of this machine
 """
 

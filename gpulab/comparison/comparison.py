@@ -68,7 +68,7 @@ class Comparison:
     why: str  # one sentence: why the prediction missed, or why there is no verdict; "" otherwise
     reasons: tuple[Reason, ...]  # possible reasons why the prediction missed, largest effect first
     circumstances: tuple[Reason, ...]  # differences other than the code, whether or not a prediction missed
-    parts: tuple[PartChange, ...]  # of the mean recorded step; each column sums to its step time
+    parts: tuple[PartChange, ...]  # of the compared step times, to which the columns sum
     usage: tuple[ResourceUse, ResourceUse]  # memory and energy; None: not measured
 
     @cached_property
@@ -104,7 +104,7 @@ def compare_sides(
         after=after,
         before_ns=before.step_ns(basis),
         after_ns=after.step_ns(basis),
-        parts=part_changes(before.ledgers, after.ledgers),
+        parts=part_changes(before, after, basis),
         acted_on=acted_on,
         basis=basis,
         other_cores=(before.other_cores(basis), after.other_cores(basis)),

@@ -1,17 +1,19 @@
-"""Ledgers of two sides, part by part, in whole nanoseconds that sum exactly to the step times."""
+"""The compared step times of two sides by part of the ledger, in whole nanoseconds that sum exactly to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from gpulab.analysis.steps.ledger import Ledger
+from gpulab.comparison.interval import Statistic
+from gpulab.comparison.sides import Basis, ComparedSide
+from gpulab.rules import Diagnosis
 
 
 class PartChange(NamedTuple):
-    """One part of a mean recorded step on both sides."""
+    """One part of the compared step times on both sides."""
 
     key: str
     label: str
@@ -24,28 +26,32 @@ class PartChange(NamedTuple):
         return self.after_ns - self.before_ns
 
 
-def part_changes(before: Sequence[Ledger], after: Sequence[Ledger]) -> tuple[PartChange, ...]:
-    """Return each part before and after: means over steps, then over runs; () if a side has no ledger.
+def part_changes(before: ComparedSide, after: ComparedSide, basis: Basis) -> tuple[PartChange, ...]:
+    """Return each part of the compared step before and after; () if a side has no ledger.
 
-    Each column sums to its mean step time, so the differences sum to the difference of the step times.
+    Each column sums to the step time of its side, so the differences sum to the difference of the step times.
     """
-    if not before or not after:
+    if not before.ledgers or not after.ledgers:
         return ()
-    labels = {part.key: part.label for ledger in (*before, *after) for part in ledger.parts}
-    before_means, after_means = (_means(side, list(labels)) for side in (before, after))
-    return tuple(PartChange(key, label, before_means[key], after_means[key]) for key, label in labels.items())
+    labels = {part.key: part.label for ledger in (*before.ledgers, *after.ledgers) for part in ledger.parts}
+    columns = [_whole_parts(side, basis, list(labels)) for side in (before, after)]
+    return tuple(PartChange(key, label, *(column[key] for column in columns)) for key, label in labels.items())
 
 
-def mean_step_ns(ledgers: Sequence[Ledger]) -> int:
-    """Return the mean recorded step time: over the steps of each run, then over the runs."""
-    return round(float(np.mean([ledger.step_ns.mean() for ledger in ledgers])))
+def _whole_parts(side: ComparedSide, basis: Basis, keys: Sequence[str]) -> dict[str, int]:
+    """Return the parts of a side's step: the mean of the shares in its runs, of the step time that is compared."""
+    shares = [_shares(diagnosis, basis) for diagnosis in side.runs if diagnosis.ledger is not None]
+    means = [float(np.mean([share.get(key, 0.0) for share in shares])) for key in keys]
+    edges = np.rint(np.cumsum([0.0, *means]) * side.step_ns(basis)).astype(np.int64)
+    return dict(zip(keys, np.diff(edges).tolist(), strict=True))
 
 
-def _means(ledgers: Sequence[Ledger], keys: list[str]) -> dict[str, int]:
-    """Return the mean of each part, rounded so that they sum to the rounded step: largest remainders are rounded up."""
-    exact = np.array([np.mean([ledger.sum_ns(key).mean() for ledger in ledgers]) for key in keys])
-    rounded = np.floor(exact).astype(np.int64)
-    missing = mean_step_ns(ledgers) - int(rounded.sum())
-    order = np.argsort(rounded - exact, kind="stable")
-    rounded[order[: max(0, missing)]] += 1
-    return dict(zip(keys, rounded.tolist(), strict=True))
+def _shares(diagnosis: Diagnosis, basis: Basis) -> dict[str, float]:
+    """Return the share of each part: in all recorded steps for a mean, otherwise in the typical step."""
+    ledger, step = diagnosis.ledger, diagnosis.step
+    assert ledger is not None
+    parts: Mapping[str, float] = {key: float(values.sum()) for key, values in ledger.part_ns.items()}
+    if step is not None and (step.is_mean or basis.statistic is not Statistic.MEAN):
+        parts = step.traced_part_ns if basis.profiled and not step.is_mean else step.part_ns
+    total_ns = max(1.0, float(sum(parts.values())))
+    return {key: part_ns / total_ns for key, part_ns in parts.items()}

@@ -95,7 +95,7 @@ class Prediction:
     replayed_ns: int  # the likely step before that allowance
     grade: str  # the worst grade of its rewrites
     samples: int  # number of draws of the unknowns behind the range
-    limit: str | None  # what limits the step if not host or device: "data loading by the workers", "the CPU cores"
+    limit: str | None  # what limits the step if not host or device: "data loading by the workers"
     past_count: int = 0  # number of earlier predictions of this kind measured on this machine
     work_factor: float = 1.0  # samples per step relative to now: 4 for four times the batch
     schedule: Schedule  # replay with all unknowns in the middle

@@ -183,8 +183,8 @@ L.reveal("wait", float(diagnosis.ledger.typical_frac("loader")), "%")
 # Read three parts of the report.
 #
 # - **The first sentence** names the cause; the lines below it show the evidence.
-# - **Expect** is a range, not a promise. Its first number is the step time without the profiler, so it differs slightly from the number in the table. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
-# - **Where the step time goes** divides the mean step time into parts that add up to it exactly. (The first sentence uses the median step, so its share differs slightly.) *Complete* steps are steps that were recorded from start to end.
+# - **Expect** is a range, not a promise. Its first number is the step time today. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
+# - **Where the step time goes** divides the same step time into parts that add up to it. *Complete* steps are steps that were recorded from start to end.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"; run the cell once to see the question

@@ -147,7 +147,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They give the number of items that are loaded at the same time: items per second multiplied by the seconds that one item takes when it is loaded alone. Workers that compute on the same core slow each other down and count as one. On many cloud machines a core is a hardware thread, and two threads share one physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
+# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). Workers that share a core do not raise it, because each of them takes longer. On many cloud machines a core is a hardware thread, and two threads share one physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -386,7 +386,7 @@ L.claim(
 
 
 # %% [markdown]
-# These copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers. Free memory alone is no reason to add workers.
+# These copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
 #
 # ### 05.7 Two GPUs: does each rank read the whole dataset?
 #

@@ -1,5 +1,7 @@
 """Rules find their cause and nothing else."""
 
+from pathlib import Path
+
 import pytest
 
 from gpulab.analysis.events.device_work import missing_work_reason
@@ -34,7 +36,7 @@ def test_data_loading_in_the_main_process_is_the_first_finding_and_certain():
     assert first.gain.bound == pytest.approx(100 / 60, rel=1e-4)
     assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns
     assert "num_workers=" in first.fix
-    assert "# the first epoch has the same batches; " in first.fix
+    assert "# the first epoch has the same batches as now; " in first.fix
     assert first.spans.total_ns == 4 * 40 * MS
 
 
@@ -273,3 +275,9 @@ def test_a_number_with_a_vowel_sound_takes_an(number):
 @pytest.mark.parametrize("number", ["1.8 ms", "9 ms", "110 ms", "180 ms", "1,800 ms"])
 def test_any_other_number_takes_a(number):
     assert article(number) == f"a {number}"
+
+
+@pytest.mark.parametrize("file", ["CHANGELOG.md", "docs/reports.md"])
+def test_the_documentation_states_the_number_of_rules(file):
+    text = (Path(__file__).resolve().parents[2] / file).read_text(encoding="utf-8")
+    assert f"{len(RULES)} rules" in text

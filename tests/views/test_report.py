@@ -177,9 +177,7 @@ def test_a_run_ended_by_an_exception_before_any_step_says_so():
 def test_the_steps_that_are_traced_and_analysed_add_up():
     run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
     text = " ".join(repr(report(run)).split())
-    assert (
-        "8 steps; 7 traced, in parts of 1 and 6 steps; 4 analysed, because the first and last steps of a part" in text
-    )
+    assert re.search(r"8 steps, [^;]*; 7 traced, 4 of them analysed", text)
 
 
 def test_every_number_has_its_source_beside_it(any_report):

@@ -63,7 +63,7 @@ CAUSE = Question(
 )
 NUMBER = Question(
     key="number",
-    prompt="Another program has enough DataLoader workers. Its GPU is idle for as large a share of a step as here, "
+    prompt="Another program has enough DataLoader workers. Its GPU is idle for the same share of a step as here, "
     "but the cause is slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
         Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),
@@ -104,8 +104,8 @@ WORKERS = Question(
     right="b",
     explanation="One worker still waits at least 48 ms per batch, but four workers load four batches at the same time. "
     "That gives one batch every 12 ms. The measured step can be longer, because other programs use the CPU, or "
-    "shorter, because some batches were loaded in advance. The report derives the time per batch and worker from the "
-    "step time, so it may not be exactly 48 ms.",
+    "shorter, because some batches were loaded in advance. The report calculates how long a worker takes per batch "
+    "from the step time, so it may not say exactly 48 ms.",
     hints=(
         "How often do four workers together finish a batch?",
         "48 ms per batch, four batches at a time; the training step takes a few ms.",

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 NONE = -1  # as an index: waits for nothing, or launched by no recorded call
 
 # Limits of a step, by the names that users see.
-WORKER_LIMIT, CORE_LIMIT = "data loading by the workers", "the CPU cores"
+WORKER_LIMIT, CORE_LIMIT = "data loading by the workers", "computation on the CPU cores"
 
 # Parts that profiling makes slower: calls of operators, kernels and the driver; not loading, not the user's own Python.
 CALL_PARTS = ("launch", "runtime", "dispatch", "glue")

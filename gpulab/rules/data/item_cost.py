@@ -145,7 +145,6 @@ def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: 
         basis=basis,
         floor_assumes="data loading at no cost",
         cold_floor_ns=max(rest_ns, best_ns),
-        rest_speeds_up="warm CPU caches and idle cores",
     )
 
 

@@ -50,5 +50,4 @@ def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
         basis="loading in the main process, without the cost of passing batches",
         floor_assumes="data loading at no cost",
         cold_floor_ns=loading.rest_ns,
-        rest_speeds_up="warm CPU caches and idle cores",
     )

@@ -27,9 +27,9 @@ def no_workers(evidence: Evidence) -> Finding | None:
     on a network file system.
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own
-    core; if it mostly waits, workers can share a core. If batches are cheap to load, or CPU-bound loading has too
-    few cores, workers can cost more than they save. In that case, keep num_workers=0 and load the whole batch with
-    one array operation, or reduce the work per sample.
+    core; if it mostly waits, workers can share a core. Workers can cost more than they save if batches are cheap to
+    load, or if loading is CPU-bound and there are few cores. In that case, keep num_workers=0 and load the whole batch
+    with one array operation, or reduce the work per sample.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:

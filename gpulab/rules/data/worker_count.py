@@ -231,7 +231,7 @@ def _worker_cpu_time(loading: LoadingCost) -> tuple[str, ...]:
     if loading.worker_cpu_ns is None:
         return ()
     batch_ns = loading.worker_cpu_ns / loading.batches
-    return (f"One batch takes {duration(batch_ns)} of CPU time in a worker, over all its threads.",)
+    return (f"A worker uses {duration(batch_ns)} of CPU time per batch, in all of its threads together.",)
 
 
 def _sufficient_workers(evidence: Evidence, loading: LoadingCost) -> int | None:
@@ -263,7 +263,6 @@ def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
         basis="removing 50 to 100 % of the start-up time of later epochs",
         floor_assumes="epoch starts at no cost",
         cold_floor_ns=rest_ns,
-        rest_speeds_up="warm CPU caches and idle cores",
         is_mean=True,
     )
 

@@ -29,7 +29,7 @@ from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
 from gpulab.rules.engine.pasted_names import UserNames, user_names
 from gpulab.run import Run
-from gpulab.wording import count, number, percent
+from gpulab.wording import count, number, percent_range
 
 T = TypeVar("T")
 
@@ -71,11 +71,8 @@ def _unknown_calls(prediction: Prediction) -> str:
     share_range = prediction.model.calibration.share_range
     if share_range is None:
         return ""
-    low, high = (percent(share).removesuffix(" %") for share in share_range)
-    return (
-        ". Without the profiler, CPU calls may take less time; this run does not show how much less, so the replays "
-        f"assume that they take {low} to {high} % of the recorded time"
-    )
+    shorter = percent_range(1 - share_range[1], 1 - share_range[0])
+    return f", with CPU calls {shorter} shorter than recorded, as the profiler lengthens them"
 
 
 def cores_of_other_programs(run: Run, steps: Steps) -> str | None:

@@ -39,9 +39,8 @@ class Gain:
     basis: str  # how it was predicted, a noun phrase after "The range comes from"
     floor_assumes: str = "this cause removed completely"  # what the floor assumes, after "upper bound, with"
     cold_floor_ns: int | None = None  # the floor if the rest of the step takes as long as now; None: `floor_ns`
-    rest_speeds_up: str = "warm CPU caches"  # why the rest of the step may take less time than now, a plural
     remaining_ns: Mapping[str, int] = field(default_factory=dict)  # predicted step by ledger part; {} without a replay
-    limit: str | None = None  # what limits the predicted step if not host or device: "the CPU cores"
+    limit: str | None = None  # what limits the predicted step if not host or device: "computation on the CPU cores"
     is_mean: bool = False  # these are means over many steps, not medians
     work_ratio: float = 1.0  # work in a step after the fix / before; all times are for the work of one step before
 

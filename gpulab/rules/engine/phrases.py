@@ -84,6 +84,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
-        groups = f"{burst} workers deliver batches in groups of {burst}"
-        return f"averages of {burst} steps; in single {kind}s it is {limits}, as {groups}"
+        return f"the mean of {burst} {kind}s: {burst} workers deliver {burst} batches at a time"
     return f"{limits} in the {count(steps, kind)}"

@@ -189,7 +189,7 @@ def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
     if not rewrites:
         return gain
     cold_floor_ns = max(gain.floor_ns, evidence.step_ns - exposed_ns)
-    return replace(gain, cold_floor_ns=cold_floor_ns, floor_assumes=free_calls, rest_speeds_up="compiled kernels")
+    return replace(gain, cold_floor_ns=cold_floor_ns, floor_assumes=free_calls)
 
 
 def batching_gain(evidence: Evidence, exposed_ns: int, removed: tuple[float, float] = _BATCHED) -> Gain:
@@ -211,7 +211,6 @@ def batching_gain(evidence: Evidence, exposed_ns: int, removed: tuple[float, flo
         "small operators",
         floor_assumes="dispatch at no cost",
         cold_floor_ns=max(1, step_ns - exposed_ns),
-        rest_speeds_up="small operators that are merged into large ones",
     )
 
 

@@ -258,7 +258,7 @@ def _list_growth(growing_list: GrowingList) -> str:
 
 
 _TOO_FEW_STEPS = Unjudged(
-    reason=f"memory was read in fewer than {MIN_GROWTH_STEPS} of the steps that follow the traced ones",
+    reason=f"the memory in use was sampled in fewer than {MIN_GROWTH_STEPS} steps after the traced ones",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
 _LEAK_ADVICE = (

@@ -73,6 +73,5 @@ def _gain(evidence: Evidence, training: RunPhase, evaluation: RunPhase, total_ns
         basis="evaluating every second time to every third time, averaged over all steps",
         floor_assumes="no evaluation",
         cold_floor_ns=step_ns - saved_ns,
-        rest_speeds_up="fewer switches between training and evaluation",
         is_mean=True,
     )

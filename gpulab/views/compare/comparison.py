@@ -53,10 +53,10 @@ def comparison_blocks(compared: Comparison, more_blocks: Sequence[Block] = ()) -
 def _answer(compared: Comparison) -> Answer:
     before, after = (side.name for side in compared.sides)
     interval = f"95 % interval {ratio_range(compared.ratio_low, compared.ratio_high)}"
-    kind = "recorded steps, including profiler overhead" if compared.profiled else "steps without the profiler"
+    kind = f"These steps ran {'with' if compared.profiled else 'without'} the profiler"
     evidence = (
         *(f"{side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
-        f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}; {kind}.",
+        f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}. {kind}.",
     )
     predicted = expectation(compared.predicted, verb="Predicted", measured_ns=compared.measured_ns)
     step_times = f"{before} takes {duration(compared.before_ns)} per step, {after} {duration(compared.after_ns)}."
@@ -129,12 +129,8 @@ def _other_differences(compared: Comparison) -> Iterator[Block]:
 
 def _effects(number_of_reasons: int) -> str:
     """Say what an estimated effect means, and that the measured times include it."""
-    several = number_of_reasons > 1
-    rest = "; the effects do not add up to the measured difference" if several else ""
-    return (
-        f"The effect is the time by which {'each of these' if several else 'this'} alone makes a step after the change "
-        f"longer (+) or shorter (-). The step times and their ratio are not corrected for it{rest}."
-    )
+    rest = ", and the effects do not add up to the measured difference" if number_of_reasons > 1 else ""
+    return f"An effect above zero makes the second run slower. The times above are not corrected for it{rest}."
 
 
 def _sources(compared: Comparison) -> Iterator[str]:
@@ -143,10 +139,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield (
-            "Each side is a single run. The interval therefore also allows for differences between runs of the same "
-            f"program ({allowed}, estimated from the spread of the steps)"
-        )
+        yield (f"The interval also allows for differences between runs of the same program (about {allowed})")
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
@@ -157,19 +150,18 @@ def _sources(compared: Comparison) -> Iterator[str]:
 
 
 def _bars(compared: Comparison) -> Iterator[Block]:
-    ledgers = [(side.name, _mean(compared, index)) for index, side in enumerate(compared.sides)]
+    ledgers = [(side.name, _step(compared, index)) for index, side in enumerate(compared.sides)]
     longest_ns = max(int(ledger.step_ns[0]) for _, ledger in ledgers)
     for name, ledger in ledgers:
-        mean_ns = int(ledger.step_ns[0])
-        label = f"{name}: mean {scale(longest_ns, figures=4)(mean_ns)}"
-        yield ledger_bar(ledger, name, name=label, length=mean_ns / longest_ns)
+        step_ns = int(ledger.step_ns[0])
+        yield ledger_bar(ledger, name, name=f"{name}: {duration(step_ns)}", length=step_ns / longest_ns)
 
 
-def _mean(compared: Comparison, index: int) -> Ledger:
-    """Return the mean recorded step of one side as a ledger of one step."""
+def _step(compared: Comparison, index: int) -> Ledger:
+    """Return the compared step time of one side as a ledger of one step."""
     example = compared.sides[index].ledgers[0]
-    means = {part.key: np.array([(part.before_ns, part.after_ns)[index]]) for part in compared.parts}
-    return Ledger(example.device, example.parts, np.array([sum(means.values())]).reshape(1), means, {})
+    parts = {part.key: np.array([(part.before_ns, part.after_ns)[index]]) for part in compared.parts}
+    return Ledger(example.device, example.parts, np.array([sum(parts.values())]).reshape(1), parts, {})
 
 
 def _parts(compared: Comparison) -> TableBlock:
@@ -200,7 +192,7 @@ def _caption(compared: Comparison) -> str:
     counts = [sum(len(ledger.step_ns) for ledger in side.ledgers) for side in compared.sides]
     runs = max(len(side.ledgers) for side in compared.sides)
     repeats = f" in {runs} runs each" if runs > 1 else ""
-    return f"Means of {counts[0]} and {counts[1]} complete recorded steps{repeats}; the parts sum to the step time."
+    return f"The parts sum to the step times above (from {counts[0]} and {counts[1]} traced steps{repeats})."
 
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
@@ -218,5 +210,5 @@ def _share_before(compared: Comparison, finding: Finding) -> str:
     share = None if earlier is None else earlier.numbers.get("exposed_frac")
     if earlier is None or share is None or finding.numbers.get("exposed_frac") is None:
         return ""
-    name = "" if earlier.rule == finding.rule else f" ({earlier.rule})"
-    return f" Before the change, the share was {percent(share)}{name}."
+    name = "" if earlier.rule == finding.rule else f", reported as {earlier.rule}"
+    return f" Before the change, it was {percent(share)}{name}."

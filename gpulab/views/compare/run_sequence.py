@@ -113,7 +113,7 @@ def _interval(change: Comparison) -> str:
 
 
 def _parts(story: Story) -> TableBlock:
-    """Return each part of the mean recorded step, with a column per run."""
+    """Return each part of the compared step times, with a column per run."""
     columns = [story.changes[0].parts, *(change.parts for change in story.changes)]
     values = [
         {part.key: part.before_ns if index == 0 else part.after_ns for part in column}
@@ -128,6 +128,6 @@ def _parts(story: Story) -> TableBlock:
         if any(column.get(key) for column in values)
     ]
     rows.append(Row(("step", *map(unit.number, totals)), kind="total"))
-    caption = "Means of the complete recorded steps of each run; the parts sum to the step time."
+    caption = "The parts sum to the step times above."
     names = (side.name for side in story.sides)
     return TableBlock(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)

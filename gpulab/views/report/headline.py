@@ -87,7 +87,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes, gain.rest_speeds_up)
+    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -101,17 +101,12 @@ def expectation(
     )
 
 
-def bound_sentence(bound: float, cold_bound: float, assumes: str, rest_speeds_up: str = "warm CPU caches") -> str:
-    """Return the upper bound as a sentence; if the rest of the step may speed up, a second one without that.
-
-    `cold_bound`: the bound without that. `rest_speeds_up`: why the rest may take less time, a plural noun phrase.
-    """
+def bound_sentence(bound: float, cold_bound: float, assumes: str) -> str:
+    """Return the upper bound as a sentence. `cold_bound`: the bound if the rest of the step takes as long as now."""
     rest_frac = 1 - cold_bound / bound
-    if rest_frac < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
-        return f"Upper bound: {_at_most(bound)}, with {assumes}."
-    return f"With {assumes} and the rest of the step unchanged, the speed-up is {ratio(cold_bound)}. " + sentence(
-        f"{rest_speeds_up} may make the rest faster, too; with that, the upper bound is {_at_most(bound)}"
-    )
+    faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
+    rest = "; the rest of the step may become faster, too" if faster else ""
+    return f"Upper bound: {_at_most(bound)}, with {assumes}{rest}."
 
 
 def _at_most(bound: float) -> str:

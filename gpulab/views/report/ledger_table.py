@@ -46,7 +46,7 @@ def ledger_blocks(
         "share",
         *(("range",) if step_count > 1 else ()),
     )
-    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean, burst=ledger.burst)
+    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean)
     table = TableBlock(header=header, rows=tuple(rows), caption=caption)
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
     title = "Where the step time goes" if has_steps else "Where the time goes"
@@ -88,7 +88,7 @@ def ledger_bar(
     )
 
 
-def _caption(steps: int, looped: bool, method: str, *, is_mean: bool, burst: int) -> str:
+def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
     if not looped:
         return (
             f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. "
@@ -96,16 +96,12 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool, burst: int
         )
     if steps == 1:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
-    groups = f", averaged in groups of {burst}" if burst > 1 else ""
     if is_mean:
         return (
             "This is the mean step that the sentences above describe. How it divides, apart from the cause they name, "
             f"was recorded in {count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
-    return (
-        f"This is the step that the sentences above describe: the median of {count(steps, 'complete step')}{groups}, "
-        f"{method}. The parts sum to it{_ROUNDED}."
-    )
+    return f"This is the typical step that the sentences above describe, {method}. The parts sum to it{_ROUNDED}."
 
 
 def _row(

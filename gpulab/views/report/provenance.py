@@ -18,7 +18,6 @@ from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
 
 _MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are analysed
-_MAX_LISTED_PARTS = 4
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -83,34 +82,21 @@ def _steps(run: Run, steps: Steps) -> str:
     )
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     batches = batches_per_step(run, steps)
-    accumulated = f"; {batches} batches per step (gradient accumulation)" if batches > 1 else ""
-    detection = f"{how_detected(steps)}{accumulated}{burst}{run_ahead}"
-    used = f"{int(steps.interior.sum())} analysed{_selection(steps)}"
+    accumulated = f", with {batches} batches per step (gradient accumulation)" if batches > 1 else ""
+    detection = f"{how_detected(steps)}{accumulated}"
+    used = f"{int(steps.interior.sum())} of them analysed{_exclusions(steps)}{burst}{run_ahead}"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
-        return f"{count(len(steps), 'step')} in the traced part, others not counted; {used}; {detection}"
-    traced = f"{int(steps.recorded.sum())} traced{_parts(steps)}"
-    return f"{count(len(steps), 'step')}; {traced}; {used}; {detection}"
+        return f"{count(len(steps), 'step')} in the traced part, others not counted, {detection}; {used}"
+    return f"{count(len(steps), 'step')}, {detection}; {int(steps.recorded.sum())} traced, {used}"
 
 
-def _parts(steps: Steps) -> str:
-    """Return the lengths of the traced parts if there are several: ", in parts of 1 and 6 steps"."""
-    lengths = [str(len(part)) for part in recorded_parts(steps.recorded)]
-    if len(lengths) < 2:
-        return ""
-    if len(lengths) > _MAX_LISTED_PARTS:
-        return f", in {len(lengths)} parts"
-    return f", in parts of {', '.join(lengths[:-1])} and {lengths[-1]} steps"
-
-
-def _selection(steps: Steps) -> str:
-    """Return why not all traced steps are analysed."""
+def _exclusions(steps: Steps) -> str:
+    """Return why steps that were traced from start to end are not analysed; "" if all are."""
     lengths = [len(part) for part in recorded_parts(steps.recorded)]
     if max(lengths, default=0) < _MIN_PART:
         return f" (fewer than {_MIN_PART} adjacent steps were traced)"
-    edges = "the first and last steps of a part" if len(lengths) > 1 else "the first and the last traced step"
     filling = sum(max(0, length - 2) for length in lengths) - int(steps.interior.sum())
-    queue = f", and {count(filling, 'step')} that only filled the launch queue," if filling else ""
-    return f", because {edges}{queue} do not count"
+    return f" ({count(filling, 'other')} only filled the launch queue)" if filling else ""
 
 
 def _step_time(steps: Steps) -> str:
@@ -132,20 +118,20 @@ def _too_few(steps: Steps) -> str:
     biased = steps.prefetch_biased
     excluded = plural(
         biased,
-        "1 untraced step does not count, because its batch was",
-        f"{biased:,} untraced steps do not count, because their batches were",
+        "1 untraced step does not count, because it found its batch",
+        f"{biased:,} untraced steps do not count, because they found their batches",
     )
     return (
-        f". {excluded} loaded, at least in part, while the profiler paused the loop. The other untraced steps are too "
-        "few for a step time: run more steps"
+        f". {excluded} ready after a pause of the profiler. The other untraced steps are too few for a step time: run "
+        "more steps"
     )
 
 
 def _excluded(steps: Steps) -> str:
     if not steps.prefetch_biased:
         return ""
-    excluded = count(steps.prefetch_biased, "step")
-    return f"; excludes {excluded} whose batches were loaded while the profiler paused the loop"
+    batches = plural(steps.prefetch_biased, "its batch", "their batches")
+    return f", without {count(steps.prefetch_biased, 'step')} that found {batches} ready after a pause of the profiler"
 
 
 def _inflation(steps: Steps) -> str:

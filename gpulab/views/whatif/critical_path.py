@@ -172,9 +172,7 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="The last two columns are replays of the step: with this part 10 % shorter, and without this part. "
-        "Removing a part can save less than its time on the path, because another chain of work becomes the longest, "
-        "or more, because waits elsewhere become shorter.",
+        caption="The savings are those of replays in which the part is 10 % shorter, or removed.",
     )
 
 
@@ -292,14 +290,9 @@ def _description(now: _StepLanes, predicted: _StepLanes, likely_ns: int, subject
 
 
 def _predicted_step(likely_ns: int, predicted: _StepLanes, work: str) -> str:
-    """Return the predicted step, what warm CPU caches save of it, and the shares of its parts without that saving."""
+    """Return the predicted step with the shares of its parts, if these are all; otherwise the table shows the rest."""
     likely, saved_ns = f"Predicted{work}: {duration(likely_ns)}", predicted.length_ns - likely_ns
-    if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns:
-        return f"{likely}: {_shares(predicted)}"
-    return (
-        f"{likely}. This counts on warm CPU caches; without their effect it is {duration(predicted.length_ns)}. Shares "
-        f"of the {duration(predicted.length_ns)}: {_shares(predicted)}"
-    )
+    return f"{likely}: {_shares(predicted)}" if abs(saved_ns) < MIN_ROW_FRAC * predicted.length_ns else likely
 
 
 def _shares(step: _StepLanes) -> str:
@@ -312,7 +305,7 @@ def _side_by_side(now: _StepLanes, predicted: _StepLanes, likely_ns: int, unit: 
     min_ns = MIN_ROW_FRAC * max(now.length_ns, predicted.length_ns)
     labels = {part.key: part.label for step in (now, predicted) for part in step.accounts.parts}
     rows, totals = [], [now.length_ns, likely_ns]
-    caches = [0, likely_ns - predicted.length_ns] if abs(likely_ns - predicted.length_ns) >= min_ns else [0, 0]
+    caches = [0, likely_ns - predicted.length_ns]
     rest = [total - ns for total, ns in zip(totals, caches, strict=True)]
     for key, label in labels.items():
         pair = [step.part_ns.get(key, 0) for step in (now, predicted)]
@@ -321,7 +314,7 @@ def _side_by_side(now: _StepLanes, predicted: _StepLanes, likely_ns: int, unit: 
             rest = [left - ns for left, ns in zip(rest, pair, strict=True)]
     if any(unit.number(ns).strip("-0.") for ns in rest):
         rows.append(_part_row("all else", rest, unit, "rest"))
-    if any(caches):
+    if unit.number(caches[1]).strip("-0."):
         rows.append(_part_row(WARM_CACHES, caches, unit, "rest"))
     rows.append(Row(("total", *map(unit.number, totals), unit.signed_number(totals[1] - totals[0])), kind="total"))
     return TableBlock(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))

@@ -21,7 +21,7 @@ from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Ro
 from gpulab.views.sheet.view import View
 from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
-from gpulab.wording import count, percent, ratio, scale, sentence
+from gpulab.wording import count, percent, percent_range, ratio, scale, sentence
 
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 
@@ -193,12 +193,8 @@ def _method(prediction: Prediction) -> Iterator[Block]:
 def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
     """Yield which part of the traced time of CPU calls is replayed; the rest is, or may be, profiler overhead."""
     if calibration.share_range is not None:
-        low, high = (percent(share).removesuffix(" %") for share in calibration.share_range)
-        yield (
-            "CPU calls",
-            f"replayed with {low} to {high} % of their recorded time: they may take less time without the profiler, "
-            "and this run does not show how much less",
-        )
+        shorter = percent_range(1 - calibration.share_range[1], 1 - calibration.share_range[0])
+        yield "CPU calls", f"replayed {shorter} shorter than recorded, as the profiler lengthens them"
     elif calibration.call_cost_frac < 1:
         share = percent(calibration.call_cost_frac)
         yield (
@@ -212,8 +208,8 @@ def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
     return (
-        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown. A range of grade "
-        f"{prediction.grade} has a minimum width. Its lower end is not below the shortest step that is possible"
+        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown, widened to the "
+        f"least width of grade {prediction.grade}"
     )
 
 
