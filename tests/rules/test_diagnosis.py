@@ -167,3 +167,14 @@ def test_the_rest_of_a_gpu_step_is_the_bound():
         stepped(lambda at: [loader_call(at, 40), event(EventKind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS]
     )
     assert diagnose(run).first.gain.floor_ns == 60 * MS
+
+
+@pytest.mark.parametrize(("wait_ms", "confidence"), [(45, "likely"), (55, "certain")])
+def test_on_a_cpu_the_first_finding_has_high_confidence_only_if_its_cause_takes_most_of_a_step(wait_ms, confidence):
+    def step(at):
+        return [loader_call(at, wait_ms), event(EventKind.OP, "aten::mm", at + wait_ms, 100 - wait_ms)]
+
+    first = diagnose(run_of(stepped(step, count=20), loaders=[NO_WORKERS])).first
+    assert first.rule == "no_workers"
+    assert first.confidence == confidence
+    assert bool(first.confidence_reason) == (confidence == "likely")

@@ -120,7 +120,7 @@ def test_the_effect_of_other_programs_is_explained():
     text = " ".join(repr(comparison_view(compare(*sides))).split())
     assert "The main thread waited for a core for 2 % of the time before and 50 % after. +30.2" in text
     assert "An effect above zero makes the second run slower." in text
-    assert "The step times and their ratio are not corrected for it." in text
+    assert "The times above are not corrected for it." in text
 
 
 def _sample(at_ms, crowd):

@@ -29,7 +29,8 @@ def unbatched_calls(evidence: Evidence) -> Finding | None:
     accumulation do not count. The same holds for code that runs between every N steps, such as a rollout.
 
     Confused with: a model of many small layers (`dispatch_bound`); one layer that runs over all time steps in a single
-    call, such as nn.LSTM; higher derivatives, which add backward calls only.
+    call, such as nn.LSTM; higher derivatives, which add backward calls only. The trace does not show whether a call
+    needs the result of the one before, as in an ODE solver: such calls cannot be joined, but each can do more work.
 
     What to do: call the model once for all items: stack the inputs, use torch.vmap for weights that differ by item,
     vectorised environments in reinforcement learning, nn.LSTM in place of a cell in a loop.
@@ -46,8 +47,8 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
     dispatch_ns = evidence.typical_step.sum_ns(*DISPATCH_KEYS)
     return Finding(
         ledger_parts=DISPATCH_KEYS,
-        claim=f"The model runs at least {calls.least_passes} times {scope}, with little work per call (a layer takes "
-        f"{duration(calls.median_ns)}): the calls are not batched.",
+        claim=f"The model runs at least {calls.least_passes} times {scope}, one call after another, with little work "
+        f"per call (a layer takes {duration(calls.median_ns)}).",
         evidence=(
             f"{calls.calls:,} calls of layers {scope}, for {count(calls.tensors, 'parameter tensor')}.",
             f"{step_spends(evidence, dispatch_ns)} on small operators, dispatch and short Python gaps "
@@ -58,6 +59,7 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
         ),
         advice="Call the model once for all items: stack the inputs along the batch dimension (torch.stack, "
         "pad_sequence). If each item has weights of its own, use torch.vmap; for a recurrent cell, nn.LSTM or nn.GRU. "
+        "If each call needs the result of the one before, as in an ODE solver, use a larger batch per call. "
         "In reinforcement learning, act without gradient in several environments at once, and compute the loss of "
         "an episode in one forward pass.",
         gain=batching_gain(evidence, exposed_ns, _REMOVED),
