@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
 
 
+TRACED_WORK = "operators and kernels"  # begins `Gap.what` if part of the trace is missing
 KILLED = "killed"  # outcome of a run whose process was killed; gpulab.recover() builds it from what is on disk
 
 # The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
@@ -94,6 +95,11 @@ class Gap:
     what: str
     why: str
     fix: str
+
+    @property
+    def is_in_trace(self) -> bool:
+        """Whether part of the trace is missing."""
+        return self.what.startswith(TRACED_WORK)
 
 
 @dataclass(frozen=True, kw_only=True)

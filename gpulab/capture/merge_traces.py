@@ -119,7 +119,7 @@ def _cpu_bfloat16(torch: Any) -> dict[str, str]:
     if get_capabilities is None:
         return {}
     supported = [name for name, value in get_capabilities().items() if name.endswith("bf16") and value is True]
-    return {"cpu_bfloat16": next((name for name in ("amx_bf16", *supported) if name in supported), "none")}
+    return {"cpu_bfloat16": next(iter([name for name in ("amx_bf16", *supported) if name in supported]), "none")}
 
 
 def _precisions(torch: Any) -> dict[str, str]:

@@ -116,7 +116,7 @@ class TraceWindow:
         if results is None or self._has_stacks:
             return None
         events = results.events()
-        return None if any(event.end_ns() > self._quiet_ns for event in events) else len(events)
+        return None if any([event.end_ns() > self._quiet_ns for event in events]) else len(events)
 
     @property
     def is_stored(self) -> bool:

@@ -11,9 +11,9 @@ from gpulab.capture.profiler import TraceWindow
 from gpulab.capture.protection.guard import is_from_outside, outside_error
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.errors import CaptureError, TraceError
-from gpulab.run import Gap, Run
+from gpulab.run import TRACED_WORK, Gap, Run
 
-EVENTS = "operators and kernels"  # a feature of the guard, as reports name it
+EVENTS = TRACED_WORK  # a feature of the guard, as reports name it
 SLOW_STORE_NS = 200_000_000  # 40,000 events take 80 to 150 ms on a local disk
 
 

@@ -85,7 +85,7 @@ class Tracing:
         if is_profiler_running():
             self.plan.stop_for_good(0)
             self._add_gap(
-                "operators and kernels",
+                EVENTS,
                 "another PyTorch profiler is already running, and two cannot record at once",
                 "stop it (profiler.stop(), or restart the kernel) and run the cell again",
             )
@@ -140,7 +140,7 @@ class Tracing:
         """Return the events of each window as a run; what cannot be read is a gap."""
         if self.plan.is_cut:
             self._add_gap(
-                "operators and kernels of more than a few steps",
+                f"{EVENTS} of more than a few steps",
                 "a step has so many events that the loop would wait too long while the profiler stops",
                 f"record whole steps, and accept the pause: --steps {FEW_STEPS}, "
                 f"in scripts gpulab.profile(steps={FEW_STEPS})",
@@ -244,7 +244,7 @@ class Tracing:
         self._events.profiler_stopped(for_good=self.plan.phase is ProfilerPhase.DONE, events=events)
         if not is_ours:
             self._add_gap(
-                "operators and kernels in part of the cell",
+                f"{EVENTS} in part of the cell",
                 "another PyTorch profiler, perhaps one in the cell, took over the recording",
                 "remove the cell's own profiler and profile the cell again",
             )
@@ -275,7 +275,7 @@ class Tracing:
             return
         self._hold(self._stop_window)
         self._add_gap(
-            "operators and kernels after the cell started its own profiler",
+            f"{EVENTS} after the cell started its own profiler",
             "two PyTorch profilers cannot record at once, and the cell's own profiler has precedence",
             "remove the profiler from the cell",
         )

@@ -147,7 +147,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). Workers that share a core do not raise it, because each of them takes longer. On many cloud machines a core is a hardware thread, and two threads share one physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
+# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core do not raise it, because each of them then takes longer per item. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -216,7 +216,8 @@ L.check("ahead", prefetch)
 factor = prefetch or 2
 stalls = [queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=n).stalls for n in (factor - 1, factor)]
 L.claim(
-    "the smallest sufficient prefetch factor removes every stall; with steps of 15 ms no prefetch factor does",
+    "the smallest sufficient prefetch factor removes every stall; if a step takes only 15 ms, stalls remain "
+    "with every prefetch factor",
     stalls[0] > 0 and stalls[1] == 0 and queue_model.simulate_loader(costs_ms, 15, workers=1, prefetch=64).stalls > 0,
     before=queue_model.simulate_loader(costs_ms, 20, workers=1, prefetch=2).stalls,
     after=stalls[1],

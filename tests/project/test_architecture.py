@@ -136,7 +136,8 @@ def faults(package: Path) -> list[str]:
         if path.suffix == ".py":
             tree = ast.parse("\n".join(lines))
             module = module_name(path, package)
-            for check in (misdirected, homeless, impatient, long_functions, prints, undocumented):
+            checks = (misdirected, homeless, impatient, long_functions, prints, unfinished_generators, undocumented)
+            for check in checks:
                 found += [f"{where}:{line}: {what}" for line, what in check(tree, module)]
     return found
 
@@ -202,6 +203,14 @@ def prints(tree: ast.Module, module: str) -> Iterator[Breach]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield node.lineno, f"{module} prints"
+
+
+def unfinished_generators(tree: ast.Module, module: str) -> Iterator[Breach]:
+    """Generators in hooks that may be destroyed half-way: Python then drops what a signal handler raises."""
+    for node in ast.walk(tree) if group(module) == "capture" else ():
+        early = isinstance(node, ast.Call) and called(node) in ("any", "all", "next") and node.args
+        if early and isinstance(node.args[0], ast.GeneratorExp):
+            yield node.lineno, f"{module} may leave a generator unfinished: use a list"
 
 
 def undocumented(tree: ast.Module, module: str) -> Iterator[Breach]:
@@ -461,6 +470,11 @@ PLANTED = {
     "a function of 51 lines": ("run.py", LONG, "f has 51 lines"),
     "a module called utils": ("views/utils.py", DOC, "a name that says nothing"),
     "a folder called core": ("views/core/__init__.py", DOC, "a name that says nothing"),
+    "a generator in a hook that ends early": (
+        "capture/session.py",
+        DOC + "def _f(values):\n    return any(value for value in values)\n",
+        "may leave a generator unfinished",
+    ),
     "a print": ("run.py", DOC + "def _f():\n    print(1)\n", "run prints"),
     "a function without a docstring": ("run.py", DOC + "def span():\n    return 1\n", "span has no docstring"),
     "a class without a docstring": ("run.py", DOC + "class Run:\n    x = 1\n", "Run has no docstring"),

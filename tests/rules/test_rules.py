@@ -1,15 +1,26 @@
 """Rules find their cause and nothing else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.rules import RULES, diagnose
-from gpulab.run import Loader
+from gpulab.run import TRACED_WORK, Gap, Loader
 from gpulab.tables import EventKind
 from gpulab.wording import article
-from tests.support.runs.made_runs import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
+from tests.support.runs.made_runs import (
+    MS,
+    NO_WORKERS,
+    awaited,
+    event,
+    host_sample,
+    loader_call,
+    mark,
+    run_of,
+    stepped,
+)
 
 
 def rules_found(run):
@@ -36,7 +47,7 @@ def test_data_loading_in_the_main_process_is_the_first_finding_and_certain():
     assert first.gain.bound == pytest.approx(100 / 60, rel=1e-4)
     assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns
     assert "num_workers=" in first.fix
-    assert "# the first epoch has the same batches as now; " in first.fix
+    assert "# the same batches in the first epoch; " in first.fix
     assert first.spans.total_ns == 4 * 40 * MS
 
 
@@ -247,6 +258,13 @@ def test_an_empty_recording_is_not_judged():
     assert diagnosis.findings == ()
     assert len(diagnosis.unjudged) >= len(RULES) - 2  # memory, which needs no step, is asked all the same
     assert diagnosis.verdict.startswith("No diagnosis")
+
+
+def test_a_recording_without_a_complete_step_says_what_to_record_instead():
+    gap = Gap(what=f"{TRACED_WORK} of more than a few steps", why="a step has many events", fix="use --steps 3")
+    run = run_of([kernel(1, 5)], marks=[mark(at, 90) for at in range(0, 2000, 100)], windows=[(0, 20)])
+    run = replace(run, recording=replace(run.recording, left_out=(gap,)))
+    assert diagnose(run).verdict == "No diagnosis: a step has many events. Use --steps 3."
 
 
 def test_a_loop_without_a_dominant_cause_is_not_worth_changing():

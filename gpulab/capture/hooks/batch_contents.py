@@ -57,7 +57,7 @@ def is_tensor(kind: type) -> bool:
     if not issubclass(kind, torch.Tensor):
         return False
     subclasses = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
-    return not any("__torch_dispatch__" in vars(base) for base in subclasses)
+    return not any(["__torch_dispatch__" in vars(base) for base in subclasses])
 
 
 def parts_of(part: Any) -> list[Any] | None:

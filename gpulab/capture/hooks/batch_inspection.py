@@ -59,5 +59,5 @@ class BatchInspection:
             padding_frac=sum(batch.padding or 0 for batch in padded) / positions,
             padding_to_longest_frac=sum(batch.beyond_longest for batch in padded) / positions,
             row_length=positions / sum(batch.rows for batch in self._padding),
-            can_be_cut=all(batch.can_be_cut for batch in self._padding),
+            can_be_cut=all([batch.can_be_cut for batch in self._padding]),
         )

@@ -120,7 +120,7 @@ def _row_lengths(arrays: list[Array]) -> Array | None:
     If tensors differ, those with the least padding count.
     """
     masks = [array for array in arrays if _is_mask(array)]
-    others = [array for array in arrays if not any(array is mask for mask in masks)]
+    others = [array for array in arrays if not any([array is mask for mask in masks])]
     lengths = [of_one for array in others if (of_one := _lengths_of_tokens(array, masks)) is not None]
     return max(lengths, key=lambda rows: int(rows.sum())) if lengths else None
 
@@ -151,7 +151,7 @@ def _lengths_of_tokens(array: Array, masks: list[Array]) -> Array | None:
             doubtful = True
     if best is not full or not doubtful:
         return best
-    return next((by_mask for mask in masks if (by_mask := _lengths_by_mask(array, mask)) is not None), None)
+    return next(iter([by_mask for mask in masks if (by_mask := _lengths_by_mask(array, mask)) is not None]), None)
 
 
 def _value_at_end(rows: Array) -> Any:
@@ -198,7 +198,7 @@ def _lengths_by_mask(array: Array, mask: Array) -> Array | None:
 def _can_be_cut(batch: Any) -> bool:
     """Whether cutting all tensors of tokens to the longest row leaves out nothing but padding."""
     items = dict(dict.items(dict_of(batch) or {}))
-    if not all(type(key) is str and is_tensor(type(value)) for key, value in items.items()):
+    if not all([type(key) is str and is_tensor(type(value)) for key, value in items.items()]):
         return False
     mask = _as_array(items[_MASK]) if _MASK in items else None
     if mask is None or not _is_mask(mask):
@@ -207,7 +207,7 @@ def _can_be_cut(batch: Any) -> bool:
     lengths = _lengths_without_end(hidden)
     if int(lengths.sum()) + int(np.count_nonzero(hidden)) != mask.size or len(mask) == mask.shape[1]:
         return False
-    return all(_fits(key, value, mask, int(lengths.max())) for key, value in items.items())
+    return all([_fits(key, value, mask, int(lengths.max())) for key, value in items.items()])
 
 
 def _fits(key: str, tensor: Any, mask: Array, longest: int) -> bool:

@@ -149,7 +149,7 @@ def _compilation_text(metric: Any) -> str:
 
 def _first_line(reason: str) -> str:
     lines: Iterable[str] = (line.strip() for line in reason.splitlines())
-    return _ID_PREFIX.sub("", next((line for line in lines if line), ""))
+    return _ID_PREFIX.sub("", next(iter([line for line in lines if line]), ""))
 
 
 def _missed_gap(count: int) -> Gap:

@@ -42,7 +42,7 @@ def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -
         if issubclass(type(value), DataLoader):
             attributes = value.__dict__
             samplers = attributes.get("sampler"), attributes.get("batch_sampler")
-            if attributes.get("dataset") is dataset and any(each is sampler for each in samplers):
+            if attributes.get("dataset") is dataset and any([each is sampler for each in samplers]):
                 return name, value
     return None
 

@@ -222,7 +222,7 @@ class MonitorSession(Session):
 def _is_torch_imported() -> bool:
     """Whether the program has completely imported all modules to be hooked."""
     modules: list[Any] = [sys.modules.get(name) for name in ("torch", *_HOOKED)]
-    return all(module is not None and not _importing(module) for module in modules)
+    return all([module is not None and not _importing(module) for module in modules])
 
 
 def _importing(module: Any) -> bool:

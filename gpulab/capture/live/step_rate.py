@@ -16,7 +16,7 @@ class StepRate:
     def update(self, now_ns: int, steps: int) -> float | None:
         """Add a reading and return the rate; None before the second step."""
         self._recent.append((now_ns, steps))
-        oldest_ns, oldest = next((at_ns, count) for at_ns, count in self._recent if now_ns - at_ns <= WINDOW_NS)
+        oldest_ns, oldest = next(iter([(at_ns, count) for at_ns, count in self._recent if now_ns - at_ns <= WINDOW_NS]))
         if now_ns == oldest_ns or steps < 2:
             return None
         return (steps - oldest) / ((now_ns - oldest_ns) / 1e9)

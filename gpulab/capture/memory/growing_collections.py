@@ -96,7 +96,7 @@ def _keeps_a_graph(collection: Any, tensor: type) -> bool:
         return False
     newest = next(reversed(collection.values())) if type(collection) is dict else collection[-1]
     entries = newest if type(newest) in (tuple, list) else (newest,)
-    return any(issubclass(type(each), tensor) and each.grad_fn is not None for each in entries[:8])
+    return any([issubclass(type(each), tensor) and each.grad_fn is not None for each in entries[:8]])
 
 
 def _graph_bytes(collection: Any, deadline: Deadline) -> int | None:

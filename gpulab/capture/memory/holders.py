@@ -201,7 +201,7 @@ def _live_objects(deadline: Deadline) -> tuple[list[Any], list[Any], list[Any]]:
         kind = type(candidate)
         index = class_indices.get(id(kind))
         if index is None:
-            index = next((number for number, base in enumerate(base_classes) if issubclass(kind, base)), -1)
+            index = next(iter([number for number, base in enumerate(base_classes) if issubclass(kind, base)]), -1)
             class_indices[id(kind)] = index
         if index >= 0:
             objects[index].append(candidate)
@@ -241,7 +241,7 @@ def _claim_optimizers(
     tally: _Tally, reach: TensorSearch, named_values: list[tuple[str, Any]], optimizers: list[Any]
 ) -> None:
     for optimizer in optimizers:
-        name = next((name for name, value in named_values if value is optimizer), type(optimizer).__name__)
+        name = next(iter([name for name, value in named_values if value is optimizer]), type(optimizer).__name__)
         state = attributes(optimizer).get("state")
         if isinstance(state, dict):
             # The keys of the state are the parameters, which belong to the model.

@@ -43,7 +43,7 @@ _ALLOCATOR_FRAMES = ("__torch_dispatch__", "__torch_function__")  # they replace
 def parse_failure(error: BaseException | None) -> Failure | None:
     """The out-of-memory error that ended the recorded code, also if it was re-raised as another error; else None."""
     failures = (_parse_error(each) for each in exception_chain(error))
-    return next((failure for failure in failures if failure is not None), None)
+    return next(iter([failure for failure in failures if failure is not None]), None)
 
 
 def exception_chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -75,7 +75,7 @@ def _parse_error(error: BaseException) -> Failure | None:
     message = _message(error)
     if _is_device_error(error) or _WITHOUT_SIZES.search(message):
         return _on_device(message, error)
-    if isinstance(error, MemoryError) or any(pattern.search(message) for pattern in _HOST):
+    if isinstance(error, MemoryError) or any([pattern.search(message) for pattern in _HOST]):
         return _on_host(message, error)
     return None
 
@@ -186,7 +186,7 @@ def _trains(frame: FrameType) -> bool:
 def _user_location(error: BaseException) -> str | None:
     """The user's innermost line on the way to the failure."""
     steps = frames_and_lines(error)
-    return next((line for frame, at in reversed(steps) if (line := _line(frame, at)) is not None), None)
+    return next(iter([line for frame, at in reversed(steps) if (line := _line(frame, at)) is not None]), None)
 
 
 def _line(frame: FrameType, at: int) -> str | None:

@@ -80,7 +80,7 @@ def _receives(frame: FrameType, interrupted: FrameType) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)  # CO_VARARGS
     values: list[object] = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
     values += [item for value in values if type(value) is tuple for item in value]
-    return any(value is interrupted for value in values)
+    return any([value is interrupted for value in values])
 
 
 def _is_asynchronous(error: BaseException) -> bool:

@@ -26,7 +26,7 @@ from gpulab.capture.spool.folder import DAMAGED_SUFFIX, WINDOW_SUFFIX, SpoolFile
 from gpulab.capture.spool.framing import MAGIC, RecordKind, split_records
 from gpulab.errors import GpulabError, TraceError
 from gpulab.rows import Rows, concat
-from gpulab.run import KILLED, TABLE_FIELDS, Gap, Recording, Run, Source
+from gpulab.run import KILLED, TABLE_FIELDS, TRACED_WORK, Gap, Recording, Run, Source
 from gpulab.store.consistency import find_inconsistency
 from gpulab.wording import clean, count, duration, size
 
@@ -167,7 +167,7 @@ def _gaps(run: Run, header: SpoolHeader, first_segment: int, events_are_lost: bo
     if header.level != "sensors" and events_are_lost:
         gaps.append(
             Gap(
-                what="operators and kernels in part of the run",
+                what=f"{TRACED_WORK} in part of the run",
                 why="the profiler keeps its latest events in the memory of the process, which was killed",
                 fix="profile a shorter part of the loop, which ends before the process is killed",
             )

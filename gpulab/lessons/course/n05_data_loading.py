@@ -129,7 +129,7 @@ KINDS = Question(
     right="b",
     explanation="A process that waits for I/O leaves its core to others, so eight processes can wait as easily as two. "
     "Computing occupies a core, so at most one item per core is computed at a time, however many workers you start. "
-    "Two hardware threads that share a core compute less than two cores do.",
+    "The two hardware threads of a physical core compute less than two physical cores do.",
     hints=(
         "Which resource does each kind of item use?",
         "How many items can be in progress at once? Count waiting processes, and count cores.",

@@ -175,8 +175,8 @@ def _same_samples(setup: Loader, changes: Mapping[str, object], *, keeps_batches
         return f"{same}, in the same order"
     differing = ["random transforms"] if "num_workers" in changes else []
     if not setup.iterable and keeps_batches:
-        return f"the first epoch has {same} as now; {' and '.join([*differing, 'later shuffles'])} change"
-    return "; ".join([same, *(f"{part} change" for part in differing)])
+        return f"{same} in the first epoch; {' and '.join(['later shuffles', *differing])} may differ"
+    return "; ".join([same, *(f"{part} may differ" for part in differing)])
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
-from gpulab.wording import count, percent, ratio
+from gpulab.wording import count, percent, ratio, sentence
 
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
@@ -209,7 +209,8 @@ def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:
 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], findings: Sequence[Finding]) -> str:
     if evidence.optional_ledger is None:
-        return f"No diagnosis: {why_no_ledger(evidence)[0]}."
+        why, fix = why_no_ledger(evidence)
+        return f"No diagnosis: {why}. {sentence(fix)}"
     uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
     if uncertain is not None and uncertain.unexplained_frac:
         return f"The cause is unknown: {uncertain.reason}."

@@ -29,7 +29,7 @@ from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
 from gpulab.rules.engine.pasted_names import UserNames, user_names
 from gpulab.run import Run
-from gpulab.wording import count, number, percent_range
+from gpulab.wording import count, number
 
 T = TypeVar("T")
 
@@ -56,23 +56,13 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         best_ns=best_ns,
         worst_ns=max(best_ns, round(prediction.worst_ns / work)),
         floor_ns=floor_ns,
-        basis=basis
-        or f"replays of the step with {', '.join(map(str, prediction.changes))}{_unknown_calls(prediction)}",
+        basis=basis or f"replays of the step with {', '.join(map(str, prediction.changes))}",
         floor_assumes=floor_means or prediction.bound_label,
         cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
         limit=prediction.limit,
         work_ratio=work,
     )
-
-
-def _unknown_calls(prediction: Prediction) -> str:
-    """Return what the replays assume about CPU calls if the profiler's share of their time is unknown."""
-    share_range = prediction.model.calibration.share_range
-    if share_range is None:
-        return ""
-    shorter = percent_range(1 - share_range[1], 1 - share_range[0])
-    return f", with CPU calls {shorter} shorter than recorded, as the profiler lengthens them"
 
 
 def cores_of_other_programs(run: Run, steps: Steps) -> str | None:

@@ -98,9 +98,9 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     run = evidence.run
     if run.recording.level == "sensors":
         return "only sensors and step marks were recorded", "run the cell again without --level sensors"
-    if run.recording.left_out and not len(run.event_rows):
-        gap = run.recording.left_out[0]
-        return gap.why, gap.fix
+    gaps = [gap for gap in run.recording.left_out if gap.is_in_trace or not len(run.event_rows)]
+    if gaps:
+        return gaps[0].why, gaps[0].fix
     if not len(run.event_rows):
         return "PyTorch ran no operator while the profiler was on", "profile the cell that holds the training loop"
     if evidence.steps.detected_by == "whole run":

@@ -84,5 +84,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
-        return f"the mean of {burst} {kind}s: {burst} workers deliver {burst} batches at a time"
+        return f"on average; {burst} workers deliver {burst} batches at a time"
     return f"{limits} in the {count(steps, kind)}"

@@ -139,7 +139,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield (f"The interval also allows for differences between runs of the same program (about {allowed})")
+        yield f"Two runs of the same program differ, too: the 95 % interval allows {allowed} for that"
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"

@@ -87,7 +87,7 @@ def expectation(
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.bound, gain.cold_bound, gain.floor_assumes)
+    bound = bound_sentence(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes)
     same_work = (
         f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     )
@@ -101,11 +101,13 @@ def expectation(
     )
 
 
-def bound_sentence(bound: float, cold_bound: float, assumes: str) -> str:
+def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str) -> str:
     """Return the upper bound as a sentence. `cold_bound`: the bound if the rest of the step takes as long as now."""
     rest_frac = 1 - cold_bound / bound
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
-    rest = "; the rest of the step may become faster, too" if faster else ""
+    unit = scale(step_ns / cold_bound)
+    span = f"{unit.number(step_ns / cold_bound)} to {unit(step_ns / bound)}"
+    rest = f" and the rest of the step down from {span}, as it may become faster, too" if faster else ""
     return f"Upper bound: {_at_most(bound)}, with {assumes}{rest}."
 
 

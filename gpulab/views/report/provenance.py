@@ -15,7 +15,7 @@ from gpulab.run import Gap, Recording, Run
 from gpulab.views.report.ledger_table import HOW_TO_MARK_STEPS
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
-from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
+from gpulab.wording import UNKNOWN, count, duration, ratio, scale, sentence
 
 _MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are analysed
 
@@ -87,6 +87,8 @@ def _steps(run: Run, steps: Steps) -> str:
     used = f"{int(steps.interior.sum())} of them analysed{_exclusions(steps)}{burst}{run_ahead}"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted, {detection}; {used}"
+    if not steps.recorded.any():
+        return f"{count(len(steps), 'step')}, {detection}; none traced from start to end"
     return f"{count(len(steps), 'step')}, {detection}; {int(steps.recorded.sum())} traced, {used}"
 
 
@@ -104,34 +106,12 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it{_too_few(steps)}"
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it (too few untraced steps: run more)"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
-    measured = f"median of {count(len(unprofiled_ns), 'step')}{limits}{_excluded(steps)}"
+    measured = f"median of {count(len(unprofiled_ns), 'untraced step')}{limits}"
     return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
-
-
-def _too_few(steps: Steps) -> str:
-    if not steps.prefetch_biased:
-        return " (too few untraced steps)"
-    biased = steps.prefetch_biased
-    excluded = plural(
-        biased,
-        "1 untraced step does not count, because it found its batch",
-        f"{biased:,} untraced steps do not count, because they found their batches",
-    )
-    return (
-        f". {excluded} ready after a pause of the profiler. The other untraced steps are too few for a step time: run "
-        "more steps"
-    )
-
-
-def _excluded(steps: Steps) -> str:
-    if not steps.prefetch_biased:
-        return ""
-    batches = plural(steps.prefetch_biased, "its batch", "their batches")
-    return f", without {count(steps.prefetch_biased, 'step')} that found {batches} ready after a pause of the profiler"
 
 
 def _inflation(steps: Steps) -> str:

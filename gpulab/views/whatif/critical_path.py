@@ -172,7 +172,7 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
     return TableBlock(
         header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="The savings are those of replays in which the part is 10 % shorter, or removed.",
+        caption="The savings per step are predicted by replays of the step.",
     )
 
 

@@ -76,7 +76,7 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = bound_sentence(prediction.bound, prediction.cold_bound, prediction.bound_label)
+    bound = bound_sentence(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
     return Answer(
@@ -194,7 +194,7 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
     """Yield which part of the traced time of CPU calls is replayed; the rest is, or may be, profiler overhead."""
     if calibration.share_range is not None:
         shorter = percent_range(1 - calibration.share_range[1], 1 - calibration.share_range[0])
-        yield "CPU calls", f"replayed {shorter} shorter than recorded, as the profiler lengthens them"
+        yield "CPU calls", f"replayed {shorter} shorter than recorded, because the profiler lengthens them"
     elif calibration.call_cost_frac < 1:
         share = percent(calibration.call_cost_frac)
         yield (
@@ -207,10 +207,7 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    return (
-        f"the middle 80 % of {prediction.samples} simulations with random values for what is unknown, widened to the "
-        f"least width of grade {prediction.grade}"
-    )
+    return f"at least the middle 80 % of {prediction.samples} simulations with random values for what is unknown"
 
 
 def _list_all(scene: ReplayModel) -> View:
