@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.data.loader import LoadingCost
-from gpulab.replay.graph.graph import WORKER_LIMIT
+from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
 from gpulab.replay.worker_count_model import (
     batch_time_ns,
     cpu_time_per_step_ns,
@@ -42,7 +42,7 @@ def test_too_few_workers_are_the_limit_themselves():
 
 def test_items_that_compute_are_limited_by_the_cores():
     prediction = predict_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=40), 2, cores=2)
-    assert (prediction.best_ns, prediction.limit) == (40 * MS, "the CPU cores")
+    assert (prediction.best_ns, prediction.limit) == (40 * MS, CORE_LIMIT)
 
 
 def test_on_one_core_workers_only_cost():
@@ -128,5 +128,5 @@ def test_more_workers_that_compute_are_limited_by_the_cores_that_their_batches_n
     costs = late(2, step=100, exposed=40, worker_cpu=150, rest_cpu=50)
     assert cpu_time_per_step_ns(costs) == 200 * MS
     assert predict_workers(costs, 4, cores=2.5).best_ns == 80 * MS
-    assert predict_workers(costs, 4, cores=2.5).limit == "the CPU cores"
+    assert predict_workers(costs, 4, cores=2.5).limit == CORE_LIMIT
     assert cpu_time_per_step_ns(late(2, step=100, exposed=40)) is None

@@ -15,7 +15,7 @@ from gpulab.run import Gap, Recording, Run
 from gpulab.views.report.ledger_table import HOW_TO_MARK_STEPS
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
-from gpulab.wording import UNKNOWN, count, duration, ratio, scale, sentence
+from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
 
 _MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are analysed
 
@@ -106,12 +106,20 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it (too few untraced steps: run more)"
+        few = f"too few untraced steps{_biased(steps)}: run more"
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it ({few})"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
     measured = f"median of {count(len(unprofiled_ns), 'untraced step')}{limits}"
     return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
+
+
+def _biased(steps: Steps) -> str:
+    """Return how many untraced steps do not count, because they say nothing about the time to load a batch."""
+    biased = steps.prefetch_biased
+    batches = plural(biased, "whose batch was", "whose batches were")
+    return f", not counting {biased:,} {batches} loaded while the profiler paused the loop" if biased else ""
 
 
 def _inflation(steps: Steps) -> str:

@@ -133,8 +133,8 @@ def test_a_few_queue_filling_steps_do_not_change_the_step_time():
 
 
 def test_the_report_says_that_the_steps_are_those_of_the_gpu():
-    assert "the host ran ahead" in repr(report(run_like(FEW_LARGE, steps=8)))
-    assert "the host ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))
+    assert "the host ran ahead" in " ".join(repr(report(run_like(FEW_LARGE, steps=8))).split())
+    assert "ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))
 
 
 def test_a_step_without_launches_gives_no_gpu_steps():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
-from gpulab.replay.graph.graph import WORKER_LIMIT
+from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import build_replay_model, predict
 from gpulab.replay.rewrite import MIDDLE, Draw
@@ -187,8 +187,8 @@ def test_batches_that_take_long_make_the_workers_the_limit():
 
 def test_items_that_wait_need_no_cores_and_items_that_compute_do():
     waiting, computing = (predicted(fed_run(fetch_ms=60, cpu_frac=frac, cores=1.5), "workers=8") for frac in (0.0, 1.0))
-    assert waiting.limit != "the CPU cores"
-    assert computing.limit == "the CPU cores"
+    assert waiting.limit != CORE_LIMIT
+    assert computing.limit == CORE_LIMIT
     assert waiting.likely_ns < computing.likely_ns
 
 
