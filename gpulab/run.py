@@ -97,7 +97,7 @@ class Gap:
     fix: str
 
     @property
-    def is_in_trace(self) -> bool:
+    def concerns_trace(self) -> bool:
         """Whether part of the trace is missing."""
         return self.what.startswith(TRACED_WORK)
 

@@ -1,5 +1,6 @@
 """Rules find their cause and nothing else."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.rules import RULES, diagnose
 from gpulab.run import TRACED_WORK, Gap, Loader
 from gpulab.tables import EventKind
+from gpulab.views.report.report import report
 from gpulab.wording import article
 from tests.support.runs.made_runs import (
     MS,
@@ -265,6 +267,7 @@ def test_a_recording_without_a_complete_step_says_what_to_record_instead():
     run = run_of([kernel(1, 5)], marks=[mark(at, 90) for at in range(0, 2000, 100)], windows=[(0, 20)])
     run = replace(run, recording=replace(run.recording, left_out=(gap,)))
     assert diagnose(run).verdict == "No diagnosis: a step has many events. Use --steps 3."
+    assert re.search(r"\b\d+ steps, [^;]*; none traced from start to end", " ".join(str(report(run)).split()))
 
 
 def test_a_loop_without_a_dominant_cause_is_not_worth_changing():
