@@ -112,7 +112,8 @@ def test_memory_is_recorded_over_time_and_at_each_step(run):
     rows = run.memory_rows
     assert rows["allocated_bytes"].max() > 4 * 2 * 1024 * 1024 * 4  # parameters, gradients, two moments
     assert (rows["reserved_bytes"] >= rows["allocated_bytes"]).all()
-    assert len(run.allocator_rows) == len(find_steps(run)) + 2  # at the beginning, and where steps begin
+    host = find_steps(run).host_steps  # the GPU may finish fewer steps in the window than the host begins
+    assert len(run.allocator_rows) == len(host) + 2  # at the beginning, and where steps begin
 
 
 def test_the_same_code_takes_longer_on_a_smaller_gpu():
