@@ -192,6 +192,7 @@ class Optimizer(_Described):
     foreach: bool | None = None  # as set by the user; None: PyTorch decides
     fused: bool | None = None
     device: str | None = None  # device of its parameters: "cuda", "cpu", "cpu and cuda"
+    accepts_sparse: bool | None = None  # it gives the same results with sparse gradients as with dense ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +206,19 @@ class Model(_Described):
     dtypes: tuple[str, ...] = ()  # of its parameters, most frequent first: ("float32",)
     device: str | None = None
     compiled: bool | None = None
+    embedding_elements: int | None = None  # of its trained embedding tables whose gradients are dense
+    embedding_rows: int | None = None  # of the largest of these tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenModel(_Described):
+    """A module that no optimizer trains, and whose weights stayed the same while the loop ran."""
+
+    kind: str  # its class: "ResNet"
+    name: str  # the user's expression for it: "model.backbone"
+    tensors: int
+    layers: str  # one letter per layer with weights, in order: see gpulab.capture.hooks.frozen_models
+    depends_on_batch: bool  # a BatchNorm or Dropout in it is in train mode: a sample's output varies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +273,7 @@ class Run:
     loaders: tuple[Loader, ...] = ()
     models: tuple[Model, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
+    frozen_models: tuple[FrozenModel, ...] = ()
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings at the time of recording, such as "threads"

@@ -203,6 +203,7 @@ class Session:
             loaders=tuple(self._marks.loaders),
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
+            frozen_models=self._marks.frozen.models,
             facts=self._facts or torch_settings(),
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
@@ -248,6 +249,7 @@ class Session:
             loaders=tuple(self._marks.loaders),
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
+            frozen_models=self._marks.frozen.models,
             facts=self._facts,
         )
 

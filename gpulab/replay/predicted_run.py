@@ -41,6 +41,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         loaders=run.loaders,
         models=run.models,
         optimizers=run.optimizers,
+        frozen_models=run.frozen_models,
         threads=run.threads,
         main_thread=run.main_thread,
         facts=run.facts,

@@ -22,6 +22,7 @@ from gpulab.tables import EventKind
 # layer is one call for all time steps.
 _LAYER_OPS = (
     *("aten::linear", "aten::addmm", "aten::mm", "aten::embedding", "aten::conv1d", "aten::conv2d", "aten::conv3d"),
+    *("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::embedding_bag"),
     *("aten::lstm_cell", "aten::gru_cell", "aten::lstm", "aten::gru"),
 )
 _LAYER_NODE = re.compile(r": (Addmm|Mm|Linear|Embedding|Convolution|Lstm|Gru|\w*Rnn)\w*Backward\d*$")
@@ -55,7 +56,7 @@ class CallsBetween:
 def model_calls(run: Run, steps: Steps, _ledger: Ledger) -> ModelCalls | None:
     """Count the calls of layers; None if no model is trained."""
     tensors, passes = _trained_tensors(run), backward_passes(run)
-    forward = rows_in_interior(_forward_calls(run), steps)
+    forward = rows_in_interior(forward_calls(run), steps)
     if not tensors or passes is None or not len(forward):
         return None
     # A model in front of the trained layers that is not frozen takes part in the backward pass, too.
@@ -78,7 +79,7 @@ def calls_between_steps(run: Run, steps: Steps, _ledger: Ledger) -> CallsBetween
 
     A window begins and ends within a step, so these parts also hold up to two ordinary steps.
     """
-    forward, windows = _forward_calls(run), run.recording.windows_ns
+    forward, windows = forward_calls(run), run.recording.windows_ns
     between = forward.select(~steps.interior_mask(forward["start_ns"]))
     recorded_ns = sum(end - start for start, end in windows) - int(steps.dur_ns[steps.interior].sum())
     tensors = _trained_tensors(run)
@@ -94,7 +95,7 @@ def _trained_tensors(run: Run) -> int:
     return max(in_models, sum(optimizer.tensors or 0 for optimizer in run.optimizers))
 
 
-def _forward_calls(run: Run) -> Rows:
+def forward_calls(run: Run) -> Rows:
     """Return the outermost calls of layers on the main thread that are no part of a backward pass."""
     events = run.event_rows
     is_layer = events.matching(_LAYER_OPS.__contains__) & events.is_kind(EventKind.OP)

@@ -80,7 +80,7 @@ def forward_backward_spans(run: Run) -> Spans | None:
         return None
     begins, ends = _backward_passes(nodes, ops).spans
     forward = _ForwardPasses(ops, nodes)
-    since = _previous_ends(run, begins, ends)
+    since = previous_ends(run, begins, ends)
     times = zip(since.tolist(), begins.tolist(), ends.tolist(), strict=True)
     spans = [span for since_ns, begin_ns, end_ns in times for span in forward.spans(since_ns, begin_ns, end_ns)]
     start_ns, end_ns = np.array(spans, np.int64).reshape(-1, 2).T
@@ -98,7 +98,7 @@ def _passes(op_starts: Ints, nodes: Spans) -> tuple[Ints, Ints]:
     return np.append(0, breaks + 1), np.append(breaks, len(nodes.start_ns) - 1)
 
 
-def _previous_ends(run: Run, begins: Ints, ends: Ints) -> Ints:
+def previous_ends(run: Run, begins: Ints, ends: Ints) -> Ints:
     """Return the latest end of a batch fetch, an optimizer step or a backward pass before each of these times."""
     events = run.event_rows
     is_call = events.is_kind(EventKind.LOADER) | events.matching(lambda word: word.startswith(_UPDATE))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
+from gpulab.capture.hooks.frozen_models import FrozenModels
 from gpulab.capture.hooks.loader_settings import (
     SamplerSettings,
     collate_name,
@@ -44,6 +45,7 @@ from gpulab.tables import MARKS, MarkKind
 
 STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
+FROZEN = "models that no optimizer trains"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class StepMarks:
         self.loaders: list[Loader] = []
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
+        self.frozen = FrozenModels()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0
@@ -237,9 +240,13 @@ class StepMarks:
             self._optimizer_numbers[id(optimizer)] = self._optimizer_count
             self._optimizer_count += 1
             self._guard.call(SETTINGS, self._inspect_optimizer, None, optimizer)
+            if len(self.optimizers) == self._optimizer_count:  # otherwise it cannot be read
+                self._guard.call(FROZEN, self._find_frozen_models, None, optimizer)
         number = self._optimizer_numbers[id(optimizer)]
         if group_count(optimizer) != self._group_counts.get(number):
             self._guard.call(SETTINGS, self._count_parameters, None, number, optimizer)
+        if self.frozen.is_due():
+            self._guard.call(FROZEN, self.frozen.compare, None)
         self._instant(MarkKind.OPTIMIZER, number)
         is_next_iteration = number in self._stepped  # optimizers that take turns step once in an iteration
         if self._leader < 0 and not self._user_marks and (is_next_iteration or not self.steps):
@@ -299,6 +306,12 @@ class StepMarks:
             model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
+
+    def _find_frozen_models(self, optimizer: Any) -> None:
+        import torch
+
+        with torch._C.DisableTorchFunction():
+            self.frozen.add_optimizer(sys._getframe(1), optimizer)
 
     def _count_parameters(self, number: int, optimizer: Any) -> None:
         """Note the parameters of an optimizer again if it has new groups, as when layers are unfrozen one by one."""

@@ -28,7 +28,7 @@ NamedValues = list[tuple[str, Any]]
 
 def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
     """The variable, or attribute of `self`, that holds a matching value; the one nearest to the running line."""
-    for name, value in _visible_values(innermost):
+    for name, value in visible_values(innermost):
         if matches(value):
             return name
     return None
@@ -38,7 +38,7 @@ def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -
     """The DataLoader of this dataset that draws from this sampler or batch sampler, and its variable."""
     from torch.utils.data import DataLoader
 
-    for name, value in _visible_values(innermost):
+    for name, value in visible_values(innermost):
         if issubclass(type(value), DataLoader):
             attributes = value.__dict__
             samplers = attributes.get("sampler"), attributes.get("batch_sampler")
@@ -63,7 +63,7 @@ def find_framework(innermost: FrameType | None) -> str | None:
 def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer:
     """Settings and name of an optimizer."""
     groups = optimizer.param_groups
-    parameters = _parameters(optimizer)
+    parameters = optimizer_parameters(optimizer)
     return Optimizer(
         kind=type(optimizer).__name__,
         name=find_variable_name(innermost, lambda value: value is optimizer),
@@ -72,6 +72,7 @@ def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer
         foreach=_common_value(group.get("foreach") for group in groups),
         fused=_common_value(group.get("fused") for group in groups),
         device=_devices(parameters),
+        accepts_sparse=_accepts_sparse(optimizer),
     )
 
 
@@ -79,17 +80,18 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
     """The model that an optimizer trains: the visible module that holds most of its parameters."""
     from torch import nn
 
-    parameters = _parameters(optimizer)
+    parameters = optimizer_parameters(optimizer)
     if not parameters:
         return None
     trained = {id(parameter) for parameter in parameters}
     best: tuple[int, str | None, Any] = (0, None, None)
-    for variable, value in _visible_values(innermost):
+    for variable, value in visible_values(innermost):
         if issubclass(type(value), nn.Module):
             trained_count = sum(id(parameter) in trained for parameter in nn.Module.parameters(value))
             best = max(best, (trained_count, variable, value), key=lambda candidate: candidate[0])
     _, name, module = best
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps the module
+    tables = _dense_tables(module, trained)
     return Model(
         kind=type(inner).__name__ if module is not None else "model",
         name=name,
@@ -98,10 +100,45 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
         dtypes=tuple(dtype for dtype, _ in Counter(_dtype(parameter) for parameter in parameters).most_common()),
         device=_devices(parameters),
         compiled=None if module is None else inner is not module or inner._compiled_call_impl is not None,
+        embedding_elements=sum([table.numel() for table in tables]),
+        embedding_rows=max([table.shape[0] for table in tables], default=0),
     )
 
 
-def _visible_values(innermost: FrameType | None) -> NamedValues:
+def _dense_tables(module: Any, trained: set[int]) -> list[Any]:
+    """The trained weights of embedding layers with dense gradients that no other layer uses."""
+    from torch import nn
+
+    if module is None:
+        return []
+    layers = list(nn.Module.modules(module))
+    is_table = [issubclass(type(layer), (nn.Embedding, nn.EmbeddingBag)) for layer in layers]
+    others = {
+        id(weight)
+        for layer, is_embedding in zip(layers, is_table, strict=True)
+        if not is_embedding
+        for weight in layer.__dict__["_parameters"].values()
+    }
+    tables = {
+        id(weight): weight
+        for layer, is_embedding in zip(layers, is_table, strict=True)
+        if is_embedding and layer.__dict__.get("sparse") is False
+        for weight in [layer.__dict__["_parameters"].get("weight")]
+    }
+    return [weight for key, weight in tables.items() if key in trained and key not in others]
+
+
+def _accepts_sparse(optimizer: Any) -> bool:
+    """Whether sparse gradients give the same results: only rows that have a gradient change."""
+    from torch.optim import SGD, Adagrad
+
+    unused = ("momentum", "weight_decay", "lr_decay", "fused", "maximize")
+    return type(optimizer) in (SGD, Adagrad) and not any(
+        [group.get(setting) for group in optimizer.param_groups for setting in unused]
+    )
+
+
+def visible_values(innermost: FrameType | None) -> NamedValues:
     """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
     visited: set[int] = set()
     variables: NamedValues = []
@@ -154,10 +191,11 @@ def group_count(optimizer: Any) -> int:
 
 def parameter_count(optimizer: Any) -> int:
     """The number of parameter tensors that an optimizer updates."""
-    return len(_parameters(optimizer))
+    return len(optimizer_parameters(optimizer))
 
 
-def _parameters(optimizer: Any) -> list[Any]:
+def optimizer_parameters(optimizer: Any) -> list[Any]:
+    """The parameters of all groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

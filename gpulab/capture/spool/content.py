@@ -11,7 +11,7 @@ import numpy as np
 
 from gpulab.capture.spool.framing import MAX_RECORD_BYTES
 from gpulab.rows import Array, Rows, Table, TextColumn, absent_value
-from gpulab.run import Gap, Loader, Machine, Model, Optimizer
+from gpulab.run import FrozenModel, Gap, Loader, Machine, Model, Optimizer
 from gpulab.store.document import encode_json
 from gpulab.tables import ALLOCATOR, GPU_SAMPLES, HOST_SAMPLES, MARKS, STALLS, WORKER_SAMPLES
 
@@ -45,6 +45,7 @@ class RecordingState:
     loaders: tuple[Loader, ...] = ()
     models: tuple[Model, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
+    frozen_models: tuple[FrozenModel, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

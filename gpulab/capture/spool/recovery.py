@@ -141,6 +141,7 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
         loaders=state.loaders,
         models=state.models,
         optimizers=state.optimizers,
+        frozen_models=state.frozen_models,
         facts=state.facts,
         **fields,  # type: ignore[arg-type]
     )

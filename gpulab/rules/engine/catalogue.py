@@ -26,6 +26,7 @@ from gpulab.rules.engine.needs import (
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
+from gpulab.rules.host.frozen_outputs import frozen_outputs
 from gpulab.rules.host.garbage_collection import garbage_collection
 from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
@@ -34,6 +35,7 @@ from gpulab.rules.host.unbatched_calls import unbatched_calls
 from gpulab.rules.host.unused_gradients import unused_gradients
 from gpulab.rules.kernels.bfloat16_on_cpu import no_bfloat16_on_cpu
 from gpulab.rules.kernels.device_bound import device_bound
+from gpulab.rules.kernels.embedding_gradients import dense_embedding_gradients
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
 from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
@@ -267,6 +269,10 @@ RULES: tuple[Rule, ...] = (
         lesson="08_mixed_precision",
     ),
     Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
+    Rule(
+        check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)
+    ),
+    Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
     Rule(
         check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",
