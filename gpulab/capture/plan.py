@@ -7,6 +7,9 @@ Recording everything would create too many events in a long cell; recording only
   recording  enough steps for a diagnosis, within the limits on events
   resting    profiler off, because the next step would have had too many events; some steps later it records again
   done       profiler off; marks and sensors continue, and give more un-profiled steps
+
+Steps with more events than a window may hold are recorded in a deferred window, if that is possible: the profiler is
+paused at its end, and processes the events after the cell, when nothing waits for it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ SECOND_NS = 1_000_000_000
 FEW_STEPS = 3  # with fewer recorded steps, a diagnosis is uncertain
 FULL_FRAC = 0.75  # of the events that a window may hold; the watch stops it some events before the limit
 _SURELY = 3  # times as many events as fit, by the rate in the first step, which may be unlike the others
+_PROBABLY = 1.5
 MAX_RESTARTS = 8  # of the profiler in one phase: each takes some milliseconds
 
 
@@ -46,6 +50,7 @@ class RecordingLimits:
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
     max_events: int = 40_000  # in one window; the loop waits while the profiler stops, about 5 us per event
     max_requested_events: int = 1_000_000  # if the number of steps was requested; each takes 1 to 3 kB
+    max_deferred_events: int = 0  # in a window that the profiler processes after the cell; 0: that is not possible
     warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
     target_steps: int = 14  # twelve interior steps give a stable median
     target_ns: int = 1 * SECOND_NS
@@ -72,6 +77,7 @@ class RecordingPlan:
     boundaries: int = 0
     windows: int = 0  # of recorded steps, that ended because of their events
     held_ns: int | None = None  # how long the loop waited for the profiler when the latest window ended
+    is_deferred: bool = False  # the next window of recorded steps, or the present one, is processed after the cell
     _is_limited: bool = False  # the latest window ended because of its events
     _earlier_steps: int = 0  # recorded in earlier windows
     _earlier_ns: int = 0  # and the time that they took
@@ -108,7 +114,7 @@ class RecordingPlan:
         if self.phase is ProfilerPhase.WARMING:
             self._shortest_ns = min(self._shortest_ns or step_ns, step_ns)
         if self._may_record(at_ns):
-            if self._exceeds_window():
+            if self._exceeds_window() and not self._defers():
                 self._is_limited = True
                 self._enter(ProfilerPhase.DONE, at_ns)
                 return ProfilerAction.NONE
@@ -116,6 +122,7 @@ class RecordingPlan:
             self._events = self._event_steps = self._restarts = 0
             return ProfilerAction.START
         if self.phase is ProfilerPhase.RECORDING and self._enough(at_ns):
+            self._earlier_steps += self._phase_steps
             self._enter(ProfilerPhase.DONE, at_ns)
             return ProfilerAction.STOP
         if self.phase is ProfilerPhase.RECORDING and self._next_step_exceeds(events):
@@ -182,10 +189,16 @@ class RecordingPlan:
                 self._earlier_steps += steps
                 self._earlier_ns += self._phase_ns - phase_ns
                 if not steps and self._is_step_too_large(events):
-                    self._enter(ProfilerPhase.DONE, self._last_ns)
+                    self._enter(ProfilerPhase.RESTING if self._defers() else ProfilerPhase.DONE, self._last_ns)
             return False
         self.phase, self._phase_ns, self._phase_steps = phase, phase_ns, steps
         return True
+
+    def give_up(self, at_ns: int) -> None:
+        """A window has so many events that it has to wait for the end of the code: there will be no other one."""
+        self.resume(None)
+        self._is_limited = True
+        self._enter(ProfilerPhase.DONE, at_ns)
 
     def stop_for_good(self, at_ns: int) -> None:
         """Stop recording for good: the code has ended, another profiler took over, or recording failed."""
@@ -212,13 +225,25 @@ class RecordingPlan:
 
     def _exceeds_window(self) -> bool:
         """Whether each step surely has more events than a window may hold: none would be recorded completely."""
-        if self.limits.steps is not None:
+        if self.limits.steps is not None or self.is_deferred:
             return False
-        return self._events_per_ns * self._shortest_ns > _SURELY * self.limits.max_events
+        return self._events_per_step > _SURELY * self.limits.max_events
+
+    @property
+    def _events_per_step(self) -> float:
+        """The number of events in a step by their rate in the first one; 0 if that was recorded completely."""
+        return self._events_per_ns * self._shortest_ns
+
+    def _defers(self) -> bool:
+        """Let the next window be a deferred one, if it can hold a step; return whether it is. There is one at most."""
+        if self.is_deferred or self._events_per_step > _PROBABLY * self.limits.max_deferred_events:
+            return False
+        self.is_deferred = self.limits.max_deferred_events > 0
+        return self.is_deferred
 
     def _after_window(self) -> ProfilerPhase:
         """Return the phase that follows a window of recorded steps which has to end for its events."""
-        is_last = self.windows + 1 >= self.limits.max_windows or self.limits.steps is not None
+        is_last = self.windows + 1 >= self.limits.max_windows or self.limits.steps is not None or self.is_deferred
         return ProfilerPhase.DONE if is_last else ProfilerPhase.RESTING
 
     def _may_record(self, at_ns: int) -> bool:
@@ -237,6 +262,8 @@ class RecordingPlan:
     def _max_events(self, phase: ProfilerPhase) -> int:
         if self.limits.steps is not None and phase is ProfilerPhase.RECORDING:
             return self.limits.max_requested_events
+        if self.is_deferred and phase is ProfilerPhase.RECORDING:
+            return self.limits.max_deferred_events
         return self.limits.max_events
 
     def _recorded_half_epoch(self, steps: int) -> bool:

@@ -243,7 +243,7 @@ class Session:
         open_windows = () if open_ns is None else ((open_ns, STILL_OPEN),)
         return RecordingState(
             phase=self._phase(),
-            windows_ns=(*self._tracing.windows.spans_ns, *open_windows),
+            windows_ns=(*self._tracing.spans_ns, *open_windows),
             pauses_ns=(*self._pauses, *self._tracing.pauses),
             gaps=(*self._gaps, *self._tracing.gaps, *self._marks.gaps),
             loaders=tuple(self._marks.loaders),

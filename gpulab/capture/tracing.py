@@ -11,6 +11,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
 
@@ -28,6 +29,8 @@ from gpulab.run import Gap, Run
 # again while the events are written to disk, for 3 us per event. Until then each needs 1.3 kB.
 MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
 STORE_DELAY_NS = 300_000_000  # between these two waits
+_TOO_MANY_TIMES = 6  # as many events as a window may hold: the loop would wait for a second and more
+MAX_DEFERRED_EVENTS = 200_000  # in a window that is processed after the cell: 46 MB until then, and a second or two
 
 
 def is_in_backward() -> bool:
@@ -72,11 +75,13 @@ class Tracing:
         self._options, self._guard = options, guard
         self._window: TraceWindow | None = None  # the one that records
         self._window_ns = 0
+        self._deferred: tuple[TraceWindow, int, int] | None = None  # paused; with its start and end in UNIX ns
         self._ranges = OpenRanges()
         self._events = EventWatch(self._too_many_events)
         self._in_main_thread = False  # is the main thread recorded? Pending calls run there only
         self._is_busy = False  # a pending call may come while a boundary is followed
         self._is_overdue = False  # the profiler is to be stopped within a step
+        self._events_per_ns = 0.0  # the highest rate in a window that ended early
         self._missed: tuple[int | None, ...] = ()  # known steps at the latest boundary within a backward pass
         self._attending = PendingCall(self._attend)
 
@@ -103,6 +108,8 @@ class Tracing:
         if self._in_main_thread:  # elsewhere nothing can stop it within a step
             exits.callback(self._events.stop)
             self._events.start()
+            if self._window.can_pause:
+                self.plan.limits = replace(self.plan.limits, max_deferred_events=MAX_DEFERRED_EVENTS)
         self._start_window(self._window)
 
     def begin(self, at_ns: int) -> None:
@@ -134,7 +141,7 @@ class Tracing:
         """Stop the profiler: the recorded code has ended."""
         self._attending.cancel()
         self.plan.stop_for_good(time_ns())
-        self._call(self._stop_window)
+        self._call(self._stop_all)
 
     def read(self, name: str) -> list[Run]:
         """Return the events of each window as a run; what cannot be read is a gap."""
@@ -166,6 +173,12 @@ class Tracing:
     def open_window_ns(self) -> int | None:
         """When the window began that is being recorded, in UNIX ns."""
         return None if self._window is None else self._window_ns
+
+    @property
+    def spans_ns(self) -> tuple[tuple[int, int], ...]:
+        """When the profiler recorded so far, in UNIX ns, without an open window."""
+        deferred = self._deferred
+        return (*self.windows.spans_ns, *(() if deferred is None else (deferred[1:],)))
 
     def _attend(self) -> None:
         """Do one thing that is due, but not within a backward pass; the next tick asks again."""
@@ -234,20 +247,20 @@ class Tracing:
             return
         window, self._window = self._window, None
         ended_ns = time_ns()
+        if self._is_to_be_deferred(ended_ns):
+            self._defer(window, ended_ns)
+            return
         self._events.profiler_stops()
         is_ours = window.stop_quietly() if self.plan.is_interrupted else window.stop()
         self._ranges.window = 0
         if not is_ours:
             self.plan.stop_for_good(ended_ns)
         events = window.count_events() if self.plan.is_interrupted else None
+        self._events_per_ns = max(self._events_per_ns, (events or 0) / max(1, ended_ns - self._window_ns))
         resumes = self.plan.resume(events)
         self._events.profiler_stopped(for_good=self.plan.phase is ProfilerPhase.DONE, events=events)
         if not is_ours:
-            self._add_gap(
-                f"{EVENTS} in part of the cell",
-                "another PyTorch profiler, perhaps one in the cell, took over the recording",
-                "remove the cell's own profiler and profile the cell again",
-            )
+            self._add_loss()
             return
         self.windows.add(window, self._window_ns, ended_ns)
         self.plan.held_ns = time_ns() - ended_ns
@@ -256,11 +269,48 @@ class Tracing:
         elif not self._in_main_thread:  # no pending call will store it
             self.windows.store_latest()
 
+    def _is_to_be_deferred(self, ended_ns: int) -> bool:
+        """Whether the events of the window that ends are to be processed after the cell.
+
+        A window cannot be ended within a backward pass, so it may hold many more events than it should: as many as the
+        rate in an earlier window says. The heap does not tell: it held tensors of the step when the window began.
+        """
+        limits = self.plan.limits
+        if self.plan.is_deferred or not limits.max_deferred_events or limits.steps is not None:
+            return self.plan.is_deferred
+        return self._events_per_ns * (ended_ns - self._window_ns) > _TOO_MANY_TIMES * limits.max_events
+
+    def _defer(self, window: TraceWindow, ended_ns: int) -> None:
+        """Pause the profiler; it processes the events after the cell."""
+        self._events.profiler_stops()
+        window.pause()
+        self._ranges.window = 0
+        self._deferred = window, self._window_ns, ended_ns
+        self.plan.give_up(ended_ns)
+        self._events.profiler_stopped(for_good=True)
+
+    def _stop_deferred(self) -> None:
+        """Let the profiler process the events of the deferred window."""
+        if self._deferred is None:
+            return
+        (window, start_ns, end_ns), self._deferred = self._deferred, None
+        if window.stop():
+            self.windows.add(window, start_ns, end_ns)
+        else:
+            self._add_loss()
+
+    def _stop_all(self) -> None:
+        self._stop_window()
+        self._stop_deferred()
+
     def _discard_window(self) -> None:
         window, self._window, self._ranges.window = self._window, None, 0
+        deferred, self._deferred = self._deferred, None
         self._events.profiler_stopped(for_good=True)
         if window is not None:
             window.abandon()
+        if deferred is not None:
+            deferred[0].abandon()
 
     def _too_many_events(self) -> None:
         """Called in a thread of its own: the profiler seems to hold as many events as it may."""
@@ -271,13 +321,22 @@ class Tracing:
     def _yield_to_user_profiler(self) -> None:
         """The cell starts its own profiler, which has precedence: stop ours."""
         self.plan.stop_for_good(time_ns())
-        if self._window is None:
+        was_recording = self._window is not None
+        if was_recording or self._deferred is not None:
+            self._hold(self._stop_all)
+        if not was_recording:
             return
-        self._hold(self._stop_window)
         self._add_gap(
             f"{EVENTS} after the cell started its own profiler",
             "two PyTorch profilers cannot record at once, and the cell's own profiler has precedence",
             "remove the profiler from the cell",
+        )
+
+    def _add_loss(self) -> None:
+        self._add_gap(
+            f"{EVENTS} in part of the cell",
+            "another PyTorch profiler, perhaps one in the cell, took over the recording",
+            "remove the cell's own profiler and profile the cell again",
         )
 
     def _add_gap(self, subject: str, why: str, fix: str) -> None:

@@ -256,3 +256,49 @@ def test_steps_that_cannot_fit_into_a_window_are_not_recorded(step_ms, is_record
     acts = [plan.boundary(10 * MS + number * step_ms * MS) for number in range(1, 30)]
     assert (ProfilerAction.START in acts) is is_recorded
     assert plan.is_cut is not is_recorded
+
+
+@pytest.mark.parametrize(("rate", "is_recorded"), [(130_000, True), (290_000, True), (310_000, False)])
+def test_a_step_that_does_not_fit_into_a_window_is_recorded_in_a_deferred_one(rate, is_recorded):
+    plan = plan_with(max_events=40_000, max_deferred_events=200_000)
+    plan.begin(0)
+    plan.boundary(10 * MS)
+    plan.exceed(10 * MS + SECOND // 10)
+    plan.resume(rate * 11 // 100)  # events per second, and steps of a second
+    acts = [plan.boundary(10 * MS + number * SECOND) for number in range(1, 30)]
+    assert (ProfilerAction.START in acts) is plan.is_deferred is is_recorded
+    assert (plan.allowed_events == 200_000) is is_recorded
+
+
+def deferring_plan():
+    plan = recording_plan(max_events=40_000, max_deferred_events=200_000)
+    plan.exceed(80 * MS)
+    assert not plan.resume(35_000)
+    return plan
+
+
+def test_after_a_window_without_a_complete_step_comes_one_deferred_window():
+    plan = deferring_plan()
+    assert (plan.phase, plan.is_deferred) == (ProfilerPhase.RESTING, True)
+    acts = walk(plan, 40, 500 * MS, start_ns=80 * MS, step_events=70_000)
+    assert list(acts.values()) == [ProfilerAction.START, ProfilerAction.STOP]
+    assert [last - first for first, last in [acts]] == [2]
+    assert plan.phase is ProfilerPhase.DONE
+
+
+def test_there_is_no_window_after_one_that_is_too_large():
+    plan = recording_plan(max_deferred_events=200_000)
+    plan.give_up(80 * MS)
+    assert walk(plan, 100, 100 * MS, start_ns=80 * MS) == {}
+    assert plan.is_cut
+
+
+def test_requested_steps_are_not_deferred():
+    plan = plan_with(steps=3, max_events=40_000, max_deferred_events=200_000)
+    plan.begin(0)
+    plan.boundary(10 * MS)
+    plan.exceed(10 * MS + SECOND // 10)
+    plan.resume(30_000)
+    for number in range(1, 30):
+        plan.boundary(10 * MS + number * SECOND)
+    assert not plan.is_deferred

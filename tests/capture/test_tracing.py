@@ -12,6 +12,7 @@ from torch.profiler import profile, record_function  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gpulab  # noqa: E402
+from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.capture.plan import RecordingLimits  # noqa: E402
 from gpulab.capture.profiler import TraceWindow  # noqa: E402
 from gpulab.capture.protection.event_budget import heap_bytes  # noqa: E402
@@ -130,3 +131,82 @@ def test_events_are_counted_only_if_nothing_is_open():
     assert window.stop_quietly()
     assert window.count_events() is None
     torch.ops.profiler._record_function_exit._RecordFunction(record)
+
+
+def deep_steps(count, after=lambda: None):
+    """Steps of more events than a window may hold."""
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.001)
+    for _ in range(count):
+        values = weight
+        for _ in range(MAX_EVENTS["trace"] // 4):
+            values = values * 1.0
+        optimizer.zero_grad()
+        values.sum().backward()
+        optimizer.step()
+    after()
+
+
+def events_of(profiler):
+    return len(profiler.profiler.kineto_results.events())
+
+
+@pytest.fixture
+def stops(monkeypatch):
+    """The number of events of each profiler that stops."""
+    counts, original = [], profile.stop
+
+    def counted(profiler):
+        original(profiler)
+        counts.append(events_of(profiler))
+
+    monkeypatch.setattr(profile, "stop", counted)
+    return counts
+
+
+def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(stops):
+    in_loop = []
+    with gpulab.profile("deep steps") as session:
+        deep_steps(25, after=lambda: in_loop.extend(stops))
+    run = session.run
+    assert find_steps(run).interior.any()
+    assert max(in_loop) < 2 * MAX_EVENTS["trace"] < max(stops)
+    assert len(stops) == len(in_loop) + 1
+    assert find_steps(run).unprofiled.any()
+
+
+def test_operators_are_observed_again_after_a_deferred_window():
+    with pytest.raises(ZeroDivisionError), gpulab.profile("deep steps"):
+        deep_steps(25, after=lambda: 1 / 0)
+    with profile() as own:
+        torch.ones(3).add_(1)
+    assert events_of(own) >= 2
+
+
+def test_a_profiler_of_the_program_records_after_a_deferred_window():
+    counts = []
+
+    def own_profiler():
+        with profile() as own:
+            torch.ones(3).add_(1)
+        counts.append(events_of(own))
+
+    with gpulab.profile("deep steps") as session:
+        deep_steps(25, after=own_profiler)
+    assert counts[0] >= 2
+    assert find_steps(session.run).interior.any()
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_operators_while_the_profiler_is_paused_are_no_events():
+    window = TraceWindow(())
+    window.start()
+    torch.ones(3)
+    with record_function("open"):
+        window.pause()
+        torch.zeros(3)
+    assert window.stop()
+    names = [event.name() for event in window._profile.profiler.kineto_results.events()]
+    assert "aten::ones" in names
+    assert "aten::zeros" not in names
+    window.release()

@@ -175,7 +175,7 @@ def test_an_unreadable_object_lacks_a_description_and_the_loop_continues(monkeyp
     def broken(*_):
         raise RuntimeError("no groups here")
 
-    monkeypatch.setattr(names_module, "_parameters", broken)
+    monkeypatch.setattr(names_module, "optimizer_parameters", broken)
     run = recorded(fit, DataLoader(data(), batch_size=4), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
     assert run.optimizers == ()
     assert any("no groups here" in gap.why for gap in run.recording.left_out)
