@@ -139,8 +139,8 @@ def deep_steps(count, after=lambda: None):
     optimizer = torch.optim.SGD([weight], lr=0.001)
     for _ in range(count):
         values = weight
-        for _ in range(MAX_EVENTS["trace"] // 4):
-            values = values * 1.0
+        for _ in range(3 * MAX_EVENTS["trace"] // 8):  # four events each
+            values = values.neg()
         optimizer.zero_grad()
         values.sum().backward()
         optimizer.step()
