@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, overload
 
-from gpulab.columns import MAX_SIZE
 from gpulab.rows import Rows
 from gpulab.tables import (
     ALLOCATOR,
@@ -217,8 +216,8 @@ class FrozenModel(_Described):
     kind: str  # its class: "ResNet"
     name: str  # the user's expression for it: "model.backbone"
     tensors: int
-    layers: str  # one letter per layer with weights, in order: see gpulab.capture.hooks.frozen_models
-    depends_on_batch: bool  # a BatchNorm or Dropout in it is in train mode: a sample's output varies
+    layers: str  # a letter for each layer with weights: see gpulab.capture.hooks.frozen_models
+    depends_on_batch: bool  # it has BatchNorm or Dropout in train mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,21 +380,6 @@ class Run:
     def holders(self) -> pd.DataFrame:
         """What referenced the allocated memory when it ran out: columns of gpulab.tables.HOLDERS."""
         return self.holder_rows.frame()
-
-
-def number_from_fact(run: Run, name: str) -> float | None:
-    """Return a fact of a run as a number; None if there is none, or if it is any other text."""
-    try:
-        number = float(run.facts.get(name, ""))
-    except ValueError:
-        return None
-    return number if 0 <= number <= MAX_SIZE else None
-
-
-def count_from_fact(run: Run, name: str) -> int | None:
-    """Return a fact of a run as an integer; None if there is none, or if it is any other text."""
-    number = number_from_fact(run, name)
-    return int(number) if number is not None and number.is_integer() else None
 
 
 def _view(name: str, *arguments: Any, **options: Any) -> Any:

@@ -25,7 +25,7 @@ LAYERS = (
     ("sensor_tables",),
     ("tables",),
     ("run",),
-    ("hardware",),
+    ("hardware", "run_facts"),
     ("trace", "sensors", "store"),
     ("files", "capture", "analysis"),
     ("replay",),

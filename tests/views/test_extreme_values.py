@@ -11,7 +11,8 @@ import pytest
 import gpulab
 from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.columns import MAX_SIZE
-from gpulab.run import Gpu, Loader, Machine, count_from_fact
+from gpulab.run import Gpu, Loader, Machine
+from gpulab.run_facts import count_from_fact
 from gpulab.tables import EVENTS, GPU_SAMPLES, MEMORY
 from gpulab.views.charts.machine.sensors import sensors
 from tests.support import pipeline_probes

@@ -10,7 +10,8 @@ from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
-from gpulab.run import Run, count_from_fact
+from gpulab.run import Run
+from gpulab.run_facts import count_from_fact
 
 _LEAST_S = 0.3  # minimum time between samples for a rate
 _QUARTERS = 4

@@ -38,7 +38,7 @@ class FrozenForward:
 
 
 def frozen_forward(run: Run, steps: Steps, _ledger: Ledger) -> FrozenForward | None:
-    """Find the forward passes of frozen models; None if none is found in most backward passes.
+    """Find the forward passes of frozen models; None if none is block in most backward passes.
 
     The layers of the trained models have nodes in the backward pass, in reverse order. What is left is the forward
     pass of frozen models if it is one block of calls, with exactly the layers of such models.
@@ -76,11 +76,11 @@ def _blocks(run: Run, forward: Rows, passes: BackwardPasses, inside: Ints) -> li
         first_node, last_node = np.searchsorted(node_starts, (begins[index], ends[index])).tolist()
         trained = "".join(reversed(nodes[first_node:last_node])).replace(" ", "")
         durations_ns = call_ends[first:last] - call_starts[first:last]
-        found = find_block(
+        block = find_block(
             layers[first:last], trained, tuple(model.layers for model in run.frozen_models), durations_ns
         )
-        if found is not None:
-            start, end, used = found
+        if block is not None:
+            start, end, used = block
             blocks.append((int(call_starts[first + start]), int(call_ends[first + end - 1]), end - start, used))
     return blocks
 

@@ -119,8 +119,8 @@ def _watch(name: str, module: Any, modules: list[Any], parameters: list[Any]) ->
 def _fingerprints(references: Iterable[weakref.ref[Any]]) -> tuple[Fingerprint, ...] | None:
     """Return version, address and first bytes of each parameter; None if one is gone or cannot be read."""
     prints = [_fingerprint(reference()) for reference in references]
-    known = [fingerprint for fingerprint in prints if fingerprint is not None]
-    return tuple(known) if len(known) == len(prints) else None
+    readable = [fingerprint for fingerprint in prints if fingerprint is not None]
+    return tuple(readable) if len(readable) == len(prints) else None
 
 
 def _fingerprint(parameter: Any) -> Fingerprint | None:
@@ -140,14 +140,14 @@ def _fingerprint(parameter: Any) -> Fingerprint | None:
 
 def _submodules(module: Any) -> list[Any]:
     """Return the module and all modules in it, in the order of their definition."""
-    found: dict[int, Any] = {}
+    modules: dict[int, Any] = {}
     pending = [module]
-    while pending and len(found) < _MAX_SUBMODULES:
+    while pending and len(modules) < _MAX_SUBMODULES:
         inner = pending.pop()
-        if id(inner) not in found:
-            found[id(inner)] = inner
+        if id(inner) not in modules:
+            modules[id(inner)] = inner
             pending += [child for _, child in reversed(_children("", inner))]
-    return list(found.values())
+    return list(modules.values())
 
 
 def _children(name: str, module: Any) -> NamedValues:

@@ -13,7 +13,8 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.replay.graph.host_track import HostTrack
 from gpulab.rows import Rows
-from gpulab.run import Run, count_from_fact
+from gpulab.run import Run
+from gpulab.run_facts import count_from_fact
 from gpulab.tables import RUNTIME_KINDS
 
 RETURN_NS = 60_000  # a call returns within this time of the work it waited for

@@ -9,7 +9,7 @@ from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
 from gpulab.replay.worker_count_model import WorkersPrediction
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Gain
-from gpulab.run import count_from_fact
+from gpulab.run_facts import count_from_fact
 from gpulab.wording import count, number
 
 _NOTEBOOK = "__main__"  # the module of classes that a notebook or script defines

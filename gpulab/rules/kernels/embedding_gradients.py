@@ -6,7 +6,7 @@ from gpulab.analysis.kernels.embedding_gradients import EmbeddingGradients, embe
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
 from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
-from gpulab.wording import duration, percent, percent_range
+from gpulab.wording import percent, percent_range
 
 _MIN_ELEMENTS = 500_000
 _MIN_SHARE = 0.15  # of a step
@@ -47,17 +47,9 @@ def dense_embedding_gradients(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{step_spends(evidence, cost_ns)} on dense gradients of embeddings and on their share of the optimizer "
             f"step ({percent(gradients.elements_frac)} of the elements that it updates).",
-            f"The tables have {gradients.elements:,} elements; the largest has {gradients.rows:,} rows.",
-            f"With the profiler on: {duration(gradients.backward_ns)} in the backward pass, "
-            f"{duration(gradients.update_ns)} in the optimizer.",
+            _size_text(gradients),
         ),
-        numbers=known_numbers(
-            share=share,
-            elements=gradients.elements,
-            rows=gradients.rows,
-            backward_ns=gradients.backward_ns,
-            update_ns=gradients.update_ns,
-        ),
+        numbers=known_numbers(share=share, elements=gradients.elements, rows=gradients.rows, cost_ns=cost_ns),
         fix="" if gradients.clips_gradients or not is_exact else sparse_code(evidence),
         advice=_advice(gradients, is_exact),
         gain=evidence.gain_of_removing(
@@ -79,6 +71,10 @@ def sparse_code(evidence: Evidence) -> str:
         "    if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):\n"
         "        layer.sparse = True"
     )
+
+
+def _size_text(gradients: EmbeddingGradients) -> str:
+    return f"The tables have {gradients.elements:,} elements; the largest has {gradients.rows:,} rows."
 
 
 def _advice(gradients: EmbeddingGradients, is_exact: bool) -> str:

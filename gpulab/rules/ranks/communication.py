@@ -13,7 +13,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import range_over_steps, step_or_recording, step_spends
 from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
-from gpulab.run import count_from_fact
+from gpulab.run_facts import count_from_fact
 from gpulab.wording import duration, metric, percent, size
 
 # TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.

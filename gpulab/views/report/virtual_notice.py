@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpulab.replay.rewrite import grade_text
-from gpulab.run import Run, number_from_fact
+from gpulab.run import Run
+from gpulab.run_facts import number_from_fact
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section
 from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT
 from gpulab.wording import scale, sentence

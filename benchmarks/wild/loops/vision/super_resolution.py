@@ -22,7 +22,8 @@ def prepare(scale: float) -> Namespace:
     """PNG files with blobs of colour and a little noise, and the weights of a trained network."""
     rng = np.random.default_rng(0)
     for index in range(scaled(64, scale, 16)):
-        blobs = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((480, 320), Image.BICUBIC)
+        colours = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        blobs = colours.resize((480, 320), Image.Resampling.BICUBIC)
         pixels = np.asarray(blobs, dtype=np.int16) + rng.integers(-3, 4, (320, 480, 1))
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(f"train_{index:03d}.png", compress_level=3)
     torch.save(narrow_vgg().state_dict(), "vgg_truncated.pth")

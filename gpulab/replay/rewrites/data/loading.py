@@ -12,7 +12,7 @@ from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.replay.worker_count_model import recommended_workers
-from gpulab.run import count_from_fact
+from gpulab.run_facts import count_from_fact
 
 HANDOVER_NS = (100_000.0, 1_500_000.0)  # taking a ready batch: measured from tiny ones to 19 MB, which took 1.4 ms
 MIN_HANDOVER_NS, HANDOVER_NS_PER_BYTE = 100_000.0, 1.3e6 / 19e6

@@ -1,0 +1,21 @@
+"""The facts of a run as numbers."""
+
+from __future__ import annotations
+
+from gpulab.columns import MAX_SIZE
+from gpulab.run import Run
+
+
+def number_from_fact(run: Run, name: str) -> float | None:
+    """Return a fact of a run as a number; None if there is none, or if it is any other text."""
+    try:
+        number = float(run.facts.get(name, ""))
+    except ValueError:
+        return None
+    return number if 0 <= number <= MAX_SIZE else None
+
+
+def count_from_fact(run: Run, name: str) -> int | None:
+    """Return a fact of a run as an integer; None if there is none, or if it is any other text."""
+    number = number_from_fact(run, name)
+    return int(number) if number is not None and number.is_integer() else None
