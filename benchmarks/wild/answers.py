@@ -28,6 +28,8 @@ ANSWERS: dict[str, frozenset[str]] = {
         "no_mixed_precision": {"precision"},
         "no_bfloat16_on_cpu": {"precision"},
         "unused_gradients": {"no_grad"},
+        "frozen_outputs": {"cache_items"},
+        "dense_embedding_gradients": {"sparse_gradients"},
         "unbatched_calls": {"batch_whole"},
         "layout_conversions": {"channels_last"},
         "unfused_optimizer": _OPTIMIZER,
