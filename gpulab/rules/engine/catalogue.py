@@ -24,6 +24,7 @@ from gpulab.rules.engine.needs import (
     STEP_MARKS,
 )
 from gpulab.rules.engine.rule import Rule, Stage
+from gpulab.rules.host.anomaly_detection import anomaly_detection
 from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
 from gpulab.rules.host.frozen_outputs import frozen_outputs
@@ -163,6 +164,7 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS,),
         masked_by=("slow_evaluation",),
     ),
+    Rule(check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE),
     # Compilation and dispatch.
     Rule(
         check=recompilation,
@@ -182,7 +184,10 @@ RULES: tuple[Rule, ...] = (
         check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
-        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
+        masked_by=(
+            *("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
+            "anomaly_detection",
+        ),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpulab.analysis.host.cpu_math import bfloat16_layers
 from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.rules.engine.evidence import Evidence
@@ -18,6 +20,7 @@ _MIN_FRAC = 0.35  # of a step in long layers; with less, the conversions between
 _SPEEDUPS = {"avx512_bf16": (1.4, 2.4), "amx_bf16": (1.4, 6.0)}
 _OTHER_SPEEDUPS = (1.2, 2.5)  # other CPUs, such as ARM's: not measured
 _CAST_NODE = "ToCopyBackward0"  # autocast converts every weight, and the backward pass converts its gradient back
+_DECOMPOSITION = re.compile(r"^aten::(_?linalg_(cholesky|eigh|eig|svd|qr|inv|solve|lu|lstsq)|cholesky|lu_solve)")
 _FRAMEWORK_SETTINGS = {
     "transformers": "TrainingArguments(bf16=True)",
     "lightning": 'Trainer(precision="bf16-mixed")',
@@ -43,7 +46,7 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         return None
     layers = evidence.cached(bfloat16_layers)
     trained = [model for model in run.models if "float32" in model.dtypes[:1]]
-    if layers is None or not trained or _converts_weights(evidence):
+    if layers is None or not trained or _converts_weights(evidence) or _needs_float32(evidence):
         return None
     layers_ns = evidence.unprofiled_ns(layers.exposed_ns, "compute")
     share = layers_ns / evidence.step_ns
@@ -65,6 +68,12 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         confidence=LIKELY,
         spans=layers.spans,
     )
+
+
+def _needs_float32(evidence: Evidence) -> bool:
+    """Whether a step decomposes or inverts matrices: products that feed them need the precision of float32."""
+    names = evidence.run.event_rows.text("name").vocabulary
+    return any(_DECOMPOSITION.match(name) for name in names)
 
 
 def _converts_weights(evidence: Evidence) -> bool:
