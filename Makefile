@@ -9,7 +9,7 @@
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
-# make bench-wild  which change makes each of 61 ordinary training loops fastest (hours; resumes where it stopped)
+# make bench-wild  which change makes each of 75 ordinary training loops fastest (hours; resumes where it stopped)
 # make bench-virtual  how right the times of virtual GPUs are, against published measurements
 # make bench-predictions  how right what-ifs are: pairs of real loops, before and after
 # make bench-compare  whether a comparison tells a difference from chance: pairs of real loops
