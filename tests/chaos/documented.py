@@ -201,7 +201,7 @@ DOCUMENTED = (
         "workers that die",
         "where a worker process dies, it depends on the moment which of its exceptions PyTorch raises",
         lambda program, difference, _: (
-            any(death in program.name for death in ("raises exit", "raises keyboard"))
+            any(death in program.name for death in ("raises exit", "raises keyboard", "interrupts"))
             and any(workers in program.name for workers in ("one worker", "two workers"))
             and _is_of_a_dead_worker(difference)
         ),

@@ -114,7 +114,12 @@ class Monitor:
         return {**widget.bundle(), **text}
 
     def _end(self, error: BaseException | None = None) -> Run:
-        run = self._recording.stop(error)
+        try:
+            run = self._recording.stop(error)
+        except BaseException:  # also of a signal handler, before `stop` began to remove hooks and threads
+            self._recording.abandon()
+            _forget(self)
+            raise
         _forget(self)
         return run
 
