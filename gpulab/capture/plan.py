@@ -202,6 +202,8 @@ class RecordingPlan:
 
     def stop_for_good(self, at_ns: int) -> None:
         """Stop recording for good: the code has ended, another profiler took over, or recording failed."""
+        if self.phase is ProfilerPhase.RECORDING:
+            self._earlier_steps += self._phase_steps
         self._enter(ProfilerPhase.DONE, at_ns)
 
     def _enter(self, phase: ProfilerPhase, at_ns: int) -> None:

@@ -81,7 +81,8 @@ class Tracing:
         self._in_main_thread = False  # is the main thread recorded? Pending calls run there only
         self._is_busy = False  # a pending call may come while a boundary is followed
         self._is_overdue = False  # the profiler is to be stopped within a step
-        self._events_per_ns = 0.0  # the highest rate in a window that ended early
+        self._is_full = False  # the window that records seemed to hold as many events as it may, within a step
+        self._events_per_ns = 0.0  # in the latest window that ended early, if its events were counted
         self._missed: tuple[int | None, ...] = ()  # known steps at the latest boundary within a backward pass
         self._attending = PendingCall(self._attend)
 
@@ -238,6 +239,7 @@ class Tracing:
     def _start_window(self, window: TraceWindow) -> None:
         """Start the profiler and count its events."""
         window.start()
+        self._is_full = False
         self._ranges.window = len(self.windows.windows) + 1
         self._events.profiler_started(self.plan.allowed_events, in_loop=self.plan.phase is ProfilerPhase.RECORDING)
 
@@ -256,7 +258,8 @@ class Tracing:
         if not is_ours:
             self.plan.stop_for_good(ended_ns)
         events = window.count_events() if self.plan.is_interrupted else None
-        self._events_per_ns = max(self._events_per_ns, (events or 0) / max(1, ended_ns - self._window_ns))
+        if events is not None:
+            self._events_per_ns = events / max(1, ended_ns - self._window_ns)
         resumes = self.plan.resume(events)
         self._events.profiler_stopped(for_good=self.plan.phase is ProfilerPhase.DONE, events=events)
         if not is_ours:
@@ -272,11 +275,11 @@ class Tracing:
     def _is_to_be_deferred(self, ended_ns: int) -> bool:
         """Whether the events of the window that ends are to be processed after the cell.
 
-        A window cannot be ended within a backward pass, so it may hold many more events than it should: as many as the
-        rate in an earlier window says. The heap does not tell: it held tensors of the step when the window began.
+        A window that is full cannot be ended within a backward pass, so it may hold many more events than it should: as
+        many as the rate in the window before says. The heap does not tell: it held tensors when the window began.
         """
         limits = self.plan.limits
-        if self.plan.is_deferred or not limits.max_deferred_events or limits.steps is not None:
+        if self.plan.is_deferred or not limits.max_deferred_events or not self._is_full:
             return self.plan.is_deferred
         return self._events_per_ns * (ended_ns - self._window_ns) > _TOO_MANY_TIMES * limits.max_events
 
@@ -315,7 +318,7 @@ class Tracing:
     def _too_many_events(self) -> None:
         """Called in a thread of its own: the profiler seems to hold as many events as it may."""
         if self.plan.exceed(time_ns()) is ProfilerAction.STOP:
-            self._is_overdue = True
+            self._is_overdue = self._is_full = True
             self._attending.request()
 
     def _yield_to_user_profiler(self) -> None:

@@ -286,6 +286,14 @@ def test_after_a_window_without_a_complete_step_comes_one_deferred_window():
     assert plan.phase is ProfilerPhase.DONE
 
 
+def test_steps_of_a_deferred_window_that_the_end_of_the_code_ends_count():
+    plan = deferring_plan()
+    walk(plan, 9, 500 * MS, start_ns=80 * MS)
+    assert (plan.phase, plan.is_cut) == (ProfilerPhase.RECORDING, True)
+    plan.stop_for_good(20 * SECOND)
+    assert not plan.is_cut
+
+
 def test_there_is_no_window_after_one_that_is_too_large():
     plan = recording_plan(max_deferred_events=200_000)
     plan.give_up(80 * MS)

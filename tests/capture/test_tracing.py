@@ -167,7 +167,7 @@ def stops(monkeypatch):
 def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(stops):
     in_loop = []
     with gpulab.profile("deep steps") as session:
-        deep_steps(25, after=lambda: in_loop.extend(stops))
+        deep_steps(40, after=lambda: in_loop.extend(stops))
     run = session.run
     assert find_steps(run).interior.any()
     assert max(in_loop) < 2 * MAX_EVENTS["trace"] < max(stops)
@@ -177,7 +177,7 @@ def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(st
 
 def test_operators_are_observed_again_after_a_deferred_window():
     with pytest.raises(ZeroDivisionError), gpulab.profile("deep steps"):
-        deep_steps(25, after=lambda: 1 / 0)
+        deep_steps(40, after=lambda: 1 / 0)
     with profile() as own:
         torch.ones(3).add_(1)
     assert events_of(own) >= 2
@@ -192,7 +192,7 @@ def test_a_profiler_of_the_program_records_after_a_deferred_window():
         counts.append(events_of(own))
 
     with gpulab.profile("deep steps") as session:
-        deep_steps(25, after=own_profiler)
+        deep_steps(40, after=own_profiler)
     assert counts[0] >= 2
     assert find_steps(session.run).interior.any()
     assert not torch.autograd._profiler_enabled()

@@ -38,7 +38,7 @@ class FrozenForward:
 
 
 def frozen_forward(run: Run, steps: Steps, _ledger: Ledger) -> FrozenForward | None:
-    """Find the forward passes of frozen models; None if none is block in most backward passes.
+    """Find the forward passes of frozen models; None unless one precedes most backward passes.
 
     The layers of the trained models have nodes in the backward pass, in reverse order. What is left is the forward
     pass of frozen models if it is one block of calls, with exactly the layers of such models.
