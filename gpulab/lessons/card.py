@@ -22,7 +22,7 @@ def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple
         ("cores", cores),
         ("measurements", mode),
         *([("without a GPU", lesson.without_gpu)] if lesson.without_gpu else []),
-        ("size", f"{size}; set GPULAB_SIZE to tiny, lab or full to change it"),
+        ("data size", f"{size}; set GPULAB_SIZE to tiny, lab or full to change it"),
         ("prerequisites", ", ".join(lesson.prerequisites) or "nothing"),
     ]
     title = lesson.title if lesson.title.endswith("?") else f"{lesson.title}:"

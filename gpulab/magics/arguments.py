@@ -73,6 +73,14 @@ MONITOR = (
     ),
     _HELP,
 )
+FIX = (
+    argument("name", nargs="?", metavar="NAME", help="a run of this session; default: the last one"),
+    argument("--rule", metavar="RULE", help="the finding whose fix to try; default: the first one with code"),
+    argument(
+        "--seconds", type=float, default=3.0, metavar="SECONDS", help="how long each of six runs lasts; default: 3"
+    ),
+    _HELP,
+)
 INFO = (_HELP,)
 WHY = (
     argument("rule", nargs="?", metavar="NAME", help="a rule, e.g. `no_workers`, or a change; default: list them all"),

@@ -77,7 +77,8 @@ class CellHook:
         self._magics.abandon()  # IPython did not announce the end of the previous cell
         request = self._request((info.raw_cell or "").splitlines(keepends=True))
         if request is not None and _compiles(getattr(info, "transformed_cell", None)):
-            self._magics.begin(request)
+            lines = info.raw_cell.splitlines(keepends=True)
+            self._magics.begin(request, "".join(lines[(_first_line(lines) or 0) + 1 :]))
 
     def after(self, result: Any) -> None:
         """Stop recording: a cell has ended, with or without an error."""

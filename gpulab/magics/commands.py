@@ -24,6 +24,7 @@ from traitlets import Bool, Enum, Integer
 from gpulab.errors import CaptureError
 from gpulab.magics.arguments import (
     COMPARE,
+    FIX,
     INFO,
     LEVELS,
     MONITOR,
@@ -59,6 +60,7 @@ class GpuProfileMagics(Magics):
         self._shell = shell
         self.running_cell: str | None = None  # source of the running cell, as the user wrote it
         self._recording: CellRecording | None = None
+        self._cells: dict[str, str] = {}  # code of the profiled cells by the name of their run, for %gpufix
 
     @with_arguments(*PROFILE)
     @no_var_expand
@@ -82,7 +84,7 @@ class GpuProfileMagics(Magics):
             raise UsageError("no code to profile: write it below %%gpuprofile, or after %gpuprofile on the same line")
         recorded = self._recording is None
         if recorded:
-            self.begin(options)
+            self.begin(options, code)
         else:
             self._print(
                 "gpulab: this cell runs inside a cell that is being profiled, and is part of that cell's report"
@@ -181,6 +183,23 @@ class GpuProfileMagics(Magics):
         changes = options.changes if has_name or options.name is None else [options.name, *options.changes]
         return whatif(runs[options.name] if has_name else runs.last, " ".join(changes))
 
+    @with_arguments(*FIX)
+    @line_magic
+    def gpufix(self, line: str) -> Any:
+        """Measure a fix before you apply it: run the profiled cell for some seconds with and without it.
+
+        %gpufix                  the first finding of the last run whose fix is code
+        %gpufix NAME --rule RULE another run, another finding
+
+        Three runs of each alternate. They use copies of your variables, and write no files.
+        """
+        options = parse_line(self.gpufix, line)
+        if options.help:
+            return self._help(self.gpufix)
+        from gpulab.magics.fix_trials import try_fix_of
+
+        return try_fix_of(self._shell, self._cells, options.name, options.rule, options.seconds)
+
     @with_arguments(*MONITOR)
     @line_magic
     def gpumonitor(self, line: str) -> Any:
@@ -239,12 +258,14 @@ class GpuProfileMagics(Magics):
             live=options.live and self.live,
         )
 
-    def begin(self, options: ProfileOptions) -> None:
-        """Start recording."""
+    def begin(self, options: ProfileOptions, code: str) -> None:
+        """Start recording a cell with this code."""
         from gpulab.magics.recording import CellRecording
 
         self._recording = CellRecording(self._shell, options)
         self._recording.start()
+        if self._recording.name is not None:
+            self._cells[self._recording.name] = code
 
     @property
     def is_recording(self) -> bool:

@@ -13,10 +13,10 @@ from IPython.core.completer import (
 
 from gpulab.capture.run_registry import runs
 from gpulab.hardware.gpus import SPECS
-from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, option_choices
+from gpulab.magics.arguments import COMPARE, FIX, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, option_choices
 from gpulab.virtual.default_gpu import AUTO
 
-_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
+_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|fix|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {
     "gpuprofile": PROFILE,
     "gpumonitor": MONITOR,
@@ -24,10 +24,11 @@ _ARGUMENTS = {
     "gputimeline": TIMELINE,
     "gpucompare": COMPARE,
     "gpuwhatif": WHATIF,
+    "gpufix": FIX,
     "gpuinfo": INFO,
     "gpuwhy": WHY,
 }
-_MAX_RUN_NAMES = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare": 99, "gpuwhatif": 1}
+_MAX_RUN_NAMES = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare": 99, "gpuwhatif": 1, "gpufix": 1}
 
 
 @completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
@@ -53,11 +54,15 @@ def next_words(magic: str, before: list[str]) -> list[str]:
         return list(choices[last])
     if last == "--virtual":
         return [AUTO, *(spec.aliases[0] for spec in SPECS)]
-    if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
+    if last in {"--out", "--steps", "--save", "--every", "--threshold", "--seconds"}:
         return []
     used = {short.get(word, word) for word in before}
     run_names = [word for word in before if word in runs]
     names = [name for name in runs if name not in run_names] if len(run_names) < _MAX_RUN_NAMES.get(magic, 0) else []
+    if last == "--rule":
+        from gpulab.rules import RULES
+
+        return [rule.name for rule in RULES]
     if magic == "gpuwhy" and not before:
         from gpulab.replay.rewrites.catalogue import REWRITES
         from gpulab.rules import RULES

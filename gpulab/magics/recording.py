@@ -33,6 +33,11 @@ class CellRecording:
         self._session: Session | VirtualGpu | None = None
         self._output: CellOutput | None = None
 
+    @property
+    def name(self) -> str | None:
+        """The name of the run; None if the cell is not recorded."""
+        return self._session.name if self._session is not None else None
+
     def start(self) -> None:
         """Show the live panel and start recording. Problems are shown; the cell runs in any case."""
         try:

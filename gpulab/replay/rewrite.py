@@ -20,8 +20,8 @@ GRADES: Mapping[str, tuple[str, float]] = {
 
 
 def grade_text(grade: str) -> str:
-    """Return what a prediction of this grade is based on: "Grade B (A is best, D is worst): estimated from ..."."""
-    return f"Grade {grade} (A is best, D is worst): {GRADES[grade][0]}"
+    """Return a grade and what it means: "B (A is best, D is worst): estimated from measurements in this run"."""
+    return f"{grade} (A is best, D is worst): {GRADES[grade][0]}"
 
 
 def least_margin_text(grade: str) -> str:

@@ -97,7 +97,7 @@ def _change(rewrite: Rewrite) -> View:
         ("Costs", sentence(rewrite.cost)),
         (
             "Grade",
-            f"{grade_text(rewrite.grade).removeprefix('Grade ')}. The range extends at least this far on each side: "
+            f"{grade_text(rewrite.grade)}. The range extends at least this far on each side: "
             f"{least_margin_text(rewrite.grade)}. Predictions that were wrong on this machine widen it.",
         ),
         ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),

@@ -246,6 +246,51 @@ def test_gpucompare_of_three_runs_tells_what_each_change_gave(live):
     assert all(name in reply.value for name in ("one", "two", "three"))
 
 
+TRAINING = """
+for inputs, labels in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), labels).backward()
+    optimizer.step()
+    history.append(1)
+"""
+OBJECTS = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 160
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(4), torch.ones(4)
+loader = DataLoader(Slow(), batch_size=4)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+history = []
+"""
+
+
+def test_gpufix_measures_the_fix_of_a_cell_and_leaves_its_variables(live):
+    live.run(OBJECTS)
+    report = live.run("%%gpuprofile fixable\n" + TRAINING)
+    assert "%gpufix fixable" in displayed_text(report)
+    reply = live.run("%gpufix fixable --seconds 0.3")
+    assert reply.status == "ok", reply.traceback
+    assert "inserted at the start of the cell" in reply.value
+    assert live.run("len(history), loader.num_workers").value == "(40, 0)"
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("%gpufix nowhere", "RunError"),
+        ("%gpufix --seconds 0", "UsageError"),
+        ("%gpufix untouched --rule no_workers", "CaptureError"),
+    ],
+)
+def test_gpufix_refuses_what_it_cannot_try(live, line, error):
+    live.run("%%gpuprofile untouched --level sensors\n1")
+    assert live.run(line).content["ename"] == error
+
+
 def predicted(reply):
     return [line for line in reply.value.splitlines() if line.startswith("Predicted")]
 
@@ -306,7 +351,7 @@ def test_a_comparison_needs_two_names(live):
     assert "BEFORE AFTER" in reply.content["evalue"]
 
 
-@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuwhatif", "gpuinfo", "gpuwhy"])
+@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuwhatif", "gpufix", "gpuinfo", "gpuwhy"])
 def test_help_says_what_the_magic_does_and_takes(live, magic):
     text = displayed_text(live.run(f"%{magic} --help"))
     assert f"%{magic}" in text

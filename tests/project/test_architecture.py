@@ -35,7 +35,7 @@ LAYERS = (
     ("questions",),
     ("views",),
     ("workloads", "synthetic"),
-    ("lessons",),
+    ("lessons", "trial"),
     ("magics",),
     ("__init__",),
     ("__main__",),

@@ -42,6 +42,16 @@ def user_names(run: Run) -> UserNames:
     return UserNames(**_recorded_names(run))
 
 
+def acts_when_pasted(code: str) -> bool:
+    """Whether code changes something by itself: more than functions, classes and imports."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    try:
+        statements = ast.parse(code).body
+    except SyntaxError:  # a shell command
+        return False
+    return not all(isinstance(statement, definitions) for statement in statements)
+
+
 def missing_names(code: str, run: Run) -> tuple[str, ...]:
     """Return the objects that code needs and that were recorded, but no variable holds them: ("optimizer",).
 

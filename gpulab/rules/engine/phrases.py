@@ -75,7 +75,7 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     """
     low_ns, high_ns = evidence.ledger.range_ns(*keys)
     was_timed_without = evidence.steps.unprofiled_ns is not None and evidence.run.source.how != "virtual"
-    kind = "traced step" if was_timed_without else "complete step"
+    kind = "analysed step" if was_timed_without else "complete step"
     steps, burst = len(evidence.ledger.step_ns), evidence.ledger.burst
     if steps == 1:
         return "no steps were found" if is_whole_run(evidence) else f"1 {kind}"

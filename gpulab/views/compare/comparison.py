@@ -45,7 +45,8 @@ def comparison_blocks(compared: Comparison, more_blocks: Sequence[Block] = ()) -
     blocks += more_blocks
     if compared.parts:
         blocks.append(Section("Where the step time goes", (*_bars(compared), _parts(compared))))
-    blocks.append(Section("Findings", (Facts(tuple(_findings(compared))),)))
+    if compared.parts or compared.resolved or compared.new or compared.remaining:
+        blocks.append(Section("Findings", (Facts(tuple(_findings(compared))),)))
     blocks += [section for section in (work_section(compared), usage_section(compared)) if section is not None]
     return tuple(blocks)
 
@@ -139,7 +140,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield f"Two runs of the same program differ, too: the 95 % interval allows {allowed} for that"
+        yield f"Two runs of an unchanged program differ, too: the 95 % interval includes {allowed} for that"
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
@@ -192,7 +193,7 @@ def _caption(compared: Comparison) -> str:
     counts = [sum(len(ledger.step_ns) for ledger in side.ledgers) for side in compared.sides]
     runs = max(len(side.ledgers) for side in compared.sides)
     repeats = f" in {runs} runs each" if runs > 1 else ""
-    return f"The parts sum to the step times above (from {counts[0]} and {counts[1]} traced steps{repeats})."
+    return f"The parts sum to the step times above (from {counts[0]} and {counts[1]} analysed steps{repeats})."
 
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
@@ -210,5 +211,5 @@ def _share_before(compared: Comparison, finding: Finding) -> str:
     share = None if earlier is None else earlier.numbers.get("exposed_frac")
     if earlier is None or share is None or finding.numbers.get("exposed_frac") is None:
         return ""
-    name = "" if earlier.rule == finding.rule else f", reported as {earlier.rule}"
-    return f" Before the change, it was {percent(share)}{name}."
+    name = "" if earlier.rule == finding.rule else f" ({earlier.rule})"
+    return f" Before the change, the share was {percent(share)}{name}."

@@ -132,7 +132,7 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     intervals = len(evidence_spans.start_ns)
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    extent = f"the problem takes {duration(evidence_spans.total_ns)}, in {number_of_intervals} ({meanwhile})"
+    extent = f"this takes {duration(evidence_spans.total_ns)}, in {number_of_intervals} ({meanwhile})"
     return f"Example: in {position}, {extent}."
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from gpulab.analysis.steps.marked_steps import completed_steps
+from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
+from gpulab.rules.engine.pasted_names import acts_when_pasted
 from gpulab.run import KILLED
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
-from gpulab.views.whatif.command import whatif_command
-from gpulab.wording import count, duration, ratio, scale, sentence
+from gpulab.views.whatif.command import has_magics, whatif_command
+from gpulab.wording import count, duration, ratio, scale, sentence, shell_word
 
 
 def headline(diagnosis: Diagnosis) -> Answer:
@@ -20,6 +22,16 @@ def headline(diagnosis: Diagnosis) -> Answer:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
     closing = f"{_together(diagnosis)} {limit}".strip()
     return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
+
+
+def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
+    """Return the magic that tries a fix; "" in a script, and for code that changes nothing by itself."""
+    run = diagnosis.run
+    if not (has_magics() and runs.holds(run) and run.source.how == "measured" and acts_when_pasted(finding.fix)):
+        return ""
+    first = next((each for each in diagnosis.findings if each.fix), finding)
+    rule = "" if first.rule == finding.rule else f" --rule {finding.rule}"
+    return f"%gpufix {shell_word(run.name)}{rule}"
 
 
 def _together(diagnosis: Diagnosis) -> str:
@@ -42,6 +54,8 @@ def finding_answer(
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"The range comes from {finding.gain.basis}"))
+    if command := _trial_command(finding, diagnosis):
+        notes.append(f"To measure this fix for some seconds, on copies of your variables: {command}")
     notes.append(f"How this is detected, and what looks similar: %gpuwhy {finding.rule}")
     if finding.lesson:
         notes.append(f"Lesson: {finding.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)")
@@ -107,7 +121,7 @@ def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
     span = f"{unit.number(step_ns / cold_bound)} to {unit(step_ns / bound)}"
-    rest = f" and the rest of the step down from {span}, as it may become faster, too" if faster else ""
+    rest = f", if the rest of the step also becomes faster, from {span} at best" if faster else ""
     return f"Upper bound: {_at_most(bound)}, with {assumes}{rest}."
 
 

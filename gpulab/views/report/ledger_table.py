@@ -101,7 +101,7 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
             "This is the mean step that the sentences above describe. How it divides, apart from the cause they name, "
             f"was recorded in {count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
-    return f"This is the typical step that the sentences above describe, {method}. The parts sum to it{_ROUNDED}."
+    return f"This is the typical step that the sentences above describe, {method}. The parts sum to the step{_ROUNDED}."
 
 
 def _row(

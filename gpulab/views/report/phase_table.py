@@ -35,7 +35,7 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
     return TableBlock(
         header=("", unit.unit, "share", "work", "waiting for data"),
         rows=(*rows, total),
-        caption="The whole run divided into phases, from the times of all steps, traced or not. The other sections "
+        caption="Phases of the whole run, from the times of all steps, traced or not. The other sections "
         "describe only the training steps.",
     )
 

@@ -106,8 +106,7 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        few = f"too few untraced steps{_biased(steps)}: run more"
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it ({few})"
+        return f"{duration(steps.traced_ns)} with the profiler; without it, too few steps ran{_biased(steps)}; run more"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
@@ -118,8 +117,8 @@ def _step_time(steps: Steps) -> str:
 def _biased(steps: Steps) -> str:
     """Return how many untraced steps do not count, because they say nothing about the time to load a batch."""
     biased = steps.prefetch_biased
-    batches = plural(biased, "whose batch was", "whose batches were")
-    return f", not counting {biased:,} {batches} loaded while the profiler paused the loop" if biased else ""
+    batches = plural(biased, "its batch was", "their batches were")
+    return f" ({biased:,} more do not count: {batches} loaded while the profiler paused the loop)" if biased else ""
 
 
 def _inflation(steps: Steps) -> str:
@@ -136,7 +135,7 @@ def _events(run: Run) -> str:
     on_ns = sum(end - start for start, end in recording.windows_ns)
     windows = f"; {duration(on_ns)} of {duration(run.span_ns)} traced" if on_ns else ""
     options = f"; {', '.join(recording.options)}" if recording.options else ""
-    return f"{count(len(run.event_rows), 'event')}{windows}; recording level: {recording.level}{options}"
+    return f"{count(len(run.event_rows), 'event')}{windows}; level: {recording.level}{options}"
 
 
 def _software(run: Run) -> str:

@@ -21,7 +21,7 @@ def estimate_notice(run: Run) -> tuple[Block, ...]:
     if low_ns is not None and high_ns is not None:
         unit = scale(high_ns)
         notice += f" On a real one, a step may take {unit.range(low_ns, high_ns)} {unit.unit}."
-    return (Line(f"{notice} {sentence(grade_text(GRADE))}", soft=True),)
+    return (Line(f"{notice} Grade of the estimate: {sentence(grade_text(GRADE))}", soft=True),)
 
 
 def assumptions(run: Run) -> tuple[Section, ...]:

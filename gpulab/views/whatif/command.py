@@ -15,12 +15,13 @@ def whatif_command(run: Run, *changes: str) -> str:
     RUN stands for the variable that holds the run if it was not recorded in this process.
     """
     is_registered = runs.holds(run)
-    if is_registered and _has_magics():
+    if is_registered and has_magics():
         return f"%gpuwhatif {shell_word(run.name)} {' '.join(changes)}"
     arguments = ", ".join(" ".join(changes).split())
     return f'gpulab.whatif({f"gpulab.runs[{run.name!r}]" if is_registered else "RUN"}, "{arguments}")'
 
 
-def _has_magics() -> bool:
+def has_magics() -> bool:
+    """Whether this process is a notebook kernel or an IPython terminal."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None

@@ -37,7 +37,7 @@ from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
 MIN_ROW_FRAC = 0.005
 MIN_TEXT_FRAC = 0.05
-WARM_CACHES = "faster with warm CPU caches"  # row of the allowance for a CPU that is no longer interrupted
+WARM_CACHES = "saved by warm CPU caches"  # row of the allowance for a CPU that is no longer interrupted
 
 
 def critical_path_section(timed: Schedule) -> Section:
@@ -52,12 +52,12 @@ def critical_path_section(timed: Schedule) -> Section:
     rows = _kinds(path, timed.graph.ledger)
     intro = (
         f"The longest chain of dependent work in {_one_step(timed)} ({duration(path.step_ns)}); "
-        "work outside the chain has slack."
+        "other work could take longer without delaying the step."
     )
     blocks = [Line(intro), *_best_lever(path_levers, timed)]
     picture: tuple[Timeline, ...] = ()
     if step_ledger is not None:
-        blocks.append(Line("In the picture, a line above a lane marks where the critical path runs.", soft=True))
+        blocks.append(Line("In the chart, the line above a row marks the critical path.", soft=True))
         picture = (_picture(path, host_and_gpu_lanes(run, step_ledger, _window(path)), rows, subject),)
     return Section(title, (*blocks, *picture, _levers_table(path, path_levers, timed.graph.ledger)))
 
@@ -170,7 +170,7 @@ def _levers_table(path: CriticalPath, path_levers: tuple[ShorteningGain, ...], a
         if max(lever.path_ns, lever.all_ns) >= MIN_ROW_FRAC * path.step_ns
     ]
     return TableBlock(
-        header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
+        header=("", f"on the path, {unit.unit}", "share", "saved by 10 % less", "saved by removal"),
         rows=tuple(rows),
         caption="The savings per step are predicted by replays of the step.",
     )

@@ -83,7 +83,7 @@ def _answer(prediction: Prediction) -> Answer:
         claim=claim,
         leading=True,
         expectation=Expectation(
-            text=f"Expect {span} ({speedups}). {bound} {sentence(grade_text(prediction.grade))}",
+            text=f"Expect {span} ({speedups}). {bound} Grade of the prediction: {sentence(grade_text(prediction.grade))}",
             best_frac=prediction.best_ns / longest,
             worst_frac=prediction.worst_ns / longest,
             floor_frac=prediction.floor_ns / longest,
@@ -165,7 +165,12 @@ def _baseline(prediction: Prediction) -> str:
 
 def _method(prediction: Prediction) -> Iterator[Block]:
     quality = prediction.model.quality
-    rows = [("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change")]
+    rows = [
+        (
+            "Replay error",
+            f"{percent(abs(quality.replay_error), 2)}, of a replay without any change against the recording",
+        )
+    ]
     if prediction.model.graph.on_gpu:
         delays = f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work"
         rows += [
@@ -207,7 +212,7 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    return f"at least the middle 80 % of {prediction.samples} simulations with random values for what is unknown"
+    return f"the middle 80 % of {prediction.samples} simulations or more; times that were not measured vary at random"
 
 
 def _list_all(scene: ReplayModel) -> View:

@@ -1,0 +1,171 @@
+"""Keeps a trial from changing files, starting programs and sending data: a trial of a cell must have no effects.
+
+Writing is allowed in the folder for temporary files. Files that PyTorch saves go to the null device, because
+loops save checkpoints, and a trial should take as long. Reading works as ever. Compiled code that opens files itself,
+other than PyTorch's and safetensors', is not seen.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+_WRITING = frozenset("wax+")
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = {
+    "remove": "remove",
+    "unlink": "remove",
+    "rename": "rename",
+    "replace": "rename",
+    "rmdir": "remove the folder",
+    "truncate": "truncate",
+    "symlink": "link",
+    "link": "link",
+    "chmod": "change the mode of",
+    "mkdir": "create the folder",
+}
+
+
+class RefusedChangeError(PermissionError):
+    """The cell tried to change something outside its objects."""
+
+
+class FileGuard:
+    """Refuses changes of files, new programs and connections in the thread that runs the cell, and in its threads."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []  # what the cell tried to do
+        self._others = frozenset(threading.enumerate())  # threads from before the trial may do what they do
+
+    @contextlib.contextmanager
+    def active(self, namespace: dict[str, Any]) -> Iterator[None]:
+        """Guard the code that runs inside this context. `namespace`: its variables, of which `open` may be one."""
+        self._others = frozenset(threading.enumerate()) - {threading.current_thread()}
+        opened = namespace.get("open")
+        with contextlib.ExitStack() as stack:
+            for owner, name, guarded in self._guarded_functions():
+                stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name))))
+            if opened is not None:  # IPython's own, in every notebook
+                namespace["open"] = builtins.open
+                stack.callback(namespace.__setitem__, "open", opened)
+            yield
+
+    def _guarded_functions(self) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+        yield builtins, "open", self._guarded_open
+        yield io, "open", self._guarded_open
+        yield os, "open", self._guarded_os_open
+        for name, action in _CHANGES.items():
+            yield os, name, partial(self._guarded_change, action=action)
+        yield os, "system", self._guarded_program
+        yield subprocess, "Popen", self._guarded_popen
+        yield socket.socket, "connect", self._guarded_connect
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            yield torch._C, "PyTorchFileWriter", self._to_null_device
+        if (safetensors := sys.modules.get("safetensors.torch")) is not None:
+            yield safetensors, "serialize_file", partial(self._guarded_change, action="write", at=1)
+
+    def _guarded_open(self, original: Any) -> Any:
+        def guarded(file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
+            if _WRITING & set(str(mode)):
+                self._check(file, "write")
+            return original(file, mode, *arguments, **options)
+
+        return guarded
+
+    def _guarded_os_open(self, original: Any) -> Any:
+        def guarded(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:
+            if flags & _WRITE_FLAGS:
+                self._check(path, "write", options.get("dir_fd"))
+            return original(path, flags, *arguments, **options)
+
+        return guarded
+
+    def _guarded_change(self, original: Any, action: str, at: int = 0) -> Any:
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            path = arguments[at] if len(arguments) > at else next(iter(options.values()), "")
+            if original.__name__ != "mkdir" or not Path(path).is_dir():
+                self._check(path, action, options.get("dir_fd", options.get("src_dir_fd")))
+            return original(*arguments, **options)
+
+        return guarded
+
+    def _guarded_program(self, original: Any) -> Any:
+        def guarded(command: Any) -> Any:
+            self._refuse("start a program")
+            return original(command)
+
+        return guarded
+
+    def _guarded_popen(self, original: Any) -> Any:
+        guard = self
+
+        class Popen(original):  # type: ignore[misc]  # a class, because code subclasses it and tests for it
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                guard._refuse("start a program")
+                super().__init__(*arguments, **options)
+
+        return Popen
+
+    def _guarded_connect(self, original: Any) -> Any:
+        def guarded(connection: socket.socket, address: Any) -> Any:
+            if connection.family != getattr(socket, "AF_UNIX", None):  # workers of a DataLoader use local sockets
+                self._refuse("open a network connection")
+            return original(connection, address)
+
+        return guarded
+
+    def _to_null_device(self, original: Any) -> Any:
+        def redirected(file: Any, *arguments: Any, **options: Any) -> Any:
+            return original(os.devnull if isinstance(file, (str, os.PathLike)) else file, *arguments, **options)
+
+        return redirected
+
+    def _check(self, path: Any, action: str, folder: int | None = None) -> None:
+        """Refuse to change a path, unless it is temporary. `folder`: the open folder that the path is relative to."""
+        if isinstance(path, int):  # already open
+            return
+        try:
+            target = _folder(folder) / os.fsdecode(path)
+        except TypeError:  # not a path; the original function says so
+            return
+        if target != Path(os.devnull) and Path(tempfile.gettempdir()) not in target.parents:
+            self._refuse(f"{action} {target.name}")
+
+    def _refuse(self, action: str) -> None:
+        if threading.current_thread() in self._others or _is_compiler():
+            return
+        if action not in self.refused:
+            self.refused.append(action)
+        raise RefusedChangeError(f"gpulab does not let a cell {action} during a trial")
+
+
+def _folder(descriptor: int | None) -> Path:
+    """Return the current folder, or an open one; "/" if the system does not say which it is."""
+    if descriptor is None:
+        return Path.cwd()
+    link = Path(f"/proc/self/fd/{descriptor}")
+    return link.readlink() if link.is_symlink() else Path("/")
+
+
+def _is_compiler() -> bool:
+    """Whether a compiler of PyTorch asks."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(("torch._inductor", "torch._dynamo", "triton.")):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,208 @@
+"""Measure what a fix gains: run the cell for some seconds with and without it, alternately, on copies."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any
+
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.capture.protection.guard import error_text
+from gpulab.capture.session import Session
+from gpulab.comparison import Comparison
+from gpulab.comparison.comparison import MIN_COMPARED_STEPS
+from gpulab.errors import CaptureError
+from gpulab.questions import compare
+from gpulab.rules import Diagnosis, Finding
+from gpulab.run import Run
+from gpulab.trial.file_guard import FileGuard
+from gpulab.trial.fix_placement import names_read, place_fix
+from gpulab.trial.object_copies import ObjectCopies
+from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, preserved_variables
+from gpulab.views.compare.comparison import comparison_blocks
+from gpulab.views.sheet.sheet import Facts, Sheet
+from gpulab.views.sheet.view import View
+from gpulab.wording import count, number
+
+SECONDS, REPEATS = 3.0, 3
+_COMPARE = "apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trial(View):
+    """The result of a trial: a comparison of the cell without and with the fix."""
+
+    comparison: Comparison
+    finding: Finding
+    unchanged: tuple[Run, ...]
+    fixed: tuple[Run, ...]
+
+
+def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
+    """Return the first finding whose fix is code, or that of a rule. Raises CaptureError if there is none."""
+    run = diagnosis.run
+    if run.source.how != "measured":
+        raise CaptureError(
+            f"The fix for {run.name!r} cannot be tried.",
+            why="its times are not those of this machine",
+            fix="%gpuwhatif predicts changes of any run",
+        )
+    findings = [each for each in diagnosis.findings if rule in (None, each.rule)]
+    if not findings:
+        raise CaptureError(
+            f"The run {run.name!r} has no finding{f' {rule!r}' if rule else ''}.",
+            why=f"its findings are {', '.join(each.rule for each in diagnosis.findings) or 'none'}",
+            fix=f"show its report: %gpureport {run.name}",
+        )
+    finding = next((each for each in findings if each.fix), None)
+    if finding is None:
+        raise CaptureError(
+            f"The fix for {findings[0].rule} cannot be tried automatically.",
+            why="it is advice, not code",
+            fix=_COMPARE,
+        )
+    return finding
+
+
+def try_fix(
+    finding: Finding,
+    cell: str,
+    namespace: dict[str, Any],
+    *,
+    name: str = "before",
+    seconds: float = SECONDS,
+    repeats: int = REPEATS,
+    quiet: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Trial:
+    """Run a cell `repeats` times without and with the fix of a finding, alternately, and compare.
+
+    `cell`: Python code. `namespace`: its variables; the code runs on copies of those it uses, and all are restored.
+    `seconds`: how long each run lasts after its first steps. `quiet`: a context that hides the output of the cell.
+    The last runs are gpulab.runs["NAME.unchanged"] and ["NAME.fixed"]. Raises CaptureError if the cell or the fix
+    cannot be run in this way.
+    """
+    tree = _parse(cell)
+    placed = place_fix(tree, finding.fix, namespace)
+    variants = {"unchanged": compile(tree, "<cell>", "exec"), "fixed": compile(placed.cell, "<cell>", "exec")}
+    copies = ObjectCopies(names_read(placed.cell) | names_read(tree), namespace)
+    runner = _Runner(copies, namespace, seconds, quiet)
+    runs: dict[str, list[Run]] = {variant: [] for variant in variants}
+    for repeat in range(1, repeats + 1):
+        for variant, code in variants.items():
+            run = runner.record(code, f"{name}.{variant}", variant)
+            runs[variant].append(replace(run, name=f"{variant} {repeat}"))
+    comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
+    return Trial(
+        Sheet(
+            f"gpulab: a trial of the fix for {finding.rule}",
+            comparison_blocks(comparison, (Facts(_facts(finding, placed.line, seconds, repeats, runner.refused)),)),
+        ),
+        comparison=comparison,
+        finding=finding,
+        unchanged=tuple(runs["unchanged"]),
+        fixed=tuple(runs["fixed"]),
+    )
+
+
+def _parse(cell: str) -> ast.Module:
+    problem = ""
+    try:
+        tree = ast.parse(cell)
+        compile(tree, "<cell>", "exec")
+    except SyntaxError as error:
+        problem = f"it does not compile as plain Python: {error.msg}"
+    else:
+        if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(tree)):
+            problem = "it contains magics or shell commands, which would run on your own variables"
+    if problem:
+        raise CaptureError("This cell cannot be tried.", why=problem, fix=_COMPARE)
+    return tree
+
+
+class _Runner:
+    """Runs the variants of a cell."""
+
+    def __init__(
+        self,
+        copies: ObjectCopies,
+        namespace: dict[str, Any],
+        seconds: float,
+        quiet: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.refused: list[str] = []
+        self._copies, self._namespace, self._seconds, self._quiet = copies, namespace, seconds, quiet
+
+    def record(self, code: CodeType, name: str, variant: str) -> Run:
+        """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected."""
+        session = Session(name, level="sensors")
+        session.start()
+        try:
+            ended_early = self._run(code, session, variant)
+        except BaseException:
+            session.abandon()
+            raise
+        run = session.stop()
+        gc.collect()  # ends the workers of its DataLoaders
+        steps = int(find_steps(run).unprofiled.sum())
+        if steps < MIN_COMPARED_STEPS:
+            raise CaptureError(
+                "The trial measured too little.",
+                why=f"run again on copies of your variables, the cell had {count(steps, 'complete step')}",
+                fix=f"try for longer: --seconds {3 * self._seconds:g}"
+                if ended_early
+                else "let its loop run for at least twelve steps, and create what it counts in the cell itself",
+            )
+        return run
+
+    def _run(self, code: CodeType, session: Session, variant: str) -> bool:
+        """Run a variant; return whether its time ran out before its end."""
+        timed, guard = TimedRun(self._seconds, lambda: session.live().steps), FileGuard()
+        try:
+            with (
+                self._quiet(),
+                preserved_settings(),
+                preserved_variables(self._namespace, self._copies.restore()),
+                guard.active(self._namespace),
+            ):
+                timed.run(code, self._namespace)
+        except (Exception, SystemExit) as error:  # the cell may raise anything
+            raise _failure(error, variant, guard) from None
+        self.refused += [action for action in guard.refused if action not in self.refused]
+        if timed.without_steps:
+            raise CaptureError(
+                "The trial was stopped.",
+                why=f"no step was detected within {MAX_STARTUP_S:.0f} s",
+                fix="move the preparation into another cell; in a loop without a DataLoader and an optimizer, call "
+                "gpulab.step() at the end of each iteration",
+            )
+        return timed.ended_early
+
+
+def _failure(error: BaseException, variant: str, guard: FileGuard) -> CaptureError:
+    if guard.refused:
+        return CaptureError(
+            "This cell cannot be tried.",
+            why=f"a trial must have no effects, and the cell tries to {guard.refused[0]}",
+            fix=f"take this out of the cell, or {_COMPARE}",
+        )
+    return CaptureError(
+        "The cell failed " + ("with the fix." if variant == "fixed" else "in a trial without the fix."),
+        why=error_text(error),
+        fix="adapt the fix to your code" if variant == "fixed" else _COMPARE,
+    )
+
+
+def _facts(
+    finding: Finding, line: int, seconds: float, repeats: int, refused: list[str]
+) -> tuple[tuple[str, str], ...]:
+    place = f"after line {line} of the cell" if line else "at the start of the cell"
+    rows = [
+        ("trial", f"{count(repeats, 'run')} of each variant, alternating, {number(seconds)} s each, on copies"),
+        ("fix", f"the code for {finding.rule}, inserted {place}"),
+    ]
+    return (*rows, ("refused", "; ".join(refused))) if refused else tuple(rows)

@@ -1,0 +1,150 @@
+"""Run code for a limited time: until enough steps are measured, or until it ends by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from gpulab.capture.seeds import preserve_random_state, synchronize_gpus
+
+_POLL_S = 0.1
+_CLEANUP_S = 2.0  # for `finally` blocks of the cell, before it is ended again
+_FIRST_STEPS = 3  # after which the time counts
+_MIN_STEPS = 40  # even if they take longer: the first ten are warm-up, and workers deliver batches in bursts
+_MAX_FACTOR = 6  # times the requested time, for slow steps
+MAX_STARTUP_S = 60.0  # until the first step
+
+
+class TimeUp(BaseException):
+    """Ends the cell; not an Exception, so that a cell that catches those ends, too."""
+
+
+class TimedRun:
+    """Runs code, and ends it from another thread `seconds` after its first steps.
+
+    `ended_early` then says whether the time ran out; `without_steps`: no step was detected in a minute.
+    """
+
+    def __init__(self, seconds: float, count_steps: Callable[[], int]) -> None:
+        self.ended_early = False
+        self.without_steps = False
+        self._seconds = seconds
+        self._count_steps = count_steps
+        self._finished = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, code: CodeType, namespace: dict[str, Any]) -> None:
+        """Run the code in this thread. Exceptions of the code are raised."""
+        watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="gpulab trial", daemon=True)
+        watcher.start()
+        try:
+            exec(code, namespace)
+            synchronize_gpus()
+        except TimeUp:
+            pass
+        finally:
+            self._end_watch(threading.get_ident())
+
+    def _end_watch(self, thread: int) -> None:
+        while True:
+            try:
+                with self._lock:  # from here on, the other thread raises nothing
+                    self._finished.set()
+                    _raise_in(thread, None)  # nor does what it has raised arrive any more
+                return
+            except TimeUp:
+                continue
+
+    def _watch(self, thread: int) -> None:
+        began_s, first_s = time.monotonic(), 0.0
+        while not self._finished.wait(_POLL_S):
+            now_s, steps = time.monotonic(), self._count_steps()
+            if not first_s and steps >= _FIRST_STEPS:
+                first_s = now_s
+            if not steps and now_s - began_s > MAX_STARTUP_S:
+                self.without_steps = True
+            measured_s = now_s - first_s if first_s else 0.0
+            is_enough = measured_s > self._seconds and steps >= _MIN_STEPS
+            if is_enough or measured_s > _MAX_FACTOR * self._seconds or self.without_steps:
+                with self._lock:
+                    if not self._finished.is_set():
+                        self.ended_early = True
+                        _raise_in(thread, TimeUp)
+                self._finished.wait(_CLEANUP_S)  # then again, as code may catch it
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise an exception in a thread at its next bytecode; None cancels one that has not arrived."""
+    value = ctypes.py_object(kind) if kind is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), value)
+
+
+@contextlib.contextmanager
+def preserved_variables(namespace: dict[str, Any], copies: dict[str, Any]) -> Iterator[None]:
+    """Put copies of objects in place of the user's variables, and the variables back at the end.
+
+    The namespace itself stays the same object, because the user's functions and classes look up names in it.
+    """
+    variables = dict(namespace)
+    namespace.update(copies)
+    try:
+        yield
+    finally:
+        for name in set(namespace) - set(variables):
+            del namespace[name]
+        namespace.update(variables)
+
+
+@contextlib.contextmanager
+def preserved_settings() -> Iterator[None]:
+    """Restore the settings of the process that training code and fixes change, random numbers and open figures."""
+    with preserve_random_state(), contextlib.ExitStack() as stack:
+        stack.callback(_restore_environment, Path.cwd(), dict(os.environ), list(sys.path))
+        stack.callback(gc.enable if gc.isenabled() else gc.disable)
+        stack.callback(gc.set_threshold, *gc.get_threshold())
+        if not gc.get_freeze_count():
+            stack.callback(gc.unfreeze)
+        for restore, value in _torch_settings():
+            stack.callback(restore, value)
+        if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+            stack.callback(_close_new_figures, pyplot, set(pyplot.get_fignums()))
+        yield
+
+
+def _torch_settings() -> list[tuple[Callable[[Any], Any], Any]]:
+    """Return PyTorch's settings: the function that sets each, and its value."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    return [
+        (torch.set_num_threads, torch.get_num_threads()),
+        (torch.set_default_dtype, torch.get_default_dtype()),
+        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+        (torch.set_grad_enabled, torch.is_grad_enabled()),
+        (torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()),
+        (torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()),
+        (lambda value: setattr(torch.backends.cudnn, "benchmark", value), torch.backends.cudnn.benchmark),
+        (lambda value: setattr(torch.backends.cudnn, "allow_tf32", value), torch.backends.cudnn.allow_tf32),
+    ]
+
+
+def _restore_environment(folder: Path, variables: dict[str, str], path: list[str]) -> None:
+    os.chdir(folder)
+    for name in set(os.environ) - set(variables):
+        del os.environ[name]
+    os.environ.update(variables)
+    sys.path[:] = path
+
+
+def _close_new_figures(pyplot: Any, before: set[int]) -> None:
+    for number in set(pyplot.get_fignums()) - before:
+        pyplot.close(number)

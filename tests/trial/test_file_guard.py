@@ -1,0 +1,115 @@
+"""The guard of a trial: a cell changes no file outside the temporary folder, starts no program and sends nothing."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab.trial.file_guard import FileGuard, RefusedChangeError
+
+EFFECTS = {
+    "open": lambda path: builtins.open(path / "new.txt", "w"),  # noqa: SIM115, PTH123
+    "append": lambda path: builtins.open(path / "old.txt", "a"),  # noqa: SIM115, PTH123
+    "io.open": lambda path: io.open(path / "new.txt", "wb"),  # noqa: SIM115, UP020
+    "os.open": lambda path: os.open(path / "new.txt", os.O_CREAT | os.O_WRONLY),
+    "write_text": lambda path: (path / "new.txt").write_text("x"),
+    "mkdir": lambda path: (path / "checkpoints").mkdir(),
+    "makedirs": lambda path: os.makedirs(path / "a" / "b"),  # noqa: PTH103
+    "unlink": lambda path: (path / "old.txt").unlink(),
+    "rename": lambda path: (path / "old.txt").rename(path / "new.txt"),
+    "rmtree": lambda path: shutil.rmtree(path),
+    "copy": lambda path: shutil.copy(path / "old.txt", path / "new.txt"),
+    "numpy": lambda path: np.save(path / "new.npy", np.ones(2)),
+    "program": lambda path: subprocess.run(["touch", path / "new.txt"], check=True),
+    "system": lambda path: os.system(f"touch {path}/new.txt"),
+    "connection": lambda path: socket.create_connection(("127.0.0.1", 9), timeout=1),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder outside the one for temporary files."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "old.txt").write_text("old")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "work"
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_an_effect_is_refused(folder, effect):
+    guard = FileGuard()
+    with guard.active({}), pytest.raises(RefusedChangeError):
+        EFFECTS[effect](folder)
+    assert guard.refused
+    assert contents(folder) == {"old.txt": "old"}
+
+
+def test_afterwards_everything_is_as_before(folder):
+    names = [(builtins, "open"), (io, "open"), (os, "open"), (os, "mkdir"), (subprocess, "Popen"), (os, "system")]
+    before = [getattr(owner, name) for owner, name in names]
+    writer, connect = torch._C.PyTorchFileWriter, socket.socket.connect
+    with FileGuard().active({}):
+        pass
+    assert [getattr(owner, name) for owner, name in names] == before
+    assert torch._C.PyTorchFileWriter is writer
+    assert socket.socket.connect is connect
+    (folder / "new.txt").write_text("new")
+
+
+def test_reading_and_temporary_files_are_allowed(folder):
+    guard = FileGuard()
+    with guard.active({}):
+        assert (folder / "old.txt").read_text() == "old"
+        with tempfile.TemporaryDirectory() as temporary:
+            (Path(temporary) / "cache").write_text("x")
+        folder.mkdir(exist_ok=True)
+    assert guard.refused == []
+
+
+def test_checkpoints_go_nowhere(folder):
+    guard = FileGuard()
+    buffer = io.BytesIO()
+    with guard.active({}):
+        torch.save({"weight": torch.ones(1000)}, folder / "old.txt")
+        torch.save({"weight": torch.ones(3)}, buffer)
+    assert contents(folder) == {"old.txt": "old"}
+    assert torch.load(io.BytesIO(buffer.getvalue()))["weight"].sum() == 3
+
+
+def test_the_open_of_a_notebook_is_guarded_and_restored(folder):
+    namespace = {"open": io.open}
+    with FileGuard().active(namespace), pytest.raises(RefusedChangeError):
+        namespace["open"](folder / "new.txt", "w")
+    assert namespace["open"] is io.open
+
+
+def test_threads_from_before_the_trial_may_write(folder):
+    begin, outcome = threading.Event(), []
+
+    def write():
+        begin.wait(10)
+        (folder / "log.txt").write_text("x")
+        outcome.append("written")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with FileGuard().active({}):
+        begin.set()
+        thread.join(10)
+    assert outcome == ["written"]

@@ -1,0 +1,80 @@
+"""Where the code of a fix goes in a cell."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gpulab.errors import CaptureError
+from gpulab.trial.fix_placement import names_read, place_fix
+
+FIX = "loader = rebuilt(loader)"
+EXISTING = {"rebuilt": 0, "loader": 0, "model": 0}
+
+
+def placed(cell, fix=FIX, namespace=EXISTING):
+    return ast.unparse(place_fix(ast.parse(cell), fix, namespace).cell).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("for x in loader:\n    pass", 0),  # created in another cell
+        ("loader = make()\nfor x in loader:\n    pass", 1),
+        ("loader = make()\nn = len(loader)\nfor x in loader:\n    pass", 1),
+        ("loader = make()\nloader = wrap(loader)\nfor x in loader:\n    pass", 2),
+        ("if fast:\n    loader = make()\nelse:\n    loader = other()\nfor x in loader:\n    pass", 4),
+        ("train, loader = split()\nfit(loader)\nloader = None", 3),
+        ("loader = make()\nfor x in loader:\n    pass\nloader = make(2)\nfor x in loader:\n    pass", 1),
+        ("for i in range(2):\n    warm(i)\nloader = make()\nfor x in loader:\n    pass", 3),
+        ("loader: Any = make()\nfor x in loader: pass", 1),
+        ("def main():\n    for x in loader: pass\nmain()", 0),
+    ],
+)
+def test_the_fix_follows_the_statement_that_creates_its_object(cell, line):
+    assert place_fix(ast.parse(cell), FIX, EXISTING).line == line
+
+
+def test_the_fix_is_inserted_and_nothing_else_changes():
+    assert placed("loader = make()\nfor x in loader:\n    use(x)") == [
+        "loader = make()",
+        "loader = rebuilt(loader)",
+        "for x in loader:",
+        "    use(x)",
+    ]
+
+
+def test_an_object_of_a_loop_is_refused():
+    with pytest.raises(CaptureError, match="inside a loop"):
+        placed("for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass")
+
+
+def test_an_object_of_a_function_is_refused():
+    with pytest.raises(CaptureError, match="`loader`"):
+        placed("def main():\n    loader = make()\n    for x in loader: pass\nmain()", namespace={"rebuilt": 0})
+
+
+@pytest.mark.parametrize("fix", ["def prefetched(loader):\n    yield", "import torch\n\nclass Cached:\n    pass"])
+def test_a_fix_that_only_defines_something_is_refused(fix):
+    with pytest.raises(CaptureError, match="must call"):
+        placed("for x in loader: pass", fix=fix)
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("x = y", {"y"}),
+        ("y = 1\nx = y", set()),
+        ("x = x + 1", {"x"}),
+        ("x += 1", {"x"}),
+        ("for x in xs:\n    print(x)", {"xs"}),
+        ("total = sum(x for x in xs)", {"xs"}),
+        ("import torch\ntorch.ones(n)", {"n"}),
+        ("def f(a):\n    return a + b", {"b"}),
+        ("with open(path) as file:\n    file.read()", {"path"}),
+        ("rows.append(1)", {"rows"}),
+    ],
+)
+def test_names_that_code_reads_before_it_assigns_them(code, names):
+    assert names_read(ast.parse(code)) == names

@@ -1,0 +1,143 @@
+"""Trials of whole cells: they run for some seconds with and without a fix, and leave the user's objects alone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import tempfile
+
+import pytest
+import torch
+
+import __main__
+import gpulab
+from gpulab.errors import CaptureError
+from gpulab.rules.engine.finding import Finding, Gain
+from gpulab.trial import try_fix
+from gpulab.trial.fix_trial import finding_to_try
+
+SETUP = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Squares(Dataset):
+    def __len__(self):
+        return 240
+    def __getitem__(self, index):
+        return torch.full((8,), float(index)), index % 2
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(Squares(), batch_size=4, shuffle=True)
+history = []
+def train_step(inputs, labels):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    history.append(loss.item())
+"""
+CELL = "for inputs, labels in loader:\n    train_step(inputs, labels)\n"
+FIX = "loader = DataLoader(loader.dataset, batch_size=4, num_workers=1)"
+
+
+def finding(fix=FIX):
+    gain = Gain(step_ns=1000, best_ns=500, worst_ns=900, floor_ns=400, basis="a test")
+    return Finding(rule="no_workers", claim="It waits", evidence=(), fix=fix, gain=gain)
+
+
+@pytest.fixture
+def namespace():
+    """The variables of a notebook after its setup."""
+    torch.manual_seed(0)
+    variables, before = vars(__main__), dict(vars(__main__))
+    exec(SETUP, variables)
+    yield variables
+    for name in set(variables) - set(before):
+        del variables[name]
+    variables.update(before)
+    gc.collect()
+
+
+def tried(namespace, cell=CELL, fix=FIX, **options):
+    return try_fix(finding(fix), cell, namespace, seconds=0.2, repeats=1, **options)
+
+
+def test_a_trial_compares_both_variants_with_the_prediction(namespace):
+    trial = tried(namespace, name="loop")
+    assert [loader.workers for run in trial.unchanged for loader in run.loaders] == [0]
+    assert [loader.workers for run in trial.fixed for loader in run.loaders] == [1]
+    assert trial.comparison.predicted == trial.finding.gain
+    assert {"loop.unchanged", "loop.fixed"} <= set(gpulab.runs)
+    assert "inserted at the start of the cell" in str(trial)
+
+
+def test_a_trial_changes_nothing_of_the_user(namespace):
+    before = dict(namespace)
+    weights = {name: value.clone() for name, value in namespace["model"].state_dict().items()}
+    random_state, children = torch.get_rng_state(), multiprocessing.active_children()
+    tried(namespace)
+    assert all(namespace[name] is value for name, value in before.items())
+    assert set(namespace) == set(before)
+    assert all(torch.equal(weights[name], value) for name, value in namespace["model"].state_dict().items())
+    assert namespace["history"] == []
+    assert namespace["optimizer"].state_dict()["state"] == {}
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert multiprocessing.active_children() == children
+
+
+def test_an_endless_loop_ends(namespace):
+    trial = tried(
+        namespace, cell="while True:\n    for inputs, labels in loader:\n        train_step(inputs, labels)\n"
+    )
+    assert trial.fixed
+
+
+def test_a_cell_that_writes_files_is_refused(namespace, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CaptureError, match=r"write log\.txt"):
+        tried(namespace, cell=f"file = open('log.txt', 'w')\n{CELL}")
+    assert not (tmp_path / "log.txt").exists()
+
+
+def test_a_fix_that_fails_is_reported(namespace):
+    with pytest.raises(CaptureError, match="failed with the fix"):
+        tried(namespace, fix="loader = loader.dataset.missing")
+    assert namespace["loader"].num_workers == 0
+
+
+def test_an_interrupt_ends_the_trial_and_restores_the_variables(namespace):
+    loader = namespace["loader"]
+    with pytest.raises(KeyboardInterrupt):
+        tried(namespace, cell=f"loader = list(loader)\nraise KeyboardInterrupt\n{CELL}", fix="model.train()")
+    assert namespace["loader"] is loader
+    with gpulab.profile("afterwards"):  # no recording is left
+        pass
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        (f"get_ipython().run_line_magic('time', '')\n{CELL}", "magics"),
+        (f"await something()\n{CELL}", "plain Python"),
+        ("for inputs, labels in", "plain Python"),
+        ("x = 1", "0 complete steps"),
+    ],
+)
+def test_a_cell_that_cannot_be_tried_is_refused(namespace, cell, why):
+    with pytest.raises(CaptureError, match=why):
+        tried(namespace, cell=cell)
+
+
+def test_the_output_of_the_cell_is_hidden(namespace, capsys):
+    tried(namespace, cell=f"print('shown')\n{CELL}", quiet=lambda: contextlib.redirect_stdout(None))
+    assert "shown" not in capsys.readouterr().out
+
+
+def test_only_fixes_in_code_for_measured_runs_can_be_tried(namespace):
+    with gpulab.profile("short"):
+        exec(CELL, namespace)
+    diagnosis = gpulab.diagnose(gpulab.runs["short"])
+    with pytest.raises(CaptureError, match="nothing_like_it"):
+        finding_to_try(diagnosis, "nothing_like_it")

@@ -1,0 +1,115 @@
+"""A cell that is run for a limited time, and what it leaves: nothing."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpulab.trial.timed_run import TimedRun, preserved_settings, preserved_variables
+
+
+def run(code, seconds=0.05, steps=1000, **variables):
+    """Run code while so many steps are counted; return the run and its variables."""
+    timed, namespace = TimedRun(seconds, lambda: steps), {"__name__": "__main__", **variables}
+    timed.run(compile(code, "<cell>", "exec"), namespace)
+    return timed, namespace
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "while True:\n    try:\n        1 / 0\n    except Exception:\n        pass",
+        "try:\n    while True: sum([1])\nexcept BaseException: pass\nwhile True: pass",
+        "def forever():\n    while True: yield 1\nfor x in forever(): pass",
+    ],
+    ids=["loop", "catches errors", "catches everything", "generator"],
+)
+def test_an_endless_cell_ends(code):
+    timed, _ = run(code)
+    assert timed.ended_early
+
+
+def test_a_cell_that_ends_by_itself_is_not_disturbed_afterwards():
+    timed, namespace = run("x = 1", seconds=0.0)
+    assert not timed.ended_early
+    assert namespace["x"] == 1
+    for _ in range(10_000):  # an exception that arrived late would be raised here
+        pass
+
+
+def test_cleanup_code_of_the_cell_runs():
+    _, namespace = run("done = []\ntry:\n    while True: sum([1])\nfinally:\n    done.append(1)")
+    assert namespace["done"] == [1]
+
+
+def test_an_error_of_the_cell_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        run("1 / 0")
+
+
+def test_a_cell_without_steps_is_stopped(monkeypatch):
+    monkeypatch.setattr("gpulab.trial.timed_run.MAX_STARTUP_S", 0.05)
+    timed, _ = run("while True: pass", steps=0)
+    assert timed.without_steps
+
+
+def test_too_few_steps_get_more_time(monkeypatch):
+    monkeypatch.setattr("gpulab.trial.timed_run._MIN_STEPS", 6)
+    monkeypatch.setattr("gpulab.trial.timed_run._MAX_FACTOR", 1e6)
+    counted = itertools.count()
+    timed = TimedRun(0.001, lambda: next(counted))
+    timed.run(compile("while True: pass", "<cell>", "exec"), {})
+    assert next(counted) > 6
+
+
+def test_variables_are_restored_whatever_the_code_does():
+    namespace = {"a": 1, "gone": 2}
+    code = "assert a == 10\na += 1\nnew = 3\ndel gone\nraise KeyboardInterrupt"
+    with pytest.raises(KeyboardInterrupt), preserved_variables(namespace, {"a": 10}):
+        exec(code, namespace)
+    namespace.pop("__builtins__", None)
+    assert namespace == {"a": 1, "gone": 2}
+
+
+def settings():
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "torch": torch.get_rng_state().tolist(),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "precision": torch.get_float32_matmul_precision(),
+        "grad": torch.is_grad_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "collects": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "environment": dict(os.environ),
+        "folder": Path.cwd(),
+        "path": list(sys.path),
+    }
+
+
+def test_settings_are_restored(tmp_path):
+    before = settings()
+    with preserved_settings():
+        random.random(), np.random.rand(), torch.rand(1)
+        torch.set_num_threads(before["threads"] + 1)
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        torch.set_grad_enabled(False)
+        torch.autograd.set_detect_anomaly(True)
+        gc.disable()
+        gc.set_threshold(1, 2, 3)
+        gc.freeze()
+        os.environ["GPULAB_TRIAL_TEST"] = "1"
+        os.chdir(tmp_path)
+        sys.path.insert(0, str(tmp_path))
+    assert settings() == before
