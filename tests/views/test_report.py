@@ -191,7 +191,7 @@ def test_a_virtual_gpu_is_said_to_be_one():
     run = dataclasses.replace(a_run(), source=Source(how="virtual", device="H100"))
     text = " ".join(repr(report(run)).split())
     assert text.startswith("Virtual H100, estimated.")
-    assert "Grade D" in text
+    assert "Grade of the estimate: D" in text
     assert 'Run "made": virtual H100, estimated.' in text
 
 
@@ -268,7 +268,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"in step \d \(100 ms\), the problem takes 40 ms", page.text)
+    assert re.search(r"in step \d \(100 ms\), this takes 40 ms", page.text)
     assert "As text and table" in page.text
 
 

@@ -83,7 +83,7 @@ def _answer(prediction: Prediction) -> Answer:
         claim=claim,
         leading=True,
         expectation=Expectation(
-            text=f"Expect {span} ({speedups}). {bound} Grade of the prediction: {sentence(grade_text(prediction.grade))}",
+            text=f"Expect {span} ({speedups}). {bound} Grade of the prediction: {grade_text(prediction.grade)}.",
             best_frac=prediction.best_ns / longest,
             worst_frac=prediction.worst_ns / longest,
             floor_frac=prediction.floor_ns / longest,
