@@ -187,6 +187,12 @@ def test_every_loop_is_measured_and_has_its_usual_figure():
     assert all(ns > 0 for ns in took.values())
 
 
+def test_a_disturbed_measurement_lies_between_its_times(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(calibration, "_run_chunks", lambda chunk: [10.0, 1000.0])
+    assert all(10 <= ns <= 1000 for ns in measure_loops(rounds=1).values())
+
+
 def test_a_cpu_on_which_every_loop_takes_twice_as_long_is_twice_as_slow(monkeypatch):
     monkeypatch.setattr(calibration, "measure_loops", lambda: {name: 2.0 * ns for name, ns in REFERENCE_NS.items()})
     assert measure_slowdown() == calibration.CpuSlowdown(dispatch=2.0, autograd=2.0)
