@@ -19,6 +19,7 @@ from gpulab.capture.seeds import preserve_random_state, synchronize_gpus
 _POLL_S = 0.1
 _CLEANUP_S = 2.0  # for `finally` blocks of the cell, before it is ended again
 _FIRST_STEPS = 3  # after which the time counts
+_SETTLING = 100  # repetitions of a loop, of which one would do
 _MIN_STEPS = 40  # even if they take longer: the first ten are warm-up, and workers deliver batches in bursts
 _MAX_FACTOR = 6  # times the requested time, for slow steps
 MAX_STARTUP_S = 60.0  # until the first step
@@ -47,22 +48,19 @@ class TimedRun:
         watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="gpulab trial", daemon=True)
         watcher.start()
         try:
-            exec(code, namespace)
-            synchronize_gpus()
-        except TimeUp:
-            pass
-        finally:
-            self._end_watch(threading.get_ident())
-
-    def _end_watch(self, thread: int) -> None:
-        while True:
             try:
-                with self._lock:  # from here on, the other thread raises nothing
-                    self._finished.set()
-                    _raise_in(thread, None)  # nor does what it has raised arrive any more
-                return
-            except TimeUp:
-                continue
+                exec(code, namespace)
+                synchronize_gpus()
+            finally:
+                self._end_watch()
+        except TimeUp:
+            self._end_watch()  # again, in case it arrived there; the next one would come seconds later
+
+    def _end_watch(self) -> None:
+        with self._lock:  # from here on, the other thread raises nothing
+            self._finished.set()
+        for _ in range(_SETTLING):  # what it has raised arrives here at the latest
+            pass
 
     def _watch(self, thread: int) -> None:
         began_s, first_s = time.monotonic(), 0.0
@@ -82,10 +80,12 @@ class TimedRun:
                 self._finished.wait(_CLEANUP_S)  # then again, as code may catch it
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next bytecode; None cancels one that has not arrived."""
-    value = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), value)
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Raise an exception in a thread when it next enters a function or repeats a loop.
+
+    It cannot be taken back: with NULL, CPython 3.11 goes on looking for it, and hangs as soon as a debugger traces.
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,6 +45,26 @@ def test_a_cell_that_ends_by_itself_is_not_disturbed_afterwards():
     assert namespace["x"] == 1
     for _ in range(10_000):  # an exception that arrived late would be raised here
         pass
+
+
+@pytest.mark.parametrize("code", ["x = 1", "while True: sum([1])"], ids=["ends by itself", "ended"])
+def test_a_debugger_can_trace_afterwards(code):
+    program = f"""
+import sys
+from gpulab.trial.timed_run import TimedRun
+TimedRun(0.01, lambda: 1000).run(compile({code!r}, "<cell>", "exec"), {{}})
+lines = []
+def trace(frame, event, argument):
+    lines.append(frame.f_lineno)
+    return trace
+def traced():
+    return sum([1])
+sys.settrace(trace)
+traced()
+sys.settrace(None)
+assert lines
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_cleanup_code_of_the_cell_runs():
