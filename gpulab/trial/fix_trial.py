@@ -19,6 +19,7 @@ from gpulab.comparison.comparison import MIN_COMPARED_STEPS
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
+from gpulab.rules.engine.pasted_names import acts_when_pasted
 from gpulab.run import Run
 from gpulab.trial.file_guard import FileGuard
 from gpulab.trial.fix_placement import names_read, place_fix
@@ -44,7 +45,10 @@ class Trial(View):
 
 
 def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
-    """Return the first finding whose fix is code, or that of a rule. Raises CaptureError if there is none."""
+    """Return the first finding that predicts a gain by code, or that of a rule.
+
+    Raises CaptureError if there is none.
+    """
     run = diagnosis.run
     if run.source.how != "measured":
         raise CaptureError(
@@ -59,14 +63,14 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
             why=f"its findings are {', '.join(each.rule for each in diagnosis.findings) or 'none'}",
             fix=f"show its report: %gpureport {run.name}",
         )
-    finding = next((each for each in findings if each.fix), None)
-    if finding is None:
-        raise CaptureError(
-            f"The fix for {findings[0].rule} cannot be tried automatically.",
-            why="it is advice, not code",
-            fix=_COMPARE,
-        )
-    return finding
+    for finding in findings:
+        if acts_when_pasted(finding.fix) and (rule is not None or finding.gain is not None):
+            return finding
+    raise CaptureError(
+        f"The fix for {findings[0].rule} cannot be tried automatically.",
+        why="it is code that your loop must call" if findings[0].fix else "it is advice, not code",
+        fix=_COMPARE,
+    )
 
 
 def try_fix(

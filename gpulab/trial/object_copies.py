@@ -158,9 +158,9 @@ class _Pickler(pickle.Pickler):
                 fix="apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER",
             )
 
-    def _keep(self, how: str, value: Any) -> tuple[str, int]:
+    def _keep(self, method: str, value: Any) -> tuple[str, int]:
         self.objects[id(value)] = value
-        return how, id(value)
+        return method, id(value)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -173,9 +173,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, reference: Any) -> Any:
         """Return the object itself, or its copy."""
-        how, key = reference
+        method, key = reference
         value = self._objects[key]
-        if how == "same":
+        if method == "same":
             return value
         if key not in self._copies:
             self._copies[key] = self._copy(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import multiprocessing
 import tempfile
@@ -135,9 +136,46 @@ def test_the_output_of_the_cell_is_hidden(namespace, capsys):
     assert "shown" not in capsys.readouterr().out
 
 
-def test_only_fixes_in_code_for_measured_runs_can_be_tried(namespace):
+@pytest.fixture(scope="module")
+def diagnosis():
+    """The diagnosis of a measured run, for findings to put in."""
     with gpulab.profile("short"):
-        exec(CELL, namespace)
-    diagnosis = gpulab.diagnose(gpulab.runs["short"])
-    with pytest.raises(CaptureError, match="nothing_like_it"):
-        finding_to_try(diagnosis, "nothing_like_it")
+        pass
+    return gpulab.diagnose(gpulab.runs["short"])
+
+
+def with_findings(diagnosis, *findings):
+    return dataclasses.replace(diagnosis, findings=findings)
+
+
+ADVICE = dataclasses.replace(finding(fix=""), rule="advice")
+TEMPLATE = dataclasses.replace(finding(fix="def save_later(path):\n    pass"), rule="template")
+MEMORY = dataclasses.replace(finding(), rule="memory", gain=None)
+
+
+def test_the_first_finding_that_predicts_a_gain_by_code_is_tried(diagnosis):
+    findings = with_findings(diagnosis, ADVICE, TEMPLATE, MEMORY, finding())
+    assert finding_to_try(findings).rule == "no_workers"
+    assert finding_to_try(findings, "memory").rule == "memory"
+
+
+@pytest.mark.parametrize(
+    ("findings", "rule", "why"),
+    [
+        ((), None, "its findings are none"),
+        ((finding(),), "nothing_like_it", "its findings are no_workers"),
+        ((ADVICE,), None, "advice"),
+        ((TEMPLATE,), None, "your loop must call"),
+        ((ADVICE, finding()), "advice", "advice"),
+    ],
+)
+def test_other_findings_are_refused_with_a_reason(diagnosis, findings, rule, why):
+    with pytest.raises(CaptureError, match=why):
+        finding_to_try(with_findings(diagnosis, *findings), rule)
+
+
+def test_a_virtual_run_is_refused(diagnosis):
+    source = dataclasses.replace(diagnosis.run.source, how="virtual")
+    virtual = dataclasses.replace(diagnosis, run=dataclasses.replace(diagnosis.run, source=source))
+    with pytest.raises(CaptureError, match="not those of this machine"):
+        finding_to_try(virtual)

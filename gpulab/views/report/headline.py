@@ -27,10 +27,10 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
     """Return the magic that tries a fix; "" in a script, and for code that changes nothing by itself."""
     run = diagnosis.run
-    if not (has_magics() and runs.holds(run) and run.source.how == "measured" and acts_when_pasted(finding.fix)):
+    tried = [each.rule for each in diagnosis.findings if each.gain is not None and acts_when_pasted(each.fix)]
+    if finding.rule not in tried or not (has_magics() and runs.holds(run) and run.source.how == "measured"):
         return ""
-    first = next((each for each in diagnosis.findings if each.fix), finding)
-    rule = "" if first.rule == finding.rule else f" --rule {finding.rule}"
+    rule = "" if finding.rule == tried[0] else f" --rule {finding.rule}"
     return f"%gpufix {shell_word(run.name)}{rule}"
 
 
