@@ -11,7 +11,6 @@ import builtins
 import contextlib
 import io
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -70,7 +69,8 @@ class FileGuard:
             yield os, name, partial(self._guarded_change, action=action)
         yield os, "system", self._guarded_program
         yield subprocess, "Popen", self._guarded_popen
-        yield socket.socket, "connect", self._guarded_connect
+        if (sockets := sys.modules.get("socket")) is not None:
+            yield sockets.socket, "connect", self._guarded_connect
         torch = sys.modules.get("torch")
         if torch is not None:
             yield torch._C, "PyTorchFileWriter", self._to_null_device
@@ -120,8 +120,8 @@ class FileGuard:
         return Popen
 
     def _guarded_connect(self, original: Any) -> Any:
-        def guarded(connection: socket.socket, address: Any) -> Any:
-            if connection.family != getattr(socket, "AF_UNIX", None):  # workers of a DataLoader use local sockets
+        def guarded(connection: Any, address: Any) -> Any:
+            if connection.family.name != "AF_UNIX":  # workers of a DataLoader use local sockets
                 self._refuse("open a network connection")
             return original(connection, address)
 

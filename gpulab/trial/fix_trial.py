@@ -15,7 +15,6 @@ from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.protection.guard import error_text
 from gpulab.capture.session import Session
 from gpulab.comparison import Comparison
-from gpulab.comparison.comparison import MIN_COMPARED_STEPS
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
@@ -28,9 +27,10 @@ from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, 
 from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.wording import count, number
+from gpulab.wording import count, duration, number
 
 SECONDS, REPEATS = 3.0, 3
+_MIN_STEPS = 8  # after the warm-up, in each run
 _COMPARE = "apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER"
 
 
@@ -153,7 +153,7 @@ class _Runner:
         run = session.stop()
         gc.collect()  # ends the workers of its DataLoaders
         steps = int(find_steps(run).unprofiled.sum())
-        if steps < MIN_COMPARED_STEPS:
+        if steps < _MIN_STEPS:
             raise CaptureError(
                 "The trial measured too little.",
                 why=f"run again on copies of your variables, the cell had {count(steps, 'complete step')}",
@@ -180,7 +180,7 @@ class _Runner:
         if timed.without_steps:
             raise CaptureError(
                 "The trial was stopped.",
-                why=f"no step was detected within {MAX_STARTUP_S:.0f} s",
+                why=f"no step was detected within {duration(MAX_STARTUP_S * 1e9)}",
                 fix="move the preparation into another cell; in a loop without a DataLoader and an optimizer, call "
                 "gpulab.step() at the end of each iteration",
             )

@@ -21,7 +21,7 @@ _CLEANUP_S = 2.0  # for `finally` blocks of the cell, before it is ended again
 _FIRST_STEPS = 3  # after which the time counts
 _SETTLING = 100  # repetitions of a loop, of which one would do
 _MIN_STEPS = 40  # even if they take longer: the first ten are warm-up, and workers deliver batches in bursts
-_MAX_FACTOR = 6  # times the requested time, for slow steps
+_MAX_FACTOR = 8  # times the requested time, for slow steps
 MAX_STARTUP_S = 60.0  # until the first step
 
 
