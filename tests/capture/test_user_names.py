@@ -82,6 +82,34 @@ def test_a_compiled_model_has_the_name_of_its_original_class():
     assert (run.models[0].kind, run.models[0].compiled) == ("Linear", True)
 
 
+class Flow(torch.nn.Module):
+    """A model that is used by another method than forward()."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def log_prob(self, inputs):
+        return self.layer(inputs)
+
+
+class SmallFlow(Flow):
+    """Inherits from it."""
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [(torch.nn.Linear(4, 1), True), (torch.nn.Sequential(torch.nn.Linear(4, 1)), True), (SmallFlow(), False)],
+    ids=["layer", "container", "other methods"],
+)
+def test_a_model_without_forward_is_recognised(model, expected):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gpulab.profile("forward"):
+        for _ in range(3):
+            optimizer.step()
+    assert gpulab.runs["forward"].models[0].has_forward is expected
+
+
 def test_unnamed_objects_get_a_name_that_can_be_pasted():
     def loop(network):
         stepper = [torch.optim.SGD(network.parameters(), lr=0.1)]

@@ -100,9 +100,18 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
         dtypes=tuple(dtype for dtype, _ in Counter(_dtype(parameter) for parameter in parameters).most_common()),
         device=_devices(parameters),
         compiled=None if module is None else inner is not module or inner._compiled_call_impl is not None,
+        has_forward=None if module is None else _has_forward(inner),
         embedding_elements=sum([table.numel() for table in tables]),
         embedding_rows=max([table.shape[0] for table in tables], default=0),
     )
+
+
+def _has_forward(module: Any) -> bool:
+    """Whether the class of a module defines forward(); the one of nn.Module only raises an error."""
+    from torch import nn
+
+    defining = next(iter([kind for kind in type(module).__mro__ if "forward" in vars(kind)]), None)
+    return defining is not nn.Module
 
 
 def _dense_tables(module: Any, trained: set[int]) -> list[Any]:

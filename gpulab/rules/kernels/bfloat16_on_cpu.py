@@ -28,6 +28,12 @@ _FRAMEWORK_SETTINGS = {
 }
 
 
+_AROUND_METHODS = (
+    'Call the methods of the model within `with torch.autocast("cpu", dtype=torch.bfloat16):`; it has no forward() '
+    "that code could wrap."
+)
+
+
 def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
     """Matrix products and convolutions run in float32 on a CPU that has bfloat16 instructions.
 
@@ -62,8 +68,8 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
             f"recurrent layers. The CPU supports {instructions}; the weights are float32, and autocast is off.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=layers_ns, layers=layers.count),
-        fix=cpu_autocast_code(trained),
-        advice=_advice(evidence),
+        fix=cpu_autocast_code(trained) if _runs_by_forward(evidence, trained) else "",
+        advice=_advice(evidence, trained),
         gain=gain,
         confidence=LIKELY,
         spans=layers.spans,
@@ -97,11 +103,19 @@ def _gain(evidence: Evidence, layers_ns: int, instructions: str) -> Gain | None:
     )
 
 
-def _advice(evidence: Evidence) -> str:
-    framework = next((loader.framework for loader in evidence.run.loaders if loader.framework), None)
-    setting = _FRAMEWORK_SETTINGS.get(framework or "")
+def _framework(evidence: Evidence) -> str:
+    return next((loader.framework for loader in evidence.run.loaders if loader.framework), "")
+
+
+def _runs_by_forward(evidence: Evidence, models: list[Model]) -> bool:
+    """Whether the loop calls the models themselves; training_step() in Lightning may call their layers instead."""
+    return _framework(evidence) != "lightning" and all(model.has_forward is not False for model in models)
+
+
+def _advice(evidence: Evidence, models: list[Model]) -> str:
+    setting = _FRAMEWORK_SETTINGS.get(_framework(evidence))
     return sentences(
-        f"The setting is {setting}." if setting else "",
+        f"The setting is {setting}." if setting else "" if _runs_by_forward(evidence, models) else _AROUND_METHODS,
         "bfloat16 has the range of float32 and a mantissa of 8 bits. The weights stay in float32; watch the loss over "
         "the first few hundred steps.",
     )

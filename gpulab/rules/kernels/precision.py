@@ -209,7 +209,12 @@ def _autocast_code(evidence: Evidence, kernels: InteriorKernels) -> str:
 
 
 def autocast_code(evidence: Evidence, *, bfloat16: bool) -> str:
-    """Return autocast code: bfloat16 if the GPU supports it, else float16 with a gradient scaler."""
+    """Return autocast code: bfloat16 if the GPU supports it, else float16 with a gradient scaler.
+
+    "" if a model has no forward() that it could wrap.
+    """
+    if any(each.has_forward is False for each in evidence.run.models):
+        return ""
     model, optimizer = evidence.names.model, evidence.names.optimizer
     dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'

@@ -1,9 +1,13 @@
 """The printed change to bfloat16, run on real models: layers run in bfloat16, outputs and weights stay float32."""
 
+import dataclasses
+
 import pytest
 
+from gpulab.rules import diagnose
 from gpulab.rules.kernels.bfloat16_on_cpu import cpu_autocast_code
-from gpulab.run import Model
+from gpulab.run import Loader, Model
+from tests.cases.kernels.no_bfloat16_on_cpu.case import provoked_by_float32_layers
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -74,3 +78,18 @@ def test_outputs_that_are_no_tensor_are_unchanged():
 
 def test_text_from_a_file_that_is_no_name_does_not_become_code():
     assert "rm -rf" not in cpu_autocast_code([Model(name="x; os.system('rm -rf /')", **FLOAT32)])
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"models": (Model(name="flow", has_forward=False, **FLOAT32),)}, "has no forward()"),
+        ({"loaders": (Loader(framework="lightning"),)}, "bf16-mixed"),
+    ],
+    ids=["other methods than forward", "Lightning"],
+)
+def test_without_a_call_of_the_model_there_is_advice_and_no_code(change, advice):
+    run = dataclasses.replace(provoked_by_float32_layers(), **change)
+    finding = next(each for each in diagnose(run).findings if each.rule == "no_bfloat16_on_cpu")
+    assert finding.fix == ""
+    assert advice in finding.advice
