@@ -1,8 +1,8 @@
 """Keeps a trial from changing files, starting programs and sending data: a trial of a cell must have no effects.
 
-Writing is allowed in the folder for temporary files. Files that PyTorch saves go to the null device, because
-loops save checkpoints, and a trial should take as long. Reading works as ever. Compiled code that opens files itself,
-other than PyTorch's and safetensors', is not seen.
+Writing is allowed in the folder for temporary files. Files that PyTorch saves go to one temporary file, because loops
+save checkpoints, and a trial should take as long. Reading works as ever. Compiled code that opens files itself, other
+than PyTorch's and safetensors', is not seen.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class FileGuard:
 
     def __init__(self) -> None:
         self.refused: list[str] = []  # what the cell tried to do
+        self._checkpoint = os.devnull
         self._others = frozenset(threading.enumerate())  # threads from before the trial may do what they do
 
     @contextlib.contextmanager
@@ -54,6 +55,7 @@ class FileGuard:
         self._others = frozenset(threading.enumerate()) - {threading.current_thread()}
         opened = namespace.get("open")
         with contextlib.ExitStack() as stack:
+            self._checkpoint = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkpoint")
             for owner, name, guarded in self._guarded_functions():
                 stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name))))
             if opened is not None:  # IPython's own, in every notebook
@@ -73,7 +75,7 @@ class FileGuard:
             yield sockets.socket, "connect", self._guarded_connect
         torch = sys.modules.get("torch")
         if torch is not None:
-            yield torch._C, "PyTorchFileWriter", self._to_null_device
+            yield torch._C, "PyTorchFileWriter", self._to_temporary_file
         if (safetensors := sys.modules.get("safetensors.torch")) is not None:
             yield safetensors, "serialize_file", partial(self._guarded_change, action="write", at=1)
 
@@ -127,9 +129,10 @@ class FileGuard:
 
         return guarded
 
-    def _to_null_device(self, original: Any) -> Any:
+    def _to_temporary_file(self, original: Any) -> Any:
         def redirected(file: Any, *arguments: Any, **options: Any) -> Any:
-            return original(os.devnull if isinstance(file, (str, os.PathLike)) else file, *arguments, **options)
+            target = self._checkpoint if isinstance(file, (str, os.PathLike)) else file
+            return original(target, *arguments, **options)
 
         return redirected
 

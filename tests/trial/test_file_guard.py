@@ -86,6 +86,7 @@ def test_checkpoints_go_nowhere(folder):
     guard = FileGuard()
     buffer = io.BytesIO()
     with guard.active({}):
+        torch.save({"weight": torch.ones(1000)}, folder / "new.txt")
         torch.save({"weight": torch.ones(1000)}, folder / "old.txt")
         torch.save({"weight": torch.ones(3)}, buffer)
     assert contents(folder) == {"old.txt": "old"}

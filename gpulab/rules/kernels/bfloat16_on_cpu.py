@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpulab.analysis.host.cpu_math import bfloat16_layers
+from gpulab.analysis.host.gradients import unused_gradients_of
 from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
@@ -28,6 +29,10 @@ _FRAMEWORK_SETTINGS = {
 }
 
 
+_AROUND_ALL = (
+    'Run the forward passes of all models within `with torch.autocast("cpu", dtype=torch.bfloat16):`, also of those '
+    "that are not trained."
+)
 _AROUND_METHODS = (
     'Call the methods of the model within `with torch.autocast("cpu", dtype=torch.bfloat16):`; it has no forward() '
     "that code could wrap."
@@ -68,7 +73,7 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
             f"recurrent layers. The CPU supports {instructions}; the weights are float32, and autocast is off.",
         ),
         numbers=known_numbers(share_frac=share, cost_ns=layers_ns, layers=layers.count),
-        fix=cpu_autocast_code(trained) if _runs_by_forward(evidence, trained) else "",
+        fix=cpu_autocast_code(trained) if _covers_all_layers(evidence, trained) else "",
         advice=_advice(evidence, trained),
         gain=gain,
         confidence=LIKELY,
@@ -112,10 +117,24 @@ def _runs_by_forward(evidence: Evidence, models: list[Model]) -> bool:
     return _framework(evidence) != "lightning" and all(model.has_forward is not False for model in models)
 
 
+def _runs_other_models(evidence: Evidence, models: list[Model]) -> bool:
+    """Whether layers run outside these models: those of a teacher, with or without gradients."""
+    parts_of = tuple(f"{model.name}." for model in models if model.name)
+    others = [model for model in evidence.run.frozen_models if not model.name.startswith(parts_of)]
+    return bool(others) or evidence.cached(unused_gradients_of) is not None
+
+
+def _covers_all_layers(evidence: Evidence, models: list[Model]) -> bool:
+    return _runs_by_forward(evidence, models) and not _runs_other_models(evidence, models)
+
+
 def _advice(evidence: Evidence, models: list[Model]) -> str:
     setting = _FRAMEWORK_SETTINGS.get(_framework(evidence))
+    around = "" if _runs_by_forward(evidence, models) else _AROUND_METHODS
+    if not around and _runs_other_models(evidence, models):
+        around = _AROUND_ALL
     return sentences(
-        f"The setting is {setting}." if setting else "" if _runs_by_forward(evidence, models) else _AROUND_METHODS,
+        f"The setting is {setting}." if setting else around,
         "bfloat16 has the range of float32 and a mantissa of 8 bits. The weights stay in float32; watch the loss over "
         "the first few hundred steps.",
     )

@@ -6,7 +6,7 @@ import pytest
 
 from gpulab.rules import diagnose
 from gpulab.rules.kernels.bfloat16_on_cpu import cpu_autocast_code
-from gpulab.run import Loader, Model
+from gpulab.run import FrozenModel, Loader, Model
 from tests.cases.kernels.no_bfloat16_on_cpu.case import provoked_by_float32_layers
 
 torch = pytest.importorskip("torch")
@@ -80,16 +80,29 @@ def test_text_from_a_file_that_is_no_name_does_not_become_code():
     assert "rm -rf" not in cpu_autocast_code([Model(name="x; os.system('rm -rf /')", **FLOAT32)])
 
 
+def teacher(name):
+    return FrozenModel(kind="Net", name=name, tensors=8, layers="LL", depends_on_batch=False)
+
+
+def bfloat16_finding(**change):
+    run = dataclasses.replace(provoked_by_float32_layers(), **change)
+    return next(each for each in diagnose(run).findings if each.rule == "no_bfloat16_on_cpu")
+
+
+def test_a_frozen_part_of_the_trained_model_is_covered_by_its_code():
+    assert "net.forward" in bfloat16_finding(frozen_models=(teacher("net.backbone"),)).fix
+
+
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
         ({"models": (Model(name="flow", has_forward=False, **FLOAT32),)}, "has no forward()"),
         ({"loaders": (Loader(framework="lightning"),)}, "bf16-mixed"),
+        ({"frozen_models": (teacher("teacher"),)}, "not trained"),
     ],
-    ids=["other methods than forward", "Lightning"],
+    ids=["other methods than forward", "Lightning", "teacher"],
 )
 def test_without_a_call_of_the_model_there_is_advice_and_no_code(change, advice):
-    run = dataclasses.replace(provoked_by_float32_layers(), **change)
-    finding = next(each for each in diagnose(run).findings if each.rule == "no_bfloat16_on_cpu")
+    finding = bfloat16_finding(**change)
     assert finding.fix == ""
     assert advice in finding.advice
