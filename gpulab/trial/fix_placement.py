@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import symtable
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -57,40 +58,58 @@ def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Place
 
 
 def names_read(code: ast.Module) -> set[str]:
-    """Return the names that code reads before it assigns them, without builtins."""
+    """Return the variables that code reads before it assigns them, and all that its functions read; no builtins."""
     names: dict[str, bool] = {}
-    for name in _in_order(code):
-        names.setdefault(name.id, isinstance(name.ctx, ast.Load))
-    defined = {node.name for node in ast.walk(code) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    defined |= {node.arg for node in ast.walk(code) if isinstance(node, ast.arg)}
-    for node in ast.walk(code):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    return {word for word, is_read in names.items() if is_read} - defined - set(vars(builtins))
+    for name, is_read in _events(code):
+        names.setdefault(name, is_read)
+    first_read = {name for name, is_read in names.items() if is_read}
+    table = symtable.symtable(ast.unparse(code), "<cell>", "exec")
+    return (first_read | set(_globals_of_functions(table))) - set(vars(builtins))
 
 
-def _in_order(node: ast.AST) -> Iterator[ast.Name]:
-    """Yield names in the order of execution: the value of an assignment before its target."""
+def _globals_of_functions(table: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the names that the functions, methods, lambdas and comprehensions of some code take from outside."""
+    for child in table.get_children():
+        yield from (
+            symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced()
+        )
+        yield from _globals_of_functions(child)
+
+
+def _events(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield each name that the code outside functions reads (True) or assigns (False), in the order of execution."""
     if isinstance(node, ast.Name):
-        yield node
+        yield node.id, isinstance(node.ctx, ast.Load)
         return
-    children = list(ast.iter_child_nodes(node))
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        children = [node.value, *(child for child in children if child is not node.value)] if node.value else children
-    elif isinstance(node, ast.AugAssign):  # reads its target first
-        children = [*_as_read(node.target), *children]
-    elif isinstance(node, (ast.For, ast.AsyncFor)):
-        children = [node.iter, *(child for child in children if child is not node.iter)]
-    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-        elements = [child for child in children if not isinstance(child, ast.comprehension)]
-        generators = [part for each in node.generators for part in (each.iter, each.target, *each.ifs)]
-        children = [*generators, *elements]
-    for child in children:
-        yield from _in_order(child)
+    for part in _evaluated(node):
+        yield from _events(part)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name, False
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (((alias.asname or alias.name).partition(".")[0], False) for alias in node.names)
 
 
-def _as_read(target: ast.expr) -> list[ast.AST]:
-    return [ast.Name(target.id, ast.Load())] if isinstance(target, ast.Name) else []
+def _evaluated(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a statement or expression that are evaluated with it, in order: not the bodies of functions.
+
+    A comprehension evaluates its first iterable outside; the rest is a function.
+    """
+    parts = list(ast.iter_child_nodes(node))
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        decorators = getattr(node, "decorator_list", [])
+        return [*decorators, *node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)]
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        return [node.generators[0].iter]
+    if isinstance(node, ast.ClassDef):  # its body assigns attributes, not variables
+        return [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        return [node.value, *(part for part in parts if part is not node.value)]
+    if isinstance(node, ast.AugAssign):  # reads its target first
+        target = [ast.Name(node.target.id, ast.Load())] if isinstance(node.target, ast.Name) else []
+        return [*target, *parts]
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        return [node.iter, *(part for part in parts if part is not node.iter)]
+    return parts
 
 
 def _storing(cell: ast.Module, name: str) -> list[int]:

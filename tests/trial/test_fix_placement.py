@@ -74,6 +74,15 @@ def test_a_fix_that_only_defines_something_is_refused(fix):
         ("def f(a):\n    return a + b", {"b"}),
         ("with open(path) as file:\n    file.read()", {"path"}),
         ("rows.append(1)", {"rows"}),
+        ("def f(model):\n    return model\nf(model)", {"model"}),  # an argument of the same name hides nothing outside
+        ("class A:\n    def g(self, model):\n        return [model for model in self]\nuse(model)", {"model", "use"}),
+        ("n = [x for x in xs]\nprint(x)", {"xs", "x"}),
+        ("def train():\n    use(model)\ntrain()\nmodel = 1", {"use", "model"}),
+        ("def f(a=default):\n    local = a\n    return local", {"default"}),
+        ("f = lambda a: a + b", {"b"}),
+        ("rows = {key: value for key, value in pairs.items() if key in wanted}", {"pairs", "wanted"}),
+        ("class Net(Base):\n    size = width\n    def f(self): return Net", {"Base", "width", "Net"}),
+        ("@decorated\ndef f(): pass", {"decorated"}),
     ],
 )
 def test_names_that_code_reads_before_it_assigns_them(code, names):
