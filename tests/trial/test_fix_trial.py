@@ -72,11 +72,23 @@ def test_a_trial_compares_both_variants_with_the_prediction(namespace):
     assert "inserted at the start of the cell" in str(trial)
 
 
-def test_a_trial_changes_nothing_of_the_user(namespace):
+DIRECT = """
+def clipped(model):
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+for inputs, labels in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+    clipped(model)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("cell", [CELL, DIRECT], ids=["a function trains", "the cell trains"])
+def test_a_trial_changes_nothing_of_the_user(namespace, cell):
     before = dict(namespace)
     weights = {name: value.clone() for name, value in namespace["model"].state_dict().items()}
     random_state, children = torch.get_rng_state(), multiprocessing.active_children()
-    tried(namespace)
+    tried(namespace, cell=cell)
     assert all(namespace[name] is value for name, value in before.items())
     assert set(namespace) == set(before)
     assert all(torch.equal(weights[name], value) for name, value in namespace["model"].state_dict().items())
