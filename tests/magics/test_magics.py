@@ -272,7 +272,7 @@ def test_gpufix_measures_the_fix_of_a_cell_and_leaves_its_variables(live):
     live.run(OBJECTS)
     report = live.run("%%gpuprofile fixable\n" + TRAINING)
     assert "%gpufix fixable" in displayed_text(report)
-    reply = live.run("%gpufix fixable --seconds 0.3")
+    reply = live.run("%gpufix fixable --seconds 5")
     assert reply.status == "ok", reply.traceback
     assert "inserted at the start of the cell" in reply.value
     assert live.run("len(history), loader.num_workers").value == "(40, 0)"
