@@ -36,4 +36,6 @@ def try_fix_of(
             fix=f"put %%gpuprofile {shell_word(run.name)} at the top of the training cell and run it",
         )
     code = shell.transform_cell(cells[run.name])
-    return try_fix(finding, code, shell.user_ns, name=run.name, seconds=seconds, quiet=capture_output)
+    trial = try_fix(finding, code, shell.user_ns, name=run.name, seconds=seconds, quiet=capture_output)
+    runs.add(run)  # again, so that it stays the last one for magics without a name
+    return trial

@@ -1,8 +1,8 @@
 """Keeps a trial from changing files, starting programs and sending data: a trial of a cell must have no effects.
 
-Writing is allowed in the folder for temporary files. Files that PyTorch saves go to one temporary file, because loops
-save checkpoints, and a trial should take as long. Reading works as ever. Compiled code that opens files itself, other
-than PyTorch's and safetensors', is not seen.
+Writing is allowed in a temporary folder that the trial has for itself. Files that PyTorch saves go to one file there,
+because loops save checkpoints, and a trial should take as long. Reading works as ever. Compiled code that opens files
+itself, other than PyTorch's and safetensors', is not seen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import itertools
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -21,8 +23,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from gpulab.capture.protection.temporary_folder import temporary_folder
+
 _WRITING = frozenset("wax+")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FOLDER_OPTIONS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
 _CHANGES = {
     "remove": "remove",
     "unlink": "remove",
@@ -46,7 +51,7 @@ class FileGuard:
 
     def __init__(self) -> None:
         self.refused: list[str] = []  # what the cell tried to do
-        self._checkpoint = os.devnull
+        self._folder = ""  # in which the cell may write
         self._others = frozenset(threading.enumerate())  # threads from before the trial may do what they do
 
     @contextlib.contextmanager
@@ -55,7 +60,9 @@ class FileGuard:
         self._others = frozenset(threading.enumerate()) - {threading.current_thread()}
         opened = namespace.get("open")
         with contextlib.ExitStack() as stack:
-            self._checkpoint = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkpoint")
+            multiprocessing.util.get_temp_dir()  # which would be kept for later, in a folder that is removed
+            self._folder = os.path.realpath(stack.enter_context(temporary_folder()))
+            stack.enter_context(patch.object(tempfile, "tempdir", self._folder))
             for owner, name, guarded in self._guarded_functions():
                 stack.enter_context(patch.object(owner, name, guarded(getattr(owner, name))))
             if opened is not None:  # IPython's own, in every notebook
@@ -77,7 +84,7 @@ class FileGuard:
         if torch is not None:
             yield torch._C, "PyTorchFileWriter", self._to_temporary_file
         if (safetensors := sys.modules.get("safetensors.torch")) is not None:
-            yield safetensors, "serialize_file", partial(self._guarded_change, action="write", at=1)
+            yield safetensors, "serialize_file", partial(self._guarded_change, action="write")
 
     def _guarded_open(self, original: Any) -> Any:
         def guarded(file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
@@ -95,11 +102,14 @@ class FileGuard:
 
         return guarded
 
-    def _guarded_change(self, original: Any, action: str, at: int = 0) -> Any:
+    def _guarded_change(self, original: Any, action: str) -> Any:
         def guarded(*arguments: Any, **options: Any) -> Any:
-            path = arguments[at] if len(arguments) > at else next(iter(options.values()), "")
-            if original.__name__ != "mkdir" or not Path(path).is_dir():
-                self._check(path, action, options.get("dir_fd", options.get("src_dir_fd")))
+            values = (*arguments, *options.values())
+            paths = [value for value in values if isinstance(value, (str, bytes, os.PathLike))]
+            folders = [options[name] for name in _FOLDER_OPTIONS if options.get(name) is not None] or [None]
+            for path, folder in itertools.product(paths, folders):  # rename: both paths
+                if original.__name__ != "mkdir" or not (_folder(folder) / os.fsdecode(path)).is_dir():
+                    self._check(path, action, folder)
             return original(*arguments, **options)
 
         return guarded
@@ -131,20 +141,20 @@ class FileGuard:
 
     def _to_temporary_file(self, original: Any) -> Any:
         def redirected(file: Any, *arguments: Any, **options: Any) -> Any:
-            target = self._checkpoint if isinstance(file, (str, os.PathLike)) else file
+            target = str(Path(self._folder) / "checkpoint") if isinstance(file, (str, os.PathLike)) else file
             return original(target, *arguments, **options)
 
         return redirected
 
     def _check(self, path: Any, action: str, folder: int | None = None) -> None:
-        """Refuse to change a path, unless it is temporary. `folder`: the open folder that the path is relative to."""
+        """Refuse to change a path outside the folder of the trial. `folder`: an open one, which it is relative to."""
         if isinstance(path, int):  # already open
             return
         try:
-            target = _folder(folder) / os.fsdecode(path)
+            target = Path(os.path.realpath(_folder(folder) / os.fsdecode(path)))
         except TypeError:  # not a path; the original function says so
             return
-        if target != Path(os.devnull) and Path(tempfile.gettempdir()) not in target.parents:
+        if target != Path(os.devnull) and not target.is_relative_to(self._folder):
             self._refuse(f"{action} {target.name}")
 
     def _refuse(self, action: str) -> None:

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpulab.errors import CaptureError
-from gpulab.rules.engine.pasted_names import acts_when_pasted
+from gpulab.trial.refusal import COMPARE_YOURSELF
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_APPLY = "apply the fix yourself and profile the cell again, then compare: %gpucompare BEFORE AFTER"
 
 
 class PlacedFix(NamedTuple):
@@ -26,15 +25,9 @@ class PlacedFix(NamedTuple):
 def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:
     """Return the cell with the fix after the top-level statements that assign the variables it reads.
 
-    Raises CaptureError if the fix changes nothing by itself, if it needs a variable that does not exist, or if that
-    variable is created where the fix cannot follow it: in a loop or in a function.
+    Raises CaptureError if it needs a variable that does not exist, or one that is created where the fix cannot follow:
+    in a loop or in a function.
     """
-    if not acts_when_pasted(fix):
-        raise CaptureError(
-            "This fix cannot be tried automatically.",
-            why="its code changes nothing by itself: your loop must call it",
-            fix=_APPLY,
-        )
     code = ast.parse(fix)
     needed = names_read(code)
     stores = {name: _storing(cell, name) for name in needed}
@@ -43,14 +36,14 @@ def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Place
         raise CaptureError(
             "This fix cannot be tried automatically.",
             why=f"its code uses `{missing[0]}`, and the notebook has no variable of that name",
-            fix=_APPLY,
+            fix=COMPARE_YOURSELF,
         )
     position = _position([at for at in stores.values() if at], cell)
     if position and isinstance(cell.body[position - 1], _LOOPS):
         raise CaptureError(
             "This fix cannot be tried automatically.",
             why="its code changes an object that the cell creates inside a loop",
-            fix=_APPLY,
+            fix=COMPARE_YOURSELF,
         )
     line = cell.body[position - 1].end_lineno or 0 if position else 0
     changed = ast.Module([*cell.body[:position], *code.body, *cell.body[position:]], cell.type_ignores)
@@ -113,21 +106,8 @@ def _evaluated(node: ast.AST) -> list[ast.AST]:
 
 
 def _storing(cell: ast.Module, name: str) -> list[int]:
-    """Return the indices of the top-level statements that assign the name."""
-    return [at for at, statement in enumerate(cell.body) if name in _stored(statement)]
-
-
-def _stored(node: ast.AST) -> set[str]:
-    """Return the names that a statement assigns, also in its blocks, but not in functions that it defines."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, ast.Name):
-        return {node.id} if isinstance(node.ctx, ast.Store) else set()
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-        return set()
-    return set().union(*(_stored(child) for child in ast.iter_child_nodes(node)))
+    """Return the indices of the top-level statements that assign the name, also in their blocks."""
+    return [at for at, statement in enumerate(cell.body) if (name, False) in set(_events(statement))]
 
 
 def _position(stores: list[list[int]], cell: ast.Module) -> int:

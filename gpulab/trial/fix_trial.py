@@ -23,6 +23,7 @@ from gpulab.run import Run
 from gpulab.trial.file_guard import FileGuard
 from gpulab.trial.fix_placement import names_read, place_fix
 from gpulab.trial.object_copies import ObjectCopies
+from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, preserved_variables
 from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
@@ -31,7 +32,6 @@ from gpulab.wording import count, duration, number
 
 SECONDS, REPEATS = 3.0, 3
 _MIN_STEPS = 8  # after the warm-up, in each run
-_COMPARE = "apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +69,7 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
     raise CaptureError(
         f"The fix for {findings[0].rule} cannot be tried automatically.",
         why="it is code that your loop must call" if findings[0].fix else "it is advice, not code",
-        fix=_COMPARE,
+        fix=COMPARE_YOURSELF,
     )
 
 
@@ -124,7 +124,7 @@ def _parse(cell: str) -> ast.Module:
         if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(tree)):
             problem = "it contains magics or shell commands, which would run on your own variables"
     if problem:
-        raise CaptureError("This cell cannot be tried.", why=problem, fix=_COMPARE)
+        raise CaptureError("This cell cannot be tried.", why=problem, fix=COMPARE_YOURSELF)
     return tree
 
 
@@ -192,12 +192,12 @@ def _failure(error: BaseException, variant: str, guard: FileGuard) -> CaptureErr
         return CaptureError(
             "This cell cannot be tried.",
             why=f"a trial must have no effects, and the cell tries to {guard.refused[0]}",
-            fix=f"take this out of the cell, or {_COMPARE}",
+            fix=f"take this out of the cell, or {COMPARE_YOURSELF}",
         )
     return CaptureError(
         "The cell failed " + ("with the fix." if variant == "fixed" else "in a trial without the fix."),
         why=error_text(error),
-        fix="adapt the fix to your code" if variant == "fixed" else _COMPARE,
+        fix="adapt the fix to your code" if variant == "fixed" else COMPARE_YOURSELF,
     )
 
 

@@ -32,6 +32,7 @@ import psutil
 
 from gpulab.capture.protection.guard import error_text
 from gpulab.errors import CaptureError
+from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.wording import percent, size
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset})
@@ -137,7 +138,7 @@ class _Pickler(pickle.Pickler):
             raise CaptureError(
                 f"This cell cannot be tried: it uses `{function.__name__}`, a function of torch.compile.",
                 why="a compiled function keeps a reference to the original model, which the trial would train",
-                fix="apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER",
+                fix=COMPARE_YOURSELF,
             )
         if function.__globals__ is self._namespace:
             self.names_in_code |= names_in_code(function.__code__)
@@ -155,7 +156,7 @@ class _Pickler(pickle.Pickler):
             raise CaptureError(
                 "This cell cannot be tried: its objects are too large to copy.",
                 why=f"they have more than {size(self._max_bytes)}, {percent(_MAX_MEMORY_FRAC)} of the free memory",
-                fix="apply the fix and profile the cell again, then compare: %gpucompare BEFORE AFTER",
+                fix=COMPARE_YOURSELF,
             )
 
     def _keep(self, method: str, value: Any) -> tuple[str, int]:

@@ -130,8 +130,11 @@ def _torch_settings() -> list[tuple[Callable[[Any], Any], Any]]:
         (torch.set_default_dtype, torch.get_default_dtype()),
         (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
         (torch.set_grad_enabled, torch.is_grad_enabled()),
-        (torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()),
-        (torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()),
+        (
+            lambda values: torch.autograd.set_detect_anomaly(*values),
+            (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        ),
+        (torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()),
         (lambda value: setattr(torch.backends.cudnn, "benchmark", value), torch.backends.cudnn.benchmark),
         (lambda value: setattr(torch.backends.cudnn, "allow_tf32", value), torch.backends.cudnn.allow_tf32),
     ]

@@ -38,13 +38,10 @@ EFFECTS = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder outside the one for temporary files."""
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "old.txt").write_text("old")
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "work"
+def folder(tmp_path):
+    """A folder with a file; the folder for temporary files contains it, too."""
+    (tmp_path / "old.txt").write_text("old")
+    return tmp_path
 
 
 def contents(folder):
@@ -80,6 +77,21 @@ def test_reading_and_temporary_files_are_allowed(folder):
             (Path(temporary) / "cache").write_text("x")
         folder.mkdir(exist_ok=True)
     assert guard.refused == []
+
+
+def test_a_path_that_leaves_the_temporary_folder_is_refused(folder):
+    with FileGuard().active({}):
+        temporary = Path(tempfile.gettempdir())
+        (temporary / "made.txt").write_text("new")
+        outside = temporary / os.path.relpath(folder, temporary) / "old.txt"
+        for effect in (
+            lambda: outside.write_text("new"),
+            lambda: (temporary / "made.txt").replace(folder / "old.txt"),
+            lambda: (temporary / "link").symlink_to(folder),
+        ):
+            with pytest.raises(RefusedChangeError):
+                effect()
+    assert contents(folder) == {"old.txt": "old"}
 
 
 def test_checkpoints_go_nowhere(folder):

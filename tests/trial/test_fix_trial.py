@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import gc
 import multiprocessing
-import tempfile
 
 import pytest
 import torch
@@ -105,8 +104,6 @@ def test_an_endless_loop_ends(namespace):
 
 
 def test_a_cell_that_writes_files_is_refused(namespace, tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CaptureError, match=r"write log\.txt"):
         tried(namespace, cell=f"file = open('log.txt', 'w')\n{CELL}")

@@ -76,7 +76,7 @@ def test_a_closure_reaches_the_copies():
 
     def make_step(counter):
         def step():
-            counter.append(model.weight.add_(1.0) if model.weight.requires_grad is None else 1)
+            counter.append(1)
             return model
 
         return step

@@ -110,7 +110,8 @@ def settings():
         "dtype": torch.get_default_dtype(),
         "precision": torch.get_float32_matmul_precision(),
         "grad": torch.is_grad_enabled(),
-        "anomaly": torch.is_anomaly_enabled(),
+        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "deterministic": torch.get_deterministic_debug_mode(),
         "collects": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
         "environment": dict(os.environ),
         "folder": Path.cwd(),
@@ -126,7 +127,8 @@ def test_settings_are_restored(tmp_path):
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("medium")
         torch.set_grad_enabled(False)
-        torch.autograd.set_detect_anomaly(True)
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
         gc.disable()
         gc.set_threshold(1, 2, 3)
         gc.freeze()
