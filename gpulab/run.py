@@ -171,6 +171,8 @@ class Loader(_Described):
     padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
     row_length: float | None = None  # mean number of positions of a row in these batches, with its padding
     can_be_cut: bool | None = None  # whether a batch may be cut to the tokens of its attention mask; see batch_padding
+    ignore_index: int = -100  # of a cross-entropy loss in the user's variables, otherwise PyTorch's default
+    ignored_frac: float | None = None  # share of the labels with this value in some batches, 0-1
     dataset_library: str | None = None  # the package of that class: "datasets", "torch"; the user's own is "__main__"
     kind: str | None = None  # class of the DataLoader; None if no variable holds it
     other_settings: tuple[str, ...] = ()  # names of its other arguments with a value of the user's: "timeout"

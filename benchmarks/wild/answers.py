@@ -15,6 +15,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
         "frequent_evaluation": {"eval_less_often", "no_grad"},
         "padding": {"padding"},
+        "ignored_labels": {"selected_positions"},
         "cpu_oversubscription": {"threads"},
         "host_python": _PYTHON,
         "gil_contention": {"remove_python", "threads", "other"},

@@ -24,6 +24,7 @@ KINDS = frozenset(
         "cache_items",  # compute once, use in every epoch
         "storage_format",
         "padding",  # fewer padded positions: dynamic padding, batches of similar length
+        "selected_positions",  # scores only where the loss uses them
         "remove_syncs",
         "fewer_logs",  # logging, printing, metrics, checkpoints less often
         "remove_python",  # hoist or vectorize Python code of the loop

@@ -120,6 +120,8 @@ class Sensors:
         try:
             self._sampler.stop()
         finally:
+            self._host.close()
+            self._threads.close()
             self._nvml.close()
 
     def latest(self) -> Reading:

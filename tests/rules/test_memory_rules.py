@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpulab
 from gpulab.analysis.events.trend import fit_trend
 from gpulab.analysis.memory.growth import memory_growths
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.analysis.steps.detection import find_steps
+from gpulab.files.datasets import datasets_folder
 from gpulab.rules import diagnose
 from gpulab.tables import MEMORY, EventKind
 from tests.support.runs.cases import case_module
@@ -208,6 +210,41 @@ def test_peaks_by_phase_come_from_the_recorded_memory():
     assert phase_peaks(run, find_steps(run), 1) == {}
     failed = replace(run, failure=OOM.failure(), outcome="OutOfMemoryError")
     assert any("backward 12 GiB" in line for line in finding(failed, "out_of_memory").evidence)
+
+
+def test_memory_freed_between_two_operators_of_the_backward_pass_belongs_to_it():
+    def step(at):
+        backward = [
+            event(EventKind.OP, "autograd::engine::evaluate_function: MmBackward0", at + start, 10, thread=1)
+            for start in (40, 50.2)
+        ]
+        return [event(EventKind.OP, "aten::mm", at + 10, 20), *backward]
+
+    def peaks(freed_at):
+        memory = [
+            {
+                "at_ns": round((100 * number + at) * MS),
+                "thread": 0,
+                "device": 0,
+                "bytes": size,
+                "address": -1,
+                "allocated_bytes": gib * GIB,
+                "reserved_bytes": -1,
+            }
+            for number in range(6)
+            for at, size, gib in ((15, GIB, 5), (45, GIB, 12), (freed_at, -GIB, 11))
+        ]
+        run = replace(run_of(stepped(step)), memory_rows=rows(MEMORY, memory))
+        return phase_peaks(run, find_steps(run), 0)
+
+    assert peaks(freed_at=50.05) == {"forward": 5 * GIB, "backward": 12 * GIB}
+    assert peaks(freed_at=32) == {"forward": 11 * GIB, "backward": 12 * GIB}, "after an operator of the forward pass"
+
+
+def test_a_gpu_whose_memory_ran_out_has_no_unused_memory():
+    rules = [each.rule for each in diagnose(gpulab.load(datasets_folder() / "memory2" / "run.gpulab")).findings]
+    assert "out_of_memory" in rules
+    assert "unused_gpu_memory" not in rules
 
 
 # Recorded traces.

@@ -157,7 +157,7 @@ def test_preemptions_of_all_threads_are_counted():
 
 
 @linux_only
-def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch):
+def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch, tmp_path):
     calls = []
 
     def denied(_):
@@ -165,15 +165,15 @@ def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch):
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "io_counters", denied)
-    host = HostSensors()
+    host = HostSensors(proc=tmp_path)
     assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
     assert len(calls) == 1
     assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
 
 
-def test_storage_reads_are_unknown_on_systems_without_them(monkeypatch):
+def test_storage_reads_are_unknown_on_systems_without_them(monkeypatch, tmp_path):
     monkeypatch.delattr(psutil.Process, "io_counters", raising=False)
-    host = HostSensors()
+    host = HostSensors(proc=tmp_path)
     assert math.isnan(host.read()["read_bytes"])
     assert len(host.gaps) == 1
 

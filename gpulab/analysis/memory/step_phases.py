@@ -15,7 +15,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 
 FORWARD, BACKWARD, OPTIMIZER = range(3)  # indices into PHASES
-JUST_BEFORE_NS = 100_000  # maximum time between an allocation and the start of its operator
+NEAR_OP_NS = 100_000  # maximum time from an allocation to its operator, or from an operator to what it frees
 _PHASE_PREFIXES = ((BACKWARD, "autograd::engine::evaluate_function"), (OPTIMIZER, "Optimizer.step#"))
 
 
@@ -35,22 +35,31 @@ def phase_peaks(run: Run, steps: Steps, device: int) -> dict[str, int]:
 def phase_of(run: Run, at_ns: Ints) -> NDArray[np.int64]:
     """Return the phase of each time, an index into PHASES: that of the operator that runs, or starts right after.
 
-    Memory is allocated inside an operator or just before it starts.
+    Memory is allocated inside an operator or just before it starts, and freed until shortly after one ends: between two
+    operators of the same phase, this time belongs to it as well.
     """
     events = run.event_rows.of_kind(EventKind.OP, EventKind.ANNOTATION)
+    busy = events.of_kind(EventKind.OP).spans()
+    if not len(busy.start_ns):
+        return _annotated_phase(events, at_ns)
+    next_span = np.searchsorted(busy.start_ns, at_ns, side="right")
+    after_ns = busy.start_ns[np.minimum(next_span, len(busy.start_ns) - 1)]
+    before_ns = busy.end_ns[np.maximum(next_span - 1, 0)]
+    current, upcoming, previous = (_annotated_phase(events, times) for times in (at_ns, after_ns, before_ns - 1))
+    in_gap = (next_span == 0) | (at_ns >= before_ns)
+    freed = (at_ns - before_ns <= NEAR_OP_NS) & (previous == upcoming)
+    continues = (next_span < len(busy.start_ns)) & ((after_ns - at_ns <= NEAR_OP_NS) | freed)
+    return np.where((current == FORWARD) & in_gap & continues, upcoming, current)
+
+
+def _annotated_phase(events: Rows, at_ns: Ints) -> NDArray[np.int64]:
+    """Return the phase by the operator or annotation that runs at each time; FORWARD if none has a phase."""
+    phase = np.full(len(at_ns), FORWARD, np.int64)
     names = events.text("name")
-    ops = events.of_kind(EventKind.OP)
-    op_starts = np.sort(ops["start_ns"])
-    next_op = np.searchsorted(op_starts, at_ns)
-    times_ns = np.concatenate([at_ns, op_starts[np.minimum(next_op, len(op_starts) - 1)] if len(op_starts) else at_ns])
-    phase = np.full(len(times_ns), FORWARD, np.int64)
     for index, prefix in _PHASE_PREFIXES:
         spans = events.select(names.matching(word.startswith(prefix) for word in names.vocabulary)).spans()
-        phase[covered_ns(spans, times_ns, times_ns + 1) > 0] = index
-    current, upcoming = phase[: len(at_ns)], phase[len(at_ns) :]
-    in_op = covered_ns(ops.spans(), at_ns, at_ns + 1) > 0
-    starts_soon = times_ns[len(at_ns) :] - at_ns <= JUST_BEFORE_NS
-    return np.where((current == FORWARD) & ~in_op & (next_op < len(op_starts)) & starts_soon, upcoming, current)
+        phase[covered_ns(spans, at_ns, at_ns + 1) > 0] = index
+    return phase
 
 
 def _step_time(run: Run, steps: Steps) -> Spans:

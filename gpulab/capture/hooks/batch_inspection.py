@@ -1,4 +1,4 @@
-"""What some of the first batches of a DataLoader consist of, and how much of them is padding."""
+"""What some of the first batches of a DataLoader consist of, and how much of them is padding or ignored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpulab.capture.hooks.batch_contents import describe_batch
+from gpulab.capture.hooks.batch_labels import BatchLabels, measure_labels
 from gpulab.capture.hooks.batch_padding import BatchPadding, measure_padding
 from gpulab.run import Loader
 
@@ -22,6 +23,7 @@ class BatchInspection:
         self._next = 1
         self._spent_ns = 0
         self._padding: list[BatchPadding] = []
+        self._labels: list[BatchLabels] = []
 
     def is_due(self) -> bool:
         """Count a batch; return whether it is one to inspect."""
@@ -45,6 +47,11 @@ class BatchInspection:
         if padding is not None:
             self._padding.append(padding)
             loader = self._with_padding(loader)
+        labels = measure_labels(batch, loader.ignore_index)
+        if labels is not None:
+            self._labels.append(labels)
+            ignored = sum([each.ignored for each in self._labels])
+            loader = replace(loader, ignored_frac=ignored / sum([each.positions for each in self._labels]))
         self._spent_ns += time.thread_time_ns() - began_ns
         return loader
 

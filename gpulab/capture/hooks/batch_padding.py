@@ -43,11 +43,11 @@ def measure_padding(batch: Any) -> BatchPadding | None:
     """Return the padding of the integer tensors (rows x positions) of a batch; None without such a tensor."""
     import torch
 
+    arrays = integer_arrays(batch)
+    by_shape: dict[tuple[int, int], list[Array]] = {}
+    for array in arrays:
+        by_shape.setdefault(array.shape, []).append(array)
     with torch._C.DisableTorchFunction():
-        arrays = [array for tensor in _tensors(batch) if (array := _as_array(tensor)) is not None]
-        by_shape: dict[tuple[int, int], list[Array]] = {}
-        for array in arrays:
-            by_shape.setdefault(array.shape, []).append(array)
         can_be_cut = bool(arrays) and _can_be_cut(batch)
     if not by_shape:
         return None
@@ -63,6 +63,14 @@ def measure_padding(batch: Any) -> BatchPadding | None:
         beyond_longest=sum(rows * (length - int(each.max())) for (rows, length), each in lengths.items()),
         can_be_cut=can_be_cut,
     )
+
+
+def integer_arrays(batch: Any) -> list[Array]:
+    """Return the memory of the integer tensors (rows x positions) of a batch."""
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        return [array for tensor in _tensors(batch) if (array := _as_array(tensor)) is not None]
 
 
 def _tensors(batch: Any) -> list[Any]:
@@ -119,13 +127,14 @@ def _row_lengths(arrays: list[Array]) -> Array | None:
 
     If tensors differ, those with the least padding count.
     """
-    masks = [array for array in arrays if _is_mask(array)]
+    masks = [array for array in arrays if is_mask(array)]
     others = [array for array in arrays if not any([array is mask for mask in masks])]
     lengths = [of_one for array in others if (of_one := _lengths_of_tokens(array, masks)) is not None]
     return max(lengths, key=lambda rows: int(rows.sum())) if lengths else None
 
 
-def _is_mask(array: Array) -> bool:
+def is_mask(array: Array) -> bool:
+    """Whether all values are 0 or 1."""
     if array.dtype == np.bool_:
         return True
     return bool(array.max() <= 1 and array.min() >= 0)
@@ -201,7 +210,7 @@ def _can_be_cut(batch: Any) -> bool:
     if not all([type(key) is str and is_tensor(type(value)) for key, value in items.items()]):
         return False
     mask = _as_array(items[_MASK]) if _MASK in items else None
-    if mask is None or not _is_mask(mask):
+    if mask is None or not is_mask(mask):
         return False
     hidden = mask == 0
     lengths = _lengths_without_end(hidden)

@@ -31,6 +31,7 @@ from gpulab.capture.hooks.user_variables import (
     describe_model,
     describe_optimizer,
     find_framework,
+    find_ignore_index,
     find_loader,
     find_variable_name,
     group_count,
@@ -337,5 +338,6 @@ class StepMarks:
             collate=collate_name(iterator),
             dataset_name=find_variable_name(frame, lambda value: value is dataset),
             framework=find_framework(frame),
+            ignore_index=find_ignore_index(frame, self.loaders[index].ignore_index),
             location=location,
         )

@@ -47,6 +47,17 @@ def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -
     return None
 
 
+def find_ignore_index(innermost: FrameType | None, default: int) -> int:
+    """The label that the user's cross-entropy loss ignores; the default if no variable holds such a loss."""
+    from torch import nn
+
+    for _, value in visible_values(innermost):
+        if type(value) in (nn.CrossEntropyLoss, nn.NLLLoss):
+            ignored = value.__dict__.get("ignore_index")
+            return ignored if type(ignored) is int else default
+    return default
+
+
 def find_framework(innermost: FrameType | None) -> str | None:
     """The package whose training loop is running: one between this frame and the user's innermost one."""
     frame = innermost

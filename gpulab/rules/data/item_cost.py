@@ -28,6 +28,7 @@ SHORTER_WAITS_ADVICE = (
     "files into a few large ones."
 )
 _MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
+_FASTER_REST = "its fast end also assumes that the rest of the step runs faster without busy workers"
 _UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
 
 
@@ -115,7 +116,8 @@ def _cheaper_samples_advice(*, after_code: bool) -> str:
     if not after_code:
         return f"More workers cannot help. {CHEAPER_SAMPLES_ADVICE}"
     return (
-        f"Or, with workers, {CHEAPER_SAMPLES_ADVICE[:1].lower()}{CHEAPER_SAMPLES_ADVICE[1:]} More workers cannot help."
+        f"Or keep the workers and {CHEAPER_SAMPLES_ADVICE[:1].lower()}{CHEAPER_SAMPLES_ADVICE[1:]} More workers cannot "
+        "help."
     )
 
 
@@ -142,7 +144,7 @@ def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: 
         best_ns=best_ns,
         worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
-        basis=basis,
+        basis=f"{basis}; {_FASTER_REST}" if best_ns < rest_ns else basis,
         floor_assumes="data loading at no cost",
         cold_floor_ns=max(rest_ns, best_ns),
     )
@@ -177,8 +179,8 @@ def _cpu_of_a_batch(loading: LoadingCost, cores: float | None) -> tuple[str, ...
     demand_ns = cpu_time_per_step_ns(loading)
     if demand_ns is not None and cores is not None:
         sentences.append(
-            f"Batch and rest of the step take {duration(demand_ns)} of CPU time; "
-            f"{count(cores, 'core provides', 'cores provide')} {duration(cores * loading.step_ns)} in a step."
+            f"Loading and the rest of the step need {duration(demand_ns)} of CPU time; in one step, "
+            f"{count(cores, 'core provides', 'cores provide')} {duration(cores * loading.step_ns)}."
         )
     if (
         loading.cores_frac is not None and loading.cores_frac >= FULL_FRAC

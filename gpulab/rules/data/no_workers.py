@@ -19,7 +19,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the model waits.
 
     Proof: while the model waits, the main thread runs `_SingleProcessDataLoaderIter.__next__`, which is used only with
-    `num_workers=0`. Time in which the GPU still has queued work does not count as waiting.
+    `num_workers=0`. The model does not count as waiting while the GPU has queued work.
 
     Confused with: slow preprocessing in the loop itself, outside the DataLoader (`host_python`); reads that wait for
     storage (`slow_storage`); loading that needs more CPU time than all cores supply (`cpu_bound_loading`). Suspect
@@ -27,9 +27,9 @@ def no_workers(evidence: Evidence) -> Finding | None:
     on a network file system.
 
     What to do: set `num_workers` of the DataLoader. If loading a sample is CPU-bound, each worker needs its own
-    core; if it mostly waits, workers can share a core. Workers can cost more than they save if batches are cheap to
-    load, or if loading is CPU-bound and there are few cores. In that case, keep num_workers=0 and load the whole batch
-    with one array operation, or reduce the work per sample.
+    core; if it mostly waits for storage, workers can share a core. Workers can cost more than they save if batches are
+    cheap to load, or if loading is CPU-bound and there are few cores. In that case, keep num_workers=0 and load the
+    whole batch with one array operation, or reduce the work per sample.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.MAIN_PROCESS:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-
 from gpulab.analysis.data.loader import training_loader
-from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
-from gpulab.analysis.kernels.optimizers import mask_inside, optimizer_steps
 from gpulab.analysis.steps.forward_backward import forward_backward_spans
-from gpulab.intervals import Ints, Spans, covered_ns, intersect, no_spans
 from gpulab.rules.data.padding_code import cut_padding_code, padding_advice
+from gpulab.rules.data.work_in_spans import Work, work_in_spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_spends
@@ -33,14 +27,6 @@ _VARYING_LENGTHS = (
     "torch.compile compiles again for new lengths: compile with dynamic=True, or pad to a multiple of 64 "
     "(pad_to_multiple_of=64 in collators of Transformers)."
 )
-
-
-class PassesWork(NamedTuple):
-    """Work of forward and backward passes: operators on the CPU, or kernels on the GPU."""
-
-    cost_ns: int  # per typical traced step
-    spans: Spans
-    passes_ns: int  # the passes themselves, with dispatch
 
 
 def padding(evidence: Evidence) -> Finding | None:
@@ -95,12 +81,17 @@ def padding(evidence: Evidence) -> Finding | None:
     )
 
 
+def _passes_work(evidence: Evidence) -> Work | None:
+    passes = forward_backward_spans(evidence.run)
+    return None if passes is None else work_in_spans(evidence, passes)
+
+
 def _packs_sequences(run: Run) -> bool:
     """Whether the model leaves out the padding itself: pack_padded_sequence in front of a recurrent layer."""
     return "aten::_pack_padded_sequence" in run.event_rows.text("name").vocabulary
 
 
-def _gain(evidence: Evidence, work: PassesWork, removable_frac: float, padding_frac: float) -> Gain | None:
+def _gain(evidence: Evidence, work: Work, removable_frac: float, padding_frac: float) -> Gain | None:
     """Return the gain of less padding; None if even the best case gains almost nothing.
 
     `removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`.
@@ -113,7 +104,7 @@ def _gain(evidence: Evidence, work: PassesWork, removable_frac: float, padding_f
     )
     if evidence.on_gpu:
         return faster_kernels_gain(evidence, work.cost_ns, remaining, _BASIS, _FLOOR_ASSUMES, spans=work.spans)
-    step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.passes_ns)
+    step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.length_ns)
     floor_ns = max(1, round(step_ns - (1 - remaining[2]) * passes_ns))
     best_ns = max(floor_ns, round(step_ns - (1 - remaining[1]) * passes_ns))
     worst_ns = round(step_ns - (1 - remaining[0]) * evidence.unprofiled_ns(work.cost_ns))
@@ -137,29 +128,3 @@ def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> 
     if has_fixed_length:
         return (*rows, f"{percent(fixed_frac)} of the positions lie beyond the end of the longest row of their batch.")
     return (*rows, "Batches are padded to about their longest row, but the lengths within a batch differ.")
-
-
-def _passes_work(evidence: Evidence) -> PassesWork | None:
-    """Return the work of forward and backward passes; None if no backward pass or no kernel of it was recorded."""
-    passes = forward_backward_spans(evidence.run)
-    if passes is None:
-        return None
-    if not evidence.on_gpu:
-        spans = intersect(evidence.ledger.spans.get("compute", no_spans()), passes)
-        steps = evidence.steps
-        return PassesWork(steps.typical_covered_ns(spans), spans, steps.typical_covered_ns(passes))
-    kernels = evidence.cached(interior_kernels)
-    return None if kernels is None else _kernels_work(kernels, passes)
-
-
-def _kernels_work(kernels: InteriorKernels, passes: Spans) -> PassesWork | None:
-    """Return the exposed work of the kernels that were launched in these passes, without those of the optimizer."""
-    events = kernels.run.event_rows
-    with_call = np.flatnonzero(kernels.call >= 0)
-    call_ns: Ints = events["start_ns"][kernels.call[with_call]]
-    inside = np.zeros(len(kernels), bool)
-    inside[with_call] = covered_ns(passes, call_ns, call_ns + 1) > 0
-    inside &= ~mask_inside(events, kernels.call, optimizer_steps(kernels.run))
-    if not inside.any():
-        return None
-    return PassesWork(kernels.cost_ns(inside), kernels.spans(inside), kernels.typical_ns(passes))

@@ -7,6 +7,7 @@ this one.
 from __future__ import annotations
 
 from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_copies, unoverlapped_copies
+from gpulab.rules.data.ignored_labels import ignored_labels
 from gpulab.rules.data.item_cost import cpu_bound_loading, slow_storage
 from gpulab.rules.data.no_workers import no_workers
 from gpulab.rules.data.padding import padding
@@ -295,6 +296,12 @@ RULES: tuple[Rule, ...] = (
         lesson="12_launch_fusion_graphs",
     ),
     Rule(check=padding, about="padding in batches of tokens", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)),
+    Rule(
+        check=ignored_labels,
+        about="scores of positions whose labels the loss ignores",
+        stage=Stage.BUSY,
+        needs=(LEDGER, STEP_MARKS),
+    ),
     Rule(
         check=memory_bound,
         about="memory-bound elementwise kernels",

@@ -41,6 +41,9 @@ _MIN_PART_FRAC = 0.02  # of some spans: parts of the ledger that hold less are n
 _HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
+_FASTER_REST = "its fast end also assumes warm CPU caches, which speed up the rest of the step"
+
+
 def with_warm_caches_ns(rest_ns: int, step_ns: int) -> int:
     """Return the shortest time that the rest of a step may take once nothing interrupts it."""
     return max(1, round(rest_ns * (1 - _WARM_CACHE_FRAC * (1 - rest_ns / step_ns))))
@@ -216,7 +219,7 @@ class Evidence:
             best_ns=round(self.step_ns - removed_fracs[1] * (self.step_ns - floor_ns)),
             worst_ns=round(self.step_ns - removed_fracs[0] * (self.step_ns - left_ns)),
             floor_ns=floor_ns,
-            basis=basis if self.on_gpu else f"{basis}; warm CPU caches may make the rest of the step faster",
+            basis=basis if self.on_gpu else f"{basis}; {_FASTER_REST}",
             floor_assumes=floor_means,
             cold_floor_ns=left_ns,
         )

@@ -27,8 +27,13 @@ def no_kernel_share(evidence: Evidence, frac: float, cause: str) -> str:
 
 
 def step_or_recording(evidence: Evidence) -> str:
-    """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps."""
-    return "of the recorded time" if is_whole_run(evidence) else "of each step"
+    """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps.
+
+    With bursts, single steps differ widely, so the share is one "of the step time".
+    """
+    if is_whole_run(evidence):
+        return "of the recorded time"
+    return "of the step time" if evidence.ledger.burst > 1 else "of each step"
 
 
 def is_whole_run(evidence: Evidence) -> bool:
@@ -84,5 +89,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
-        return f"on average; {burst} workers deliver {burst} batches at a time"
+        return f"on average: {burst} workers deliver batches in groups of {burst}"
     return f"{limits} in the {count(steps, kind)}"

@@ -160,9 +160,9 @@ def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
 
 def _ledger_rows(evidence: Evidence) -> str:
     return (
-        "launch calls, dispatch and short Python gaps"
+        "launch calls, dispatch and the Python code between them"
         if evidence.on_gpu
-        else "small operators, dispatch and short Python gaps"
+        else "small operators, dispatch and the Python code between them"
     )
 
 

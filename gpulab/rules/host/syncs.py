@@ -18,13 +18,15 @@ _DEVICE_SYNC, _STREAM_SYNC, _EVENT_SYNC = "DeviceSynchronize", "StreamSynchroniz
 
 
 def host_syncs(evidence: Evidence) -> Finding | None:
-    """The loop synchronises with the GPU: it waits for a value, and afterwards the GPU waits for new work.
+    """The CPU waits for a value from the GPU; afterwards, the GPU waits for new work.
 
-    Proof: a synchronising call, or a blocking copy to the host. Once its queued kernels end, the GPU does nothing, or
-    only that copy, until the CPU launches new work. The wait itself costs nothing as long as kernels run.
+    Proof: a synchronising call or a blocking copy to the host, such as `.item()` or `.cpu()`. The CPU waits there until
+    all queued kernels end, which alone costs nothing. Then the GPU is idle, or only copies, until the CPU launches new
+    work: this time is lost.
 
     Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); other work of the loop
-    after the wait, such as data loading (not counted); the profiler's own synchronisation at its start and end.
+    after the wait, such as data loading, which this check does not count; the profiler's own synchronisation at its
+    start and end.
 
     What to do: keep values on the GPU and read them rarely, say every fifty steps, or once after the loop.
     """

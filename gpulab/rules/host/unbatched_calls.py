@@ -51,7 +51,7 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
         f"per call (a layer takes {duration(calls.median_ns)}).",
         evidence=(
             f"{calls.calls:,} calls of layers {scope}, for {count(calls.tensors, 'parameter tensor')}.",
-            f"{step_spends(evidence, dispatch_ns)} on small operators, dispatch and short Python gaps "
+            f"{step_spends(evidence, dispatch_ns)} on small operators, dispatch and the Python code between them "
             f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
         ),
         numbers=known_numbers(

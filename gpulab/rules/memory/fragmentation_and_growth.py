@@ -335,6 +335,9 @@ def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:
 
     What to do: double the batch as long as samples per second rise, and scale the learning rate with it.
     """
+    failure = evidence.run.failure
+    if failure is not None and failure.device is not None:  # the memory of a GPU ran out
+        return None
     for memory in gpu_memory(evidence.run, evidence.steps):
         if memory.used_frac is None:
             return _UNKNOWN_CAPACITY

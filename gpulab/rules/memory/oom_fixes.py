@@ -12,7 +12,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.pasted_names import is_variable
 from gpulab.rules.kernels.precision import autocast_code
 from gpulab.run import Failure
-from gpulab.wording import number, percent, size
+from gpulab.wording import percent, size
 
 MIN_FREED_FRAC = 0.05  # of allocated memory; freeing less is not worth a line of advice
 _MIN_LARGE_FRAC = 0.30  # of allocated memory; fixes that cost time or change the training must free at least this much
@@ -270,14 +270,13 @@ def _checkpoints(failure: Failure, owners: MemoryHolders) -> OomFix | None:
 
 def _optimizer_state(evidence: Evidence, owners: MemoryHolders) -> OomFix | None:
     """Return the fix for optimizer state that is a large part of allocated memory."""
-    state, parameters = owners.bytes_of("optimizer"), owners.bytes_of("parameter")
-    if not parameters or state < _MIN_LARGE_FRAC * owners.total_bytes:
+    state = owners.bytes_of("optimizer")
+    if not owners.bytes_of("parameter") or state < _MIN_LARGE_FRAC * owners.total_bytes:
         return None
     share, kind = percent(state / owners.total_bytes), evidence.names.optimizer_kind
     return OomFix(
-        description=f"the state of {kind} is {share} of allocated memory ({size(state)}, "
-        f"{number(state / parameters, 2)} times the parameters): use an optimizer with less state "
-        "(torch.optim.Adafactor, or SGD with momentum, whose state is as large as the parameters)",
+        description=f"the state of {kind} is {share} of allocated memory ({size(state)}): use an optimizer with "
+        "less state (torch.optim.Adafactor, or SGD with momentum, whose state is as large as the parameters)",
     )
 
 

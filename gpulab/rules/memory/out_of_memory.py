@@ -91,7 +91,7 @@ def _largest_owner(failure: Failure, holders: MemoryHolders) -> str:
 def _location(failure: Failure) -> tuple[str, ...]:
     phase = f" in the {failure.phase} pass" if failure.phase in ("forward", "backward") else ""
     phase = {"optimizer": " in the optimizer step", "evaluation": " during evaluation"}.get(failure.phase or "", phase)
-    location = f" at {failure.where}" if failure.where else ""
+    location = f"{',' if phase else ''} in {failure.where}" if failure.where else ""
     return (f"The allocation failed{phase}{location}.",) if phase or location else ()
 
 

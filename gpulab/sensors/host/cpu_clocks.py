@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from pathlib import Path
 
 _PROCESS, _THREAD = 2, 6  # CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
 
@@ -19,17 +18,6 @@ AVAILABLE = sys.platform == "linux"
 def thread_cpu_s(native_id: int | None) -> float:
     """CPU time used so far by a thread of this process; NaN if unknown or if it has ended."""
     return _read(native_id, _THREAD)
-
-
-def thread_delayed_s(native_id: int | None) -> float:
-    """Time for which a thread of this process was ready to run but had no core; NaN if unknown.
-
-    This is the second number of schedstat, in ns (Documentation/scheduler/sched-stats.rst); some kernels lack it.
-    """
-    try:
-        return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return math.nan
 
 
 def process_cpu_s(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""Sensors of the host through psutil: CPU, memory, storage reads, throttling and preemption.
+"""Sensors of the host, through /proc or psutil: CPU, memory, storage reads, throttling and preemption.
 
 To add a sensor, add its column in gpulab.sensor_tables and its reading function in SENSORS.
 """
@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import psutil
 
 from gpulab.run import Gap
 from gpulab.sensor_tables import HOST_SAMPLES
 from gpulab.sensors.host.cgroup import Throttling, memory_limit_bytes
+from gpulab.sensors.host.proc_files import PROC, CpuTimes, ProcFiles
 
 if sys.platform == "win32":
     _usage = None
@@ -28,14 +30,6 @@ else:
 
 
 _LEAST_TICKS_S = 0.03  # the kernel counts CPU time in ticks of 10 ms: a share of less than a few ticks is noise
-
-
-class CpuTimes(NamedTuple):
-    """CPU seconds of one core, or of several together."""
-
-    busy: float
-    waiting: float  # idle while waiting for storage; NaN if unknown
-    total: float
 
 
 def allocatable_bytes() -> int:
@@ -72,14 +66,15 @@ class HostSensor:
 class HostSensors:
     """Reads the columns of HOST_SAMPLES about the whole process and the machine.
 
-    The first reading has no load, which needs two readings.
+    The first reading has no load, which needs two readings. `close` it after the last one.
     """
 
-    def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None) -> None:
+    def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None, proc: Path = PROC) -> None:
         self.process = psutil.Process()
+        self.files = ProcFiles(proc)
         self.throttling = Throttling()
         self.core_fracs: tuple[float, ...] = ()  # the latest load of each core
-        self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
+        self._cpu_times = cpu_times
         self._before: list[CpuTimes] = []
         self._unreadable: dict[HostSensor, Gap] = {}
         self._latest: dict[HostSensor, tuple[float, ...]] = {}
@@ -106,7 +101,7 @@ class HostSensors:
 
     def core_shares(self) -> tuple[CpuTimes, ...]:
         """Shares of each core since the previous call; () if too little time has passed."""
-        now = [_cpu_seconds(times) for times in self._cpu_times()]
+        now = self._core_times()
         if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
             return ()
@@ -117,6 +112,16 @@ class HostSensors:
             return ()
         self._before = now
         return tuple(CpuTimes(_share(core.busy, core.total), _share(core.waiting, core.total), 1.0) for core in passed)
+
+    def close(self) -> None:
+        """Close the files; later readings are slower."""
+        self.files.close()
+
+    def _core_times(self) -> list[CpuTimes]:
+        if self._cpu_times is None and (times := self.files.core_times()) is not None:
+            return times
+        read = self._cpu_times or (lambda: psutil.cpu_times(percpu=True))
+        return [_cpu_seconds(times) for times in read()]
 
     def _read_sensor(self, sensor: HostSensor) -> tuple[float, ...]:
         nothing = (math.nan,) * len(sensor.columns)
@@ -141,7 +146,8 @@ def _process_cpu(host: HostSensors) -> tuple[float, ...]:
 
 
 def _resident_memory(host: HostSensors) -> tuple[float, ...]:
-    return (float(host.process.memory_info().rss),)
+    rss_bytes = host.files.rss_bytes()
+    return (float(host.process.memory_info().rss) if rss_bytes is None else rss_bytes,)
 
 
 def _available_memory(host: HostSensors) -> tuple[float, ...]:
@@ -149,6 +155,8 @@ def _available_memory(host: HostSensors) -> tuple[float, ...]:
 
 
 def _read_bytes(host: HostSensors) -> tuple[float, ...]:
+    if (read_bytes := host.files.read_bytes()) is not None:
+        return (read_bytes,)
     if not hasattr(host.process, "io_counters"):
         raise UnavailableReading(f"{sys.platform} does not provide it to psutil")
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from gpulab.run import Gap
 from gpulab.sensors.host import cpu_clocks
 from gpulab.sensors.host.frames import user_line
+from gpulab.sensors.host.proc_files import ProcFile, delayed_s, schedstat
 
 _MIN_BUSY_S = 0.001  # a thread with less CPU time since the previous reading counts as idle
 
@@ -25,6 +26,7 @@ class ThreadReader:
         self._cpu_s = cpu_s
         self._used_s: dict[int, float] = {}  # of every other thread so far, by native id
         self._has_clocks = True
+        self._schedstat: ProcFile | None = None  # of the recorded thread
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -41,14 +43,15 @@ class ThreadReader:
 
     def read(self) -> dict[str, float]:
         """`main_cpu_s`, `main_delayed_s` and `others_cpu_s` of HOST_SAMPLES; NaN if unknown."""
-        main_s = delayed_s = math.nan
+        main_s = late_s = math.nan
         most_s, busiest = _MIN_BUSY_S, None
         for thread in threading.enumerate():
             if thread.ident == threading.get_ident() or thread.native_id is None:
                 continue
             now_s = self._cpu_s(thread.native_id)
             if thread.ident == self.recorded:
-                main_s, delayed_s = now_s, cpu_clocks.thread_delayed_s(thread.native_id)
+                self._schedstat = self._schedstat or schedstat(thread.native_id)
+                main_s, late_s = now_s, delayed_s(self._schedstat)
             elif not math.isnan(now_s):
                 grown_s = now_s - self._used_s.get(thread.native_id, 0.0)
                 if grown_s < 0:  # a new thread has reused the id: keep the time of the old one
@@ -59,7 +62,12 @@ class ThreadReader:
         self._has_clocks = self._has_clocks and not math.isnan(main_s)
         self.busiest = None if busiest is None else _location(busiest)
         others_s = sum(self._used_s.values()) if self._has_clocks else math.nan
-        return {"main_cpu_s": main_s, "main_delayed_s": delayed_s, "others_cpu_s": others_s}
+        return {"main_cpu_s": main_s, "main_delayed_s": late_s, "others_cpu_s": others_s}
+
+    def close(self) -> None:
+        """Close the file of the recorded thread."""
+        if self._schedstat is not None:
+            self._schedstat.close()
 
 
 def _location(thread: threading.Thread) -> str:

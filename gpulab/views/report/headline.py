@@ -120,8 +120,8 @@ def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str
     rest_frac = 1 - cold_bound / bound
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
-    span = f"{unit.number(step_ns / cold_bound)} to {unit(step_ns / bound)}"
-    rest = f", if the rest of the step also becomes faster, from {span} at best" if faster else ""
+    span = f"{unit.number(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
+    rest = f" and the rest of the step at its fastest ({span})" if faster else ""
     return f"Upper bound: {_at_most(bound)}, with {assumes}{rest}."
 
 

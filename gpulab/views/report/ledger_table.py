@@ -98,16 +98,18 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
     if is_mean:
         return (
-            "This is the mean step that the sentences above describe. How it divides, apart from the cause they name, "
-            f"was recorded in {count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
+            "The mean step of the run. How it divides, apart from the cause named above, was recorded in "
+            f"{count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
-    return f"This is the typical step that the sentences above describe, {method}. The parts sum to the step{_ROUNDED}."
+    return f"A typical step, {method}. The parts sum to it{_ROUNDED}."
 
 
 def _row(
     ledger: Ledger, step: TypicalStep, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None
 ) -> Row:
     low_ns, high_ns = (step.unprofiled_frac(*keys) * limit_ns for limit_ns in ledger.range_ns(*keys))
-    spread = (unit.range(low_ns, high_ns),) if len(ledger.step_ns) > 1 else ()
-    cells = (label, unit.number(float(step.sum_ns(*keys))), percent(step.frac(*keys), 1), *spread)
+    typical_ns = float(step.sum_ns(*keys))  # by the untraced steps: one more of the steps that the range covers
+    limits = min(low_ns, typical_ns), max(high_ns, typical_ns)
+    spread = (unit.range(*limits),) if len(ledger.step_ns) > 1 else ()
+    cells = (label, unit.number(typical_ns), percent(step.frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

@@ -51,7 +51,7 @@ def _caption(failure: Failure) -> str:
     details = [size(failure.capacity_bytes)] if failure.capacity_bytes is not None else []
     details += ["simulated"] if failure.simulated else []
     device = f"{memory} ({', '.join(details)})" if details else memory
-    return f"Every tensor in {device}, counted once, under the first reference that would have to be dropped."
+    return f"All tensors in {device}. A tensor that several objects hold is counted once."
 
 
 def _total_bytes(failure: Failure, memory_held: MemoryHolders) -> float:

@@ -106,8 +106,8 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        few = f"too few untraced steps{_biased(steps)}; run more"
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it: {few}"
+        few = f"because there are too few untraced steps{_biased(steps)}; run more steps"
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it, {few}"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
@@ -119,7 +119,8 @@ def _biased(steps: Steps) -> str:
     """Return how many untraced steps do not count, because they say nothing about the time to load a batch."""
     biased = steps.prefetch_biased
     batches = plural(biased, "its batch was", "their batches were")
-    return f" ({biased:,} more do not count: {batches} loaded while the profiler paused the loop)" if biased else ""
+    others = plural(biased, "other does", "others do")
+    return f" ({biased:,} {others} not count: {batches} loaded while the profiler paused the loop)" if biased else ""
 
 
 def _inflation(steps: Steps) -> str:
@@ -136,7 +137,7 @@ def _events(run: Run) -> str:
     on_ns = sum(end - start for start, end in recording.windows_ns)
     windows = f"; {duration(on_ns)} of {duration(run.span_ns)} traced" if on_ns else ""
     options = f"; {', '.join(recording.options)}" if recording.options else ""
-    return f"{count(len(run.event_rows), 'event')}{windows}; level: {recording.level}{options}"
+    return f"{len(run.event_rows):,}{windows}; level: {recording.level}{options}"
 
 
 def _software(run: Run) -> str:

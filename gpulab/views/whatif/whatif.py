@@ -168,7 +168,7 @@ def _method(prediction: Prediction) -> Iterator[Block]:
     rows = [
         (
             "Replay error",
-            f"{percent(abs(quality.replay_error), 2)}, of a replay without any change against the recording",
+            f"{percent(abs(quality.replay_error), 2)} (a replay without changes, compared with the recording)",
         )
     ]
     if prediction.model.graph.on_gpu:
@@ -212,7 +212,7 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    return f"the middle 80 % of {prediction.samples} simulations or more; times that were not measured vary at random"
+    return f"the middle 80 % of at least {prediction.samples} simulations; times that were not measured vary in them"
 
 
 def _list_all(scene: ReplayModel) -> View:

@@ -89,7 +89,7 @@ def test_python_that_is_moved_out_leaves_a_cpu_its_operators_which_may_be_faster
 
 
 def test_moving_python_is_refused_if_steps_have_none():
-    with pytest.raises(RunError, match="Python gaps"):
+    with pytest.raises(RunError, match="Python code >="):
         predicted(preparing(0.1), "no_python")
 
 

@@ -129,7 +129,7 @@ def test_only_a_dataset_that_a_notebook_may_define_has_to_move_to_a_file(library
 def test_cheaper_samples_are_the_alternative_to_code_that_needs_no_workers():
     finding = first(from_workers(cpu_ms=190, cores=2.0, load=1.0))
     assert "num_workers=0" in finding.fix
-    assert finding.advice.startswith("Or, with workers, make each sample cheaper")
+    assert finding.advice.startswith("Or keep the workers and make each sample cheaper")
     assert "both cores are busy" in finding.claim
 
 
@@ -161,7 +161,7 @@ def test_storage_known_only_by_its_kind_is_a_suspicion():
 def test_cpu_bound_loading_is_shown_by_cpu_time_needed_and_available():
     evidence = " ".join(first(from_workers(cpu_ms=190, cores=2.0, load=1.0)).evidence)
     assert "180 ms of CPU time" in evidence, "the samples end half a step before the last batch"
-    assert "200 ms in a step" in evidence
+    assert "2 cores provide 200 ms" in evidence
 
 
 def test_too_many_workers_are_reported_for_information():

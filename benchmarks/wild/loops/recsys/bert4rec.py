@@ -102,7 +102,7 @@ for epoch in range(1):
 CHANGES = (
     Change(
         "scores of masked positions",
-        "other",
+        "selected_positions",
         edits={
             "        logits = model(seqs)  # B x T x V\n        logits = logits.view(-1, logits.size(-1))\n"
             "        labels = labels.view(-1)\n": "        masked = labels > 0\n"

@@ -126,7 +126,7 @@ _COPIES = DecisionNode(
     no=DecisionLeaf(name="pageable_copies", action="use pinned memory, and prefetch batches to the GPU"),
 )
 _HOST_BOUND = DecisionNode(
-    question="Does operator dispatch take longer than long Python gaps?",
+    question="Does operator dispatch take longer than Python code >= 0.2 ms?",
     fact_names=("calls", "python"),
     predicate=lambda calls, python: (calls or 0) > (python or 0),
     yes=DecisionLeaf(

@@ -81,7 +81,7 @@ def _collections(graph: Graph) -> Spans:
 def _python_refusal(graph: Graph, value: Value) -> str | None:
     python_ns = _python_ns(graph)
     if python_ns < max(LONG_GAP_NS, MIN_PYTHON_FRAC * (graph.steps.step_ns or 0)):
-        return "its steps have almost no long Python gaps (>= 0.2 ms)"
+        return "its steps have almost no Python code >= 0.2 ms between operators"
     return None
 
 
@@ -107,7 +107,7 @@ PYTHON_REWRITES = (
         edit=scale_python,
         best_case=_without_python,
         grade="B",
-        about="the loop's own Python (long Python gaps) takes F times as long",
+        about="the loop's own Python code (>= 0.2 ms) takes F times as long",
         bound_label="no Python code in the loop",
         refusal_reason=_python_refusal,
         value_help="a factor on its time, such as 0.5",
@@ -119,7 +119,7 @@ PYTHON_REWRITES = (
         edit=no_python,
         best_case=_without_python,
         grade="B",
-        about="the loop's own Python (long Python gaps) moved elsewhere",
+        about="the loop's own Python code (>= 0.2 ms) moved elsewhere",
         bound_label="no Python code in the loop",
         refusal_reason=_python_refusal,
     ),
