@@ -30,6 +30,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "no_bfloat16_on_cpu": {"precision"},
         "unused_gradients": {"no_grad"},
         "frozen_outputs": {"cache_items"},
+        "input_preprocessing": {"cache_items"},
         "anomaly_detection": {"other"},
         "dense_embedding_gradients": {"sparse_gradients"},
         "unbatched_calls": {"batch_whole"},

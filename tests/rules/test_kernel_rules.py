@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.kernels.fusion_patterns import FusedFunction
+from gpulab.analysis.kernels.fusion_patterns import FusedFunction, operations_of_name, recognise_function
 from gpulab.rules import diagnose
 from gpulab.rules.kernels.fusion import _FUSED_FUNCTIONS
 from gpulab.run import Model, Optimizer
@@ -202,6 +202,24 @@ def test_the_fused_function_computes_the_formula():
     torch.testing.assert_close(
         fused_function(FusedFunction.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "function"),
+    [
+        (("exp", "sum", "div"), FusedFunction.SOFTMAX),
+        (("mul", "amax", "sub", "exp", "sum", "div"), FusedFunction.SOFTMAX),
+        (("amax", "sub", "exp", "div"), FusedFunction.SOFTMAX),
+        (("sub", "pow", "mul", "exp", "mul", "sum"), None),  # Gaussian basis functions
+        (("sub", "pow", "div", "exp", "sum", "div"), None),  # kernel density
+        (("neg", "exp", "add", "reciprocal", "sum"), None),  # logistic function
+        (("exp", "mul", "sum"), None),
+        (("exp", "sum", "log"), None),
+    ],
+)
+def test_a_softmax_divides_exponentials_by_their_sum(names, function):
+    parts = [operations_of_name(f"aten::{name}") for name in names]
+    assert recognise_function(parts, attention=False) is function
 
 
 def test_a_run_without_kernels_or_operators_has_no_findings():

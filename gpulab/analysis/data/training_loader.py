@@ -6,6 +6,7 @@ import numpy as np
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
+from gpulab.run import Run
 from gpulab.tables import MarkKind
 
 RARE_UPDATES_FRAC = 0.01  # of batches: fewer updates do not make a DataLoader one that is trained on
@@ -55,3 +56,11 @@ def loader_batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
     following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
     last_of_run = begins == len(calls) - 1
     return start[~last_of_run], following[~last_of_run]
+
+
+def passes_over_data(run: Run) -> int | None:
+    """Return how often the DataLoader of the training loop was iterated; None without one."""
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    if not len(calls):
+        return None
+    return len(np.unique(calls["epoch"][calls["loader"] == training_loader_index(run.mark_rows)]))

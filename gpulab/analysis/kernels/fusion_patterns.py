@@ -77,6 +77,13 @@ def recognise_function(parts: Sequence[frozenset[str]], *, attention: bool) -> F
         return FusedFunction.GELU
     if "tanh" in operations and "multiply" in operations:
         return FusedFunction.GELU_TANH
-    if "exp" in operations and operations & {"sum", "divide"} and "log" not in operations:
+    if _is_softmax(operations):
         return FusedFunction.SOFTMAX
     return FusedFunction.SILU if "sigmoid" in operations and "multiply" in operations else None
+
+
+def _is_softmax(operations: frozenset[str]) -> bool:
+    """Whether exponentials are divided by their sum. Gaussians have a power, and the logistic function a negation."""
+    if "exp" not in operations or operations & {"log", "power", "negate"}:
+        return False
+    return {"sum", "divide"} <= operations or ("maximum" in operations and bool(operations & {"sum", "divide"}))

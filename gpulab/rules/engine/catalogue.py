@@ -30,6 +30,7 @@ from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
 from gpulab.rules.host.frozen_outputs import frozen_outputs
 from gpulab.rules.host.garbage_collection import garbage_collection
+from gpulab.rules.host.input_preprocessing import input_preprocessing
 from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
 from gpulab.rules.host.syncs import host_syncs
@@ -195,7 +196,7 @@ RULES: tuple[Rule, ...] = (
         check=work_outside_model,
         about="operators outside the model and the optimizer",
         stage=Stage.IDLE,
-        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs"),
+        masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "input_preprocessing"),
         lesson="12_launch_fusion_graphs",
     ),
     # Copies and synchronisation.
@@ -278,6 +279,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)
     ),
+    Rule(
+        check=input_preprocessing,
+        about="features computed from each batch, again in every epoch",
+        stage=Stage.BUSY,
+        needs=(LEDGER, STEP_MARKS),
+    ),
     Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
     Rule(
         check=misaligned_shapes,
@@ -293,6 +300,7 @@ RULES: tuple[Rule, ...] = (
         check=unfused_elementwise,
         about="unfused elementwise operators",
         stage=Stage.BUSY,
+        masked_by=("input_preprocessing",),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(check=padding, about="padding in batches of tokens", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from gpulab.analysis.data.training_loader import training_loader_index
+from gpulab.analysis.data.training_loader import passes_over_data
 from gpulab.analysis.steps.frozen_forward import FrozenForward, frozen_forward
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
 from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
-from gpulab.tables import MarkKind
 from gpulab.wording import percent
 
 _MIN_SHARE = 0.15  # of a step
@@ -37,7 +34,7 @@ def frozen_outputs(evidence: Evidence) -> Finding | None:
     if share < _MIN_SHARE:
         return None
     names = " and ".join(model.name for model in forward.models)
-    passes = _passes_over_data(evidence)
+    passes = passes_over_data(evidence.run)
     return Finding(
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to forward passes of {names}, whose weights do not "
         "change: the same input gives the same output in every epoch.",
@@ -70,12 +67,3 @@ def _advice(forward: FrozenForward, names: str) -> str:
 
 def _depends_on_batch(forward: FrozenForward) -> bool:
     return any(model.depends_on_batch for model in forward.models)
-
-
-def _passes_over_data(evidence: Evidence) -> int | None:
-    """Return how often the DataLoader of the training loop was iterated; None without one."""
-    marks = evidence.run.mark_rows
-    calls = marks.of_kind(MarkKind.NEXT)
-    if not len(calls):
-        return None
-    return len(np.unique(calls["epoch"][calls["loader"] == training_loader_index(marks)]))
