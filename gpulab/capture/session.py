@@ -140,8 +140,8 @@ class Session:
         return LiveSnapshot(
             phase="processing" if self._processing else self._phase(),
             elapsed_s=(now_ns - self._began_ns) / 1e9,
-            steps=marks.steps,
-            steps_per_s=self._rate.update(now_ns, marks.steps),
+            steps=marks.current_step,
+            steps_per_s=self._rate.update(now_ns, marks.current_step),
             gpus=sensed.gpus,
             core_fracs=sensed.core_fracs,
             rss_bytes=sensed.rss_bytes,

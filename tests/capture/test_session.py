@@ -227,6 +227,22 @@ def test_live_snapshots_are_available_while_recording():
     assert snapshots[0].phase in {phase.value for phase in ProfilerPhase}
 
 
+def test_the_live_step_is_the_one_that_runs_in_every_epoch():
+    layer = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2)
+    current = []
+    with gpulab.profile("epochs", level="sensors") as session:
+        for _ in range(3):
+            for batch in loader:
+                layer(batch).sum().backward()
+                optimizer.step()
+                current.append(session.live().steps)
+            assert session.live().steps == len(current), "between two epochs"
+    assert current == list(range(1, 19))
+    assert len(find_steps(session.run)) == 18
+
+
 def test_recording_works_outside_the_main_thread():
     finished_runs = []
 

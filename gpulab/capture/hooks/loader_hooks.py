@@ -66,6 +66,7 @@ class _NextCall(NamedTuple):
     process_cpu_ns: int
     thread_cpu_ns: int
     start_ns: int
+    begins_step: bool  # unless the pass over the data ends here
 
 
 class StepMarks:
@@ -86,7 +87,8 @@ class StepMarks:
         self.frozen = FrozenModels()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
-        self.steps = 0
+        self.steps = 0  # boundaries so far
+        self._ended_passes = 0  # boundaries at which a pass over the data ended instead
         self.loader_wait_ns = 0
         self.first_mark_ns: int | None = None
         self.last_mark_ns: int | None = None
@@ -159,6 +161,11 @@ class StepMarks:
         while self._undo:
             self._undo.pop()()
 
+    @property
+    def current_step(self) -> int:
+        """Number of the step that runs, from 1; between two passes over the data, that of the last one."""
+        return self.steps - self._ended_passes
+
     def user_step(self) -> None:
         """Mark the end of a step, as requested by the user's code; steps of other threads do not count."""
         if threading.get_ident() == self.thread:
@@ -195,11 +202,12 @@ class StepMarks:
 
     def _before_next(self, iterator: Any) -> _NextCall:
         loader, epoch = self._identify(iterator)
-        if not self._user_marks and self._starts_step(loader, epoch):
+        begins_step = not self._user_marks and self._starts_step(loader, epoch)
+        if begins_step:
             self._leader = loader
             self._boundary(self.loaders[loader].batches)
         timer = self._timer
-        return _NextCall(loader, epoch, timer.process_cpu_ns(), timer.thread_cpu_ns(), timer.now_ns())
+        return _NextCall(loader, epoch, timer.process_cpu_ns(), timer.thread_cpu_ns(), timer.now_ns(), begins_step)
 
     def _starts_step(self, loader: int, epoch: int) -> bool:
         """Whether a batch of this loader starts a step.
@@ -228,6 +236,7 @@ class StepMarks:
         mark = (MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process, -1)
         self.buffer.append(mark)
         self._fetched_from = call.loader if yielded else -1
+        self._ended_passes += call.begins_step and not yielded
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
 

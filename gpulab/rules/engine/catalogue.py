@@ -126,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         check=too_many_workers,
         about="too many DataLoader workers",
         stage=Stage.IDLE,
-        needs=(LEDGER, STEP_MARKS),
+        needs=(STEP_MARKS, LEDGER),
         lesson="05_data_loading",
     ),
     # Python code in the loop.
@@ -277,13 +277,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
     Rule(
-        check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)
+        check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)
     ),
     Rule(
         check=input_preprocessing,
         about="features computed from each batch, again in every epoch",
         stage=Stage.BUSY,
-        needs=(LEDGER, STEP_MARKS),
+        needs=(STEP_MARKS, LEDGER),
     ),
     Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
     Rule(
@@ -303,12 +303,12 @@ RULES: tuple[Rule, ...] = (
         masked_by=("input_preprocessing",),
         lesson="12_launch_fusion_graphs",
     ),
-    Rule(check=padding, about="padding in batches of tokens", stage=Stage.BUSY, needs=(LEDGER, STEP_MARKS)),
+    Rule(check=padding, about="padding in batches of tokens", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)),
     Rule(
         check=ignored_labels,
         about="scores of positions whose labels the loss ignores",
         stage=Stage.BUSY,
-        needs=(LEDGER, STEP_MARKS),
+        needs=(STEP_MARKS, LEDGER),
     ),
     Rule(
         check=memory_bound,

@@ -254,7 +254,7 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if busy & set(first.ledger_parts) or 1 - evidence.part_share(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
     part_ns = {key: dur_ns for key, dur_ns in evidence.typical_step.part_ns.items() if key not in first.ledger_parts}
-    return _largest_part(ledger, part_ns, denominator="the step once this cause is gone")
+    return _largest_part(ledger, part_ns, denominator="the step without this cause")
 
 
 def _largest_part(

@@ -46,10 +46,10 @@ HOST_SENSORS = Need(
     real_machine_only=True,
 )
 STEP_MARKS = Need(
-    "the times of all steps, traced or not (by %%gpuprofile)",
+    "the times of all steps, which %%gpuprofile records",
     lambda evidence: len(evidence.run.mark_rows) > 0,
     "steps outside the traced ones were not timed",
-    "record the loop with %%gpuprofile: an imported trace holds the traced steps only",
+    "record the loop with %%gpuprofile",
 )
 INTERPRETER_STALLS = Need(
     "the garbage collections and compilations of the run (by %%gpuprofile)",

@@ -89,5 +89,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
-        return f"on average: {burst} workers deliver batches in groups of {burst}"
+        return f"an average, because {burst} workers deliver batches in groups of {burst}"
     return f"{limits} in the {count(steps, kind)}"

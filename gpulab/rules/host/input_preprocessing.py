@@ -22,10 +22,10 @@ def input_preprocessing(evidence: Evidence) -> Finding | None:
     """Each step computes features from its batch before the first trained layer, again in every epoch.
 
     Proof: operators on the main thread between the arrival of a batch and the first operator that has a node in the
-    backward pass. None of them draws random numbers, and none is a layer, so that the same batch gives the same result.
+    backward pass. None of them draws random numbers or is a layer with weights: the same batch gives the same result.
 
     Confused with: a frozen model in front of the trained one (`frozen_outputs`); random augmentation, which differs in
-    every epoch, and is not recognised if its random numbers come from Python or NumPy; metrics, logging and gradient
+    every epoch (reported in error if its random numbers come from Python or NumPy); metrics, logging and gradient
     clipping, which follow the forward pass (`work_outside_model`).
 
     What to do: if the samples repeat, compute the features once before training, and train on them. Otherwise compute

@@ -282,10 +282,10 @@ def _operators_around(evidence: Evidence) -> tuple[str, ...]:
     around = gap_neighbors(evidence.run, evidence.ledger.spans["python"])
     if around is None or around.frac < _MIN_PAIR_FRAC:
         return ()
-    names = f"after {around.before} and before {around.after}"
+    names = f"the operators {around.before} and {around.after}, in this order"
     if around.before == around.after:
-        names = f"between two calls of {around.before}"
-    return (f"{percent(around.frac)} of that time is {names}.",)
+        names = f"two calls of {around.before}"
+    return (f"{percent(around.frac)} of that time lies between {names}.",)
 
 
 def _move_advice(evidence: Evidence, times: PythonTime, frame: Frame | None) -> str:

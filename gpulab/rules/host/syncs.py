@@ -21,11 +21,11 @@ def host_syncs(evidence: Evidence) -> Finding | None:
     """The CPU waits for a value from the GPU; afterwards, the GPU waits for new work.
 
     Proof: a synchronising call or a blocking copy to the host, such as `.item()` or `.cpu()`. The CPU waits there until
-    all queued kernels end, which alone costs nothing. Then the GPU is idle, or only copies, until the CPU launches new
-    work: this time is lost.
+    all queued kernels end, which alone costs nothing. Then the GPU runs no kernel until the CPU launches new work: this
+    time is lost.
 
-    Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); other work of the loop
-    after the wait, such as data loading, which this check does not count; the profiler's own synchronisation at its
+    Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); idle time after the wait
+    that has another cause, such as data loading, and is not counted here; the profiler's own synchronisation at its
     start and end.
 
     What to do: keep values on the GPU and read them rarely, say every fifty steps, or once after the loop.

@@ -276,7 +276,8 @@ def _optimizer_state(evidence: Evidence, owners: MemoryHolders) -> OomFix | None
     share, kind = percent(state / owners.total_bytes), evidence.names.optimizer_kind
     return OomFix(
         description=f"the state of {kind} is {share} of allocated memory ({size(state)}): use an optimizer with "
-        "less state (torch.optim.Adafactor, or SGD with momentum, whose state is as large as the parameters)",
+        "less state (torch.optim.Adafactor, or SGD with momentum, which keeps one value per parameter; Adam keeps "
+        "two)",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from gpulab.analysis.memory.holders import MemoryHolder, MemoryHolders, memory_holders
@@ -15,9 +16,9 @@ from gpulab.wording import sentence, size
 _CODE_WIDTH = 90
 _MAX_CODE_FIXES = 4  # further fixes are given as advice
 _DESCRIPTIONS = {
-    "parameter": "the parameters of {}",
-    "gradient": "the gradients of {}",
-    "optimizer": "the optimizer state of {}",
+    "parameter": 'the parameters of "{}"',
+    "gradient": 'the gradients of "{}"',
+    "optimizer": 'the optimizer state of "{}"',
     "variable": "{}",
     "output": "{}, the output of an earlier cell",
     "traceback": "the traceback of an earlier cell",
@@ -91,8 +92,14 @@ def _largest_owner(failure: Failure, holders: MemoryHolders) -> str:
 def _location(failure: Failure) -> tuple[str, ...]:
     phase = f" in the {failure.phase} pass" if failure.phase in ("forward", "backward") else ""
     phase = {"optimizer": " in the optimizer step", "evaluation": " during evaluation"}.get(failure.phase or "", phase)
-    location = f"{',' if phase else ''} in {failure.where}" if failure.where else ""
+    location = f"{',' if phase else ''} at {_line_and_function(failure.where)}" if failure.where else ""
     return (f"The allocation failed{phase}{location}.",) if phase or location else ()
+
+
+def _line_and_function(where: str) -> str:
+    """Return "train.py:75 in fill()" for "fill (train.py:75)"."""
+    match = re.fullmatch(r"([\w.<>]+) \((.+)\)", where)
+    return f"{match[2]} in {match[1]}()" if match else where
 
 
 def _memory_figures(failure: Failure, holders: MemoryHolders) -> tuple[str, ...]:
