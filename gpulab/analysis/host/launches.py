@@ -15,6 +15,8 @@ from gpulab.run import Run
 from gpulab.tables import EventKind
 
 LARGE_OPERATOR_NS = 100_000  # dispatch is a few per cent of such an operator, and a larger batch makes it longer
+_SHORT_LAYER_NS = 1_000_000
+_RECURRENT = "aten::mkldnn_rnn_layer"  # of nn.LSTM, forward and backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,20 @@ def small_operators_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
     self_ns = _operators(run, steps)
     small = (self_ns >= SMALL_OP_NS) & (self_ns < LARGE_OPERATOR_NS)
     return round(int(self_ns[small].sum()) / max(1, int(steps.interior.sum())))
+
+
+def short_recurrent_layers_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
+    """Return the time per interior step in short calls of oneDNN's recurrent layers that are no small operators.
+
+    Each call is prepared anew, which takes most of a call for one time step: measured, 0.58 to 0.93 for LSTMs of 64 to
+    256 hidden units.
+    """
+    host = run.event_rows.select(run.event_rows["thread"] == run.main_thread)
+    ops = rows_in_interior(host.of_kind(EventKind.OP), steps)
+    self_ns = innermost(ops).per_row_ns(len(ops))
+    is_recurrent = ops.matching(lambda name: name.startswith(_RECURRENT))
+    counted = self_ns[is_recurrent & (self_ns >= LARGE_OPERATOR_NS) & (self_ns < _SHORT_LAYER_NS)]
+    return round(int(counted.sum()) / max(1, int(steps.interior.sum())))
 
 
 def _kernels(run: Run, steps: Steps) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.host.launches import short_recurrent_layers_ns
 from gpulab.analysis.host.model_calls import calls_between_steps, model_calls
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS
 from gpulab.analysis.steps.pauses import find_pauses
@@ -58,14 +59,19 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
             passes=calls.least_passes, calls=calls.calls, median_ns=calls.median_ns, exposed_frac=share
         ),
         advice="Call the model once for all items: stack the inputs along the batch dimension (torch.stack, "
-        "pad_sequence). If each item has weights of its own, use torch.vmap; for a recurrent cell, nn.LSTM or nn.GRU. "
+        "pad_sequence). If each item has weights of its own, use torch.vmap; if the calls are time steps of a "
+        "recurrent layer, pass the whole sequence to nn.LSTM or nn.GRU in one call. "
         "If each call needs the result of the one before, as in an ODE solver, use a larger batch per call. "
         "In reinforcement learning, act without gradient in several environments at once, and compute the loss of "
         "an episode in one forward pass.",
-        gain=batching_gain(evidence, exposed_ns, _REMOVED),
+        gain=batching_gain(evidence, exposed_ns, _REMOVED, _recurrent_ns(evidence)),
         confidence=LIKELY,
         spans=evidence.ledger.spans["dispatch"],
     )
+
+
+def _recurrent_ns(evidence: Evidence) -> int:
+    return 0 if evidence.on_gpu else evidence.unprofiled_ns(evidence.cached(short_recurrent_layers_ns), "compute")
 
 
 def _between_steps(evidence: Evidence) -> Finding | None:

@@ -39,6 +39,10 @@ def provoked_by_cells_of_a_recurrent_layer():
     return passes(250, layers=1, loop_op="aten::lstm_cell")
 
 
+def provoked_by_time_steps_of_a_recurrent_layer():
+    return passes(250, layers=1, loop_op="aten::lstm", call_ms=0.09)
+
+
 def spared_where_two_images_go_through_one_network():
     return passes(2, layers=20)
 
