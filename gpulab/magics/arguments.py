@@ -76,9 +76,7 @@ MONITOR = (
 FIX = (
     argument("name", nargs="?", metavar="NAME", help="a run of this session; default: the last one"),
     argument("--rule", metavar="RULE", help="the finding whose fix to try; default: the first one with code"),
-    argument(
-        "--seconds", type=float, default=3.0, metavar="SECONDS", help="how long each of six runs lasts; default: 3"
-    ),
+    argument("--seconds", type=float, default=3.0, metavar="SECONDS", help="how long each run lasts; default: 3"),
     _HELP,
 )
 INFO = (_HELP,)

@@ -31,6 +31,8 @@ from gpulab.views.sheet.view import View
 from gpulab.wording import count, duration, number
 
 SECONDS, REPEATS = 3.0, 3
+_MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
+_UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
 _MIN_STEPS = 8  # after the warm-up, in each run
 
 
@@ -85,6 +87,8 @@ def try_fix(
 ) -> Trial:
     """Run a cell `repeats` times without and with the fix of a finding, alternately, and compare.
 
+    If the times differ by 10 % and the result is not clear, both run two more times.
+
     `cell`: Python code. `namespace`: its variables; the code runs on copies of those it uses, and all are restored.
     `seconds`: how long each run lasts after its first steps. `quiet`: a context that hides the output of the cell.
     The last runs are gpulab.runs["NAME.unchanged"] and ["NAME.fixed"]. Raises CaptureError if the cell or the fix
@@ -96,21 +100,29 @@ def try_fix(
     copies = ObjectCopies(names_read(placed.cell) | names_read(tree), namespace)
     runner = _Runner(copies, namespace, seconds, quiet)
     runs: dict[str, list[Run]] = {variant: [] for variant in variants}
-    for repeat in range(1, repeats + 1):
-        for variant, code in variants.items():
-            run = runner.record(code, f"{name}.{variant}", variant)
-            runs[variant].append(replace(run, name=f"{variant} {repeat}"))
-    comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
+    for planned in (repeats, repeats + _MORE_REPEATS) if repeats > 1 else (repeats,):
+        while len(runs["fixed"]) < planned:
+            for variant, code in variants.items():
+                run = runner.record(code, f"{name}.{variant}", variant)
+                runs[variant].append(replace(run, name=f"{variant} {len(runs[variant]) + 1}"))
+        comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
+        if not _is_unclear(comparison):
+            break
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.rule}",
-            comparison_blocks(comparison, (Facts(_facts(finding, placed.line, seconds, repeats, runner.refused)),)),
+            comparison_blocks(comparison, (Facts(_facts(finding, placed.line, seconds, planned, runner.refused)),)),
         ),
         comparison=comparison,
         finding=finding,
         unchanged=tuple(runs["unchanged"]),
         fixed=tuple(runs["fixed"]),
     )
+
+
+def _is_unclear(comparison: Comparison) -> bool:
+    difference = max(comparison.ratio, 1 / comparison.ratio)
+    return not (comparison.above_noise and comparison.conclusive) and difference >= _UNCLEAR_DIFFERENCE
 
 
 def _parse(cell: str) -> ast.Module:

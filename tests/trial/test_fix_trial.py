@@ -14,8 +14,9 @@ import __main__
 import gpulab
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain
-from gpulab.trial import try_fix
+from gpulab.trial import fix_trial, try_fix
 from gpulab.trial.fix_trial import finding_to_try
+from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
 
 SETUP = """
 import torch
@@ -61,6 +62,29 @@ def namespace():
 def tried(namespace, cell=CELL, fix=FIX, seconds=10.0, **options):
     """Try a fix; the cell ends by itself long before the time is up, unless it is endless."""
     return try_fix(finding(fix), cell, namespace, seconds=seconds, repeats=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("fixed_ms", "pairs"),
+    [
+        ((8, 8, 8, 8, 8), 3),  # clearly faster
+        ((28, 35, 20, 20, 20), 5),  # one run was disturbed
+        ((35, 34, 36, 35, 35), 3),  # no difference
+        ((20, 60, 60, 20, 60), 5),  # never clear
+    ],
+)
+def test_runs_are_added_where_the_result_is_not_clear(namespace, monkeypatch, fixed_ms, pairs):
+    times = {"unchanged": iter((35, 34, 36, 35, 35)), "fixed": iter(fixed_ms)}
+
+    def record(runner, code, name, variant):
+        step_ms = next(times[variant])
+        marks = [mark(step_ms * step + 0.1 * (step % 3), 0.1) for step in range(40)]
+        return run_of([], marks=marks, loaders=[NO_WORKERS], name=name)
+
+    monkeypatch.setattr(fix_trial._Runner, "record", record)
+    trial = try_fix(finding(), CELL, namespace)
+    assert (len(trial.unchanged), len(trial.fixed)) == (pairs, pairs)
+    assert f"{pairs} runs of each variant" in " ".join(str(trial).split())
 
 
 def test_a_trial_compares_both_variants_with_the_prediction(namespace):
