@@ -55,15 +55,20 @@ def outside_model(run: Run, steps: Steps, ledger: Ledger) -> OutsideModel | None
         (index >= 0) & (ops["start_ns"] < outside.end_ns[np.maximum(index, 0)]) if len(outside.end_ns) else index > 0
     )
     ops = ops.select(np.flatnonzero(inside))
-    spent_ns: Counter[str] = Counter()
-    for name, dur_ns in zip(ops.text("name").to_list(), ops["dur_ns"].tolist(), strict=True):
-        spent_ns[name or ""] += dur_ns
     return OutsideModel(
         cost_ns=steps.typical_covered_ns(spans),
         operators=round(len(ops) / max(1, int(steps.interior.sum()))),
-        names=tuple(name for name, _ in spent_ns.most_common(_NAMES)),
+        names=most_expensive(ops),
         spans=spans,
     )
+
+
+def most_expensive(ops: Rows) -> tuple[str, ...]:
+    """Return the names of the operators that take most of the time."""
+    spent_ns: Counter[str] = Counter()
+    for name, dur_ns in zip(ops.text("name").to_list(), ops["dur_ns"].tolist(), strict=True):
+        spent_ns[name or ""] += dur_ns
+    return tuple(name for name, _ in spent_ns.most_common(_NAMES))
 
 
 def _inference(ops: Rows, outside: Spans) -> Spans:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.host.outside_model import OutsideModel
+from gpulab.analysis.events.nesting import outermost
+from gpulab.analysis.host.outside_model import OutsideModel, most_expensive
 from gpulab.analysis.steps.forward_backward import backward_passes, forward_backward_spans
-from gpulab.intervals import Spans, intersect, no_spans, union
+from gpulab.intervals import Spans, covered_ns, intersect, union
 from gpulab.run import Run
 from gpulab.tables import EventKind
 
@@ -20,28 +21,30 @@ class Preprocessing:
     """The work between the arrival of a batch and the forward pass, apart from layers without gradients."""
 
     spans: Spans
+    names: tuple[str, ...]  # its most expensive operators
     is_random: bool  # some of its operators draw random numbers
 
 
-def preprocessing(run: Run, outside: OutsideModel) -> Preprocessing:
-    """Return the part of the work outside models that precedes forward passes, in the steps of a DataLoader."""
+def preprocessing(run: Run, outside: OutsideModel) -> Preprocessing | None:
+    """Return the part of the work outside models that precedes forward passes; None without such work."""
     passes, backward = forward_backward_spans(run), backward_passes(run)
     fetches = run.event_rows.of_kind(EventKind.LOADER)
     if passes is None or backward is None or not len(fetches):
-        return Preprocessing(spans=no_spans(), is_random=False)
+        return None
+    begins_ns, ends_ns = backward.spans
+    forward_ns = passes.start_ns[np.maximum(np.searchsorted(passes.start_ns, begins_ns, side="right") - 1, 0)]
     arrived_ns = np.sort(fetches["start_ns"] + fetches["dur_ns"])
-    # The backward pass after each batch, and the forward pass that belongs to it: the last one that begins before.
-    following = np.searchsorted(backward.spans.start_ns, arrived_ns)
-    has_pass = following < len(backward.spans.start_ns)
-    begins_ns = backward.spans.start_ns[following[has_pass]]
-    forward = np.searchsorted(passes.start_ns, begins_ns, side="right") - 1
-    arrived_ns, forward_ns = arrived_ns[has_pass], passes.start_ns[np.maximum(forward, 0)]
-    precedes = (forward >= 0) & (forward_ns > arrived_ns)
-    spans = intersect(outside.spans, union(arrived_ns[precedes], forward_ns[precedes]))
-    return Preprocessing(spans=spans, is_random=_draws_numbers(run, spans))
-
-
-def _draws_numbers(run: Run, spans: Spans) -> bool:
-    events = run.event_rows.of_kind(EventKind.OP)
-    drawing = events.matching(lambda name: any(word in name for word in _RANDOM))
-    return bool(intersect(events.select(np.flatnonzero(drawing)).spans(), spans).total_ns)
+    last = np.searchsorted(arrived_ns, forward_ns, side="right") - 1
+    arrived_ns = arrived_ns[np.maximum(last, 0)]
+    # A second backward pass for the same batch has nothing before its forward pass but the first one.
+    is_first = (last >= 0) & (arrived_ns >= np.append(0, ends_ns[:-1])) & (forward_ns > arrived_ns)
+    spans = intersect(outside.spans, union(arrived_ns[is_first], forward_ns[is_first]))
+    ops = run.event_rows.select(
+        np.flatnonzero(run.event_rows.is_kind(EventKind.OP) & (run.event_rows["thread"] == run.main_thread))
+    )
+    ops = ops.select(np.flatnonzero(covered_ns(spans, ops["start_ns"], ops["start_ns"] + 1) > 0))
+    if not len(ops):
+        return None
+    is_random = ops.matching(lambda name: any(word in name for word in _RANDOM)).any()
+    names = most_expensive(ops.select(np.flatnonzero(outermost(ops))))
+    return Preprocessing(spans=spans, names=names, is_random=bool(is_random))

@@ -51,7 +51,8 @@ class BatchInspection:
         if labels is not None:
             self._labels.append(labels)
             ignored = sum([each.ignored for each in self._labels])
-            loader = replace(loader, ignored_frac=ignored / sum([each.positions for each in self._labels]))
+            positions = sum([each.positions for each in self._labels])
+            loader = replace(loader, ignored_frac=ignored / positions if ignored else None)
         self._spent_ns += time.thread_time_ns() - began_ns
         return loader
 

@@ -17,14 +17,13 @@ class BatchLabels(NamedTuple):
 
 
 def measure_labels(batch: Any, ignore_index: int) -> BatchLabels | None:
-    """Count the labels with this value in the integer tensor (rows x positions) with most of them; None without any.
+    """Count the labels with this value in the integer tensor (rows x positions) with the largest share of them.
 
-    Masks of 0 and 1 are no labels.
+    None without such a tensor. Masks of 0 and 1 are no labels.
     """
     counts = [
         BatchLabels(array.size, int(np.count_nonzero(array == ignore_index)))
         for array in integer_arrays(batch)
         if not is_mask(array)
     ]
-    best = max(counts, key=lambda labels: labels.ignored / labels.positions, default=None)
-    return best if best is not None and best.ignored else None
+    return max(counts, key=lambda labels: labels.ignored / labels.positions, default=None)

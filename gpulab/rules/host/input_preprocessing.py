@@ -37,9 +37,11 @@ def input_preprocessing(evidence: Evidence) -> Finding | None:
     if evidence.on_gpu or any(loader.iterable for loader in evidence.run.loaders):
         return None
     work = preprocessing(evidence.run, outside)
+    if work is None or work.is_random:
+        return None
     cost_ns = evidence.unprofiled_ns(evidence.steps.typical_covered_ns(work.spans), "compute", "dispatch", "glue")
     share = cost_ns / evidence.step_ns
-    if work.is_random or share < _MIN_SHARE:
+    if share < _MIN_SHARE:
         return None
     passes = passes_over_data(evidence.run)
     return Finding(
@@ -48,7 +50,7 @@ def input_preprocessing(evidence: Evidence) -> Finding | None:
         "trained layer, again in every epoch.",
         evidence=(
             f"{step_spends(evidence, cost_ns)} between the arrival of the batch and the first operator with a backward "
-            f"pass, mostly in {', '.join(outside.names)}.",
+            f"pass, mostly in {', '.join(work.names)}.",
             *_location(evidence, work.spans),
         ),
         numbers=known_numbers(share=share, cost_ns=cost_ns, passes=passes),

@@ -35,7 +35,7 @@ def test_ignored_labels_are_counted(kind):
 def test_the_ignore_index_of_the_program_is_counted():
     labels = torch.where(MASKED, IDS, 0)
     assert measure_labels((IDS, labels), 0) == (ROWS * LENGTH, IGNORED)
-    assert measure_labels((IDS, labels), -100) is None
+    assert measure_labels((IDS, labels), -100).ignored == 0
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,21 @@ def test_the_ignore_index_of_the_program_is_counted():
     ],
 )
 def test_a_batch_without_ignored_labels_has_none(batch):
-    assert measure_labels(batch, -100) is None
+    labels = measure_labels(batch, -100)
+    assert labels is None or not labels.ignored
+    assert BatchInspection().inspect(batch, Loader()).ignored_frac is None
 
 
 def test_masks_of_zero_and_one_are_no_labels():
-    assert measure_labels({"attention_mask": (torch.arange(LENGTH) < 9).long().repeat(ROWS, 1), "ids": IDS}, 0) is None
+    mask = (torch.arange(LENGTH) < 9).long().repeat(ROWS, 1)
+    assert measure_labels({"attention_mask": mask, "ids": IDS}, 0).ignored == 0
 
 
 def test_the_share_is_that_of_all_inspected_batches():
     inspection, loader = BatchInspection(), Loader()
-    for batch in ((IDS, LABELS), (IDS, torch.full_like(IDS, -100))):
-        assert inspection.is_due()
+    for batch in ((IDS, IDS), (IDS, LABELS), (IDS, torch.full_like(IDS, -100))):
         loader = inspection.inspect(batch, loader)
-    assert loader.ignored_frac == (IGNORED + ROWS * LENGTH) / (2 * ROWS * LENGTH)
+    assert loader.ignored_frac == (IGNORED + ROWS * LENGTH) / (3 * ROWS * LENGTH)
 
 
 @pytest.mark.parametrize(

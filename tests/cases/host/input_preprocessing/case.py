@@ -33,6 +33,16 @@ def provoked_in_a_single_epoch():
     return trained(lambda at: [*features(at), *passes(at + 40), *update(at + 92, 5)], epochs=1)
 
 
+def spared_where_only_an_evaluation_computes_them():
+    """After each update, a batch of another DataLoader is evaluated."""
+
+    def step(at):
+        evaluation = [loader_call(at + 57, 0.1), *features(at + 57.2, 38.0)]
+        return [*passes(at), *update(at + 51, 5), *evaluation]
+
+    return trained(step)
+
+
 def spared_as_the_features_are_random():
     def step(at):
         noise = event(EventKind.OP, "aten::bernoulli_", at, 1.0)
