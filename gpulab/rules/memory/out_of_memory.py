@@ -96,10 +96,10 @@ def _location(failure: Failure) -> tuple[str, ...]:
     return (f"The allocation failed{phase}{location}.",) if phase or location else ()
 
 
-def _line_and_function(where: str) -> str:
+def _line_and_function(location: str) -> str:
     """Return "train.py:75 in fill()" for "fill (train.py:75)"."""
-    match = re.fullmatch(r"([\w.<>]+) \((.+)\)", where)
-    return f"{match[2]} in {match[1]}()" if match else where
+    match = re.fullmatch(r"([\w.<>]+) \((.+)\)", location)
+    return f"{match[2]} in {match[1]}()" if match else location
 
 
 def _memory_figures(failure: Failure, holders: MemoryHolders) -> tuple[str, ...]:
