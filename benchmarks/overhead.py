@@ -70,8 +70,9 @@ def main() -> None:
         print("Other programs are running: ratios of wall times will vary widely, those of CPU time less.")
     print(f"{pairs} pairs each: median ratio, its middle half, the bound")
     tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(run_plain), wall_s)
-    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, run_plain, own_s)
-    tell("--level sensors to nothing, its CPU time", 1.02, pairs, sensed, run_plain, own_cpu_s)
+    tell("--level sensors to nothing, the cell's own code", 1.02, 2 * pairs, sensed, run_plain, own_s)
+    tell("--level sensors to nothing, its CPU time", 1.02, 2 * pairs, sensed, run_plain, own_cpu_s)
+    tell("nothing to nothing, CPU time: the noise", None, 2 * pairs, run_plain, run_plain, own_cpu_s)
     print(f"{'--level sensors: CPU time of its own thread':50} {percent(own_thread_frac(shell, sensed))} of a core")
     tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, run_plain, own_s)
     waits = [wall_s(recorded) - float(shell.user_ns["spent_s"]) for _ in range(3)]
@@ -138,8 +139,12 @@ def tell(
     other: Callable[[], None],
     seconds: Callable[[Callable[[], None]], float],
 ) -> None:
-    """Print the median ratio of two variants, run alternately, with its spread."""
-    ratios = sorted(seconds(one) / seconds(other) for _ in range(pairs))
+    """Print the median ratio of two variants, run alternately, with its spread; the first of a pair alternates, too."""
+    ratios = []
+    for number in range(pairs):
+        first, second = (seconds(run) for run in ((one, other) if number % 2 else (other, one)))
+        ratios.append(first / second if number % 2 else second / first)
+    ratios.sort()
     middle = f"{ratios[pairs // 4]:.3f}-{ratios[-1 - pairs // 4]:.3f}"
     print(f"{what:50} {median(ratios):.3f}x  ({middle}){f'  {bound:.2f}' if bound else ''}", flush=True)
 
