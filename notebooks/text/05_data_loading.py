@@ -147,7 +147,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core do not raise it, because each of them then takes longer per item. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
+# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core do not raise it: together, they load no more items per second. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -457,7 +457,7 @@ L.claim(
 
 
 # %% [markdown]
-# No format is fast or slow in itself: a tar file trades `open()` calls for a scan, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above adds what the opens alone would cost on network storage. Reads take longer there, too: a memory map then reads every page over the network. (The memory map needs three opens each time: `np.load` opens the file to detect its format, to read its shape, and to map it.)
+# No format is fast or slow in itself: a tar file trades `open()` calls for a scan, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above adds what the opens alone would cost on network storage. Reads take longer there, too: a memory map then reads every page over the network. (Each `np.load` of a memory map opens the file three times: to detect its format, to read its shape, and to map it.)
 #
 # ## Exercise: five epochs with three file opens
 #
@@ -537,7 +537,7 @@ L.claim(
 
 
 # %% [markdown]
-# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers could load up to four times as many items per second as four; compare the line *with sixteen workers*. If the loop gains less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
+# Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers could load up to four times as many items per second as four; compare the last two lines of the output. If the loop gains less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
 #
 # ## Transfer: is data loading the bottleneck here?
 #

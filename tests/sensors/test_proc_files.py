@@ -1,6 +1,7 @@
 """Files of /proc that stay open: the same values as psutil, in one system call, and no descriptor of the program."""
 
 import math
+import mmap
 import os
 import sys
 import threading
@@ -47,8 +48,9 @@ def test_a_reading_is_of_now_and_opens_nothing_after_the_first():
     small = files.rss_bytes()
     files.read_bytes(), files.core_times()
     opened = descriptors()
-    buffer = bytearray(64 * 2**20)
-    assert files.rss_bytes() - small > len(buffer) / 2
+    with mmap.mmap(-1, 64 * 2**20) as memory:  # new pages, unlike memory that Python or the C library reuses
+        memory.write(b"x" * len(memory))
+        assert files.rss_bytes() - small > len(memory) / 2
     assert descriptors() == opened
     files.close()
 

@@ -67,8 +67,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example of the cause: 40 ms in step [2-5] \(100 ms\), in one interval\. "
-        r"Meanwhile, host: waiting for data; GPU: idle\.",
+        r"Example: the cause takes 40 ms of step [2-5] \(100 ms\), in one interval "
+        r"\(host: waiting for data; GPU: idle\)\.",
         timeline.alt,
     )
 
@@ -76,8 +76,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
 def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
     timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
-    assert "Meanwhile, host: 63 % operator dispatch, 33 % waiting for data" in timeline.alt
-    assert "; GPU: 60 % matrix kernels, 40 % idle." in timeline.alt
+    assert "(host: 63 % operator dispatch, 33 % waiting for data" in timeline.alt
+    assert "; GPU: 60 % matrix kernels, 40 % idle)" in timeline.alt
 
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():
@@ -180,7 +180,7 @@ def test_ten_findings_are_read_in_ten_lines():
 def test_every_finding_has_a_picture_of_its_own_in_every_form(tmp_path):
     told = ten(found())
     assert len(Page(told._repr_html_()).pictures) == 11, "ten findings, and a few steps"
-    description = "Example of the cause: 40 ms in"
+    description = "Example: the cause takes 40 ms of"
     assert " ".join(repr(told).split()).count(description) == 10
     assert told.save(tmp_path / "r.md").read_text(encoding="utf-8").count(description) == 10
     assert Page(told._repr_html_()).text.count(description) == 10

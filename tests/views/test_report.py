@@ -268,7 +268,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4 as recorded, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"40 ms in step \d \(100 ms\), in one interval", page.text)
+    assert re.search(r"40 ms of step \d \(100 ms\), in one interval", page.text)
     assert "As text and table" in page.text
 
 

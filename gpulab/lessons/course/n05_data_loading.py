@@ -63,7 +63,7 @@ CAUSE = Question(
 )
 NUMBER = Question(
     key="number",
-    prompt="Another program has enough DataLoader workers. Its GPU is idle for the same share of a step as here, "
+    prompt="Another program has enough DataLoader workers. Its model waits for the same share of a step as here, "
     "but the cause is slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
         Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),

@@ -113,7 +113,7 @@ def _position(inside: bool | None, in_raw_range: bool) -> str:
     """Compare the measured step with the predicted range; `in_raw_range`: before allowing for noise."""
     if not inside:
         return "outside the predicted range"
-    return "inside the predicted range" if in_raw_range else "outside the predicted range by no more than the noise"
+    return "inside the predicted range" if in_raw_range else "inside the predicted range, allowing for noise"
 
 
 def _other_differences(compared: Comparison) -> Iterator[Block]:

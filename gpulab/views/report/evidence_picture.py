@@ -132,8 +132,8 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     intervals = len(evidence_spans.start_ns)
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    extent = f"{duration(evidence_spans.total_ns)} in {position}, in {number_of_intervals}"
-    return f"Example of the cause: {extent}. Meanwhile, {meanwhile}."
+    extent = f"{duration(evidence_spans.total_ns)} of {position}, in {number_of_intervals}"
+    return f"Example: the cause takes {extent} ({meanwhile})."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

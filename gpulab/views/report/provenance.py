@@ -106,8 +106,8 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        few = f"because there are too few untraced steps{_biased(steps)}; run more steps"
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it, {few}"
+        few = f"too few untraced steps{_biased(steps)}; run more steps"
+        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it: {few}"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
@@ -119,8 +119,7 @@ def _biased(steps: Steps) -> str:
     """Return how many untraced steps do not count, because they say nothing about the time to load a batch."""
     biased = steps.prefetch_biased
     batches = plural(biased, "its batch was", "their batches were")
-    others = plural(biased, "other does", "others do")
-    return f" ({biased:,} {others} not count: {batches} loaded while the profiler paused the loop)" if biased else ""
+    return f" (besides {biased:,}: {batches} loaded while the profiler paused the loop)" if biased else ""
 
 
 def _inflation(steps: Steps) -> str:
