@@ -371,6 +371,7 @@ def test_tensors_in_the_heap_are_no_events():
     assert (session.run.events["name"] == "aten::ones").sum() >= 3 * 360, "three whole steps are recorded"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(heap_bytes() is None, reason="this C library does not tell the bytes in use")
 @pytest.mark.parametrize("level", ["trace", "deep"])
 def test_a_step_of_any_size_is_cut_at_the_limit(level):

@@ -125,6 +125,7 @@ def test_a_killed_loop_is_recovered_up_to_the_last_two_seconds(spools):
         assert list(spools.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_killed_training_loop_keeps_the_events_of_the_parts_that_were_traced(spools):
     pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
     program = [sys.executable, "-m", "tests.support.spool.traced_loop"]

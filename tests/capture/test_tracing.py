@@ -65,6 +65,7 @@ def custom_backward(steps):
     return losses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("train", [update_in_backward, custom_backward])
 def test_the_profiler_neither_starts_nor_stops_within_a_backward_pass(monkeypatch, train):
     steps, outside = 400, []
@@ -101,6 +102,7 @@ def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
     assert len(session.run.event_rows) > MAX_EVENTS[level] / (4 if level == "trace" else 16)  # resumed only at "trace"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", ["trace", "deep"])
 def test_a_range_that_is_open_in_several_windows_does_not_crash_the_program(level):
     program = [sys.executable, "-m", "tests.support.spool.crossing_ranges", level]
@@ -175,6 +177,7 @@ def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(st
     assert find_steps(run).unprofiled.any()
 
 
+@pytest.mark.full
 def test_operators_are_observed_again_after_a_deferred_window():
     with pytest.raises(ZeroDivisionError), gpulab.profile("deep steps"):
         deep_steps(40, after=lambda: 1 / 0)
@@ -183,6 +186,7 @@ def test_operators_are_observed_again_after_a_deferred_window():
     assert events_of(own) >= 2
 
 
+@pytest.mark.full
 def test_a_profiler_of_the_program_records_after_a_deferred_window():
     counts = []
 

@@ -60,6 +60,7 @@ def in_ci(notebook):
     )
 
 
+@pytest.mark.full
 def test_a_notebook_with_reports_passes_strict_nbval(saved):
     result = in_ci(saved)
     assert result.returncode == 0, result.stdout[-3000:]

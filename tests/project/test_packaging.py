@@ -69,6 +69,7 @@ def test_every_pinned_version_is_exact_is_one_we_ask_for_and_lies_within_its_bou
         assert packaging.Requirement(name + everything[name]).specifier.contains(pin.removeprefix("=="))
 
 
+@pytest.mark.full
 def test_every_library_the_package_imports_is_one_it_asks_for():
     asked = required(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["lab"])
     modules = {IMPORTED_AS.get(name, name) for name in asked}

@@ -328,6 +328,7 @@ def test_the_prefetch_fix_gives_the_same_results_in_order():
     assert list(namespace["prefetch"](abs, [])) == []
 
 
+@pytest.mark.full
 def test_the_gc_fix_disables_automatic_collection():
     fix = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection").fix
     namespace = {}

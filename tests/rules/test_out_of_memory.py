@@ -221,6 +221,7 @@ def test_the_owners_of_memory_add_up_to_the_allocated_bytes():
     assert bytes_by_kind["optimizer"] == pytest.approx(2 * bytes_by_kind["parameter"], rel=0.001)
 
 
+@pytest.mark.full
 def test_out_of_memory_is_always_the_verdict(tmp_path):
     run = ran_out()
     for each in (run, store.open(gpulab.save(run, tmp_path / "run.gpulab"))):

@@ -303,6 +303,7 @@ def page(chromium: Any) -> Iterator[Any]:
     opened.close()
 
 
+@pytest.mark.full
 @pytest.mark.browser
 def test_in_a_browser_nothing_runs_and_nothing_is_asked_for(both, runs, page, tmp_path):
     heard: list[str] = []

@@ -38,6 +38,7 @@ def failure_with_patch(patch):
     return failure_of_program(f"import torch; {patch}; from gpulab.virtual.selftest.program import main; main()", 180.0)
 
 
+@pytest.mark.full
 def test_the_self_test_passes_here():
     result = selftest()
     assert result.ok, result.why

@@ -34,8 +34,8 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     """There are DataLoader workers, but too few: the main process still waits for batches.
 
     Proof: the main process waits in `_MultiProcessingDataLoaderIter.__next__`, and neither busy cores, the start of an
-    epoch nor storage explains the wait. A batch takes a worker c seconds, and the model needs a batch every T seconds,
-    so c / T workers are needed.
+    epoch nor storage explains the wait. A worker needs c seconds per batch, and the model needs a batch every T
+    seconds, so c / T workers are needed.
 
     Confused with: full cores, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage
     (`slow_storage`); threads that saturate the cores (`cpu_oversubscription`).

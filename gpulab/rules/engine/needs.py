@@ -29,7 +29,7 @@ GPU_WORK = Need(
     "a loop that ran on a GPU, real or virtual",
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
-    "profile the loop on a GPU, real or virtual",
+    "profile the loop on a GPU, or with --virtual on a simulated one",
 )
 GPU_SENSORS = Need(
     "sensor readings of an NVIDIA GPU (by %%gpuprofile)",

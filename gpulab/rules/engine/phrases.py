@@ -90,4 +90,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
         return f"an average, because {burst} workers deliver batches in groups of {burst}"
-    return f"{limits} in the {count(steps, kind)}"
+    with_profiler = "with the profiler, " if was_timed_without else ""
+    return f"{with_profiler}{limits} in the {count(steps, kind)}"

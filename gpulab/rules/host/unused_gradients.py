@@ -17,13 +17,13 @@ _REMOVED = (0.45, 1.0)
 
 
 def unused_gradients(evidence: Evidence) -> Finding | None:
-    """The backward pass computes gradients that no optimizer uses: of a frozen backbone, or of a teacher.
+    """The backward pass computes gradients that no optimizer uses: of a backbone or a teacher that is not trained.
 
-    Proof: the autograd nodes that accumulate gradients. In each backward pass there is one for every parameter that
-    requires a gradient; there are more of them than parameters in all optimizers.
+    Proof: the autograd nodes that accumulate gradients. Each backward pass runs one per parameter that requires a
+    gradient; here, more of them run than the optimizers have parameters.
 
     Confused with: parameters that an optimizer updates only now and then; gradients of inputs, which are few; a GAN's
-    generator step, which fills gradients of the discriminator: its optimizer holds these parameters.
+    generator step, which fills gradients of the discriminator, which the other optimizer holds.
 
     What to do: set requires_grad_(False) for parameters that are not trained, and run a teacher under torch.no_grad().
     Memory for their gradients and activations goes away, too.

@@ -50,7 +50,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{step_spends(evidence, evidence.unprofiled_ns(occupancy.small_ns))} "
             f"in kernels of {occupancy.blocks} thread blocks (median) on {occupancy.multiprocessors} multiprocessors.",
-            *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
+            *((f"Peak GPU memory in use: {percent(used_frac)}.",) if used_frac is not None else ()),
             *_repeated_kernels(occupancy),
             *_tail_effect(occupancy),
         ),

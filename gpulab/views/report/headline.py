@@ -120,8 +120,8 @@ def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str
     rest_frac = 1 - cold_bound / bound
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
-    span = f"{unit(step_ns / bound)} (now {unit(step_ns / cold_bound)})"
-    rest = f" and the rest of the step at its minimum of {span}" if faster else ""
+    span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
+    rest = f" and the rest of the step undisturbed ({span})" if faster else ""
     return f"Upper bound: {_at_most(bound)}, with {assumes}{rest}."
 
 

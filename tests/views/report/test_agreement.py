@@ -71,6 +71,7 @@ def test_every_part_of_a_step_lies_in_the_range_beside_it(path):
         assert low_ns - tolerance_ns <= part_ns <= high_ns + tolerance_ns, key
 
 
+@pytest.mark.full
 def test_the_reports_of_shared_traces_agree_with_themselves(shared):
     problems = {
         path.name: disagreements(gpulab.diagnose(gpulab.load(path)))
