@@ -129,7 +129,9 @@ def test_cuda_code_runs_on_a_gpu_that_is_not_there(live):
 def test_so_many_steps_are_recorded_on_a_gpu_that_is_not_there(live):
     text = displayed_text(live.run("%%gpuprofile few --virtual t4 --steps 4\n" + CUDA_LOOP))
     measured = " ".join(text.split()).partition("How this was measured")[2]
-    assert re.search(r"\b7 steps, [^;]*; 4 traced", measured)
+    steps, traced = map(int, re.search(r"\b(\d) steps, [^;]*; (\d) traced", measured).groups())
+    # If this host is fast enough to run ahead of the T4, the steps are those of the GPU: there is one less.
+    assert (steps, traced) == (6, 3) if "ran ahead" in measured else (steps, traced) == (7, 4)
 
 
 def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(live):
