@@ -10,7 +10,8 @@ import re
 import numpy as np
 
 from gpulab.analysis.events.per_run import cached_by_run
-from gpulab.intervals import Ints, Spans, union
+from gpulab.analysis.steps.forward_backward import backward_passes
+from gpulab.intervals import Ints, Spans, no_spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
@@ -18,9 +19,8 @@ from gpulab.tables import EventKind
 _LOSSES = ("aten::cross_entropy_loss", "aten::nll_loss_nd")
 _PRODUCTS = ("aten::linear", "aten::matmul", "aten::addmm", "aten::mm")
 _SELECTIONS = ("aten::index", "aten::masked_select", "aten::nonzero", "aten::gather", "aten::take_along_dim")
-_NODE = "autograd::engine::evaluate_function: "
-_LOSS_NODE = re.compile(rf"{_NODE}NllLoss\w*Backward\d+$")
-_PRODUCT_NODE = re.compile(rf"{_NODE}(Addmm|Mm|Bmm|Baddbmm)Backward\d+$")
+_LOSS_NODE = re.compile(r": NllLoss\w*Backward\d+$")
+_PRODUCT_NODE = re.compile(r": (Addmm|Mm|Bmm|Baddbmm)Backward\d+$")
 _LAYERS_WITHOUT_SELECTION = 3  # before the loss: a head of two layers, and the last layer of the model's body
 
 
@@ -46,16 +46,17 @@ def output_layer_spans(run: Run) -> Spans | None:
     if not has_layer.any() or selections[has_layer].any():
         return None
     forward = Spans(products.start_ns[last[has_layer]], losses.end_ns[has_layer])
-    backward = _backward_spans(events)
+    passes = backward_passes(run)
+    backward = no_spans() if passes is None else _backward_spans(passes.nodes)
     return union(
         np.concatenate([forward.start_ns, backward.start_ns]), np.concatenate([forward.end_ns, backward.end_ns])
     )
 
 
-def _backward_spans(events: Rows) -> Spans:
+def _backward_spans(nodes: Rows) -> Spans:
     """Return the time from the node of each loss to the end of the first node of a matrix product after it."""
-    losses = _in_order(events, _LOSS_NODE)
-    products = _in_order(events, _PRODUCT_NODE)
+    losses = nodes.select(np.flatnonzero(nodes.matching(lambda name: bool(_LOSS_NODE.search(name)))))
+    products = nodes.select(np.flatnonzero(nodes.matching(lambda name: bool(_PRODUCT_NODE.search(name)))))
     start_ns: Ints = losses["start_ns"]
     following = np.searchsorted(products["start_ns"], start_ns)
     next_loss_ns = np.append(start_ns[1:], np.iinfo(np.int64).max)
@@ -63,8 +64,3 @@ def _backward_spans(events: Rows) -> Spans:
     ends = products["start_ns"] + products["dur_ns"]
     has_product[has_product] &= products["start_ns"][following[has_product]] < next_loss_ns[has_product]
     return Spans(start_ns[has_product], ends[following[has_product]])
-
-
-def _in_order(events: Rows, pattern: re.Pattern[str]) -> Rows:
-    rows = events.select(np.flatnonzero(events.matching(lambda name: bool(pattern.match(name)))))
-    return rows.select(np.argsort(rows["start_ns"], kind="stable"))

@@ -68,9 +68,7 @@ def short_recurrent_layers_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
     Each call is prepared anew, which takes most of a call for one time step: measured, 0.58 to 0.93 for LSTMs of 64 to
     256 hidden units.
     """
-    host = run.event_rows.select(run.event_rows["thread"] == run.main_thread)
-    ops = rows_in_interior(host.of_kind(EventKind.OP), steps)
-    self_ns = innermost(ops).per_row_ns(len(ops))
+    ops, self_ns = _self_times(run, steps)
     is_recurrent = ops.matching(lambda name: name.startswith(_RECURRENT))
     counted = self_ns[is_recurrent & (self_ns >= LARGE_OPERATOR_NS) & (self_ns < _SHORT_LAYER_NS)]
     return round(int(counted.sum()) / max(1, int(steps.interior.sum())))
@@ -84,13 +82,18 @@ def _kernels(run: Run, steps: Steps) -> Ints:
 
 def _operators(run: Run, steps: Steps) -> Ints:
     """Return the self time of each operator of the main thread outside the DataLoader."""
-    host = run.event_rows.select(run.event_rows["thread"] == run.main_thread)
-    ops = rows_in_interior(host.of_kind(EventKind.OP), steps)
-    self_ns = innermost(ops).per_row_ns(len(ops))
-    loader = host.of_kind(EventKind.LOADER)
+    ops, self_ns = _self_times(run, steps)
+    loader = run.event_rows.select(run.event_rows["thread"] == run.main_thread).of_kind(EventKind.LOADER)
     starts = np.sort(loader["start_ns"])
     ends = np.sort(loader["start_ns"] + loader["dur_ns"])
     started = np.searchsorted(starts, ops["start_ns"], side="right")
     ended = np.searchsorted(ends, ops["start_ns"], side="right")
     outside: Ints = self_ns[started == ended]
     return outside
+
+
+def _self_times(run: Run, steps: Steps) -> tuple[Rows, Ints]:
+    """Return the operators of the main thread in interior steps, and the time of each without those inside it."""
+    host = run.event_rows.select(run.event_rows["thread"] == run.main_thread)
+    ops = rows_in_interior(host.of_kind(EventKind.OP), steps)
+    return ops, innermost(ops).per_row_ns(len(ops))

@@ -17,8 +17,9 @@ class BatchLabels(NamedTuple):
 
 
 def measure_labels(batch: Any, ignore_index: int) -> BatchLabels | None:
-    """Count the labels with this value in the integer tensor (rows x positions) with the largest share of them.
+    """Count the labels with this value in the labels of a batch: one of its integer tensors (rows x positions).
 
+    A negative value occurs in labels only. Any other may also pad the inputs; then the last tensor counts as labels.
     None without such a tensor. Masks of 0 and 1 are no labels.
     """
     counts = [
@@ -26,4 +27,6 @@ def measure_labels(batch: Any, ignore_index: int) -> BatchLabels | None:
         for array in integer_arrays(batch)
         if not is_mask(array)
     ]
-    return max(counts, key=lambda labels: labels.ignored / labels.positions, default=None)
+    if ignore_index < 0:
+        return max(counts, key=lambda labels: labels.ignored / labels.positions, default=None)
+    return counts[-1] if counts else None

@@ -205,6 +205,7 @@ def batching_gain(
     removable_ns = max(exposed_ns, evidence.unprofiled_ns(dispatch_ns + evidence.cached(small_operators_ns)))
     floor_ns = min(step_ns, max(1, step_ns - removable_ns - layers_ns))
     low = percent(removed[0]).removesuffix(" %")
+    recurrent = ", and most of that of short calls of recurrent layers" if layers_ns else ""
     saved_ns = removed[1] * min(removable_ns, step_ns) + _FIXED_FRACS[1] * layers_ns
     best_ns = max(floor_ns, step_ns - round(saved_ns))
     return Gain(
@@ -213,7 +214,7 @@ def batching_gain(
         worst_ns=max(best_ns, step_ns - round(removed[0] * exposed_ns + _FIXED_FRACS[0] * layers_ns)),
         floor_ns=floor_ns,
         basis=f"fewer, larger operators, which remove {low} to {percent(removed[1])} of the cost of dispatch and of "
-        "small operators",
+        f"small operators{recurrent}",
         floor_assumes="dispatch at no cost",
         cold_floor_ns=max(1, step_ns - exposed_ns - layers_ns),
     )

@@ -38,6 +38,13 @@ def test_the_ignore_index_of_the_program_is_counted():
     assert measure_labels((IDS, labels), -100).ignored == 0
 
 
+def test_padding_of_the_inputs_is_no_ignored_label():
+    source = torch.where(torch.arange(LENGTH) < 9, IDS, 0)
+    target = torch.where(torch.arange(LENGTH) < 48, IDS, 0)
+    assert measure_labels((source, target), 0).ignored == ROWS * (LENGTH - 48)
+    assert measure_labels({"input_ids": source, "labels": IDS}, 0).ignored == 0
+
+
 @pytest.mark.parametrize(
     "batch",
     [
