@@ -131,7 +131,7 @@ def test_the_report_of_a_cpu_run_does_not_mention_a_gpu():
     text = repr(report(a_run(on_cpu)))
     before_details = text.split("Checks that could not run")[0]
     assert "GPU" not in before_details.replace("Made GPU", "")
-    assert "operators >= 10 us" in before_details
+    assert "long operators (>= 10 us)" in before_details
 
 
 # What is absent.
@@ -177,7 +177,7 @@ def test_a_run_ended_by_an_exception_before_any_step_says_so():
 def test_the_steps_that_are_traced_and_analysed_add_up():
     run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
     text = " ".join(repr(report(run)).split())
-    assert re.search(r"8 steps, [^;]*; 7 traced, 4 of them analysed", text)
+    assert re.search(r"8 steps, [^;]*; 7 traced, 4 of them complete", text)
 
 
 def test_every_number_has_its_source_beside_it(any_report):
@@ -268,7 +268,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4 as recorded, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"40 ms of step \d \(100 ms\), in one interval", page.text)
+    assert re.search(r"step \d \(100 ms\) contains 40 ms of this cause, in one interval", page.text)
     assert "As text and table" in page.text
 
 

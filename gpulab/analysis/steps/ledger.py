@@ -51,9 +51,9 @@ GPU_PARTS = (
     Part("python", "Python code >= 0.2 ms each", False, "GPU idle in long gaps without any PyTorch call"),
 )
 CPU_PARTS = (
-    Part("compute", "operators >= 10 us", True, "operators of 10 us and more"),
+    Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
     Part("loader", "waiting for data", False, "the main thread was inside next() of the DataLoader"),
-    Part("dispatch", "operators < 10 us and dispatch", False, "operators under 10 us, and dispatching operators"),
+    Part("dispatch", "short operators, dispatch", False, "operators under 10 us, and dispatching operators"),
     Part("glue", "Python code < 0.2 ms each", False, "short gaps of Python code between operators"),
     Part("python", "Python code >= 0.2 ms each", False, "long gaps without any PyTorch call"),
 )

@@ -50,6 +50,15 @@ class TypicalStep:
         longest = max(1.0, self.step_ns / max(1.0, sum(self.traced_part_ns.values())))
         return min(longest, self.sum_ns(*keys) / recorded_ns)
 
+    def range_ns(self, ledger: Ledger, *keys: str) -> tuple[float, float]:
+        """Return the range of these parts over the complete steps, without what the profiler adds; it has the typical.
+
+        The typical step may come from the untraced steps; it counts as one more of the steps that the range covers.
+        """
+        typical_ns = float(self.sum_ns(*keys))
+        low_ns, high_ns = (self.unprofiled_frac(*keys) * limit_ns for limit_ns in ledger.range_ns(*keys))
+        return min(low_ns, typical_ns), max(high_ns, typical_ns)
+
     def scaled_ns(self, traced_ns: float, *keys: str) -> int:
         """Convert a duration that was recorded within these parts; without parts, as a share of the whole step.
 

@@ -74,13 +74,11 @@ def _typical_step(evidence: Evidence) -> str:
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
     """Return the range of these ledger parts over the complete steps: "38-43 ms in the 12 complete steps".
 
-    It is that of the recorded steps: if others were timed without the profiler, the text calls these traced.
-
-    If DataLoader workers deliver batches in groups, single steps vary for that reason, which the text says.
+    It is the range that the breakdown of the step time shows. If DataLoader workers deliver batches in groups, single
+    steps vary for that reason, which the text says.
     """
-    low_ns, high_ns = evidence.ledger.range_ns(*keys)
-    was_timed_without = evidence.steps.unprofiled_ns is not None and evidence.run.source.how != "virtual"
-    kind = "analysed step" if was_timed_without else "complete step"
+    low_ns, high_ns = evidence.typical_step.range_ns(evidence.ledger, *keys)
+    kind = "complete step"
     steps, burst = len(evidence.ledger.step_ns), evidence.ledger.burst
     if steps == 1:
         return "no steps were found" if is_whole_run(evidence) else f"1 {kind}"
@@ -90,5 +88,4 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
         return f"an average, because {burst} workers deliver batches in groups of {burst}"
-    with_profiler = "with the profiler, " if was_timed_without else ""
-    return f"{with_profiler}{limits} in the {count(steps, kind)}"
+    return f"{limits} in the {count(steps, kind)}"

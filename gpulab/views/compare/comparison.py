@@ -193,7 +193,7 @@ def _caption(compared: Comparison) -> str:
     counts = [sum(len(ledger.step_ns) for ledger in side.ledgers) for side in compared.sides]
     runs = max(len(side.ledgers) for side in compared.sides)
     repeats = f" in {runs} runs each" if runs > 1 else ""
-    return f"The parts sum to the step times above (from {counts[0]} and {counts[1]} analysed steps{repeats})."
+    return f"The parts sum to the step times above (from {counts[0]} and {counts[1]} complete steps{repeats})."
 
 
 def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:

@@ -115,7 +115,7 @@ def _position(steps: Steps, time_window: Window) -> str:
     length = duration(time_window.end_ns - time_window.start_ns)
     if not time_window.steps or steps.detected_by == "whole run":
         if not time_window.start_ns:
-            return f"the first {length} of the recording"
+            return f"an excerpt of {length} at the start of the recording"
         return f"an excerpt of {length} from the recording, {duration(time_window.start_ns)} after its start"
     first, last = time_window.steps[0], time_window.steps[-1]
     if (int(steps.start_ns[first]), int(steps.end_ns[last])) == (time_window.start_ns, time_window.end_ns):
@@ -132,8 +132,8 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     intervals = len(evidence_spans.start_ns)
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    extent = f"{duration(evidence_spans.total_ns)} of {position}, in {number_of_intervals}"
-    return f"Example: the cause takes {extent} ({meanwhile})."
+    contents = f"{duration(evidence_spans.total_ns)} of this cause, in {number_of_intervals}"
+    return f"Example: {position} contains {contents} ({meanwhile})."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

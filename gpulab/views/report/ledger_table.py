@@ -11,7 +11,7 @@ from gpulab.wording import Scale, count, percent, scale
 
 MIN_SEGMENT_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
 HOW_TO_MARK_STEPS = "If it is a loop, call gpulab.step(), or step() of torch.profiler, at the end of each iteration."
-DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("operators >= 10 us", "other time")}
+DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("long operators (>= 10 us)", "other time")}
 _ROUNDED = " (apart from rounding in this table)"
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
 WITHOUT_PROFILER = "without the time that the profiler adds"
@@ -107,9 +107,6 @@ def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
 def _row(
     ledger: Ledger, step: TypicalStep, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None
 ) -> Row:
-    low_ns, high_ns = (step.unprofiled_frac(*keys) * limit_ns for limit_ns in ledger.range_ns(*keys))
-    typical_ns = float(step.sum_ns(*keys))  # by the untraced steps: one more of the steps that the range covers
-    limits = min(low_ns, typical_ns), max(high_ns, typical_ns)
-    spread = (unit.range(*limits),) if len(ledger.step_ns) > 1 else ()
-    cells = (label, unit.number(typical_ns), percent(step.frac(*keys), 1), *spread)
+    spread = (unit.range(*step.range_ns(ledger, *keys)),) if len(ledger.step_ns) > 1 else ()
+    cells = (label, unit.number(float(step.sum_ns(*keys))), percent(step.frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

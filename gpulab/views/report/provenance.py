@@ -17,7 +17,7 @@ from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
 
-_MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are analysed
+_MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are complete
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -84,7 +84,7 @@ def _steps(run: Run, steps: Steps) -> str:
     batches = batches_per_step(run, steps)
     accumulated = f", with {batches} batches per step (gradient accumulation)" if batches > 1 else ""
     detection = f"{how_detected(steps)}{accumulated}"
-    used = f"{int(steps.interior.sum())} of them analysed{_exclusions(steps)}{burst}{run_ahead}"
+    used = f"{int(steps.interior.sum())} of them complete{_exclusions(steps)}{burst}{run_ahead}"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted, {detection}; {used}"
     if not steps.recorded.any():
@@ -93,7 +93,7 @@ def _steps(run: Run, steps: Steps) -> str:
 
 
 def _exclusions(steps: Steps) -> str:
-    """Return why steps that were traced from start to end are not analysed; "" if all are."""
+    """Return why steps that were traced from start to end do not count as complete; "" if all do."""
     lengths = [len(part) for part in recorded_parts(steps.recorded)]
     if max(lengths, default=0) < _MIN_PART:
         return f" (fewer than {_MIN_PART} adjacent steps were traced)"
