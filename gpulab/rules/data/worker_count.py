@@ -41,8 +41,8 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     (`slow_storage`); threads that saturate the cores (`cpu_oversubscription`).
 
     What to do: use as many workers as needed, if the cores can run them: a worker that computes needs a core, several
-    that wait can share one. Beyond that, make the samples cheaper: load them once and keep them, shrink them, or decode
-    them on the GPU.
+    that wait can share one. If the cores cannot run that many, make the samples cheaper: load them once and keep them,
+    shrink them, or decode them on the GPU.
     """
     loading = evidence.loading
     if loading is None or cause_of_late_batches(evidence) is not LateBatchCause.TOO_FEW_WORKERS:

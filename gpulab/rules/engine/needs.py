@@ -67,7 +67,7 @@ ALLOCATOR = Need(
 REAL_MACHINE = Need(
     "a run on real hardware, not on a virtual GPU",
     lambda evidence: evidence.run.source.how != "virtual",
-    "a virtual GPU is simulated: this was not measured",
+    "a simulation has no such measurements",
     "record the loop with %%gpuprofile on a real GPU",
 )
 ALL_RANKS = Need(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.roofline import FlopsUtilisation, flops_utilisation, operator_work_of_run
+from gpulab.analysis.steps.largest_operators import largest_operators
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
@@ -15,6 +16,7 @@ _MIN_COMMUNICATION_FRAC = 0.05  # less communication is not mentioned
 _BUSY_FRAC = 0.85  # above it, data loading and dispatch are not the limit
 _KNOWN_FRAC = 0.8  # of the matrix kernels' time; with less the FLOPs of a step are unknown
 _NEAR_PEAK_FRAC = 0.6  # of peak FLOP/s; the best GEMM libraries reach 0.8
+_MOST_OPERATORS, _MIN_OPERATOR = 3, 0.05  # named in the evidence, with their least share of a step
 _PRECISIONS = {Precision.FLOAT32: "float32", Precision.TF32: "TF32", Precision.HALF: "half precision"}
 
 
@@ -23,8 +25,8 @@ def device_bound(evidence: Evidence) -> Finding | None:
 
     This rule informs and predicts nothing: only faster work (precision, fusion, a better algorithm) shortens the step.
 
-    Proof: kernels and collectives cover the step. The evidence lists the kinds of kernels and, if sizes were recorded,
-    the fraction of the GPU's peak FLOP/s that the model uses (MFU).
+    Proof: kernels and collectives cover the step. The evidence lists the kinds of kernels, the largest operators, and,
+    if sizes were recorded, the fraction of the GPU's peak FLOP/s that the model uses (MFU).
 
     Confused with: a GPU that is busy with exposed copies, which are not counted here. Exposed communication is listed
     separately, as it is not compute.
@@ -46,6 +48,7 @@ def device_bound(evidence: Evidence) -> Finding | None:
         evidence=(
             f"Device work: {range_over_steps(evidence, *BUSY_PARTS)}.",
             *_kernel_shares(evidence),
+            *_operator_shares(evidence),
             *_mfu_evidence(evidence, utilised),
         ),
         numbers=known_numbers(
@@ -69,6 +72,12 @@ def _kernel_shares(evidence: Evidence) -> tuple[str, ...]:
         if evidence.ledger.typical_frac(key) >= 0.005
     ]
     return (f"Of each step: {', '.join(shares)}.",) if shares else ()
+
+
+def _operator_shares(evidence: Evidence) -> tuple[str, ...]:
+    operators = [cost for cost in evidence.cached(largest_operators)[:_MOST_OPERATORS] if cost.frac >= _MIN_OPERATOR]
+    shares = [f"{cost.name} {percent(cost.frac)}" for cost in operators]
+    return (f"The largest operators: {', '.join(shares)}.",) if shares else ()
 
 
 def _utilisation(evidence: Evidence) -> FlopsUtilisation | None:

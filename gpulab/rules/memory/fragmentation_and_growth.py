@@ -197,6 +197,8 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     where the peak rises by more than the memory between steps, or the steps get longer.
 
     What to do: keep numbers instead of losses: `loss.item()`. Run code that needs no gradients under `torch.no_grad()`.
+    On a CPU, a list of detached losses can also make the memory of the process grow: each small tensor stays between
+    freed activations, whose memory is then not used again (0.4 MiB per step in one measured loop, glibc 2.36).
     """
     trends, lists = memory_growths(evidence.run, evidence.steps), growing_lists(evidence.run)
     growth = max(trends, key=lambda trend: trend.last_bytes - trend.first_bytes, default=None)
@@ -207,7 +209,8 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     if not lists and (reason := _inputs_grow(growth)) is not None:
         return Unjudged(reason=reason, fix=_SAME_INPUT_SIZE)
     steps_left = growth.steps_left
-    urgent = steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps)
+    # A list of graphs grows as long as the loop runs, however much memory there is.
+    urgent = bool(lists) or (steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps))
     # The heap of a process grows for a while, and no list was found that grows.
     is_uncertain = growth.device is None and not lists
     outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
@@ -224,7 +227,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
             steps_left=steps_left,
         ),
         fix=_append_number_code(lists[0].name) if lists else _LIST_TENSORS_CODE,
-        advice=_LEAK_ADVICE,
+        advice=_HEAP_ADVICE if is_uncertain else _LEAK_ADVICE,
         confidence=CERTAIN if lists else SUSPECT if is_uncertain else LIKELY,
         confidence_reason="the heap of a process grows for a while, and no list was found that grows"
         if is_uncertain
@@ -249,6 +252,7 @@ def _list_finding(growing_list: GrowingList) -> Finding:
         advice=_LEAK_ADVICE,
         confidence=CERTAIN,
         from_steps=False,
+        urgent=True,
     )
 
 
@@ -264,6 +268,9 @@ _TOO_FEW_STEPS = Unjudged(
 _LEAK_ADVICE = (
     "A stored loss keeps its autograd graph with all activations. Use total += loss.detach() or "
     "losses.append(loss.item()) instead."
+)
+_HEAP_ADVICE = (
+    f"{_LEAK_ADVICE} On a CPU, detached losses in a list can also fragment the memory of the process: keep loss.item()."
 )
 _SAME_INPUT_SIZE = "profile again with inputs of one size: memory that still grows is a leak"
 _LIST_TENSORS_CODE = (

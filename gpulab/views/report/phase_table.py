@@ -47,6 +47,6 @@ def _label(run: Run, phase: RunPhase) -> str:
 
 def _work(phase: RunPhase) -> str:
     if phase.kind is PhaseKind.TRAINING:
-        updates = count(phase.updates, "update")
+        updates = count(phase.updates, "optimizer step")
         return f"{updates}, {count(phase.batches, 'batch')}" if phase.batches else updates
     return f"{count(phase.batches, 'batch')} in {count(phase.passes, 'pass')}" if phase.batches else ""

@@ -83,7 +83,10 @@ def _steps(run: Run, steps: Steps) -> str:
     run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
     batches = batches_per_step(run, steps)
     accumulated = f", with {batches} batches per step (gradient accumulation)" if batches > 1 else ""
-    detection = f"{how_detected(steps)}{accumulated}"
+    limits = (
+        " (each from the end of an optimizer step to the end of the next)" if steps.detected_by == OPTIMIZER else ""
+    )
+    detection = f"{how_detected(steps)}{limits}{accumulated}"
     used = f"{int(steps.interior.sum())} of them complete{_exclusions(steps)}{burst}{run_ahead}"
     if steps.detected_by.startswith("repetition"):  # without marks, steps outside the traced parts are unknown
         return f"{count(len(steps), 'step')} in the traced part, others not counted, {detection}; {used}"
@@ -111,7 +114,8 @@ def _step_time(steps: Steps) -> str:
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
-    measured = f"median of {count(len(unprofiled_ns), 'untraced step')}{limits}"
+    untraced = count(int((~steps.recorded).sum()), "untraced step")
+    measured = f"median of {len(unprofiled_ns):,} of the {untraced}{limits}"
     return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
 
 

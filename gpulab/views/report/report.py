@@ -16,6 +16,7 @@ from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.ledger_table import ledger_blocks, method_of
 from gpulab.views.report.memory_holders import memory_section
+from gpulab.views.report.operator_table import operator_section
 from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
 from gpulab.views.report.sensor_table import sensor_blocks
@@ -120,6 +121,8 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     sections = []
     if diagnosis.masked:
         sections.append(Section("Findings explained by another one", _masked(diagnosis), folded=True))
+    if (operators := operator_section(diagnosis)) is not None:
+        sections.append(operators)
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)

@@ -36,10 +36,10 @@ def _with_history(device: str, steps: int, keep_graphs: bool) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses, history = [], []
     for loss in run_optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
-        losses.append(loss)
+        losses.append(loss.item())  # as tensors, they would fragment the memory of the process
         progress = nn.functional.mse_loss(model(held_out), held_out)
         history.append(progress if keep_graphs else progress.item())
-    return loss_values(losses)
+    return losses
 
 
 def train_with_limited_memory(*, device: str = "cpu", steps: int = 12, parts: int = 1) -> list[float]:

@@ -1,0 +1,61 @@
+"""The operators that take the most time, as a table."""
+
+from __future__ import annotations
+
+from gpulab.analysis.steps.largest_operators import OperatorCost, largest_operators
+from gpulab.rules import Diagnosis
+from gpulab.views.sheet.sheet import Row, Section, TableBlock
+from gpulab.wording import number, percent, scale
+
+_MOST_ROWS = 8
+_MIN_FRAC = 0.02  # of a step: smaller operators are summed up
+
+
+def operator_section(diagnosis: Diagnosis) -> Section | None:
+    """Return the table; None if the trace has no operators, or none of them takes 2 % of a step."""
+    if diagnosis.ledger is None or diagnosis.step is None:
+        return None
+    operators = largest_operators(diagnosis.run, diagnosis.steps, diagnosis.ledger)
+    largest = [cost for cost in operators[:_MOST_ROWS] if cost.frac >= _MIN_FRAC]
+    if not largest:
+        return None
+    unit = scale(float(diagnosis.step.step_ns), figures=4)
+    rest = operators[len(largest) :]
+    others = [
+        OperatorCost(
+            name=f"{len(rest):,} other kinds of operators",
+            calls_per_step=sum(cost.calls_per_step for cost in rest),
+            frac=sum(cost.frac for cost in rest),
+        )
+    ][: len(rest)]
+    rows = tuple(
+        Row(
+            (
+                cost.name,
+                number(cost.calls_per_step),
+                unit.number(cost.frac * diagnosis.step.step_ns),
+                percent(cost.frac, 1),
+            ),
+            kind="plain",
+        )
+        for cost in (*largest, *others)
+    )
+    table = TableBlock(
+        header=("", "calls per step", f"{unit.unit} per step", "share"), rows=rows, caption=_caption(diagnosis)
+    )
+    return Section("Operators that take the most time", (table,), folded=True)
+
+
+def _caption(diagnosis: Diagnosis) -> str:
+    backward = "Nodes of the backward pass are named like AddmmBackward0."
+    if diagnosis.run.source.how == "virtual":
+        backward = "Operators of the backward pass have no aten:: in front of their names."
+    if diagnosis.ledger is not None and diagnosis.ledger.device == "cpu":
+        return (
+            "Means of the complete steps. An operator includes the operators that it calls; an optimizer step also "
+            f"includes its Python code. {backward}"
+        )
+    return (
+        "Means of the complete steps: the time of the kernels that an operator and the operators inside it launch. "
+        f"{backward} Kernels may overlap."
+    )
