@@ -147,7 +147,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core do not raise it: together, they load no more items per second. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
+# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core take turns: together, they load no more items per second than one of them alone, so the concurrency stays the same. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -295,13 +295,13 @@ L.claim(
 )
 
 # %% [markdown]
-# For I/O-bound items, threads do about as well as processes, and one thread with 16 requests does better than both. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
+# For I/O-bound items, threads do about as well as processes, and one thread with 16 open requests, four times as many, loads about four times as many items. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
 #
 # ## Load less, copy less
 #
 # ### 05.5 Caches: in memory, on disk, on a network
 #
-# The fastest read is the one you avoid. The caches in this experiment are real; the storage is simulated and needs 4 ms per read. Each item reports whether it was read from the storage, so you count reads instead of timing them. Each configuration runs two epochs. The *hit ratio* is the share of reads in the second epoch that the cache serves.
+# The fastest read is the one you avoid. The caches in this experiment are real; the storage is simulated and needs 4 ms per read. Each item reports whether it was read from the storage, so you count reads instead of timing them. Each configuration runs two epochs. In each epoch, each of the 96 items is requested once. The *hit ratio* is the share of these requests in the second epoch that the cache answers.
 
 # %% tags=["predict"]
 L.predict("cache")
@@ -387,7 +387,7 @@ L.claim(
 
 
 # %% [markdown]
-# These copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
+# If a dataset keeps many Python objects, these copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
 #
 # ### 05.7 Two GPUs: does each rank read the whole dataset?
 #
@@ -483,7 +483,7 @@ L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else 
 #
 # ### 05.8 Two upper bounds: model only and loader only
 #
-# Two short runs tell you how much you can gain at most, from a faster loader or from a faster model.
+# Two short runs give two limits: *model only* tells how much a faster loader can gain, *loader only* how much a faster model can gain.
 #
 # - *Model only*: train on one batch in memory again and again. However fast data loading becomes, the loop cannot be faster than this (apart from noise).
 # - *Loader only*: iterate over the loader without training. However fast the model becomes, the loop cannot be faster than this.

@@ -79,9 +79,10 @@ def test_the_growth_of_each_step_and_the_steps_left_are_as_planted():
     assert growth.steps_left == pytest.approx((10_000 - 1398) / 2)
 
 
-def test_only_growth_that_soon_fills_the_memory_is_urgent():
+def test_growth_that_soon_fills_the_memory_and_lists_of_graphs_are_urgent():
     assert finding(GROWTH.provoked_by_growth_that_ends_soon(), "memory_growth").urgent
-    assert not finding(GROWTH.provoked_by_graphs_kept_on_the_gpu(), "memory_growth").urgent
+    assert finding(GROWTH.provoked_by_graphs_kept_on_the_gpu(), "memory_growth").urgent
+    assert not finding(GROWTH.provoked_in_host_memory(), "memory_growth").urgent
 
 
 def test_the_list_that_grew_is_named_in_claim_and_fix():

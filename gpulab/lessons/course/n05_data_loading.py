@@ -63,14 +63,14 @@ CAUSE = Question(
 )
 NUMBER = Question(
     key="number",
-    prompt="Another program has enough DataLoader workers. Its model waits for the same share of a step as here, "
-    "but the cause is slow Python code between two steps. Which number would be near zero in a report on that program?",
+    prompt="Another program has enough DataLoader workers. Its model is idle for the same share of a step as here, "
+    "but because of slow Python code between two steps. Which number would be near zero in a report on that program?",
     choices=(
         Choice(key="a", text="The step time.", feedback="a step can be long for either reason."),
         Choice(
             key="b",
-            text="The share of idle time.",
-            feedback="both GPUs are idle equally long; idle time has many causes.",
+            text="The share of a step in which the model does not compute.",
+            feedback="both models are idle equally long; idle time has many causes.",
         ),
         Choice(key="c", text="The time inside next() of the DataLoader iterator."),
         Choice(key="d", text="The loss.", feedback="the loss does not depend on how long anything takes."),

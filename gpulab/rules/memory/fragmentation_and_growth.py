@@ -209,16 +209,15 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     if not lists and (reason := _inputs_grow(growth)) is not None:
         return Unjudged(reason=reason, fix=_SAME_INPUT_SIZE)
     steps_left = growth.steps_left
-    # A list of graphs grows as long as the loop runs, however much memory there is.
-    urgent = bool(lists) or (steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps))
-    # The heap of a process grows for a while, and no list was found that grows.
+    soon_full = steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps)
+    urgent = bool(lists) or soon_full  # a list of graphs grows as long as the loop runs
     is_uncertain = growth.device is None and not lists
     outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
+    holder = f": {lists[0].name} keeps autograd graphs" if lists else ""
     return Finding(
         claim=f"{'Memory leak' if lists else 'Memory grows'}: each step keeps another {size(growth.per_step.slope)} "
-        f"of {memory}{outlook}"
-        f"{f': {lists[0].name} keeps autograd graphs' if lists else ''}.",
+        f"of {memory}{outlook}{holder}.",
         evidence=(*_trend_evidence(growth), *map(_list_growth, lists[:3])),
         numbers=known_numbers(
             per_step_bytes=growth.per_step.slope,
@@ -229,9 +228,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
         fix=_append_number_code(lists[0].name) if lists else _LIST_TENSORS_CODE,
         advice=_HEAP_ADVICE if is_uncertain else _LEAK_ADVICE,
         confidence=CERTAIN if lists else SUSPECT if is_uncertain else LIKELY,
-        confidence_reason="the heap of a process grows for a while, and no list was found that grows"
-        if is_uncertain
-        else "",
+        confidence_reason=_HEAP_GROWS if is_uncertain else "",
         from_steps=False,
         urgent=urgent,
         informs_only=is_uncertain and not urgent,
@@ -272,6 +269,7 @@ _LEAK_ADVICE = (
 _HEAP_ADVICE = (
     f"{_LEAK_ADVICE} On a CPU, detached losses in a list can also fragment the memory of the process: keep loss.item()."
 )
+_HEAP_GROWS = "the heap of a process grows for a while, and no list was found that grows"
 _SAME_INPUT_SIZE = "profile again with inputs of one size: memory that still grows is a leak"
 _LIST_TENSORS_CODE = (
     "import gc, torch   # run this twice, between steps: compare the two lists\n"
