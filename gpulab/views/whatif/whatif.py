@@ -212,7 +212,8 @@ def _host_calls(calibration: Calibration) -> Iterator[tuple[str, str]]:
 def _range(prediction: Prediction) -> str:
     if prediction.samples < 3:
         return "all unknown values at their best, to all at their worst"
-    return f"the middle 80 % of at least {prediction.samples} simulations, which try plausible values for what was not measured"
+    simulations = f"at least {prediction.samples} simulations"
+    return f"the middle 80 % of {simulations}, which try plausible values for what was not measured"
 
 
 def _list_all(scene: ReplayModel) -> View:
