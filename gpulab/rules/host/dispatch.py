@@ -33,8 +33,9 @@ _ADVICE_ON_CPU = (
     "whole tensors, or use a larger batch."
 )
 _GRAPHS_CAVEAT = (
-    "The optimizer stays outside these CUDA graphs, as in the prediction. They need inputs of one size and reserve "
-    "memory, and each call overwrites the outputs of the one before: clone() what you keep."
+    "These CUDA graphs contain forward and backward, not the optimizer; the prediction assumes the same. CUDA graphs "
+    "need inputs of one size and reserve memory. Each call overwrites the outputs of the previous call: clone() "
+    "outputs that you keep."
 )
 _MIN_COMPILATION_FRAC = 0.05
 _MODULE = "a module"  # as recorded if the whole model was compiled
@@ -155,7 +156,7 @@ def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
     work = f"{work} {per_step(evidence)}"
     if evidence.on_gpu:
         idle = idle_share(evidence, share, "launching small kernels")
-        return f"{idle}: the loop is CPU-bound; dispatching {work} takes longer than running them (median {median})."
+        return f"{idle}: the loop is CPU-bound. It takes longer to dispatch {work} than to run them ({median} each)."
     return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} (median {median})."
 
 

@@ -180,12 +180,15 @@ def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_kno
         why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
     elif evidence.steps.too_few:
-        why = "with so few steps it may be the code around the loop, and no Python frames were recorded that would tell"
+        why = (
+            "this code may be around the loop instead of in it: too few steps and no Python frames were recorded to "
+            "tell"
+        )
         fix = 'record more steps, or record Python frames: --level deep, in scripts gpulab.profile(level="deep")'
     else:
         return None
     return Unjudged(
-        reason=f"{percent(share)} of the time is outside PyTorch, but {why}",
+        reason=f"{percent(share)} of the time is in Python code outside PyTorch, but {why}",
         fix=fix,
         unexplained_frac=share,
     )

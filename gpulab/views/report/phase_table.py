@@ -19,6 +19,7 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
     if not any(phase.kind in shares and phase.total_ns >= shares[phase.kind] * run.span_ns for phase in phases):
         return None
     unit = scale(float(run.span_ns), figures=4)
+    has_batches = any(phase.batches for phase in phases)
     rows = [
         Row(
             (
@@ -26,14 +27,15 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
                 unit.number(float(phase.total_ns)),
                 percent(phase.total_ns / run.span_ns, 1),
                 _work(phase),
-                percent(phase.waiting_frac) if phase.batches else "",
+                *((percent(phase.waiting_frac) if phase.batches else "",) if has_batches else ()),
             )
         )
         for phase in phases
     ]
-    total = Row(("all", unit.number(float(run.span_ns)), percent(1.0, 1), "", ""), kind="total")
+    no_wait = ("",) if has_batches else ()
+    total = Row(("all", unit.number(float(run.span_ns)), percent(1.0, 1), "", *no_wait), kind="total")
     return TableBlock(
-        header=("", unit.unit, "share", "work", "waiting for data"),
+        header=("", unit.unit, "share", "work", *(("waiting for data",) if has_batches else ())),
         rows=(*rows, total),
         caption="Phases of the whole run, from the times of all steps, traced or not. The other sections "
         "describe only the training steps.",
