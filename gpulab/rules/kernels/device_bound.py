@@ -34,9 +34,9 @@ def device_bound(evidence: Evidence) -> Finding | None:
     What to do: the other findings name ways to make the work itself faster; if there are none, the loop is as fast as
     this device allows.
     """
-    busy, communication = evidence.ledger.typical_frac(*BUSY_PARTS), evidence.ledger.typical_frac("communication")
-    if busy < _BUSY_FRAC:
+    if evidence.ledger.typical_frac(*BUSY_PARTS) < _BUSY_FRAC:
         return None
+    busy, communication = evidence.part_share(*BUSY_PARTS), evidence.part_share("communication")
     device = "GPU" if evidence.on_gpu else "CPU"
     subject = f"The {device} computes {percent(busy)} {step_or_recording(evidence)}"
     if communication >= _MIN_COMMUNICATION_FRAC:
@@ -67,9 +67,7 @@ def _kernel_shares(evidence: Evidence) -> tuple[str, ...]:
         return ()
     parts = (("matmul", "matrix products and attention"), ("kernels", "other kernels"))
     shares = [
-        f"{percent(evidence.ledger.typical_frac(key))} {label}"
-        for key, label in parts
-        if evidence.ledger.typical_frac(key) >= 0.005
+        f"{percent(evidence.part_share(key))} {label}" for key, label in parts if evidence.part_share(key) >= 0.005
     ]
     return (f"Of each step: {', '.join(shares)}.",) if shares else ()
 

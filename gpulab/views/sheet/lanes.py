@@ -52,7 +52,7 @@ def timeline_lanes(run: Run, ledger: Ledger, time_window: Window) -> tuple[Lane,
         # One thread does both; two lanes show that it computes whenever it does not wait, and vice versa.
         return tuple(
             Lane(name, tuple((part.key, ledger.spans[part.key]) for part in ledger.parts if part.busy is busy))
-            for name, busy in (("other time", False), ("long operators (>= 10 us)", True))
+            for name, busy in (("other time", False), ("long operators", True))
         )
     events = _events_in(run, time_window)
     return (_host_lane(run, events, time_window), *_device_lanes(events, main_device(run)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpulab
+from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.views.report.ledger_table import ledger_blocks
 from gpulab.views.sheet.sheet import TableBlock
 from tests.support.runs.cases import ALL, diagnosis_of
@@ -25,8 +26,25 @@ ABOUT_WHOLE_PARTS = {
 }
 
 
+def busy_disagreement(diagnosis):
+    """What contradicts the claim that the device computes nearly all the time, as a list."""
+    busy = next((finding for finding in diagnosis.findings if finding.rule == "device_bound"), None)
+    if busy is None or diagnosis.step is None or diagnosis.step.is_mean:
+        return []
+    claimed = float(re.search(r"(\d+(?:\.\d+)?) %", busy.claim)[1])
+    in_ledger = 100 * diagnosis.step.frac(*BUSY_PARTS)
+    if abs(claimed - in_ledger) > ROUNDED:
+        return [f"device_bound: {claimed} % claimed, {in_ledger:.1f} % in the ledger"]
+    return []
+
+
 def disagreements(diagnosis):
-    """What contradicts what in a report, as text; nothing for a first finding that is not about parts of the ledger."""
+    """What contradicts what in a report, as text."""
+    return [*busy_disagreement(diagnosis), *first_disagreements(diagnosis)]
+
+
+def first_disagreements(diagnosis):
+    """What contradicts the first finding; nothing if it is not about parts of the ledger."""
     first, step = diagnosis.first, diagnosis.step
     if first is None or step is None or not first.ledger_parts:
         return []
