@@ -123,7 +123,7 @@ def _biased(steps: Steps) -> str:
     """Return how many untraced steps do not count, because they say nothing about the time to load a batch."""
     biased = steps.prefetch_biased
     batches = plural(biased, "its batch was", "their batches were")
-    return f" (besides {biased:,}: {batches} loaded while the profiler paused the loop)" if biased else ""
+    return f" ({biased:,} do not count, because {batches} loaded while the profiler paused the loop)" if biased else ""
 
 
 def _inflation(steps: Steps) -> str:
