@@ -14,6 +14,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "too_many_workers": {"num_workers", "persistent_workers"},
         "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
         "frequent_evaluation": {"eval_less_often", "no_grad"},
+        "work_between_epochs": {"eval_less_often", "fewer_logs"},
         "padding": {"padding"},
         "ignored_labels": {"selected_positions"},
         "cpu_oversubscription": {"threads"},

@@ -58,6 +58,20 @@ def loader_batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
     return start[~last_of_run], following[~last_of_run]
 
 
+def trained_batches(calls: Rows, loader: int, updates: Ints) -> tuple[Ints, Ints]:
+    """Return start and end of the batches of this DataLoader, without passes in which nothing is updated.
+
+    A loop may evaluate the model on its training data, with the same DataLoader.
+    """
+    start, end = loader_batches(calls, loader)
+    epochs = calls["epoch"][(calls["loader"] == loader) & calls["yielded"].astype(bool)][: len(start)]
+    _, number = np.unique(epochs, return_inverse=True)
+    has_update = np.searchsorted(updates, end) > np.searchsorted(updates, start)
+    batches, updated = np.bincount(number), np.bincount(number, weights=has_update)
+    is_trained = (updated > RARE_UPDATES_FRAC * batches)[number]
+    return (start[is_trained], end[is_trained]) if is_trained.any() else (start, end)
+
+
 def passes_over_data(run: Run) -> int | None:
     """Return how often the DataLoader of the training loop was iterated; None without one."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)

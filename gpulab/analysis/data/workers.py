@@ -14,7 +14,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-_STARTING = (".DataLoader.__iter__", "DataLoaderIter.__init__")  # functions in which the main process starts workers
+STARTING = (".DataLoader.__iter__", "DataLoaderIter.__init__")  # functions in which the main process starts workers
 _LEAST_S = 0.25  # samples over less time show the start of a worker, not its work
 
 
@@ -124,7 +124,7 @@ def _starting_ns(run: Run, after_ns: int) -> int:
     samples = run.host_rows.select(run.host_rows["at_ns"] > after_ns)
     if len(samples) < 2:
         return 0
-    is_starting = samples.matching(lambda word: word.endswith(_STARTING), "called")
+    is_starting = samples.matching(lambda word: word.endswith(STARTING), "called")
     return int(is_starting.sum()) * int(np.median(np.diff(samples["at_ns"])))
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.data.training_loader import is_trained_on, loader_batches, training_loader_index, updates_in
+from gpulab.analysis.data.training_loader import (
+    is_trained_on,
+    loader_batches,
+    trained_batches,
+    training_loader_index,
+    updates_in,
+)
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -91,7 +97,7 @@ def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     indices = [int(index) for index in np.unique(calls["loader"])]
-    trained_on = [loader_batches(calls, index) for index in indices if is_trained_on(calls, index, updates)]
+    trained_on = [trained_batches(calls, index, updates) for index in indices if is_trained_on(calls, index, updates)]
     chosen: list[tuple[Ints, Ints]] = []
     for start, end in sorted(trained_on, key=lambda times: len(times[0]), reverse=True):
         if not any(_are_used_together((start, end), other) for other in chosen):

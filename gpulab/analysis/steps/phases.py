@@ -19,6 +19,9 @@ from gpulab.tables import MarkKind
 
 _MIN_BATCHES = 2  # a single batch, taken to look at it, is no pass
 _MANY_UPDATES_FRAC = 0.1  # of all updates: so many outside the DataLoaders are a training loop of their own
+_MIN_GAPS = 2  # between epochs: what comes once is no habit
+_MIN_GAP_FRAC = 0.1  # of the longest gap: shorter ones are the code around an evaluation
+_AS_LONG = 2  # times the median gap
 
 
 class PhaseKind(Enum):
@@ -94,6 +97,28 @@ def find_phases(run: Run) -> tuple[RunPhase, ...]:
     phases.append(_phase(PhaseKind.TRAINING, calls, training, trained, updates=len(updates)))
     phases.append(RunPhase(kind=PhaseKind.OTHER, spans=subtract(left, training)))
     return tuple(sorted((phase for phase in phases if phase.total_ns), key=lambda phase: -phase.total_ns))
+
+
+def gaps_between_epochs(run: Run) -> Spans | None:
+    """Return the other code from the first epoch to the last, if it comes at least twice; None otherwise.
+
+    Code after the last epoch counts if it takes about as long as that after the others, as it does for samples that are
+    drawn after each epoch.
+    """
+    phases = find_phases(run)
+    other = next((phase.spans for phase in phases if phase.kind is PhaseKind.OTHER), None)
+    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING and phase.passes > 1), None)
+    if other is None or training is None:
+        return None
+    first_ns, last_ns = int(training.spans.start_ns[0]), int(training.spans.end_ns[-1])
+    length_ns = other.end_ns - other.start_ns
+    inside = np.flatnonzero((other.start_ns >= first_ns) & (other.end_ns <= last_ns))
+    inside = inside[length_ns[inside] >= _MIN_GAP_FRAC * length_ns[inside].max(initial=0)]
+    after = np.flatnonzero(other.start_ns >= last_ns)[:1]
+    if len(inside):
+        after = after[length_ns[after] <= _AS_LONG * np.median(length_ns[inside])]
+    chosen = np.append(inside, after)
+    return Spans(other.start_ns[chosen], other.end_ns[chosen]) if len(chosen) >= _MIN_GAPS else None
 
 
 def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None:

@@ -61,6 +61,7 @@ from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpu
 from gpulab.rules.ranks.stragglers import straggler
 from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
+from gpulab.rules.steps.work_between_epochs import work_between_epochs
 
 _LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
 
@@ -165,6 +166,13 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.IDLE,
         needs=(STEP_MARKS,),
         masked_by=("slow_evaluation",),
+    ),
+    Rule(
+        check=work_between_epochs,
+        about="code between the epochs that takes much of the loop",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS, REAL_MACHINE),
+        masked_by=("too_many_workers", "unbatched_calls"),
     ),
     Rule(check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE),
     # Compilation and dispatch.

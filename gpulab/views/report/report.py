@@ -15,6 +15,7 @@ from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.ledger_table import ledger_blocks, method_of
+from gpulab.views.report.line_table import line_section
 from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.operator_table import operator_section
 from gpulab.views.report.phase_table import run_phases
@@ -123,6 +124,8 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
         sections.append(Section("Findings explained by another one", _masked(diagnosis), folded=True))
     if (operators := operator_section(diagnosis)) is not None:
         sections.append(operators)
+    if (lines := line_section(diagnosis)) is not None:
+        sections.append(lines)
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)

@@ -1,0 +1,95 @@
+"""A rule about code between the epochs, which no step of the training shows."""
+
+from __future__ import annotations
+
+from gpulab.analysis.data.workers import STARTING
+from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
+from gpulab.analysis.steps.phases import PhaseKind, find_phases, gaps_between_epochs
+from gpulab.intervals import Spans
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
+from gpulab.wording import count, duration, percent
+
+_MIN_FRAC = 0.2  # of the loop: many programs save and print between epochs for less
+_REMOVED_FRACS = (0.5, 0.95)  # of this time: half as often, or nearly never
+
+
+def work_between_epochs(evidence: Evidence) -> Finding | None:
+    """Code between the epochs takes much of the loop: drawing samples, saving, metrics, or preparing the next epoch.
+
+    Proof: the time between the passes over the DataLoaders, from the first epoch to the last, without evaluations and
+    without the profiler's pauses. All of it together takes at least 20 % of the loop. Samples of the main thread name
+    the line.
+
+    Confused with: evaluations with a DataLoader (`frequent_evaluation`); the start of workers (`too_many_workers`);
+    code that runs every N steps (`periodic_stalls`); rollouts of reinforcement learning, which are part of the
+    training and can be made faster, not rarer.
+
+    What to do: run it after every few epochs, or once after the training. Generate samples under
+    torch.inference_mode() and for few examples. Write files in a thread.
+    """
+    spans = gaps_between_epochs(evidence.run)
+    training = next((phase for phase in find_phases(evidence.run) if phase.kind is PhaseKind.TRAINING), None)
+    if spans is None or training is None or not training.updates:
+        return None
+    total_ns = int(spans.end_ns[-1]) - training.spans.start_ns[0] - _paused_ns(evidence, training.spans, spans)
+    share = spans.total_ns / max(1, total_ns)
+    called = library_call(evidence.run, spans)
+    if share < _MIN_FRAC or (called is not None and called.endswith(STARTING)):
+        return None
+    frame, gaps = deepest_frame(evidence.run, spans), len(spans.start_ns)
+    return Finding(
+        claim=f"Code between the epochs takes {percent(share)} of the loop{_in_line(frame)}: "
+        f"{duration(spans.total_ns / gaps)} each time.",
+        evidence=(
+            f"{count(gaps, 'gap')} between the passes over the DataLoader, in which no batch is loaded and no "
+            f"optimizer steps, take {duration(spans.total_ns)}; {count(training.updates, 'training step')} take "
+            f"{duration(total_ns - spans.total_ns)}.",
+            *_samples(frame, called),
+        ),
+        numbers=known_numbers(frac=share, between_ns=spans.total_ns, gaps=gaps),
+        advice="Run it after every few epochs, or once after the training. Generate samples under "
+        "torch.inference_mode(), and write files in a thread.",
+        gain=_gain(total_ns, spans.total_ns, training.updates),
+        confidence=LIKELY if frame is not None else SUSPECT,
+        confidence_reason="" if frame is not None else "no sample names the code",
+        from_steps=False,
+        spans=spans,
+    )
+
+
+def _paused_ns(evidence: Evidence, training: Spans, gaps: Spans) -> int:
+    """Return how long the profiler paused the program from the first step to the end of the last gap."""
+    first_ns, last_ns = int(training.start_ns[0]), int(gaps.end_ns[-1])
+    pauses = (phase.spans for phase in find_phases(evidence.run) if phase.kind is PhaseKind.PROFILER)
+    return sum(
+        max(0, min(end, last_ns) - max(start, first_ns))
+        for spans in pauses
+        for start, end in zip(spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True)
+    )
+
+
+def _in_line(frame: Frame | None) -> str:
+    return f" ({frame.name})" if frame is not None else ""
+
+
+def _samples(frame: Frame | None, called: str | None) -> tuple[str, ...]:
+    if frame is None or frame.samples is None:
+        return ()
+    calling = f", calling {called}" if called else ""
+    return (f"{percent(frame.frac)} of {count(frame.samples, 'sample')} in this time are in {frame.name}{calling}.",)
+
+
+def _gain(total_ns: int, between_ns: int, updates: int) -> Gain:
+    """Return the gain for the mean step, which includes its share of this code."""
+    step_ns, saved_ns = round(total_ns / updates), round(between_ns / updates)
+    low, high = _REMOVED_FRACS
+    return Gain(
+        step_ns=step_ns,
+        best_ns=round(step_ns - high * saved_ns),
+        worst_ns=round(step_ns - low * saved_ns),
+        floor_ns=max(1, step_ns - saved_ns),
+        basis="running this code half as often to hardly ever, averaged over all steps",
+        floor_assumes="no such code",
+        is_mean=True,
+    )

@@ -1,0 +1,64 @@
+"""Lines by samples of the main thread: those of the loop count, those of pauses and of other code do not."""
+
+import gpulab
+from gpulab.analysis.host.sampled_lines import MIN_SAMPLES, sampled_lines
+from gpulab.tables import EventKind
+from gpulab.views.report.report import report
+from tests.support.runs.made_runs import event, host_sample, run_of, stepped
+
+BACKWARD = {"frame": "train (train.py:40)", "called": "torch._tensor.Tensor.backward"}
+FORWARD = {"frame": "Net.forward (train.py:12)", "called": "torch.nn.modules.linear.Linear.forward"}
+
+
+def step(start_ms):
+    return [event(EventKind.OP, "aten::mm", start_ms, 90.0)]
+
+
+def run_with(samples, **more):
+    return run_of(stepped(step), samples=samples, **more)
+
+
+def lines(run):
+    sampled = sampled_lines(run, gpulab.diagnose(run).steps)
+    return sampled and {line.line: (line.call, line.frac) for line in sampled.lines}
+
+
+def every_10_ms(start_ms, end_ms, **texts):
+    return [host_sample(at_ms, **texts) for at_ms in range(start_ms, end_ms, 10)]
+
+
+def test_each_line_has_its_share_of_the_samples_and_the_function_that_it_called():
+    run = run_with([*every_10_ms(0, 450, **BACKWARD), *every_10_ms(450, 600, **FORWARD)])
+    assert lines(run) == {
+        "train (train.py:40)": ("torch._tensor.Tensor.backward", 0.75),
+        "Net.forward (train.py:12)": ("torch.nn.modules.linear.Linear.forward", 0.25),
+    }
+
+
+def test_samples_after_the_loop_and_in_pauses_of_the_profiler_do_not_count():
+    samples = [*every_10_ms(0, 300, **BACKWARD), *every_10_ms(300, 400, **FORWARD)]
+    later = every_10_ms(600, 900, frame="save (train.py:90)", called="torch.serialization.save")
+    run = run_with([*samples, *later], pauses=[(300, 400)])
+    assert lines(run) == {"train (train.py:40)": ("torch._tensor.Tensor.backward", 1.0)}
+
+
+def test_a_few_samples_say_nothing():
+    assert lines(run_with(every_10_ms(0, 10 * (MIN_SAMPLES - 1), **BACKWARD))) is None
+    assert lines(run_with(every_10_ms(0, 10 * MIN_SAMPLES, **BACKWARD))) is not None
+
+
+def test_a_sample_without_a_line_of_the_user_does_not_count():
+    run = run_with([*every_10_ms(0, 300, **BACKWARD), *every_10_ms(300, 600)])
+    assert lines(run) == {"train (train.py:40)": ("torch._tensor.Tensor.backward", 1.0)}
+
+
+def test_the_report_names_lines_and_functions_without_their_modules():
+    run = run_with([*every_10_ms(0, 450, **BACKWARD), *every_10_ms(450, 600, **FORWARD)])
+    table = str(report(run)).split("Lines that take the most time")[1]
+    rows = [line.split() for line in table.splitlines() if line.endswith(" %")]
+    assert rows[0] == ["train", "(train.py:40)", "Tensor.backward", "75", "%"]
+    assert rows[1] == ["Net.forward", "(train.py:12)", "Linear.forward", "25", "%"]
+
+
+def test_a_run_without_samples_has_no_table():
+    assert "Lines that take the most time" not in str(report(run_of(stepped(step))))
