@@ -34,7 +34,8 @@ ANSWERS: dict[str, frozenset[str]] = {
         "input_preprocessing": {"cache_items"},
         "anomaly_detection": {"other"},
         "dense_embedding_gradients": {"sparse_gradients"},
-        "unbatched_calls": {"batch_whole"},
+        # It advises one call for the whole batch, which may also mean to vectorize a loop over samples or time steps.
+        "unbatched_calls": {"batch_whole", "remove_python"},
         "layout_conversions": {"channels_last"},
         "unfused_optimizer": _OPTIMIZER,
         "unfused_elementwise": {"compile", "sdpa"},

@@ -185,9 +185,14 @@ def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
 
 
 def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
-    """Return the bound of fixing all idle causes at once; None if there are fewer than two."""
+    """Return the bound of fixing all idle causes at once; None if there are fewer than two, or the first is none.
+
+    A first finding about the mean step, such as evaluations, has another step than the others.
+    """
     stages = {rule.name: rule.stage for rule in RULES}
     idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
+    if not findings or findings[0] not in idle:
+        return None
     # Their fixes may also shorten other parts of the step, so the parts of the ledger are no bound.
     return joint_bound([each.gain for each in idle if each.gain], evidence.on_gpu) if len(idle) > 1 else None
 

@@ -34,8 +34,8 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
         return None
     total_ns = int(spans.end_ns[-1]) - training.spans.start_ns[0] - _paused_ns(evidence, training.spans, spans)
     share = spans.total_ns / max(1, total_ns)
-    called = library_call(evidence.run, spans)
-    if share < _MIN_FRAC or (called is not None and called.endswith(STARTING)):
+    function = library_call(evidence.run, spans)
+    if share < _MIN_FRAC or (function is not None and function.endswith(STARTING)):
         return None
     frame, gaps = deepest_frame(evidence.run, spans), len(spans.start_ns)
     return Finding(
@@ -45,7 +45,7 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
             f"{count(gaps, 'gap')} between the passes over the DataLoader, in which no batch is loaded and no "
             f"optimizer steps, take {duration(spans.total_ns)}; {count(training.updates, 'training step')} take "
             f"{duration(total_ns - spans.total_ns)}.",
-            *_samples(frame, called),
+            *_samples(frame, function),
         ),
         numbers=known_numbers(frac=share, between_ns=spans.total_ns, gaps=gaps),
         advice="Run it after every few epochs, or once after the training. Generate samples under "
@@ -73,10 +73,10 @@ def _in_line(frame: Frame | None) -> str:
     return f" ({frame.name})" if frame is not None else ""
 
 
-def _samples(frame: Frame | None, called: str | None) -> tuple[str, ...]:
+def _samples(frame: Frame | None, function: str | None) -> tuple[str, ...]:
     if frame is None or frame.samples is None:
         return ()
-    calling = f", calling {called}" if called else ""
+    calling = f", calling {function}" if function else ""
     return (f"{percent(frame.frac)} of {count(frame.samples, 'sample')} in this time are in {frame.name}{calling}.",)
 
 

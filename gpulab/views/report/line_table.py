@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpulab.analysis.host.sampled_lines import sampled_lines
+from gpulab.analysis.steps.sampled_lines import sampled_lines
 from gpulab.rules import Diagnosis
 from gpulab.views.sheet.sheet import Row, Section, TableBlock
 from gpulab.wording import percent

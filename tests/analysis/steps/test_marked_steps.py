@@ -188,3 +188,18 @@ def test_an_iteration_of_any_loop_is_one_step(train):
     assert len(steps) == 39, "the first one has no mark at its start"
     assert completed_steps(session.run, steps.detected_by, len(steps)) == 40
     assert session._marks.steps == pytest.approx(40, abs=1), "the live view counts them, too"
+
+
+def test_batches_of_the_training_loader_without_updates_are_no_steps():
+    net, data = nn.Linear(4, 1), DataLoader(TensorDataset(torch.randn(80, 4)), batch_size=8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with gpulab.profile("same loader"):
+        for _ in range(3):
+            for (batch,) in data:
+                optimizer.zero_grad()
+                net(batch).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for (batch,) in data:
+                    net(batch)
+    assert len(find_steps(gpulab.runs["same loader"])) == 30

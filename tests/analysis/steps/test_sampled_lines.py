@@ -1,7 +1,7 @@
 """Lines by samples of the main thread: those of the loop count, those of pauses and of other code do not."""
 
 import gpulab
-from gpulab.analysis.host.sampled_lines import MIN_SAMPLES, sampled_lines
+from gpulab.analysis.steps.sampled_lines import MIN_SAMPLES, sampled_lines
 from gpulab.tables import EventKind
 from gpulab.views.report.report import report
 from tests.support.runs.made_runs import event, host_sample, run_of, stepped

@@ -1,0 +1,50 @@
+"""Four epochs of twenty steps of 10 ms, with other code between them."""
+
+from gpulab.run import Loader
+from gpulab.tables import MarkKind
+from tests.support.runs.made_runs import host_sample, mark, run_of
+
+TRAINED = Loader(name="train_loader", kind="DataLoader", workers=0, batch_size=32, pin_memory=False, batches=20)
+SAMPLING = {"frame": "sample (train.py:60)", "called": "torch.nn.modules.module.Module.__call__"}
+
+
+def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED):
+    """Epochs with gaps of these lengths after them; samples every 50 ms."""
+    marks, samples, at = [], [], before_ms
+    for epoch, gap_ms in enumerate(gaps_ms):
+        for _ in range(20):
+            marks.append(mark(at, 1.0, epoch=epoch))
+            marks.append(mark(at + 9.0, 0.0, kind=MarkKind.OPTIMIZER))
+            at += 10.0
+        marks.append(mark(at, 0.1, epoch=epoch, yielded=False))
+        at += 0.1
+        samples += [host_sample(at + ms, **texts) for ms in range(0, round(gap_ms), 50)]
+        at += gap_ms
+    marks.append(mark(at, 0.0, kind=MarkKind.OPTIMIZER))  # the end of the run
+    return run_of(marks=marks, samples=samples, loaders=[loader], windows=[])
+
+
+def provoked_by_samples_that_are_drawn_after_each_epoch():
+    return epochs([200.0] * 4)
+
+
+def provoked_by_code_that_no_sample_names():
+    return epochs([200.0] * 4, texts={})
+
+
+def spared_as_the_gaps_are_short():
+    return epochs([30.0] * 4)
+
+
+def spared_as_there_is_one_gap():
+    return epochs([300.0, 0.0, 0.0, 0.0])
+
+
+def spared_as_it_comes_before_the_training():
+    return epochs([1.0] * 4, before_ms=5000.0)
+
+
+def spared_as_workers_start():
+    starting = {"frame": "train (train.py:40)", "called": "torch.utils.data.dataloader.DataLoader.__iter__"}
+    loader = Loader(**{**vars(TRAINED), "workers": 2, "persistent_workers": False})
+    return epochs([200.0] * 4, texts=starting, loader=loader)
