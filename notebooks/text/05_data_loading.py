@@ -295,7 +295,7 @@ L.claim(
 )
 
 # %% [markdown]
-# For I/O-bound items, threads do about as well as processes, and one thread with 16 open requests, four times as many, loads about four times as many items. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
+# For I/O-bound items, four threads do about as well as four processes. One thread with 16 open requests loads about four times as many items per second, because it waits for four times as many at a time. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
 #
 # ## Load less, copy less
 #

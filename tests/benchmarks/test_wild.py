@@ -6,7 +6,7 @@ from benchmarks.wild.loop import cell_source
 from benchmarks.wild.registry import SET_ASIDE, load_loop, loop_names
 
 torch = pytest.importorskip("torch")
-EXTRAS = ("transformers", "lightning", "accelerate", "datasets", "torchdata", "sklearn")
+EXTRAS = ("transformers", "lightning", "accelerate", "datasets", "torchdata", "sklearn", "tokenizers")
 
 
 def loaded(name):

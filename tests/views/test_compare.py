@@ -103,7 +103,7 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
 
 def test_a_single_recording_states_the_allowance_between_runs(mended):
     assert mended.comparison.between_runs_frac == 0.01
-    assert re.search(r"allow for 1\.0 % more", " ".join(repr(mended).split()))
+    assert re.search(r"wider by 1\.0 % at each end", " ".join(repr(mended).split()))
 
 
 def test_the_effect_of_other_programs_is_explained():

@@ -105,7 +105,8 @@ def test_the_headline_has_claim_fix_gain_and_confidence():
     speedup = r"\([\d.]+(-[\d.]+)?x\)"
     confidence = "Confidence in the cause: high"
     assert re.search(
-        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x, with [^.]*\. {confidence}", text
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. Upper bound: [\d.]+x\. It assumes [^.]*\. {confidence}",
+        text,
     )
     assert "Next bottleneck: " in text
 
@@ -268,7 +269,7 @@ def test_every_picture_has_an_alt_text():
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
     assert re.match(r"Timeline of steps 2 to 4 as recorded, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\) contains 40 ms of this cause, in one interval", page.text)
+    assert re.search(r"step \d \(100 ms\), this cause takes 40 ms, in one interval", page.text)
     assert "As text and table" in page.text
 
 

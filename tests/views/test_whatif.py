@@ -38,8 +38,8 @@ def test_range_bound_and_grade_are_shown_together(loading):
     text = " ".join(str(loading.whatif("workers=4")).split())
     assert re.search(r"Expect 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)\.", text)
     bound = (
-        r"Upper bound: [\d.]+x, with data loading at no cost\. "
-        r"It allows the rest of the step to become faster, too: .* instead of .*\."
+        r"Upper bound: [\d.]+x\. It assumes data loading at no cost, "
+        r"and that the rest of the step takes .* instead of .*\."
     )
     assert re.search(rf"{bound} Grade of the prediction: B \(A is best, D is worst\):", text)
 

@@ -21,12 +21,12 @@ def host_syncs(evidence: Evidence) -> Finding | None:
     """The CPU waits for a value from the GPU; afterwards, the GPU waits for new work.
 
     Proof: a synchronising call or a blocking copy to the host, such as `.item()` or `.cpu()`. The CPU waits there until
-    all queued kernels end, which alone costs nothing. Then the GPU runs no kernel until the CPU launches new work: this
-    time is lost.
+    all queued kernels end. This wait costs nothing, because the GPU works meanwhile. Then the GPU runs no kernel until
+    the CPU launches new work: this time is lost.
 
-    Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); idle time after the wait
-    that has another cause, such as data loading, and is not counted here; the profiler's own synchronisation at its
-    start and end.
+    Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); idle time
+    after the wait with a cause of its own, such as data loading (not counted here); the profiler's own synchronisation
+    at its start and end.
 
     What to do: keep values on the GPU and read them rarely, say every fifty steps, or once after the loop.
     """
@@ -68,13 +68,13 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 
 def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     part = "all" if duration(waits.copying_ns) == duration(waits.idle_ns) else duration(waits.copying_ns)
-    copying = f"; copies to the host take {part} of it" if waits.copying_ns else ""
+    copying = f"; for {part} of this time, the GPU copies to the host" if waits.copying_ns else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, evidence.unprofiled_ns(waits.blocked_ns))}; the GPU computes or copies for most "
-        "of it.",
+        f"{duration_in_step(evidence, evidence.unprofiled_ns(waits.blocked_ns))}; for most of this time, the GPU "
+        "computes or copies.",
         f"During and after {plural(waits.count, 'this wait', 'these waits')}, no kernel runs for "
-        f"{duration(waits.idle_ns)}, until the CPU launches more{copying}. The longest wait of the CPU is "
+        f"{duration(waits.idle_ns)}, until the CPU launches new kernels{copying}. The longest wait of the CPU is "
         f"{duration(waits.longest_ns)}.",
     )
 

@@ -204,7 +204,7 @@ def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
     segments, busy_frac = bar.segments, bar.groups[0].frac
     heading = "Where the time goes" if diagnosis.steps.detected_by == WHOLE_RUN else "Where the step time goes"
     unit = scale(float(step.step_ns))
-    names = ", ".join(f"{group.label} {percent(group.frac, 1)}" for group in bar.groups)
+    names = ", ".join(f"{group.label.split(' (')[0]} {percent(group.frac, 1)}" for group in bar.groups)
     labelled = _labelled(segments)
 
     def draw(axes: Axes) -> None:

@@ -140,7 +140,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield f"Both ends of the 95 % interval allow for {allowed} more, as two runs of the same program differ, too"
+        yield f"The 95 % interval is wider by {allowed} at each end, because two runs of the same program differ"
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"

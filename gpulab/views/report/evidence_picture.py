@@ -132,8 +132,10 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     intervals = len(evidence_spans.start_ns)
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
-    contents = f"{duration(evidence_spans.total_ns)} of this cause, in {number_of_intervals}"
-    return f"Example: {position} contains {contents} ({meanwhile})."
+    return (
+        f"Example: in {position}, this cause takes {duration(evidence_spans.total_ns)}, in {number_of_intervals} "
+        f"({meanwhile})."
+    )
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

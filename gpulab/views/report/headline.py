@@ -121,8 +121,8 @@ def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
     span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
-    rest = f" It allows the rest of the step to become faster, too: {span}." if faster else ""
-    return f"Upper bound: {_at_most(bound)}, with {assumes}.{rest}"
+    rest = f", and that the rest of the step takes {span}" if faster else ""
+    return f"Upper bound: {_at_most(bound)}. It assumes {assumes}{rest}."
 
 
 def _at_most(bound: float) -> str:

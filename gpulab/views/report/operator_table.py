@@ -52,10 +52,10 @@ def _caption(diagnosis: Diagnosis) -> str:
         backward = "Operators of the backward pass have no aten:: in front of their names."
     if diagnosis.ledger is not None and diagnosis.ledger.device == "cpu":
         return (
-            "Means of the complete steps. An operator includes the operators that it calls; an optimizer step also "
-            f"includes its Python code. {backward}"
+            "Mean of the complete steps. An operator includes the operators that it calls, and an optimizer step its "
+            f"Python code. {backward}"
         )
     return (
-        "Means of the complete steps: the time of the kernels that an operator and the operators inside it launch. "
-        f"{backward} Kernels may overlap."
+        "GPU time of the kernels of each operator, including operators that it calls; mean of the complete steps. "
+        f"{backward} Kernels may overlap, and then count for each operator."
     )

@@ -234,7 +234,7 @@ def _facts(facts: Facts) -> str:
 _TABLE = (
     "border-collapse:collapse;table-layout:auto;width:auto;max-width:100%;margin:0 0 10px;border:none;font-size:.95em"
 )
-_MOST_SPACES = 2  # in a cell of one line
+_MOST_SPACES, _LONG_WORD = 2, 20  # in a cell of one line; letters of a word that a narrow page has no room for
 _TEXT_CELL = "text-align:left;vertical-align:top;padding:3px 6px 3px 0"
 _NUMBER_CELL = (
     "text-align:right;vertical-align:top;padding:3px 0 3px 10px;white-space:nowrap;font-variant-numeric:tabular-nums"
@@ -265,11 +265,13 @@ def _row(row: Row, left: int) -> str:
     # A hanging indent as wide as the swatch, so that a second line aligns with the first.
     indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
     line = f";border-top:1px solid {LINE_COLOUR}" if row.kind == "total" else ""
+    breaking = ";overflow-wrap:anywhere" if any(len(word) > _LONG_WORD for word in first.split()) else ""
     cells = "".join(
         f'<td style="{_cell(n + 1, left)}{_wrapping(cell)};{weight}">{cell}</td>' for n, cell in enumerate(rest)
     )
     return (
-        f'<tr style="background:none{line}"><th scope="row" style="{_cell(0, left)}{indent};{weight}">'
+        f'<tr style="background:none{line}">'
+        f'<th scope="row" style="{_cell(0, left)}{indent}{breaking};{weight}">'
         f"{_swatch(row.key) if row.key else ''}{first}</th>{cells}</tr>"
     )
 

@@ -1,11 +1,12 @@
 """A small Graphormer in Lightning: shortest paths of every molecule by networkx, in every epoch."""
 
 import random
+from typing import Any
 
 from benchmarks.wild.loop import Change, Loop, Namespace, scaled
 
 
-def molecule() -> dict:
+def molecule() -> dict[str, Any]:
     """A random molecule: a tree of atoms with some rings, and a property of its atoms, bonds, and rings."""
     count = min(max(int(random.gauss(23, 6)), 9), 38)
     degree = [0] * count

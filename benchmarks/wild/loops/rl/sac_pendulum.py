@@ -18,12 +18,12 @@ class Pendulum:
         """Cosine, sine, and angular velocity."""
         return np.array([math.cos(self.theta), math.sin(self.theta), self.speed], dtype=np.float32)
 
-    def reset(self) -> tuple[np.ndarray, dict]:
+    def reset(self) -> tuple[np.ndarray, dict[str, object]]:
         """Start at a random angle and velocity."""
         self.theta, self.speed, self.steps = random.uniform(-math.pi, math.pi), random.uniform(-1, 1), 0
         return self.observe(), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         """Apply a torque for 0.05 s."""
         torque = float(np.clip(action, -2.0, 2.0)[0])
         angle = (self.theta + math.pi) % (2 * math.pi) - math.pi

@@ -17,8 +17,8 @@ def prepare(scale: float) -> Namespace:
     u = a = u / u.std(axis=(1, 2), keepdims=True) * 0.5
     for _ in range(30):
         u = np.fft.irfft2(np.fft.rfft2(u + 0.1 * (u - u**3)) / (1 + 0.1 * 0.01 * k2))
-    a, u = (torch.tensor(x, dtype=torch.float32).unsqueeze(-1) for x in (a, u))
-    return {"x_train": a[:n_train], "y_train": u[:n_train], "x_test": a[n_train:], "y_test": u[n_train:]}
+    x, y = (torch.tensor(values, dtype=torch.float32).unsqueeze(-1) for values in (a, u))
+    return {"x_train": x[:n_train], "y_train": y[:n_train], "x_test": x[n_train:], "y_test": y[n_train:]}
 
 
 CELL = """

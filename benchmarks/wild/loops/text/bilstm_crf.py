@@ -7,7 +7,7 @@ from benchmarks.wild.loop import Change, Loop, Namespace, scaled
 
 
 def _sentence(rng: random.Random) -> str:
-    lines = []
+    lines: list[str] = []
     while len(lines) < 6 or rng.random() < 0.85:
         kind = rng.choice(["O"] * 8 + ["PER", "LOC", "ORG", "MISC"])
         for part in range(1 if kind == "O" else rng.randint(1, 3)):

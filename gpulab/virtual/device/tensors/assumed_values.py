@@ -43,7 +43,9 @@ def host_copy(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
     fill = known_value(tensor)
     if fill is None:
         fill = _assumed_value(tensor, dtype)
-        assumptions.add("values of tensors copied to the host, as by .cpu()", f"all {fill}")
+        assumptions.add(
+            "values of a tensor that is copied to the host, as by .cpu()", f"all {fill}, because no values are computed"
+        )
     strides = _dense_strides(tensor)
     if fill == 0:
         return _zeros(tuple(tensor.shape), strides, dtype)
