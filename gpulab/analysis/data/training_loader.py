@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
@@ -28,16 +29,41 @@ def training_loader_index(marks: Rows) -> int:
 
 
 def is_trained_on(calls: Rows, loader: int, updates: Ints) -> bool:
-    """Whether updates come within the batches of this DataLoader.
+    """Whether updates come within the batches of this DataLoader."""
+    start, end = loader_batches(calls, loader)
+    counted = _with_own_end(_epochs(calls, loader, len(start)))
+    return updates_in(updates, start[counted], end[counted]) > RARE_UPDATES_FRAC * int(counted.sum())
+
+
+def trained_batches(calls: Rows, loader: int, updates: Ints) -> tuple[Ints, Ints]:
+    """Return start and end of the batches of this DataLoader, without passes in which nothing is updated.
+
+    A loop may evaluate the model on its training data, with the same DataLoader.
+    """
+    start, end = loader_batches(calls, loader)
+    epochs = _epochs(calls, loader, len(start))
+    has_update = (np.searchsorted(updates, end) > np.searchsorted(updates, start)) & _with_own_end(epochs)
+    _, number = np.unique(epochs, return_inverse=True)
+    batches, updated = np.bincount(number), np.bincount(number, weights=has_update)
+    is_trained = (updated > RARE_UPDATES_FRAC * batches)[number]
+    return (start[is_trained], end[is_trained]) if is_trained.any() else (start, end)
+
+
+def _epochs(calls: Rows, loader: int, batches: int) -> Ints:
+    """Return the number of the pass of each of the first batches of this DataLoader."""
+    epochs: Ints = calls["epoch"][(calls["loader"] == loader) & calls["yielded"].astype(bool)][:batches]
+    return epochs
+
+
+def _with_own_end(epochs: Ints) -> NDArray[np.bool_]:
+    """Return which batches are not the last one of a pass, or all if most passes are a batch or two.
 
     The last batch of a pass that the program ends early has no end of its own: in a validation, training follows it.
     """
-    start, end = loader_batches(calls, loader)
-    epochs = calls["epoch"][(calls["loader"] == loader) & calls["yielded"].astype(bool)][: len(start)]
-    is_last = np.append(epochs[1:] != epochs[:-1], False)[: len(start)]
-    if not is_last.all() and 2 * is_last.sum() <= len(start):  # else, a pass is a batch or two
-        start, end = start[~is_last], end[~is_last]
-    return updates_in(updates, start, end) > RARE_UPDATES_FRAC * len(start)
+    is_last = np.append(epochs[1:] != epochs[:-1], False)[: len(epochs)]
+    if is_last.all() or 2 * is_last.sum() > len(epochs):
+        return np.ones(len(epochs), bool)
+    return ~is_last
 
 
 def updates_in(updates: Ints, start: Ints, end: Ints) -> int:
@@ -56,20 +82,6 @@ def loader_batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
     following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
     last_of_run = begins == len(calls) - 1
     return start[~last_of_run], following[~last_of_run]
-
-
-def trained_batches(calls: Rows, loader: int, updates: Ints) -> tuple[Ints, Ints]:
-    """Return start and end of the batches of this DataLoader, without passes in which nothing is updated.
-
-    A loop may evaluate the model on its training data, with the same DataLoader.
-    """
-    start, end = loader_batches(calls, loader)
-    epochs = calls["epoch"][(calls["loader"] == loader) & calls["yielded"].astype(bool)][: len(start)]
-    _, number = np.unique(epochs, return_inverse=True)
-    has_update = np.searchsorted(updates, end) > np.searchsorted(updates, start)
-    batches, updated = np.bincount(number), np.bincount(number, weights=has_update)
-    is_trained = (updated > RARE_UPDATES_FRAC * batches)[number]
-    return (start[is_trained], end[is_trained]) if is_trained.any() else (start, end)
 
 
 def passes_over_data(run: Run) -> int | None:

@@ -12,7 +12,8 @@ from enum import Enum
 import numpy as np
 
 from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
-from gpulab.intervals import Ints, Spans, covered_ns, intersect, no_spans, subtract, union, union_of
+from gpulab.analysis.events.per_run import cached_by_run
+from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union, union_of
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -69,18 +70,19 @@ class _Pass:
     is_training: bool
 
 
+@cached_by_run
 def find_phases(run: Run) -> tuple[RunPhase, ...]:
     """Find the phases of a run, longest first; () if no passes over a DataLoader and no updates were recorded.
 
     Marks that gpulab did not keep, in a very long run, count as other code.
     """
-    updates = np.sort(run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"])
+    updates = _update_ends_ns(run)
     passes = _passes(run, updates)
     if not passes and not len(updates):
         return ()
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     run_spans = union([0], [run.span_ns])
-    paused = intersect(union(*np.array([*run.recording.pauses_ns, (0, 0)], np.int64).T), run_spans)
+    paused = intersect(pauses_of(run), run_spans)
     left = subtract(run_spans, paused)
     phases = [RunPhase(kind=PhaseKind.PROFILER, spans=paused)]
     without_updates = PhaseKind.EVALUATION if len(updates) else PhaseKind.PASSES
@@ -100,25 +102,28 @@ def find_phases(run: Run) -> tuple[RunPhase, ...]:
 
 
 def gaps_between_epochs(run: Run) -> Spans | None:
-    """Return the other code from the first epoch to the last, if it comes at least twice; None otherwise.
+    """Return the time between epochs over the same DataLoader, without evaluations, if there is some at least twice.
 
-    Code after the last epoch counts if it takes about as long as that after the others, as it does for samples that are
-    drawn after each epoch.
+    Code before a new DataLoader may make its data, as a rollout does, or a fold of a cross-validation. Code after the
+    last epoch counts if it takes about as long as that after the others, as do samples that are drawn after each epoch.
     """
-    phases = find_phases(run)
-    other = next((phase.spans for phase in phases if phase.kind is PhaseKind.OTHER), None)
-    training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING and phase.passes > 1), None)
-    if other is None or training is None:
+    updates = _update_ends_ns(run)
+    passes = _passes(run, updates)
+    trained = sorted((each for each in passes if each.is_training), key=lambda each: each.start_ns)
+    if not trained:
         return None
-    first_ns, last_ns = int(training.spans.start_ns[0]), int(training.spans.end_ns[-1])
-    length_ns = other.end_ns - other.start_ns
-    inside = np.flatnonzero((other.start_ns >= first_ns) & (other.end_ns <= last_ns))
+    between = gaps(_spans(passes), trained[0].start_ns, run.span_ns)
+    length_ns = between.end_ns - between.start_ns - covered_ns(pauses_of(run), *between)
+    length_ns[np.searchsorted(updates, between.end_ns) > np.searchsorted(updates, between.start_ns)] = 0  # training
+    following = np.searchsorted([each.start_ns for each in trained], between.end_ns)
+    loaders = np.array([*(each.loader for each in trained), -1])
+    inside = np.flatnonzero((length_ns > 0) & (loaders[following] == loaders[following - 1]))
     inside = inside[length_ns[inside] >= _MIN_GAP_FRAC * length_ns[inside].max(initial=0)]
-    after = np.flatnonzero(other.start_ns >= last_ns)[:1]
+    after = np.flatnonzero((length_ns > 0) & (following == len(trained)))[:1]
     if len(inside):
         after = after[length_ns[after] <= _AS_LONG * np.median(length_ns[inside])]
     chosen = np.append(inside, after)
-    return Spans(other.start_ns[chosen], other.end_ns[chosen]) if len(chosen) >= _MIN_GAPS else None
+    return Spans(between.start_ns[chosen], between.end_ns[chosen]) if len(chosen) >= _MIN_GAPS else None
 
 
 def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None:
@@ -149,6 +154,15 @@ def _phase(
         waiting_ns=int(inside_ns[is_own].sum()),
         waiting_cpu_ns=int(calls["thread_cpu_ns"][is_own].sum()),
     )
+
+
+def pauses_of(run: Run) -> Spans:
+    """Return when the profiler paused the program."""
+    return union(*np.array([*run.recording.pauses_ns, (0, 0)], np.int64).T)
+
+
+def _update_ends_ns(run: Run) -> Ints:
+    return np.sort(run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"])
 
 
 def _passes(run: Run, updates: Ints) -> list[_Pass]:

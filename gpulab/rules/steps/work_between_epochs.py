@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpulab.analysis.data.workers import STARTING
 from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
-from gpulab.analysis.steps.phases import PhaseKind, find_phases, gaps_between_epochs
-from gpulab.intervals import Spans
+from gpulab.analysis.steps.phases import PhaseKind, find_phases, gaps_between_epochs, pauses_of
+from gpulab.intervals import clip, subtract
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.wording import count, duration, percent
@@ -15,29 +15,30 @@ _REMOVED_FRACS = (0.5, 0.95)  # of this time: half as often, or nearly never
 
 
 def work_between_epochs(evidence: Evidence) -> Finding | None:
-    """Code between the epochs takes much of the loop: drawing samples, saving, metrics, or preparing the next epoch.
+    """Code between the epochs takes much of the loop: drawing samples, saving files, or computing metrics.
 
-    Proof: the time between the passes over the DataLoaders, from the first epoch to the last, without evaluations and
-    without the profiler's pauses. All of it together takes at least 20 % of the loop. Samples of the main thread name
-    the line.
+    Proof: the time between the passes over one DataLoader, without evaluations and without the profiler's pauses. All
+    of it together takes at least 20 % of the loop. Samples of the main thread name the line.
 
     Confused with: evaluations with a DataLoader (`frequent_evaluation`); the start of workers (`too_many_workers`);
-    code that runs every N steps (`periodic_stalls`); rollouts of reinforcement learning, which are part of the
-    training and can be made faster, not rarer.
+    code that runs every N steps (`periodic_stalls`); rollouts and folds, which make the data of the next epochs: code
+    before a new DataLoader does not count.
 
     What to do: run it after every few epochs, or once after the training. Generate samples under
     torch.inference_mode() and for few examples. Write files in a thread.
     """
-    spans = gaps_between_epochs(evidence.run)
+    between, pauses = gaps_between_epochs(evidence.run), pauses_of(evidence.run)
     training = next((phase for phase in find_phases(evidence.run) if phase.kind is PhaseKind.TRAINING), None)
-    if spans is None or training is None or not training.updates:
+    if between is None or training is None or not training.updates:
         return None
-    total_ns = int(spans.end_ns[-1]) - training.spans.start_ns[0] - _paused_ns(evidence, training.spans, spans)
+    spans, gaps = subtract(between, pauses), len(between.start_ns)
+    start_ns, end_ns = int(training.spans.start_ns[0]), int(between.end_ns[-1])
+    total_ns = end_ns - start_ns - clip(pauses, start_ns, end_ns).total_ns
     share = spans.total_ns / max(1, total_ns)
     function = library_call(evidence.run, spans)
     if share < _MIN_FRAC or (function is not None and function.endswith(STARTING)):
         return None
-    frame, gaps = deepest_frame(evidence.run, spans), len(spans.start_ns)
+    frame = deepest_frame(evidence.run, spans)
     return Finding(
         claim=f"Code between the epochs takes {percent(share)} of the loop{_in_line(frame)}: "
         f"{duration(spans.total_ns / gaps)} each time.",
@@ -55,17 +56,6 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
         confidence_reason="" if frame is not None else "no sample names the code",
         from_steps=False,
         spans=spans,
-    )
-
-
-def _paused_ns(evidence: Evidence, training: Spans, gaps: Spans) -> int:
-    """Return how long the profiler paused the program from the first step to the end of the last gap."""
-    first_ns, last_ns = int(training.start_ns[0]), int(gaps.end_ns[-1])
-    pauses = (phase.spans for phase in find_phases(evidence.run) if phase.kind is PhaseKind.PROFILER)
-    return sum(
-        max(0, min(end, last_ns) - max(start, first_ns))
-        for spans in pauses
-        for start, end in zip(spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True)
     )
 
 

@@ -203,3 +203,17 @@ def test_batches_of_the_training_loader_without_updates_are_no_steps():
                 for (batch,) in data:
                     net(batch)
     assert len(find_steps(gpulab.runs["same loader"])) == 30
+
+
+def test_a_look_at_some_batches_of_the_training_loader_is_no_step():
+    net, data = nn.Linear(4, 1), DataLoader(TensorDataset(torch.randn(80, 4)), batch_size=8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with gpulab.profile("some batches"):
+        for _ in range(4):
+            for (batch,) in data:
+                optimizer.zero_grad()
+                net(batch).square().mean().backward()
+                optimizer.step()
+            for (batch,), _ in zip(data, range(5)):  # ends early: training follows its last batch
+                net(batch)
+    assert len(find_steps(gpulab.runs["some batches"])) == 40

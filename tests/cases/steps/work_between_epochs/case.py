@@ -8,20 +8,20 @@ TRAINED = Loader(name="train_loader", kind="DataLoader", workers=0, batch_size=3
 SAMPLING = {"frame": "sample (train.py:60)", "called": "torch.nn.modules.module.Module.__call__"}
 
 
-def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED):
-    """Epochs with gaps of these lengths after them; samples every 50 ms."""
+def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED, is_new=False):
+    """Epochs with gaps of these lengths after them; samples every 50 ms. `is_new`: each has a DataLoader of its own."""
     marks, samples, at = [], [], before_ms
     for epoch, gap_ms in enumerate(gaps_ms):
         for _ in range(20):
-            marks.append(mark(at, 1.0, epoch=epoch))
+            marks.append(mark(at, 1.0, epoch=epoch, loader=epoch * is_new))
             marks.append(mark(at + 9.0, 0.0, kind=MarkKind.OPTIMIZER))
             at += 10.0
-        marks.append(mark(at, 0.1, epoch=epoch, yielded=False))
+        marks.append(mark(at, 0.1, epoch=epoch, loader=epoch * is_new, yielded=False))
         at += 0.1
         samples += [host_sample(at + ms, **texts) for ms in range(0, round(gap_ms), 50)]
         at += gap_ms
     marks.append(mark(at, 0.0, kind=MarkKind.OPTIMIZER))  # the end of the run
-    return run_of(marks=marks, samples=samples, loaders=[loader], windows=[])
+    return run_of(marks=marks, samples=samples, loaders=[loader] * (len(gaps_ms) if is_new else 1), windows=[])
 
 
 def provoked_by_samples_that_are_drawn_after_each_epoch():
@@ -48,3 +48,7 @@ def spared_as_workers_start():
     starting = {"frame": "train (train.py:40)", "called": "torch.utils.data.dataloader.DataLoader.__iter__"}
     loader = Loader(**{**vars(TRAINED), "workers": 2, "persistent_workers": False})
     return epochs([200.0] * 4, texts=starting, loader=loader)
+
+
+def spared_as_each_gap_makes_the_data_of_a_new_loader():
+    return epochs([200.0] * 4, is_new=True)
