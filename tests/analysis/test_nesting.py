@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.events.nesting import innermost, outermost
+from gpulab.analysis.events.nesting import enclosing_ranges, innermost, outermost
 from gpulab.tables import EVENTS, EventKind
 from tests.support.runs.made_runs import event, rows
 
@@ -59,3 +59,21 @@ def test_events_that_overlap_by_a_rounding_error_do_not_nest():
     assert self_ns.min() >= 999_999
     assert self_ns.sum() == 1_999_999
     assert outermost(table).tolist() == [True, True]
+
+
+@given(TREES, TREES, st.randoms())
+def test_a_time_lies_in_the_outermost_call_of_its_thread_that_covers_it(one, other, random):
+    events = laid_out(one)[0] + laid_out(other, thread=1)[0]
+    random.shuffle(events)
+    table = rows(EVENTS, events)
+    ranges = table.select(outermost(table))
+    instants = [(thread, at) for thread in (0, 1, 2) for at in range(-500, 60_000, 500)]
+    result = enclosing_ranges(ranges, *zip(*instants, strict=True))
+    for (thread, at), row in zip(instants, result.tolist(), strict=True):
+        around = [
+            number
+            for number in range(len(ranges))
+            if ranges["thread"][number] == thread
+            and ranges["start_ns"][number] <= at < ranges["start_ns"][number] + ranges["dur_ns"][number]
+        ]
+        assert [row] == (around or [-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
@@ -24,6 +24,24 @@ def outermost(rows: Rows) -> Mask:
         is_outermost[1:] = end[rows_of_thread][1:] > reach[:-1]
         mask[order[rows_of_thread]] = is_outermost
     return mask
+
+
+def enclosing_ranges(ranges: Rows, threads: ArrayLike, at_ns: ArrayLike) -> Ints:
+    """Return, for each time on a thread, the row of the range that contains it; -1 without one.
+
+    Ranges of a thread must not overlap: see `outermost`.
+    """
+    threads, at_ns = np.asarray(threads), np.asarray(at_ns)
+    enclosing = np.full(len(at_ns), -1, np.int64)
+    for thread in np.unique(ranges["thread"]).tolist():
+        rows = np.flatnonzero(ranges["thread"] == thread)
+        rows = rows[np.argsort(ranges["start_ns"][rows], kind="stable")]
+        times = np.flatnonzero(threads == thread)
+        position = np.searchsorted(ranges["start_ns"][rows], at_ns[times], side="right") - 1
+        times, candidates = times[position >= 0], rows[position[position >= 0]]
+        inside = at_ns[times] < ranges["start_ns"][candidates] + ranges["dur_ns"][candidates]
+        enclosing[times[inside]] = candidates[inside]
+    return enclosing
 
 
 class Segments(NamedTuple):

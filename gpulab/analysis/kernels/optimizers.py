@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
+from gpulab.analysis.events.nesting import enclosing_ranges, outermost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels
 from gpulab.analysis.steps.detection import Steps
@@ -58,13 +59,8 @@ def mask_inside(events: Rows, rows: Ints, around: Rows) -> Mask:
     """Return a mask of the event rows that start inside one of the ranges on its thread; False for row -1."""
     inside = np.zeros(len(rows), bool)
     has_row = np.flatnonzero(rows >= 0)
-    at, thread = events["start_ns"][rows[has_row]], events["thread"][rows[has_row]]
-    for code in np.unique(around["thread"]).tolist():
-        spans = around.select(around["thread"] == code).spans()
-        index = np.searchsorted(spans.start_ns, at, side="right") - 1
-        contains = (index >= 0) & (thread == code)
-        contains &= at < spans.end_ns[np.maximum(index, 0)] if len(spans.end_ns) else False
-        inside[has_row[contains]] = True
+    ranges = around.select(outermost(around))
+    inside[has_row] = enclosing_ranges(ranges, events["thread"][rows[has_row]], events["start_ns"][rows[has_row]]) >= 0
     return inside
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.events.nesting import outermost
+from gpulab.analysis.events.nesting import enclosing_ranges, outermost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.kernels.interior_kernels import interior_kernels
 from gpulab.analysis.kernels.optimizers import optimizer_steps
@@ -39,7 +39,7 @@ def largest_operators(run: Run, steps: Steps, ledger: Ledger) -> tuple[OperatorC
     """
     outer = _outermost_operators(run)
     if ledger.device == "cpu":
-        outer = rows_in_interior(outer, steps)
+        outer = rows_in_interior(outer.select(outer["thread"] == run.main_thread), steps)
         row, cost_ns = np.arange(len(outer)), outer["dur_ns"]
     else:
         row, cost_ns = _launching_operators(run, steps, ledger, outer)
@@ -59,32 +59,24 @@ def largest_operators(run: Run, steps: Steps, ledger: Ledger) -> tuple[OperatorC
 
 
 def _outermost_operators(run: Run) -> Rows:
-    """Return the outermost operators and optimizer steps in order of their start, without operators of loaders."""
+    """Return the outermost operators and optimizer steps, without operators of loaders."""
     events = run.event_rows
     rows = concat(EVENTS, [optimizer_steps(run), events.of_kind(EventKind.OP)])
     rows = rows.select(outermost(rows))
-    rows = rows.select(np.argsort(rows["start_ns"], kind="stable"))
     loading = events.of_kind(EventKind.LOADER).spans()
     return rows.select(np.flatnonzero(covered_ns(loading, rows["start_ns"], rows["start_ns"] + 1) == 0))
 
 
 def _launching_operators(run: Run, steps: Steps, ledger: Ledger, outer: Rows) -> tuple[Ints, Ints]:
-    """Return, for each kernel of the interior steps with a known one, the row of its operator, and its duration."""
+    """Return the operator of each kernel, as a row of `outer`, and the time of the kernel in interior steps."""
     kernels = interior_kernels(run, steps, ledger)
     if kernels is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    with_call = np.flatnonzero(kernels.call >= 0)
-    calls = kernels.call[with_call]
-    called_ns, threads = run.event_rows["start_ns"][calls], run.event_rows["thread"][calls]
-    operators = np.full(len(with_call), -1, np.int64)
-    for thread in np.unique(threads).tolist():
-        of_thread, candidates = np.flatnonzero(threads == thread), np.flatnonzero(outer["thread"] == thread)
-        at = np.searchsorted(outer["start_ns"][candidates], called_ns[of_thread], side="right") - 1
-        of_thread, at = of_thread[at >= 0], candidates[at[at >= 0]]
-        inside = called_ns[of_thread] <= outer["start_ns"][at] + outer["dur_ns"][at]
-        operators[of_thread[inside]] = at[inside]
-    durations_ns = (kernels.end_ns - kernels.start_ns)[with_call]
-    return operators[operators >= 0], durations_ns[operators >= 0]
+    calls, events = kernels.call, run.event_rows
+    operators = enclosing_ranges(outer, events["thread"][calls], events["start_ns"][calls])
+    launched = np.flatnonzero((calls >= 0) & (operators >= 0))
+    inside_ns = covered_ns(steps.interior_spans, kernels.start_ns[launched], kernels.end_ns[launched])
+    return operators[launched], inside_ns
 
 
 def _display_name(name: str) -> str:

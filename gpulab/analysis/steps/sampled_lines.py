@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps.detection import Steps
-from gpulab.intervals import covered_ns, union
+from gpulab.analysis.steps.phases import pauses_of
+from gpulab.intervals import covered_ns
 from gpulab.run import Run
 
 MIN_SAMPLES = 20  # with fewer, a share says little
@@ -39,8 +40,8 @@ def sampled_lines(run: Run, steps: Steps) -> SampledLines | None:
     at_ns = run.host_rows["at_ns"]
     if not len(at_ns) or not len(steps):
         return None
-    pauses = union(*np.array(run.recording.pauses_ns or [(0, 0)], np.int64).T)
-    in_loop = (at_ns >= steps.start_ns[0]) & (at_ns < steps.end_ns[-1]) & (covered_ns(pauses, at_ns, at_ns + 1) == 0)
+    is_paused = covered_ns(pauses_of(run), at_ns, at_ns + 1) > 0
+    in_loop = (at_ns >= steps.start_ns[0]) & (at_ns < steps.end_ns[-1]) & ~is_paused
     rows = run.host_rows.select(np.flatnonzero(in_loop))
     pairs = [
         (line, call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.steps.largest_operators import OperatorCost, largest_operators
 from gpulab.rules import Diagnosis
 from gpulab.views.sheet.sheet import Row, Section, TableBlock
-from gpulab.wording import number, percent, scale
+from gpulab.wording import Scale, number, percent, scale
 
 _MOST_ROWS = 8
 _MIN_FRAC = 0.02  # of a step: smaller operators are summed up
@@ -13,37 +13,29 @@ _MIN_FRAC = 0.02  # of a step: smaller operators are summed up
 
 def operator_section(diagnosis: Diagnosis) -> Section | None:
     """Return the table; None if the trace has no operators, or none of them takes 2 % of a step."""
-    if diagnosis.ledger is None or diagnosis.step is None:
+    if diagnosis.ledger is None or diagnosis.steps.step_ns is None:
         return None
     operators = largest_operators(diagnosis.run, diagnosis.steps, diagnosis.ledger)
     largest = [cost for cost in operators[:_MOST_ROWS] if cost.frac >= _MIN_FRAC]
     if not largest:
         return None
-    unit = scale(float(diagnosis.step.step_ns), figures=4)
     rest = operators[len(largest) :]
-    others = [
-        OperatorCost(
-            name=f"{len(rest):,} other kinds of operators",
-            calls_per_step=sum(cost.calls_per_step for cost in rest),
-            frac=sum(cost.frac for cost in rest),
-        )
-    ][: len(rest)]
-    rows = tuple(
-        Row(
-            (
-                cost.name,
-                number(cost.calls_per_step),
-                unit.number(cost.frac * diagnosis.step.step_ns),
-                percent(cost.frac, 1),
-            ),
-            kind="plain",
-        )
-        for cost in (*largest, *others)
+    others = OperatorCost(
+        name=f"{len(rest):,} other kinds of operators",
+        calls_per_step=sum(cost.calls_per_step for cost in rest),
+        frac=sum(cost.frac for cost in rest),
     )
+    unit = scale(diagnosis.steps.step_ns, figures=4)
     table = TableBlock(
-        header=("", "calls per step", f"{unit.unit} per step", "share"), rows=rows, caption=_caption(diagnosis)
+        header=("", "calls per step", f"{unit.unit} per step", "share"),
+        rows=tuple(_row(cost, unit, diagnosis.steps.step_ns) for cost in (*largest, *([others] if rest else []))),
+        caption=_caption(diagnosis),
     )
     return Section("Operators that take the most time", (table,), folded=True)
+
+
+def _row(cost: OperatorCost, unit: Scale, step_ns: float) -> Row:
+    return Row((cost.name, number(cost.calls_per_step), unit.number(cost.frac * step_ns), percent(cost.frac, 1)))
 
 
 def _caption(diagnosis: Diagnosis) -> str:

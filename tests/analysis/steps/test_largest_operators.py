@@ -72,6 +72,21 @@ def test_kernels_that_were_launched_a_step_earlier_count_for_their_operators():
     assert costs(on_gpu(stepped(late)))["aten::mm"] == (1.0, 0.6)
 
 
+def test_the_part_of_a_kernel_outside_the_complete_steps_does_not_count():
+    def long(start_ms):
+        number = round(start_ms) + 1
+        return launched_kernel("gemm", start_ms + 40, 100.0, number=number, op="aten::mm", called_ms=start_ms + 1)
+
+    assert costs(on_gpu(stepped(long)))["aten::mm"][1] == 1.0
+
+
+def test_operators_of_other_threads_take_no_time_of_a_cpu_loop():
+    def beside(start_ms):
+        return [*cpu_step(start_ms), event(EventKind.OP, "aten::copy_", start_ms, 90.0, thread=1)]
+
+    assert "aten::copy_" not in costs(run_of(stepped(beside)))
+
+
 def test_on_a_cpu_the_table_covers_what_the_ledger_calls_operators():
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
