@@ -145,8 +145,8 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
         return gain
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
-    basis = f"{gain.basis}. In them, other parts of the step ({labels}) become shorter, too, together by "
-    return replace(gain, basis=f"{basis}{percent(1 - after / before)}")
+    shorter_by = percent(1 - after / before)
+    return replace(gain, basis=f"{gain.basis}. Other parts of the step become shorter, too: {labels}, by {shorter_by}")
 
 
 def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

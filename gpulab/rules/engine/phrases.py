@@ -78,14 +78,13 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     steps vary for that reason, which the text says.
     """
     low_ns, high_ns = evidence.typical_step.range_ns(evidence.ledger, *keys)
-    kind = "complete step"
     steps, burst = len(evidence.ledger.step_ns), evidence.ledger.burst
     if steps == 1:
-        return "no steps were found" if is_whole_run(evidence) else f"1 {kind}"
+        return "no steps were found" if is_whole_run(evidence) else "1 complete step"
     if duration(low_ns) == duration(high_ns):
-        return f"{duration(high_ns)} in each of the {count(steps, kind)}"
+        return f"{duration(high_ns)} in each of the {count(steps, 'complete step')}"
     unit = scale(high_ns)
     limits = f"{unit.number(low_ns)} to {unit(high_ns)}"
     if burst > 1:
         return f"an average, because {burst} workers deliver batches in groups of {burst}"
-    return f"{limits} in the {count(steps, kind)}"
+    return f"{limits} in the {count(steps, 'complete step')}"

@@ -59,9 +59,9 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
             passes=calls.least_passes, calls=calls.calls, median_ns=calls.median_ns, exposed_frac=share
         ),
         advice="Call the model once for all items: stack the inputs along the batch dimension (torch.stack, "
-        "pad_sequence). If each item has weights of its own, or you need its gradient, use torch.func.vmap (for "
-        "gradients, over torch.func.grad); if the calls are time steps of a "
-        "recurrent layer, pass the whole sequence to nn.LSTM or nn.GRU in one call. "
+        "pad_sequence). If each item has weights of its own, use torch.func.vmap; for the gradient of each item, use "
+        "it with torch.func.grad. If the calls are time steps of a recurrent layer, pass the whole sequence to "
+        "nn.LSTM or nn.GRU in one call. "
         "If each call needs the result of the one before, as in an ODE solver, use a larger batch per call. "
         "In reinforcement learning, act without gradient in several environments at once, and compute the loss of "
         "an episode in one forward pass.",

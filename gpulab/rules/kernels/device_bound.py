@@ -34,9 +34,9 @@ def device_bound(evidence: Evidence) -> Finding | None:
     What to do: the other findings name ways to make the work itself faster; if there are none, the loop is as fast as
     this device allows.
     """
-    if evidence.ledger.typical_frac(*BUSY_PARTS) < _BUSY_FRAC:
-        return None
     busy, communication = evidence.part_share(*BUSY_PARTS), evidence.part_share("communication")
+    if busy < _BUSY_FRAC:
+        return None
     device = "GPU" if evidence.on_gpu else "CPU"
     subject = f"The {device} computes {percent(busy)} {step_or_recording(evidence)}"
     if communication >= _MIN_COMMUNICATION_FRAC:

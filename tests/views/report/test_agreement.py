@@ -40,7 +40,19 @@ def busy_disagreement(diagnosis):
 
 def disagreements(diagnosis):
     """What contradicts what in a report, as text."""
-    return [*busy_disagreement(diagnosis), *first_disagreements(diagnosis)]
+    return [*busy_disagreement(diagnosis), *bound_disagreement(diagnosis), *first_disagreements(diagnosis)]
+
+
+def bound_disagreement(diagnosis):
+    """What contradicts the bound of the first finding and the others together, as a list: it is never the lower one."""
+    first, together = diagnosis.first, diagnosis.combined_bound
+    if together is None:
+        return []
+    if first is None or first.gain is None:
+        return ["a bound for the first finding and others, without a first finding that has one"]
+    if together < first.gain.cold_bound * (1 - ROUNDED / 100):
+        return [f"{first.rule}: at most {first.gain.cold_bound:.2f}x alone, {together:.2f}x with the others"]
+    return []
 
 
 def first_disagreements(diagnosis):
