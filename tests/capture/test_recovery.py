@@ -112,7 +112,8 @@ def test_a_killed_training_loop_is_recovered_up_to_the_last_two_seconds(spools, 
         assert run.outcome == "killed"
         assert min(killed_ns, steps[-1]) - (run.began_ns + run.span_ns) < 2 * SECOND_NS
         assert abs(int(run.mark_rows["yielded"].sum()) - len(steps)) * 3_000_000 < 3 * SECOND_NS
-        assert run.loaders[0].batch_size == 4
+        # On a busy machine, a loop may be killed before its first second is written.
+        assert not len(run.mark_rows) or run.loaders[0].batch_size == 4
         assert len(run.host_rows)
         assert list(spools.iterdir()) == []
 
