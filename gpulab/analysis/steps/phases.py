@@ -112,18 +112,29 @@ def gaps_between_epochs(run: Run) -> Spans | None:
     trained = sorted((each for each in passes if each.is_training), key=lambda each: each.start_ns)
     if not trained:
         return None
-    between = gaps(_spans(passes), trained[0].start_ns, run.span_ns)
+    between = _without_updates(gaps(_spans(passes), trained[0].start_ns, run.span_ns), updates)
     length_ns = between.end_ns - between.start_ns - covered_ns(pauses_of(run), *between)
-    length_ns[np.searchsorted(updates, between.end_ns) > np.searchsorted(updates, between.start_ns)] = 0  # training
     following = np.searchsorted([each.start_ns for each in trained], between.end_ns)
     loaders = np.array([*(each.loader for each in trained), -1])
-    inside = np.flatnonzero((length_ns > 0) & (loaders[following] == loaders[following - 1]))
+    inside = np.flatnonzero(loaders[following] == loaders[following - 1])
     inside = inside[length_ns[inside] >= _MIN_GAP_FRAC * length_ns[inside].max(initial=0)]
-    after = np.flatnonzero((length_ns > 0) & (following == len(trained)))[:1]
+    after = np.flatnonzero(following == len(trained))[:1]
     if len(inside):
         after = after[length_ns[after] <= _AS_LONG * np.median(length_ns[inside])]
     chosen = np.append(inside, after)
     return Spans(between.start_ns[chosen], between.end_ns[chosen]) if len(chosen) >= _MIN_GAPS else None
+
+
+def _without_updates(between: Spans, updates: Ints) -> Spans:
+    """Return the gaps in which nothing is trained; one with a single update begins after it.
+
+    A DataLoader that fetches a batch ahead, as Accelerate's does, ends a pass before the step of the last batch.
+    """
+    first, last = (np.searchsorted(updates, at_ns) for at_ns in between)
+    ends_ns = np.append(updates, 0)[last - 1]
+    start_ns = np.where(last - first == 1, ends_ns, between.start_ns)
+    is_gap = (last - first <= 1) & (start_ns < between.end_ns)
+    return Spans(start_ns[is_gap], between.end_ns[is_gap])
 
 
 def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None:

@@ -214,6 +214,6 @@ def test_a_look_at_some_batches_of_the_training_loader_is_no_step():
                 optimizer.zero_grad()
                 net(batch).square().mean().backward()
                 optimizer.step()
-            for (batch,), _ in zip(data, range(5)):  # ends early: training follows its last batch
+            for (batch,), _ in zip(data, range(5), strict=False):  # ends early: training follows its last batch
                 net(batch)
     assert len(find_steps(gpulab.runs["some batches"])) == 40

@@ -8,15 +8,19 @@ TRAINED = Loader(name="train_loader", kind="DataLoader", workers=0, batch_size=3
 SAMPLING = {"frame": "sample (train.py:60)", "called": "torch.nn.modules.module.Module.__call__"}
 
 
-def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED, is_new=False):
-    """Epochs with gaps of these lengths after them; samples every 50 ms. `is_new`: each has a DataLoader of its own."""
+def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED, is_new=False, is_ahead=False):
+    """Epochs with gaps of these lengths after them; samples every 50 ms.
+
+    `is_new`: each epoch has a DataLoader of its own; `is_ahead`: a pass ends before the step of its last batch.
+    """
     marks, samples, at = [], [], before_ms
     for epoch, gap_ms in enumerate(gaps_ms):
         for _ in range(20):
             marks.append(mark(at, 1.0, epoch=epoch, loader=epoch * is_new))
             marks.append(mark(at + 9.0, 0.0, kind=MarkKind.OPTIMIZER))
             at += 10.0
-        marks.append(mark(at, 0.1, epoch=epoch, loader=epoch * is_new, yielded=False))
+        end = mark(at - 5.0 if is_ahead else at, 0.1, epoch=epoch, loader=epoch * is_new, yielded=False)
+        marks.insert(-1 if is_ahead else len(marks), end)
         at += 0.1
         samples += [host_sample(at + ms, **texts) for ms in range(0, round(gap_ms), 50)]
         at += gap_ms
@@ -30,6 +34,10 @@ def provoked_by_samples_that_are_drawn_after_each_epoch():
 
 def provoked_by_code_that_no_sample_names():
     return epochs([200.0] * 4, texts={})
+
+
+def provoked_by_a_loader_that_fetches_a_batch_ahead():
+    return epochs([200.0] * 4, is_ahead=True)
 
 
 def spared_as_the_gaps_are_short():
