@@ -101,7 +101,7 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.ledger_parts]
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
-    assert f"fixed completely, the speed-up is at most {ratio(diagnosis.combined_bound)}." in " ".join(
+    assert f"Upper bound of all fixes: {ratio(diagnosis.combined_bound)} " in " ".join(
         str(report(diagnosis)).split()
     )
 

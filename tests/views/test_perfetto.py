@@ -272,7 +272,7 @@ def test_steps_ledger_and_findings_stand_beside_the_events(tmp_path):
     assert tracks == diagnosis.first.claim
     seen = sum(1000 * each["dur"] for each in track(events, "gpulab: finding 1, no_workers"))
     assert seen == diagnosis.first.spans.total_ns
-    assert "Expect 100 -> " in track(events, "gpulab: finding 1, no_workers")[0]["args"]["about"]
+    assert "Predicted step time: 100 -> " in track(events, "gpulab: finding 1, no_workers")[0]["args"]["about"]
 
 
 def test_sensors_are_curves_and_what_was_not_measured_is_a_hole(tmp_path):

@@ -61,11 +61,11 @@ def test_what_is_cut_is_counted():
     lines = tuple(Line(f"line {number}") for number in range(MAX_ENTRIES + 7))
     table = TableBlock(header=("a", "b"), rows=tuple(Row((str(number), "1")) for number in range(MAX_ENTRIES + 7)))
     facts = Facts(tuple((str(number), "value") for number in range(MAX_ENTRIES + 7)))
-    answer = Answer(claim="x", leading=True, notes=tuple(map(str, range(MAX_ENTRIES + 7))))
-    shown = limit_sheet(Sheet("x", (Section("lines", lines), table, facts, answer)))
-    section, rows, pairs, claim = shown.blocks
+    answer = Answer(claim="x", leading=True, notes=facts.rows)
+    section, rows, pairs = limit_sheet(Sheet("x", (Section("lines", lines), table, facts))).blocks
+    (claim,) = limit_sheet(Sheet("x", (answer,))).blocks
     assert len(section.blocks) == len(rows.rows) == len(pairs.rows) == len(claim.notes) == MAX_ENTRIES + 1
-    cut = (section.blocks[-1].text, rows.rows[-1].cells[0], pairs.rows[-1][1], claim.notes[-1])
+    cut = (section.blocks[-1].text, rows.rows[-1].cells[0], pairs.rows[-1][1], claim.notes[-1][1])
     assert all(text.startswith("7 more entries") for text in cut)
     assert section.blocks[0] == lines[0]
 

@@ -146,7 +146,7 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
     shorter_by = percent(1 - after / before)
-    return replace(gain, basis=f"{gain.basis}. Other parts of the step become shorter, too: {labels}, by {shorter_by}")
+    return replace(gain, basis=f"{gain.basis}; other parts of the step become shorter, too: {labels}, by {shorter_by}")
 
 
 def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

@@ -59,7 +59,7 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
         best_ns=best_ns,
         worst_ns=max(best_ns, round(prediction.worst_ns / work)),
         floor_ns=floor_ns,
-        basis=basis or f"simulations of the recorded step with {', '.join(map(str, prediction.changes))}",
+        basis=basis or "simulations of the recorded step with this fix",
         floor_assumes=floor_means or prediction.bound_label,
         cold_floor_ns=min(step_ns, max(floor_ns, round(prediction.cold_floor_ns / work))),
         remaining_ns={key: round(ns / work) for key, ns in prediction.part_ns.items()},
@@ -84,7 +84,7 @@ def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    basis = f"the upper bound alone, as the step cannot be replayed ({why}): from no gain to that bound"
+    basis = f"only the upper bound, because the step could not be simulated ({why})"
     return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=basis)
 
 

@@ -120,8 +120,7 @@ def _evidence_and_fix(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
 def _alt(diagnosis: Diagnosis, answer: Answer) -> str:
     few_steps = step_timeline(diagnosis)
     sentences = [*answer.evidence[:MAX_EVIDENCE]]
-    if answer.expectation:
-        sentences.append(answer.expectation.text)
+    sentences += [f"{name}: {value}" for name, value in answer.facts]
     if diagnosis.ledger is not None:
         sentences.append(ledger_bar(diagnosis.ledger, "Where the step time goes", step=diagnosis.step).title)
     if few_steps is not None:
@@ -146,7 +145,8 @@ def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
     if first is None or first.gain is None or answer.expectation is None:
         return None
     gain: Gain = first.gain
-    text = break_lines(WIDTH_IN, answer.expectation.text.replace(" -> ", " \N{RIGHTWARDS ARROW} "), TEXT_PT)
+    facts = (f"{name}: {value}".replace(" -> ", " \N{RIGHTWARDS ARROW} ") for name, value in answer.facts)
+    text = "\n".join(break_lines(WIDTH_IN, fact, TEXT_PT) for fact in facts)
     unit = scale(gain.step_ns)
 
     def draw(axes: Axes) -> None:

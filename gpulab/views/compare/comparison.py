@@ -13,7 +13,7 @@ from gpulab.comparison.interval import Statistic
 from gpulab.rules.engine.finding import Finding
 from gpulab.views.compare.changes import usage_section, work_section
 from gpulab.views.compare.run_sequence import StoryView, story_view
-from gpulab.views.report.headline import expectation
+from gpulab.views.report.headline import expectation, expected_facts
 from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.report.provenance import median_and_range, origin
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
@@ -59,14 +59,14 @@ def _answer(compared: Comparison) -> Answer:
         *(f"{side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
         f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}. {kind}.",
     )
-    predicted = expectation(compared.predicted, verb="Predicted", measured_ns=compared.measured_ns)
     step_times = f"{before} takes {duration(compared.before_ns)} per step, {after} {duration(compared.after_ns)}."
     return Answer(
         claim=f"{comparison_verdict(compared)}: {step_times}",
         leading=True,
         evidence=evidence,
-        expectation=predicted,
-        closing=_outcome(compared),
+        advice=_reason(compared),
+        facts=(*expected_facts(compared.predicted), *_outcome(compared)),
+        expectation=expectation(compared.predicted, compared.measured_ns),
     )
 
 
@@ -95,18 +95,26 @@ def _spread(compared: Comparison, index: int) -> str:
     return f"{unit(typical_ns)} per step (mean of the {statistic} of {len(runs_ns)} runs: {times} {unit.unit})"
 
 
-def _outcome(compared: Comparison) -> str:
-    if compared.predicted is not None:
-        unit = scale(compared.before_ns)
-        span = f"{unit.number(compared.before_ns)} -> {unit(compared.after_ns)}"
-        source = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
-        measured = f"{source} {span} ({ratio(compared.ratio)})"
-        in_raw_range = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
-        position = _position(compared.in_predicted_range, in_raw_range)
-        if compared.above_noise and compared.why:
-            return sentence(f"{measured}: {position}, because {compared.why}")
-        return f"{measured}: {position}. {sentence(compared.why)}".strip()
-    return sentence(compared.why)
+def _outcome(compared: Comparison) -> tuple[tuple[str, str], ...]:
+    """Return the measured step time beside the predicted range; () without a prediction."""
+    if compared.predicted is None:
+        return ()
+    unit = scale(compared.before_ns)
+    span = f"{unit.number(compared.before_ns)} -> {unit(compared.after_ns)}"
+    source = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
+    in_raw_range = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
+    position = _position(compared.in_predicted_range, in_raw_range)
+    why = f", because {compared.why}" if _explains_position(compared) else ""
+    return ((f"{source} step time", f"{span} ({ratio(compared.ratio)}): {position}{why}"),)
+
+
+def _reason(compared: Comparison) -> str:
+    """Return why there is no verdict, or no difference."""
+    return "" if _explains_position(compared) else sentence(compared.why)
+
+
+def _explains_position(compared: Comparison) -> bool:
+    return compared.predicted is not None and compared.above_noise and bool(compared.why)
 
 
 def _position(inside: bool | None, in_raw_range: bool) -> str:

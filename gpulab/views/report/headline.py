@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
@@ -17,11 +19,11 @@ from gpulab.wording import count, duration, ratio, scale, sentence, shell_word
 def headline(diagnosis: Diagnosis) -> Answer:
     """Return the verdict; if there is a finding, with its evidence, fix and expected gain."""
     first = diagnosis.first
-    limit = f"Next bottleneck: {diagnosis.next_limit}." if diagnosis.next_limit else ""
+    rest = (("Next bottleneck", diagnosis.next_limit),) if diagnosis.next_limit else ()
     if first is None:
-        return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
-    closing = f"{_together(diagnosis)} {limit}".strip()
-    return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
+        return Answer(claim=sentence(diagnosis.verdict), leading=True, facts=rest)
+    more_facts = (*_bound_of_all(diagnosis), *rest)
+    return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, more_facts=more_facts)
 
 
 def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
@@ -34,53 +36,60 @@ def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
     return f"%gpufix {shell_word(run.name)}{rule}"
 
 
-def _together(diagnosis: Diagnosis) -> str:
+def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
-        return ""
+        return ()
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
-    warm = " and CPU caches stay warm" if on_cpu else ""
-    bound = ratio(diagnosis.combined_bound)
-    return f"If this finding and the others are fixed completely{warm}, the speed-up is at most {bound}."
+    warm = ", with warm CPU caches" if on_cpu else ""
+    return (("Upper bound of all fixes", f"{ratio(diagnosis.combined_bound)}{warm}"),)
 
 
+PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
 
 
 def finding_answer(
-    finding: Finding, diagnosis: Diagnosis, *, claim: str = "", leading: bool = False, closing: str = ""
+    finding: Finding,
+    diagnosis: Diagnosis,
+    *,
+    claim: str = "",
+    leading: bool = False,
+    more_facts: tuple[tuple[str, str], ...] = (),
 ) -> Answer:
     """Return one finding of a diagnosis as a block, with a picture of its evidence."""
-    notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
-    if finding.gain is not None:
-        notes.insert(0, sentence(f"The range comes from {finding.gain.basis}"))
-    if command := _trial_command(finding, diagnosis):
-        notes.append(f"To measure this fix for some seconds, on copies of your variables: {command}")
-    notes.append(f"How this is detected, and what looks similar: %gpuwhy {finding.rule}")
-    if finding.lesson:
-        notes.append(f"Lesson: {finding.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)")
-    if finding.rewrites:
-        command = whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")
-        notes.append(f"To predict this fix together with other changes: {command}")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
         evidence=finding.evidence,
         fix=finding.fix,
         advice=finding.advice,
-        expectation=expectation(finding.gain, _confidence(finding)),
-        notes=tuple(notes) if finding.gain else (f"{_confidence(finding)}.", *notes),
-        closing=closing,
+        facts=(*expected_facts(finding.gain), _confidence(finding), *more_facts),
+        expectation=expectation(finding.gain),
+        notes=tuple(_notes(finding, diagnosis)),
         gist=_gist(finding.gain),
         picture=evidence_timeline(finding, diagnosis),
     )
 
 
+def _notes(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if finding.gain is not None:
+        yield "Basis of the range", finding.gain.basis
+    for caveat in finding.caveats:
+        yield "Note", sentence(caveat)
+    if command := _trial_command(finding, diagnosis):
+        yield "Measure this fix", f"{command} (takes some seconds, and works on copies of your variables)"
+    yield "Explanation", f"%gpuwhy {finding.rule}"
+    if finding.rewrites:
+        yield "Combine with other changes", whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")
+    if finding.lesson:
+        yield "Lesson", f"{finding.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"
+
+
 def finding_text(finding: Finding) -> str:
     """Return a finding as one paragraph: claim, evidence, expected gain, confidence."""
-    gain = expectation(finding.gain)
-    sentences = (finding.claim, *finding.evidence, gain.text if gain else "", _confidence(finding))
-    return " ".join(map(sentence, filter(None, sentences)))
+    facts = (f"{name}: {value}" for name, value in (*expected_facts(finding.gain), _confidence(finding)))
+    return " ".join(map(sentence, (finding.claim, *finding.evidence, *facts)))
 
 
 def _gist(gain: Gain | None) -> str:
@@ -91,23 +100,25 @@ def _gist(gain: Gain | None) -> str:
     return f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
 
 
-def expectation(
-    gain: Gain | None, confidence: str = "", *, verb: str = "Expect", measured_ns: float | None = None
-) -> Expectation | None:
-    """Return a predicted gain as a sentence with its range and its bound; None if there is no prediction."""
+def expected_facts(gain: Gain | None) -> tuple[tuple[str, str], ...]:
+    """Return the predicted step time with its range, and the bound; () if there is no prediction."""
     if gain is None:
-        return None
+        return ()
     unit = scale(gain.step_ns)
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_sentence(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes)
-    same_work = (
-        f" for the same work, done in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
-    )
+    bound = bound_text(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes)
+    same_work = f", for the same work in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
+    return (PREDICTED, f"{span} ({speedup}){same_work}"), (UPPER_BOUND, bound)
+
+
+def expectation(gain: Gain | None, measured_ns: float | None = None) -> Expectation | None:
+    """Return a predicted gain, and the measured step if it is known, for a bar; None if there is no prediction."""
+    if gain is None:
+        return None
     longest_ns = max(gain.step_ns, gain.worst_ns)
     return Expectation(
-        text=f"{verb} {span}{same_work} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / longest_ns,
         worst_frac=gain.worst_ns / longest_ns,
         floor_frac=gain.floor_ns / longest_ns,
@@ -115,23 +126,23 @@ def expectation(
     )
 
 
-def bound_sentence(step_ns: float, bound: float, cold_bound: float, assumes: str) -> str:
-    """Return the upper bound as a sentence. `cold_bound`: the bound if the rest of the step takes as long as now."""
+def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) -> str:
+    """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster."""
     rest_frac = 1 - cold_bound / bound
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
     span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
-    rest = f", and that the rest of the step takes {span}" if faster else ""
-    return f"Upper bound: {_at_most(bound)}. It assumes {assumes}{rest}."
+    rest = f", and the rest of the step in {span}" if faster else ""
+    return f"{_at_most(bound)} (assumes {assumes}{rest})"
 
 
 def _at_most(bound: float) -> str:
     return ratio(bound) if bound <= MAX_USEFUL_BOUND else f"over {MAX_USEFUL_BOUND}x"
 
 
-def _confidence(finding: Finding) -> str:
+def _confidence(finding: Finding) -> tuple[str, str]:
     reason = f" ({finding.confidence_reason})" if finding.confidence_reason else ""
-    return f"Confidence in the cause: {CONFIDENCE_LABELS[finding.confidence]}{reason}"
+    return "Confidence in the cause", f"{CONFIDENCE_LABELS[finding.confidence]}{reason}"
 
 
 def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:

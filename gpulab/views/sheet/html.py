@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
 
 from gpulab.views.sheet.palette import (
@@ -94,7 +94,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Answer):
         return _answer(block)
     if isinstance(block, Facts):
-        return _facts(block)
+        return _facts(block.rows)
     if isinstance(block, TableBlock):
         return table_html(block)
     if isinstance(block, Bar):
@@ -139,20 +139,20 @@ def _answer(answer: Answer) -> str:
     fix = f'<div style="margin:10px 0 0;{SMALL};{SOFT}">Fix</div>{_code(answer.fix)}' if answer.fix else ""
     advice = f'<div style="{GAP}">{_safe(answer.advice)}</div>' if answer.advice else ""
     expected = _expectation(answer.expectation) if answer.expectation else ""
-    notes = "".join(f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(line)}</div>' for line in answer.notes)
-    closing = f'<div style="margin:0 0 4px">{_typeset(answer.closing)}</div>' if answer.closing else ""
+    facts = _facts(answer.facts, _typeset) if answer.facts else ""
+    notes = f'<div style="{SMALL};{SOFT}">{_facts(answer.notes)}</div>' if answer.notes else ""
     picture = _timeline(answer.picture) if answer.picture else ""
     claim = _safe(answer.claim)
     if not answer.leading:
         return _folded(
             f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
-            f"{evidence}{picture}{fix}{advice}{expected}{closing}{notes}",
+            f"{evidence}{picture}{fix}{advice}{facts}{expected}{notes}",
         )
     if picture:
         notes = _folded("Evidence and method", picture + notes)
     style = "font-size:1.3em;line-height:1.35;font-weight:600;margin:2px 0 8px"
     heading = f'<div role="heading" aria-level="3" style="{style}">{claim}</div>'
-    return f'<div style="margin:0 0 4px">{heading}{evidence}{fix}{advice}{expected}{closing}{notes}</div>'
+    return f'<div style="margin:0 0 4px">{heading}{evidence}{fix}{advice}{facts}{expected}{notes}</div>'
 
 
 def _gist(answer: Answer) -> str:
@@ -167,7 +167,7 @@ def _folded(summary: str, content: str) -> str:
 
 
 def _expectation(expected: Expectation) -> str:
-    """Return the prediction as text and as a bar: remaining, uncertain and saved time; measured time, if known."""
+    """Return the prediction as a bar: remaining, uncertain and saved time; measured time, if known."""
     remaining, uncertain = expected.best_frac, expected.worst_frac - expected.best_frac
     fills = [
         ("remaining", ACCENT, remaining),
@@ -188,8 +188,7 @@ def _expectation(expected: Expectation) -> str:
         )
         keys += _key(_chip(MEASURED), "measured")
     return (
-        f'<div style="margin:0">{_typeset(expected.text)}</div><div style="max-width:460px;margin:6px 0 10px">{bars}'
-        f'<div style="{SMALL};padding:2px 0 0">{keys}</div></div>'
+        f'<div style="max-width:460px;margin:6px 0 10px">{bars}<div style="{SMALL};padding:2px 0 0">{keys}</div></div>'
     )
 
 
@@ -221,12 +220,12 @@ def _share(frac: float) -> str:
     return f"{max(0.0, 100 * frac):.2f}"
 
 
-def _facts(facts: Facts) -> str:
+def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = _safe) -> str:
     cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0;background:none"
     rows = "".join(
         f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{_safe(name)}</th>'
-        f'<td style="{cell}">{_safe(value)}</td></tr>'
-        for name, value in facts.rows
+        f'<td style="{cell}">{form(value)}</td></tr>'
+        for name, value in pairs
     )
     return f'<div style="overflow-x:auto"><table style="{_TABLE}">{rows}</table></div>'
 

@@ -43,8 +43,7 @@ def _block(block: Block, depth: int) -> Iterator[str]:
     elif isinstance(block, Answer):
         yield from _answer(block)
     elif isinstance(block, Facts):
-        yield from (f"- {_safe(name)}: {_safe(value)}" for name, value in block.rows)
-        yield ""
+        yield from _pairs(block.rows)
     elif isinstance(block, TableBlock):
         yield from _table(block)
     elif isinstance(block, Timeline):
@@ -67,13 +66,18 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield from (_safe(line), "")
     if answer.fix:
         yield from ("Fix:", "", *_code(answer.fix))
-    expected = answer.expectation.text if answer.expectation else ""
-    for line in filter(None, (answer.advice, expected, answer.closing)):
-        yield from (_safe(line), "")
+    if answer.advice:
+        yield from (_safe(answer.advice), "")
+    yield from _pairs(answer.facts)
     if answer.picture:
         yield from _picture(answer.picture)
-    for line in answer.notes:
-        yield from (_safe(line), "")
+    yield from _pairs(answer.notes)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    if pairs:
+        yield from (f"- {_safe(name)}: {_safe(value)}" for name, value in pairs)
+        yield ""
 
 
 def _picture(picture: Timeline) -> Iterator[str]:

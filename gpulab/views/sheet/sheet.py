@@ -41,9 +41,8 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A prediction as text, and as fractions of the present step, for a small bar."""
+    """A prediction as fractions of the present step, for a small bar."""
 
-    text: str
     best_frac: float
     worst_frac: float
     floor_frac: float
@@ -52,16 +51,16 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A claim with its evidence, fix and expected gain."""
+    """A claim with its evidence and fix; `facts` and `notes` are pairs of name and value, notes less prominent."""
 
     claim: str
     leading: bool  # the headline, not one of several
     evidence: tuple[str, ...] = ()
     fix: str = ""
     advice: str = ""
-    expectation: Expectation | None = None
-    notes: tuple[str, ...] = ()
-    closing: str = ""  # the next bottleneck, or the measured result
+    facts: tuple[tuple[str, str], ...] = ()  # the predicted step time, its bound, the next bottleneck
+    expectation: Expectation | None = None  # drawn below the facts
+    notes: tuple[tuple[str, str], ...] = ()
     gist: str = ""  # the gain in a few words, after the claim of a folded answer
     picture: Timeline | None = None  # of the evidence
 

@@ -52,15 +52,14 @@ def _limit_block(block: Block, budget: _Budget) -> Block:
         budget.take((block.title,))
         return replace(block, blocks=_limit_blocks(block.blocks, budget))
     if isinstance(block, Facts):
-        rows = tuple(row for row in block.rows[:MAX_ENTRIES] if budget.take(row))
-        missing = len(block.rows) - len(rows)
-        return Facts((*rows, ("...", _cut(missing)))) if missing else block
+        return Facts(_limit_pairs(block.rows, budget))
     if isinstance(block, TableBlock):
         return _limit_table(block, budget)
     if isinstance(block, Answer):
-        evidence, notes = _limit_lines(block.evidence, budget), _limit_lines(block.notes, budget)
-        budget.take((block.claim, block.fix, block.advice, block.closing))
-        return replace(block, evidence=evidence, notes=notes)
+        evidence = _limit_lines(block.evidence, budget)
+        facts, notes = _limit_pairs(block.facts, budget), _limit_pairs(block.notes, budget)
+        budget.take((block.claim, block.fix, block.advice))
+        return replace(block, evidence=evidence, facts=facts, notes=notes)
     if isinstance(block, Timeline):
         budget.take((block.alt, *block.lane_names))
         return replace(block, table=_limit_table(block.table, budget)) if block.table else block
@@ -80,6 +79,11 @@ def _limit_table(table: TableBlock, budget: _Budget) -> TableBlock:
 def _limit_lines(lines: tuple[str, ...], budget: _Budget) -> tuple[str, ...]:
     limited = tuple(line for line in lines[:MAX_ENTRIES] if budget.take((line,)))
     return (*limited, _cut(len(lines) - len(limited))) if len(limited) < len(lines) else lines
+
+
+def _limit_pairs(pairs: tuple[tuple[str, str], ...], budget: _Budget) -> tuple[tuple[str, str], ...]:
+    limited = tuple(pair for pair in pairs[:MAX_ENTRIES] if budget.take(pair))
+    return (*limited, ("...", _cut(len(pairs) - len(limited)))) if len(limited) < len(pairs) else pairs
 
 
 def _cut(missing: int) -> str:

@@ -42,8 +42,7 @@ def _block(block: Block, width: int) -> Iterator[str]:
     elif isinstance(block, Answer):
         yield from _answer(block, width)
     elif isinstance(block, Facts):
-        for name, value in block.rows:
-            yield from _wrapped(f"{name}: {value}", width)
+        yield from _pairs(block.rows, width)
     elif isinstance(block, TableBlock):
         yield from _table(block, width)
     elif isinstance(block, Timeline):
@@ -70,13 +69,17 @@ def _answer_body(answer: Answer, width: int) -> Iterator[str]:
     if answer.fix:
         fix = clean_code(answer.fix)
         yield from (f"Fix: {fix}",) if "\n" not in fix else ("Fix:", *_code(answer.fix))
-    expected = answer.expectation.text if answer.expectation else ""
-    for line in filter(None, (answer.advice, expected, answer.closing)):
-        yield from _wrapped(line, width)
+    if answer.advice:
+        yield from _wrapped(answer.advice, width)
+    yield from _pairs(answer.facts, width)
     if answer.picture:
         yield from _picture(answer.picture, width)
-    for line in answer.notes:
-        yield from _wrapped(line, width)
+    yield from _pairs(answer.notes, width)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
+    for name, value in pairs:
+        yield from _wrapped(f"{name}: {value}", width)
 
 
 def _picture(picture: Timeline, width: int) -> Iterator[str]:

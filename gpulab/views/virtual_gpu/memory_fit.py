@@ -212,9 +212,8 @@ def _batch_answer(result: MaxBatch) -> Answer:
         first = result.estimates[0]
         memory = f"it needs {size(first.needed_bytes)}, and the GPU has {size(first.usable_bytes)}"
         claim = f"Not even a batch of {first.samples} fits on {article(name)}: {memory}."
-        return Answer(
-            claim=claim, leading=True, closing=f"For details: gpulab.virtual.fits(step, {name!r}, {first.samples})."
-        )
+        details = f"For details: gpulab.virtual.fits(step, {name!r}, {first.samples})."
+        return Answer(claim=claim, leading=True, advice=details)
     beyond = f"; {result.smallest_failing:,} does not fit" if result.smallest_failing else "; no larger batch was tried"
     claim = f"The largest batch on {article(name)} is {result.batch:,}{beyond}."
     evidence = []

@@ -15,7 +15,7 @@ from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_r
 from gpulab.replay.rewrite import GRADES, Change, grade_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
-from gpulab.views.report.headline import bound_sentence
+from gpulab.views.report.headline import PREDICTED, UPPER_BOUND, bound_text
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
@@ -76,14 +76,19 @@ def _answer(prediction: Prediction) -> Answer:
     )
     best, worst = _speedups(prediction)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = bound_sentence(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
+    bound = bound_text(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
     span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
     longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
     return Answer(
         claim=claim,
         leading=True,
+        facts=(
+            (PREDICTED, f"{span} ({speedups})"),
+            (UPPER_BOUND, bound),
+            ("Grade of the prediction", grade_text(prediction.grade)),
+            *((("Next bottleneck", prediction.limit),) if prediction.limit else ()),
+        ),
         expectation=Expectation(
-            text=f"Expect {span} ({speedups}). {bound} Grade of the prediction: {grade_text(prediction.grade)}.",
             best_frac=prediction.best_ns / longest,
             worst_frac=prediction.worst_ns / longest,
             floor_frac=prediction.floor_ns / longest,
@@ -91,7 +96,6 @@ def _answer(prediction: Prediction) -> Answer:
         notes=tuple(_costs(prediction)),
         fix="\n".join(each for each in code if not _is_comment(each)),
         advice=" ".join(sentence(each.removeprefix("#").strip()) for each in code if _is_comment(each)),
-        closing=f"Next bottleneck: {prediction.limit}." if prediction.limit else "",
     )
 
 
@@ -100,10 +104,10 @@ def _is_comment(code: str) -> bool:
     return code.startswith("#") and "\n" not in code
 
 
-def _costs(prediction: Prediction) -> Iterator[str]:
+def _costs(prediction: Prediction) -> Iterator[tuple[str, str]]:
     for change in prediction.changes:
         if change.rewrite.cost:
-            yield sentence(f"cost of {change}: {change.rewrite.cost}")
+            yield f"Cost of {change}", change.rewrite.cost
 
 
 def _code(prediction: Prediction) -> Iterator[str]:

@@ -638,7 +638,7 @@ def test_the_head_of_a_report_says_verdict_evidence_gain_ledger_and_source():
     )
     assert diagnosis.verdict.rstrip(".") in words
     assert diagnosis.first.evidence[0] in words
-    assert re.search(r"Upper bound: [\d.]+x\. It assumes", words)
+    assert re.search(r"Upper bound: [\d.]+x \(assumes", words)
     assert "bound (" in words
     assert "remaining (" in words
     assert "waiting for data 40.0 %" in words
