@@ -53,7 +53,7 @@ answer = "b"
 L.check("cause", answer)
 
 # %% [markdown]
-# Three rows of that table describe three levels of the same work. *Launch calls*: the driver accepts a kernel. *Operator dispatch*: PyTorch selects the kernel, checks shapes and allocates the result. *Python code < 0.2 ms each*: the code above both, yours and that of `nn.Module`. During all of this, the GPU has nothing to do. (The share in the headline is lower than *GPU idle* in the table: it is the idle time of this cause.)
+# Three rows of that table describe three levels of the same work. *Launch calls*: the driver accepts a kernel. *Operator dispatch*: PyTorch selects the kernel, checks shapes and allocates the result. *Python code < 0.2 ms at a time*: the code above both, yours and that of `nn.Module`. During all of this, the GPU has nothing to do. (The share in the headline is lower than *GPU idle* in the table: it is the idle time of this cause.)
 #
 # ### 12.6 The signature: short kernels with gaps between them
 #

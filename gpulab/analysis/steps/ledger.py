@@ -47,15 +47,15 @@ GPU_PARTS = (
     Part("launch", "launch calls", False, "GPU idle while the host was inside a launch call"),
     Part("runtime", "other CUDA calls", False, "GPU idle during any other runtime call"),
     Part("dispatch", "operator dispatch", False, "GPU idle while PyTorch prepared an operator"),
-    Part("glue", "Python code < 0.2 ms each", False, "GPU idle in short gaps of Python code between operators"),
-    Part("python", "Python code >= 0.2 ms each", False, "GPU idle in long gaps without any PyTorch call"),
+    Part("glue", "Python code < 0.2 ms at a time", False, "GPU idle in short gaps of Python code between operators"),
+    Part("python", "Python code >= 0.2 ms at a time", False, "GPU idle in long gaps without any PyTorch call"),
 )
 CPU_PARTS = (
     Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
     Part("loader", "waiting for data", False, "the main thread was inside next() of the DataLoader"),
     Part("dispatch", "short operators, dispatch", False, "operators under 10 us, and dispatching operators"),
-    Part("glue", "Python code < 0.2 ms each", False, "short gaps of Python code between operators"),
-    Part("python", "Python code >= 0.2 ms each", False, "long gaps without any PyTorch call"),
+    Part("glue", "Python code < 0.2 ms at a time", False, "short gaps of Python code between operators"),
+    Part("python", "Python code >= 0.2 ms at a time", False, "long gaps without any PyTorch call"),
 )
 DISPATCH_KEYS = ("launch", "runtime", "dispatch", "glue")
 HOST_KINDS = {  # the host events of each idle part, in order of priority

@@ -57,7 +57,7 @@ _SIGNATURE = (
             Choice(key="a", text="GPU idle", feedback="The GPU is idle in all three cases."),
             Choice(
                 key="b",
-                text="launch calls, operator dispatch and Python code < 0.2 ms each",
+                text="launch calls, operator dispatch and Python code < 0.2 ms at a time",
                 feedback="In the other two cases, the idle time would be in other rows.",
             ),
             Choice(key="c", text="step", feedback="The step time does not say what the time is spent on."),
@@ -258,7 +258,7 @@ LESSON = Lesson(
     symptom="The GPU is idle although data is available and nothing waits for a value; the host is busy launching "
     "kernels.",
     signature="Kernels shorter than 10 us with gaps between them; the idle time is in launch calls, operator dispatch "
-    "and Python code < 0.2 ms each.",
+    "and Python code < 0.2 ms at a time.",
     fix="Fewer, larger kernels: larger batches, fused operators, fused optimizers, torch.compile, CUDA graphs.",
     limits="Kernels are long: then launches overlap with GPU work, and saving them gains nothing.",
     experiments=(

@@ -30,7 +30,8 @@ from gpulab.wording import ratio
 _FETCH_NS, _TENSOR_NS, _INDEX_NS = (30_000, 120_000), (10_000, 40_000), (175, 700)
 _GATHERED_BYTES_PER_S = (8e9, 1e9)
 _TENSORS = (1, 8)  # of a dataset, if the batch was not inspected
-_PASSING = "Passing a batch from a worker to the main process may cost more than loading it"
+_COMPETING = "they compete with the main process for cores"
+_PASSING = "passing a batch from a worker to the main process may cost more than loading it"
 _COMPUTING_FRAC = 0.5  # share of the fetch that is CPU time, from which cheaper samples are the better remedy
 _LEAST_CHEAPER_FRAC = 0.3  # of the exposed wait: whole batches and vectorised samples gave 1.9x to 18x on five loops
 _CHEAPER_ADVICE = (
@@ -136,7 +137,8 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             cold_floor_ns=rest_ns,
         ),
         caveats=(
-            f"{'Workers compete with the main process for cores' if limited else _PASSING}; the prediction for them is "
-            f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}.",
+            f"Adding workers is predicted to {'make the step slower' if gain.best_speedup < 1 else 'give less'} "
+            f"({ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}), because "
+            f"{_COMPETING if limited else _PASSING}.",
         ),
     )

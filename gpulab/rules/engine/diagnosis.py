@@ -100,7 +100,7 @@ def _with_rivals(finding: Finding) -> Finding:
         return finding
     if 1 - 1 / gain.cold_bound >= _MAJORITY_FRAC:
         return finding
-    reason = "the cause takes less than half of a step, so another change may gain more"
+    reason = "it takes less than half of a step, so another cause may matter more"
     return replace(finding, confidence=LIKELY, confidence_reason=reason)
 
 
@@ -146,7 +146,7 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
     shorter_by = percent(1 - after / before)
-    return replace(gain, basis=f"{gain.basis}; other parts of the step become shorter, too: {labels}, by {shorter_by}")
+    return replace(gain, basis=f"{gain.basis}; they also shorten {labels} (by {shorter_by})")
 
 
 def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
@@ -259,7 +259,7 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if busy & set(first.ledger_parts) or 1 - evidence.part_share(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
     part_ns = {key: dur_ns for key, dur_ns in evidence.typical_step.part_ns.items() if key not in first.ledger_parts}
-    return _largest_part(ledger, part_ns, denominator="the step without this cause")
+    return _largest_part(ledger, part_ns, denominator="the rest of the step")
 
 
 def _largest_part(
@@ -276,7 +276,7 @@ def _largest_part(
     """
     busy = tuple(part.key for part in ledger.parts if part.busy)
     device_work = "GPU work" if ledger.device == "gpu" else "operators"
-    groups: list[tuple[str, tuple[str, ...]]] = [(device_work, busy), ("operator dispatch", DISPATCH_KEYS)]
+    groups: list[tuple[str, tuple[str, ...]]] = [(device_work, busy), ("dispatch and Python code", DISPATCH_KEYS)]
     groups += [(part.label, (part.key,)) for part in ledger.parts if part.key not in (*busy, *DISPATCH_KEYS)]
     total = sum(part_ns.values())
     share, label, keys = max(
@@ -287,4 +287,4 @@ def _largest_part(
     still = "still " if len(keys) == 1 and keys[0] in first_parts else ""
     if share < _MIN_NEXT_FRAC:
         return None
-    return f"{still}{label}, {percent(share)} of {denominator}"
+    return f"{still}{label} ({percent(share)} of {denominator})"

@@ -152,19 +152,22 @@ def dispatch_share(evidence: Evidence) -> tuple[float, int]:
 
 
 def _claim(evidence: Evidence, share: float, launches: LaunchStats) -> str:
-    work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
-    work = f"{work} {per_step(evidence)}"
+    median = duration(launches.median_ns)
     if evidence.on_gpu:
+        work = f"{launches.per_step:,} small {launches.unit}s {per_step(evidence)}"
         idle = idle_share(evidence, share, "launching small kernels")
         return f"{idle}: the loop is CPU-bound. It takes longer to dispatch {work} than to run them ({median} each)."
-    return f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {work} (median {median})."
+    return (
+        f"{percent(share)} {step_or_recording(evidence)} is dispatch overhead: {launches.per_step:,} short "
+        f"{launches.unit}s {per_step(evidence)} (median {median}), and the Python code between them."
+    )
 
 
 def _ledger_rows(evidence: Evidence) -> str:
     return (
         "launch calls, dispatch and the Python code between them"
         if evidence.on_gpu
-        else "small operators, dispatch and the Python code between them"
+        else "short operators, dispatch and the Python code between them"
     )
 
 
@@ -215,7 +218,7 @@ def batching_gain(
         worst_ns=max(best_ns, step_ns - round(removed[0] * exposed_ns + _FIXED_FRACS[0] * layers_ns)),
         floor_ns=floor_ns,
         basis=f"fewer, larger operators, which remove {low} to {percent(removed[1])} of the cost of dispatch and of "
-        f"small operators{recurrent}",
+        f"short operators{recurrent}",
         floor_assumes="dispatch at no cost",
         cold_floor_ns=max(1, step_ns - exposed_ns - layers_ns),
     )

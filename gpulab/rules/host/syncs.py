@@ -68,14 +68,14 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 
 def _evidence(evidence: Evidence, waits: HostWaits) -> tuple[str, ...]:
     part = "all" if duration(waits.copying_ns) == duration(waits.idle_ns) else duration(waits.copying_ns)
-    copying = f"; for {part} of this time, the GPU copies to the host" if waits.copying_ns else ""
+    copying = f"; for {part} of this time, it copies to the host" if waits.copying_ns else ""
+    longest = f" The longest wait takes {duration(waits.longest_ns)}." if waits.count > 1 else ""
     return (
         f"{_wait_counts(evidence, waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, evidence.unprofiled_ns(waits.blocked_ns))}; for most of this time, the GPU "
-        "computes or copies.",
-        f"During and after {plural(waits.count, 'this wait', 'these waits')}, no kernel runs for "
-        f"{duration(waits.idle_ns)}, until the CPU launches new kernels{copying}. The longest wait of the CPU is "
-        f"{duration(waits.longest_ns)}.",
+        f"{duration_in_step(evidence, evidence.unprofiled_ns(waits.blocked_ns))}, while the GPU finishes its "
+        f"work.{longest}",
+        f"The GPU then has no kernel to run for {duration(waits.idle_ns)}, until the CPU has launched new "
+        f"ones{copying}.",
     )
 
 

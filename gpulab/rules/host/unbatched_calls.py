@@ -52,7 +52,7 @@ def _in_each_step(evidence: Evidence) -> Finding | None:
         f"per call (a layer takes {duration(calls.median_ns)}).",
         evidence=(
             f"{calls.calls:,} calls of layers {scope}, for {count(calls.tensors, 'parameter tensor')}.",
-            f"{step_spends(evidence, dispatch_ns)} on small operators, dispatch and the Python code between them "
+            f"{step_spends(evidence, dispatch_ns)} on short operators, dispatch and the Python code between them "
             f"({range_over_steps(evidence, *DISPATCH_KEYS)}).",
         ),
         numbers=known_numbers(

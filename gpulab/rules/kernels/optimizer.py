@@ -21,7 +21,7 @@ _MIN_WORK_COUNT = 40  # fewer kernels or operators are no loop over parameters
 _WORK_PER_TENSOR = 3.0  # kernels or operators per tensor: SGD needs 1 to 3 (little to fuse), Adam 8 to 14
 _SMALL_WORK_NS = 20_000  # or so short that launch overhead dominates
 _MULTI_TENSOR_FRAC = 0.1  # with more multi-tensor kernels, the optimizer is no loop over tensors
-_ROUNDING = "A fused update rounds differently: results are not bit-identical, and equal up to rounding errors."
+_ROUNDING = "A fused update rounds differently: results agree up to rounding errors, but not bit for bit."
 _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
 # Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
 _REMAINING = (0.75, 0.1, 0.03)

@@ -133,8 +133,8 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     meanwhile = "; ".join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)
     return (
-        f"Example: in {position}, this cause takes {duration(evidence_spans.total_ns)}, in {number_of_intervals} "
-        f"({meanwhile})."
+        f"Example: in {position}, this cause takes {duration(evidence_spans.total_ns)}, in {number_of_intervals}. "
+        f"Meanwhile, {meanwhile}."
     )
 
 

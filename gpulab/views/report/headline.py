@@ -40,8 +40,8 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ()
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
-    warm = ", with warm CPU caches" if on_cpu else ""
-    return (("Upper bound of all fixes", f"{ratio(diagnosis.combined_bound)}{warm}"),)
+    warm = " (also assumes warm CPU caches)" if on_cpu else ""
+    return (("Upper bound with all findings fixed", f"{ratio(diagnosis.combined_bound)}{warm}"),)
 
 
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
@@ -132,7 +132,7 @@ def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) ->
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
     span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
-    rest = f", and the rest of the step in {span}" if faster else ""
+    rest = f", and that warm CPU caches make the rest of the step faster: {span}" if faster else ""
     return f"{_at_most(bound)} (assumes {assumes}{rest})"
 
 

@@ -46,7 +46,8 @@ def ledger_blocks(
         "share",
         *(("range",) if step_count > 1 else ()),
     )
-    caption = _caption(step_count, has_steps, method, is_mean=step.is_mean)
+    meanwhile = _IDLE_ROWS if any(not part.busy for part in present) and ledger.device == "gpu" else ""
+    caption = f"{_caption(step_count, has_steps, method, is_mean=step.is_mean)}{meanwhile}"
     table = TableBlock(header=header, rows=tuple(rows), caption=caption)
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
     title = "Where the step time goes" if has_steps else "Where the time goes"
@@ -86,6 +87,9 @@ def ledger_bar(
         length=length,
         name=name,
     )
+
+
+_IDLE_ROWS = " The rows under GPU idle name what the CPU did meanwhile."
 
 
 def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:

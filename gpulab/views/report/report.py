@@ -121,7 +121,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     unjudged = diagnosis.unjudged
     sections = []
     if diagnosis.masked:
-        sections.append(Section("Findings explained by another one", _masked(diagnosis), folded=True))
+        sections.append(Section("Findings covered by another one", _masked(diagnosis), folded=True))
     if (operators := operator_section(diagnosis)) is not None:
         sections.append(operators)
     if (lines := line_section(diagnosis)) is not None:
@@ -136,12 +136,9 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
 
 
 def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """Return a line for each masked finding, with the claim that explains it."""
-    claims = {finding.rule: finding.claim for finding in diagnosis.findings}
-    claims |= {masked.finding.rule: masked.finding.claim for masked in diagnosis.masked}
+    """Return a line for each masked finding, with the rule that covers it."""
     return tuple(
-        Line(f"{sentence(masked.finding.claim)} Explained by: {claims[masked.explained_by]}")
-        for masked in diagnosis.masked
+        Line(f"{sentence(masked.finding.claim)} Covered by {masked.explained_by}.") for masked in diagnosis.masked
     )
 
 
