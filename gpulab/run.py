@@ -209,6 +209,7 @@ class Model(_Described):
     compiled: bool | None = None
     embedding_elements: int | None = None  # of its trained embedding tables whose gradients are dense
     embedding_rows: int | None = None  # of the largest of these tables
+    depthwise_frac: float | None = None  # share of depthwise convolutions among its layers with weights
     has_forward: bool | None = None  # False: its class defines no forward(), so that code calls other methods of it
 
 

@@ -29,6 +29,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "host_syncs": {"remove_syncs", "fewer_logs"},
         "no_mixed_precision": {"precision"},
         "no_bfloat16_on_cpu": {"precision"},
+        "float64_weights": {"precision"},
         "unused_gradients": {"no_grad"},
         "frozen_outputs": {"cache_items"},
         "input_preprocessing": {"cache_items"},

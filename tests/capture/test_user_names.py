@@ -207,3 +207,13 @@ def test_an_unreadable_object_lacks_a_description_and_the_loop_continues(monkeyp
     run = recorded(fit, DataLoader(data(), batch_size=4), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
     assert run.optimizers == ()
     assert any("no groups here" in gap.why for gap in run.recording.left_out)
+
+
+def test_the_share_of_depthwise_convolutions_is_recorded():
+    depthwise = torch.nn.Conv2d(8, 8, 3, groups=8)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), depthwise, torch.nn.Conv2d(8, 4, 1, groups=2), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with gpulab.profile("depthwise"):
+        for _ in range(3):
+            optimizer.step()
+    assert gpulab.runs["depthwise"].models[0].depthwise_frac == pytest.approx(1 / 3)

@@ -112,9 +112,20 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
         device=_devices(parameters),
         compiled=None if module is None else inner is not module or inner._compiled_call_impl is not None,
         has_forward=None if module is None else _has_forward(inner),
+        depthwise_frac=None if module is None else _depthwise_frac(module),
         embedding_elements=sum([table.numel() for table in tables]),
         embedding_rows=max([table.shape[0] for table in tables], default=0),
     )
+
+
+def _depthwise_frac(module: Any) -> float:
+    """The share of depthwise convolutions among the layers with a weight matrix."""
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    layers = [each for each in nn.Module.modules(module) if issubclass(type(each), (nn.Linear, _ConvNd))]
+    groups = [(each.__dict__.get("groups", 1), each.__dict__.get("in_channels")) for each in layers]
+    return sum([isinstance(count, int) and 1 < count == channels for count, channels in groups]) / max(1, len(layers))
 
 
 def _has_forward(module: Any) -> bool:

@@ -39,6 +39,7 @@ from gpulab.rules.host.unused_gradients import unused_gradients
 from gpulab.rules.kernels.bfloat16_on_cpu import no_bfloat16_on_cpu
 from gpulab.rules.kernels.device_bound import device_bound
 from gpulab.rules.kernels.embedding_gradients import dense_embedding_gradients
+from gpulab.rules.kernels.float64 import float64_weights
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
 from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
@@ -280,6 +281,14 @@ RULES: tuple[Rule, ...] = (
         check=no_bfloat16_on_cpu,
         about="float32 layers on a CPU with bfloat16 instructions",
         stage=Stage.BUSY,
+        masked_by=("model_on_cpu",),
+        lesson="08_mixed_precision",
+    ),
+    Rule(
+        check=float64_weights,
+        about="float64 (double precision) where float32 may do",
+        stage=Stage.BUSY,
+        needs=(LEDGER,),
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
     ),

@@ -7,7 +7,9 @@ from tests.support.runs.made_runs import event, run_of, stepped
 NODE = "autograd::engine::evaluate_function: "
 
 
-def training(layer_ms=15.0, *, instructions="avx512_bf16", dtype="float32", casts=False, trains=True, **more):
+def training(
+    layer_ms=15.0, *, instructions="avx512_bf16", dtype="float32", casts=False, trains=True, depthwise_frac=None, **more
+):
     """Steps of 100 ms with four layers; the rest is elementwise work."""
 
     def step(at):
@@ -21,7 +23,7 @@ def training(layer_ms=15.0, *, instructions="avx512_bf16", dtype="float32", cast
 
     return run_of(
         stepped(step),
-        models=(Model(kind="Net", name="net", tensors=8, dtypes=(dtype,)),),
+        models=(Model(kind="Net", name="net", tensors=8, dtypes=(dtype,), depthwise_frac=depthwise_frac),),
         optimizers=(Optimizer(kind="SGD", name="optimizer", tensors=8, device="cpu"),) if trains else (),
         facts={} if instructions is None else {"cpu_bfloat16": instructions},
         **more,
@@ -34,6 +36,14 @@ def provoked_by_float32_layers():
 
 def provoked_by_a_cpu_whose_speed_was_not_measured():
     return training(instructions="bf16")
+
+
+def provoked_where_few_convolutions_are_depthwise():
+    return training(depthwise_frac=0.1)
+
+
+def spared_where_many_convolutions_are_depthwise():
+    return training(depthwise_frac=0.33)
 
 
 def spared_where_autocast_is_on():
