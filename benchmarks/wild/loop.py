@@ -123,9 +123,9 @@ def cell_source(loop: Loop, change: Change | None = None) -> str:
 
 
 def cell_code(loop: Loop, change: Change | None = None) -> CodeType:
-    """The compiled cell; `linecache` knows its source, so that tracebacks and profilers can show it."""
+    """The compiled cell, under a name like that of a notebook cell; `linecache` knows its source."""
     source = cell_source(loop, change)
-    file_name = f"<wild {loop.name} {change.name if change else 'unchanged'}>"
+    file_name = f"<ipython-input-1-{loop.name} {change.name if change else 'unchanged'}>"
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)
     return compile(source, file_name, "exec", dont_inherit=True)
 
