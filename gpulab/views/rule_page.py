@@ -64,7 +64,7 @@ def _page(rule: Rule) -> View:
     needs = "; ".join(need.name for need in rule.needs)
     facts.append(("Requirements", sentence(f"this check needs {needs or 'only the run itself'}")))
     if rule.masked_by:
-        facts.append(("Covered by", f"{', '.join(rule.masked_by)}, if found at the same time."))
+        facts.append(("Counted in", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:
         facts.append(("Lesson", f"{rule.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), *_blocks(facts))))

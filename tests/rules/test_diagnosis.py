@@ -101,7 +101,7 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     gains = [finding.gain for finding in diagnosis.findings if finding.gain and finding.ledger_parts]
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
-    assert f"Upper bound of all fixes: {ratio(diagnosis.combined_bound)} " in " ".join(str(report(diagnosis)).split())
+    assert f"with all findings fixed: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
 
 
 def test_warm_caches_speed_up_the_rest_of_a_step_once_however_many_causes_are_fixed():
@@ -151,7 +151,7 @@ def test_a_report_separates_findings_information_and_masked_findings():
     )
     text = str(report(extended))
     assert text.index("other finding") < text.index("Worth knowing") < text.index("Warming costs.")
-    assert f"Symptom costs. Explained by: {diagnosis.findings[0].claim}" in " ".join(text.split())
+    assert f"Symptom costs. Counted in the finding {diagnosis.findings[0].rule}." in " ".join(text.split())
 
 
 def test_the_rest_of_a_cpu_step_speeds_up_with_the_removed_share():

@@ -67,8 +67,8 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     timeline = evidence_timeline(found().first, found())
     assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Example: in step [2-5] \(100 ms\), this cause takes 40 ms, in one interval "
-        r"\(host: waiting for data; GPU: idle\)\.",
+        r"Example: in step [2-5] \(100 ms\), this cause leaves the GPU idle for 40 ms, in one interval "
+        r"\(host: waiting for data\)\.",
         timeline.alt,
     )
 
@@ -180,7 +180,7 @@ def test_ten_findings_are_read_in_ten_lines():
 def test_every_finding_has_a_picture_of_its_own_in_every_form(tmp_path):
     told = ten(found())
     assert len(Page(told._repr_html_()).pictures) == 11, "ten findings, and a few steps"
-    description = "this cause takes 40 ms"
+    description = "leaves the GPU idle for 40 ms"
     assert " ".join(repr(told).split()).count(description) == 10
     assert told.save(tmp_path / "r.md").read_text(encoding="utf-8").count(description) == 10
     assert Page(told._repr_html_()).text.count(description) == 10

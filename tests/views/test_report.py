@@ -266,8 +266,8 @@ def test_every_picture_has_an_alt_text():
     page = Page(report(a_run())._repr_html_())
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
-    assert re.match(r"Timeline of steps 2 to 4 as recorded, 300 ms .*matrix kernels \d+ %", large)
-    assert re.search(r"step \d \(100 ms\), this cause takes 40 ms, in one interval", page.text)
+    assert re.match(r"Timeline of steps 2 to 4 as recorded: 300 ms .*matrix kernels \d+ %", large)
+    assert re.search(r"step \d \(100 ms\), this cause leaves the GPU idle for 40 ms, in one interval", page.text)
     assert "As text and table" in page.text
 
 

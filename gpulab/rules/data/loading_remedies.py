@@ -30,13 +30,14 @@ from gpulab.wording import ratio
 _FETCH_NS, _TENSOR_NS, _INDEX_NS = (30_000, 120_000), (10_000, 40_000), (175, 700)
 _GATHERED_BYTES_PER_S = (8e9, 1e9)
 _TENSORS = (1, 8)  # of a dataset, if the batch was not inspected
+_NO_GAIN = 1.03  # a speed-up that nobody notices
 _COMPETING = "they compete with the main process for cores"
 _PASSING = "passing a batch from a worker to the main process may cost more than loading it"
 _COMPUTING_FRAC = 0.5  # share of the fetch that is CPU time, from which cheaper samples are the better remedy
 _LEAST_CHEAPER_FRAC = 0.3  # of the exposed wait: whole batches and vectorised samples gave 1.9x to 18x on five loops
 _CHEAPER_ADVICE = (
     "Spend less CPU time per batch: load it in one array operation instead of sample by sample (define __getitems__ "
-    "and a collate_fn that returns its result), and move what does not change to __init__."
+    "to return a whole batch, and a collate_fn that passes it on), and move what does not change to __init__."
 )
 
 
@@ -137,8 +138,8 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             cold_floor_ns=rest_ns,
         ),
         caveats=(
-            f"Adding workers is predicted to {'make the step slower' if gain.best_speedup < 1 else 'give less'} "
-            f"({ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}), because "
+            f"Workers would help {'less' if gain.best_speedup > _NO_GAIN else 'nothing'} here (predicted "
+            f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}), because "
             f"{_COMPETING if limited else _PASSING}.",
         ),
     )

@@ -100,7 +100,7 @@ def _with_rivals(finding: Finding) -> Finding:
         return finding
     if 1 - 1 / gain.cold_bound >= _MAJORITY_FRAC:
         return finding
-    reason = "it takes less than half of a step, so another cause may matter more"
+    reason = "this cause takes less than half of a step"
     return replace(finding, confidence=LIKELY, confidence_reason=reason)
 
 
@@ -146,7 +146,10 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
     before, after = (sum(parts.get(part.key, 0) for part in shorter) for parts in (now, gain.remaining_ns))
     labels = ", ".join(part.label for part in shorter)
     shorter_by = percent(1 - after / before)
-    return replace(gain, basis=f"{gain.basis}; they also shorten {labels} (by {shorter_by})")
+    return replace(
+        gain,
+        basis=f"{gain.basis}. In them, {labels} also {'takes' if len(shorter) == 1 else 'take'} {shorter_by} less time",
+    )
 
 
 def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

@@ -132,7 +132,7 @@ def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) ->
     faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
     unit = scale(step_ns / cold_bound)
     span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
-    rest = f", and that warm CPU caches make the rest of the step faster: {span}" if faster else ""
+    rest = f"; the rest of the step then takes {span}, as CPU caches stay warm" if faster else ""
     return f"{_at_most(bound)} (assumes {assumes}{rest})"
 
 

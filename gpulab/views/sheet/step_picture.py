@@ -246,4 +246,5 @@ def _alt(ledger: Ledger, steps: Steps, time_window: Window) -> str:
     first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     subject = _name(steps, time_window.steps[0]) if first == last else f"steps {first} to {last}"
     length = duration(time_window.end_ns - time_window.start_ns)
-    return sentence(f"Timeline of {subject} as recorded, {length} in total. Largest parts: {largest}")
+    overhead = " as recorded" if steps.unprofiled_ns is None else ", with the overhead of the profiler"
+    return sentence(f"Timeline of {subject}{overhead}: {length} in total. Largest parts: {largest}")
