@@ -151,7 +151,7 @@ def test_a_report_separates_findings_information_and_masked_findings():
     )
     text = str(report(extended))
     assert text.index("other finding") < text.index("Worth knowing") < text.index("Warming costs.")
-    assert f"Symptom costs. Counted in the finding {diagnosis.findings[0].rule}." in " ".join(text.split())
+    assert f"Symptom costs. Its time is counted in the finding {diagnosis.findings[0].rule}." in " ".join(text.split())
 
 
 def test_the_rest_of_a_cpu_step_speeds_up_with_the_removed_share():

@@ -53,7 +53,7 @@ GPU_PARTS = (
 CPU_PARTS = (
     Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
     Part("loader", "waiting for data", False, "the main thread was inside next() of the DataLoader"),
-    Part("dispatch", "short operators, dispatch", False, "operators under 10 us, and dispatching operators"),
+    Part("dispatch", "short operators and dispatch", False, "operators under 10 us, and dispatching operators"),
     Part("glue", "Python code < 0.2 ms at a time", False, "short gaps of Python code between operators"),
     Part("python", "Python code >= 0.2 ms at a time", False, "long gaps without any PyTorch call"),
 )

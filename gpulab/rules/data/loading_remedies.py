@@ -138,7 +138,7 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             cold_floor_ns=rest_ns,
         ),
         caveats=(
-            f"Workers would help {'less' if gain.best_speedup > _NO_GAIN else 'nothing'} here (predicted "
+            f"Workers would {'help less' if gain.best_speedup > _NO_GAIN else 'not help'} here (predicted "
             f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}), because "
             f"{_COMPETING if limited else _PASSING}.",
         ),

@@ -67,7 +67,7 @@ def _fetch_cpu_share(loading: LoadingCost) -> tuple[str, ...]:
     if frac is None:
         return ()
     if frac >= _CPU_BOUND_FRAC:
-        kind = "the data are computed, not waited for, so each worker would need a core of its own"
+        kind = "it computes the batch rather than waiting for a disk or network, so each worker would need a core"
     elif frac <= 1 - _CPU_BOUND_FRAC:
         kind = "loading mostly waits (for storage, a network or something else), so several workers can share a core"
     else:

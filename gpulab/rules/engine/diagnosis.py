@@ -148,7 +148,7 @@ def _with_side_effects(gain: Gain, ledger_parts: Sequence[str], evidence: Eviden
     shorter_by = percent(1 - after / before)
     return replace(
         gain,
-        basis=f"{gain.basis}. In them, {labels} also {'takes' if len(shorter) == 1 else 'take'} {shorter_by} less time",
+        basis=f"{gain.basis}, which also cuts {labels} by {shorter_by}",
     )
 
 

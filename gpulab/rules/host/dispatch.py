@@ -96,8 +96,8 @@ def _compile_caveat(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
     gain = _compile_gain_on_cpu(evidence, exposed_ns)
     speedups = f"{ratio(gain.worst_speedup).removesuffix('x')}-{ratio(gain.best_speedup)}"
     return (
-        f"On a CPU, torch.compile can make a small model slower. Predicted here: {speedups}. Measure it before you "
-        "keep it.",
+        f"torch.compile also reduces dispatch, but on a CPU it can make a small model slower (predicted here: "
+        f"{speedups}). Measure it before you keep it.",
     )
 
 

@@ -109,8 +109,8 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        few = f"too few untraced steps{_biased(steps)}; run more steps"
-        return f"{duration(steps.traced_ns)} with the profiler; {UNKNOWN} without it: {few}"
+        few = f"too few untraced steps{_biased(steps)} to measure it without (run more steps)"
+        return f"{duration(steps.traced_ns)} with the profiler; {few}"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""

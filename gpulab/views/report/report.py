@@ -121,7 +121,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     unjudged = diagnosis.unjudged
     sections = []
     if diagnosis.masked:
-        sections.append(Section("Findings counted in another one", _masked(diagnosis), folded=True))
+        sections.append(Section("Findings that overlap with another one", _masked(diagnosis), folded=True))
     if (operators := operator_section(diagnosis)) is not None:
         sections.append(operators)
     if (lines := line_section(diagnosis)) is not None:
@@ -138,7 +138,7 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
 def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
     """Return a line for each masked finding, with the rule that covers it."""
     return tuple(
-        Line(f"{sentence(masked.finding.claim)} Counted in the finding {masked.explained_by}.")
+        Line(f"{sentence(masked.finding.claim)} Its time is counted in the finding {masked.explained_by}.")
         for masked in diagnosis.masked
     )
 

@@ -221,7 +221,7 @@ def _share(frac: float) -> str:
 
 
 def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = _safe) -> str:
-    cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0;background:none"
+    cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0"
     rows = "".join(
         f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{_safe(name)}</th>'
         f'<td style="{cell}">{form(value)}</td></tr>'
