@@ -132,14 +132,14 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     intervals = len(evidence_spans.start_ns)
     number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
     shares = [_lane_shares(lane, ledger, evidence_spans) for lane in activity]
-    takes = f"takes {duration(evidence_spans.total_ns)}"
+    effect = f"takes {duration(evidence_spans.total_ns)}"
     if "GPU: idle" in shares:
-        takes = f"leaves the GPU idle for {duration(evidence_spans.total_ns)}"
+        effect = f"leaves the GPU idle for {duration(evidence_spans.total_ns)}"
         shares.remove("GPU: idle")
     elif len(shares) == 1 and "%" not in shares[0]:
         shares = []  # a single part, which is the cause itself
     meanwhile = f" ({'; '.join(shares)})" if shares else ""
-    return f"Example: in {position}, this cause {takes}, in {number_of_intervals}{meanwhile}."
+    return f"Example: in {position}, this cause {effect}, in {number_of_intervals}{meanwhile}."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
