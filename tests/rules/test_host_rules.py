@@ -24,6 +24,7 @@ from gpulab.rules import diagnose
 from gpulab.rules.engine.evidence import with_warm_caches_ns
 from gpulab.run import Loader, Model
 from gpulab.tables import STALLS, EventKind, StallKind
+from tests.cases.host.work_outside_model.case import provoked_by_a_graph_that_is_built_again_in_every_step
 from tests.support.runs.made_runs import MS, event, host_samples, mark, rows, run_of, stall, stepped
 
 
@@ -442,3 +443,23 @@ def test_workers_are_proposed_only_for_code_that_takes_longer_than_passing_a_bat
     short = finding(run_of(stepped(lambda at: [event(EventKind.KERNEL, "k", at + 1, 1)], step_ms=2)), "host_python")
     assert "set num_workers" not in short.advice
     assert "would hardly help" in short.advice
+
+
+def test_python_that_alternates_with_operators_outside_the_model_is_counted_once():
+    diagnosis = diagnose(provoked_by_a_graph_that_is_built_again_in_every_step())
+    assert "host_python" not in {each.rule for each in diagnosis.findings}
+    share = next(each for each in diagnosis.findings if each.rule == "work_outside_model").numbers["share_frac"]
+    assert share == pytest.approx(0.30, abs=0.03)
+
+
+def test_python_elsewhere_stays_a_finding_of_its_own():
+    def step(at):
+        """Operators before the forward pass; Python code within it."""
+        building = [event(EventKind.OP, "aten::copy_", at + 3 * number, 3) for number in range(5)]
+        forward = [event(EventKind.OP, "aten::addmm", at + 15 + start, 2) for start in (0, 20)]
+        node = "autograd::engine::evaluate_function: AddmmBackward0"
+        backward = [event(EventKind.OP, node, at + 40 + 20 * number, 19) for number in range(2)]
+        return [*building, *forward, *backward, event(EventKind.ANNOTATION, "Optimizer.step#SGD.step", at + 80, 20)]
+
+    reported = {each.rule for each in diagnose(run_of(stepped(step))).findings}
+    assert {"host_python", "work_outside_model"} <= reported

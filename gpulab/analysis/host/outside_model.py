@@ -33,6 +33,7 @@ class OutsideModel:
     operators: int  # calls that are in no other operator
     names: tuple[str, ...]  # the most expensive of them
     spans: Spans
+    python: Spans  # long Python gaps between the same forward passes, backward passes and updates
 
 
 def outside_model(run: Run, steps: Steps, ledger: Ledger) -> OutsideModel | None:
@@ -55,11 +56,13 @@ def outside_model(run: Run, steps: Steps, ledger: Ledger) -> OutsideModel | None
         (index >= 0) & (ops["start_ns"] < outside.end_ns[np.maximum(index, 0)]) if len(outside.end_ns) else index > 0
     )
     ops = ops.select(np.flatnonzero(inside))
+    places = np.unique(index[inside])
     return OutsideModel(
         cost_ns=steps.typical_covered_ns(spans),
         operators=round(len(ops) / max(1, int(steps.interior.sum()))),
         names=most_expensive(ops),
         spans=spans,
+        python=intersect(ledger.spans["python"], Spans(outside.start_ns[places], outside.end_ns[places])),
     )
 
 

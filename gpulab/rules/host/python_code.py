@@ -13,6 +13,7 @@ from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import gain_without_interruptions
+from gpulab.rules.host.outside_model import includes_python
 from gpulab.wording import duration, percent
 
 _MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
@@ -44,7 +45,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     times = evidence.cached(classify_python_time)
     code_ns = evidence.unprofiled_ns(times.user_code_ns, "python")
     share = code_ns / evidence.step_ns
-    if share < _MIN_PYTHON_FRAC:
+    if share < _MIN_PYTHON_FRAC or includes_python(evidence):
         return None
     frame = evidence.python_frame
     is_known = _is_known(frame)

@@ -42,6 +42,16 @@ def provoked_by_a_target_built_before_the_forward_pass():
     return run_of(stepped(lambda at: [*small(at, 30, "aten::select"), *passes(at + 30), *update(at + 80, 20)]))
 
 
+def provoked_by_a_graph_that_is_built_again_in_every_step():
+    """Python code and operators alternate: 15 ms of each."""
+
+    def step(at):
+        building = [event(EventKind.OP, "aten::copy_", at + 5 * number + 2.5, 2.5) for number in range(6)]
+        return [*building, *passes(at + 30), *update(at + 80, 20)]
+
+    return run_of(stepped(step))
+
+
 def spared_where_the_operators_are_the_optimizers():
     return run_of(stepped(lambda at: [*passes(at), *update(at + 50, 50, count=200)]))
 
