@@ -1,5 +1,7 @@
 """Rules about kernels: what they find in recorded traces, and the code they print."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,9 @@ from gpulab.analysis.kernels.fusion_patterns import FusedFunction, operations_of
 from gpulab.rules import diagnose
 from gpulab.rules.kernels.fusion import _FUSED_FUNCTIONS
 from gpulab.run import Model, Optimizer
-from gpulab.tables import EventKind
+from gpulab.tables import EventKind, MarkKind
 from tests.support.runs.cases import case_module, functions
-from tests.support.runs.made_runs import event, launched_kernel, on_gpu, run_of, stepped
+from tests.support.runs.made_runs import event, launched_kernel, mark, on_gpu, run_of, stepped
 
 KERNEL_RULES = {
     *("unfused_elementwise", "small_batch", "no_mixed_precision", "no_tf32", "misaligned_shapes", "layout_conversions"),
@@ -224,3 +226,15 @@ def test_a_softmax_divides_exponentials_by_their_sum(names, function):
 
 def test_a_run_without_kernels_or_operators_has_no_findings():
     assert findings(diagnose(run_of(stepped(lambda at: [])))) == {}
+
+
+def test_no_bound_exceeds_the_optimizers_share_when_other_programs_slowed_the_traced_steps_down():
+    """The traced steps take 83 times as long, and the others are too uneven for a replay."""
+    traced = [mark(100 * step + 96, 0, kind=MarkKind.OPTIMIZER) for step in range(6)]
+    at_ms = itertools.accumulate([1.2, 1.2, 45, 50, 1.2] * 12)
+    later = [mark(700 + at, 0, kind=MarkKind.OPTIMIZER) for at in at_ms]
+    optimizer = case_module("unfused_optimizer").adamw(tensors=100)
+    steps = case_module("unfused_optimizer").updating_on_cpu(1200, 0.003)
+    first = diagnose(run_of(steps, optimizers=optimizer, marks=[*traced, *later], windows=[(0, 600)])).findings[0]
+    assert first.rule == "unfused_optimizer"
+    assert first.gain.bound < 3

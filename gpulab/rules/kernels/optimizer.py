@@ -21,6 +21,7 @@ _MIN_WORK_COUNT = 40  # fewer kernels or operators are no loop over parameters
 _WORK_PER_TENSOR = 3.0  # kernels or operators per tensor: SGD needs 1 to 3 (little to fuse), Adam 8 to 14
 _SMALL_WORK_NS = 20_000  # or so short that launch overhead dominates
 _MULTI_TENSOR_FRAC = 0.1  # with more multi-tensor kernels, the optimizer is no loop over tensors
+_MOST_OVERHEAD = 2  # a step that takes even longer than this with the profiler was slowed down by something else, too
 _ROUNDING = "A fused update rounds differently: results agree up to rounding errors, but not bit for bit."
 _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
 # Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
@@ -135,7 +136,7 @@ def _cost_ns(evidence: Evidence, updates: OptimizerCost) -> int:
 def _unprofiled(evidence: Evidence, cost_ns: int) -> int:
     """Return the cost without the overhead that the profiler adds to each call, scaled to traced time."""
     traced, unprofiled = evidence.steps.traced_ns or 0, evidence.steps.unprofiled_ns or 0
-    if not unprofiled or traced <= unprofiled:
+    if not unprofiled or traced <= unprofiled or traced > _MOST_OVERHEAD * unprofiled:
         return cost_ns
     # The profiler adds overhead per call, so these many small calls take more than their share of it.
     added_ns = round((traced - unprofiled) * min(1.0, 1.2 * cost_ns / max(1, traced)))
