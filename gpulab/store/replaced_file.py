@@ -21,9 +21,9 @@ def replaced_file(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     # In the same folder, so that the last step is a rename. Its name is short: the name of the file may be the longest
     # that the file system allows. The system applies the umask; to read it would mean to change it for all threads.
     unfinished = _next_to(path)
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        # No os.open(): a Ctrl-C right after it would leave a descriptor that nobody closes.
+        with unfinished.open("xb") as file:
             yield file
             file.flush()
             if durable:
