@@ -140,7 +140,7 @@ def _answer(answer: Answer) -> str:
     advice = f'<div style="{GAP}">{_safe(answer.advice)}</div>' if answer.advice else ""
     expected = _expectation(answer.expectation) if answer.expectation else ""
     facts = _facts(answer.facts, _typeset) if answer.facts else ""
-    notes = f'<div style="{SMALL};{SOFT}">{_facts(answer.notes)}</div>' if answer.notes else ""
+    notes = f'<div style="{SMALL}">{_facts(answer.notes)}</div>' if answer.notes else ""
     picture = _timeline(answer.picture) if answer.picture else ""
     claim = _safe(answer.claim)
     if not answer.leading:
