@@ -20,6 +20,8 @@ _CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+
 _PROFILER = re.compile(r"profiler|[/\\]profil(?:e|ing)[/\\.]")
 # gpulab's own work in the user's thread: every call of it passes through this function of capture.protection.guard.
 _GUARDED = re.compile(r"(?:^|[/\\])gpulab[/\\]capture[/\\]protection[/\\]guard\.py\(\d+\): call$")
+KNOWN_FRAC = 0.5  # a frame that accounts for this much of the time is named as the cause
+_MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
 DESCEND_FRAC = 0.8  # descend into a frame with at least this share of its caller's time
 LOOP_FRAC = 0.5  # the same if the caller contains the whole loop
 
@@ -32,6 +34,11 @@ class Frame:
     frac: float  # 0-1
     source: str  # "recorded" (with_stack) or "sampled"
     samples: int | None = None  # number of samples behind a sampled share
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is enough evidence to name the frame as the code that ran."""
+        return self.frac >= KNOWN_FRAC and (self.samples or _MIN_SAMPLES) >= _MIN_SAMPLES
 
 
 def deepest_frame(run: Run, spans: Spans) -> Frame | None:

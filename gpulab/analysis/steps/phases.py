@@ -116,9 +116,10 @@ def gaps_between_epochs(run: Run) -> Spans | None:
     length_ns = between.end_ns - between.start_ns - covered_ns(pauses_of(run), *between)
     following = np.searchsorted([each.start_ns for each in trained], between.end_ns)
     loaders = np.array([*(each.loader for each in trained), -1])
-    inside = np.flatnonzero(loaders[following] == loaders[following - 1])
+    has_time = length_ns > 0
+    inside = np.flatnonzero(has_time & (loaders[following] == loaders[following - 1]))
     inside = inside[length_ns[inside] >= _MIN_GAP_FRAC * length_ns[inside].max(initial=0)]
-    after = np.flatnonzero(following == len(trained))[:1]
+    after = np.flatnonzero(has_time & (following == len(trained)))[:1]
     if len(inside):
         after = after[length_ns[after] <= _AS_LONG * np.median(length_ns[inside])]
     chosen = np.append(inside, after)

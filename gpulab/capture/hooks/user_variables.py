@@ -121,9 +121,9 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
 def _depthwise_frac(module: Any) -> float:
     """The share of depthwise convolutions among the layers with a weight matrix."""
     from torch import nn
-    from torch.nn.modules.conv import _ConvNd
 
-    layers = [each for each in nn.Module.modules(module) if issubclass(type(each), (nn.Linear, _ConvNd))]
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    layers = [each for each in nn.Module.modules(module) if issubclass(type(each), kinds)]
     groups = [(each.__dict__.get("groups", 1), each.__dict__.get("in_channels")) for each in layers]
     return sum([isinstance(count, int) and 1 < count == channels for count, channels in groups]) / max(1, len(layers))
 

@@ -15,7 +15,6 @@ from gpulab.wording import percent
 _MIN_FRAC = 0.10
 _MOST = 0.8  # of the long Python code
 _COMPARABLE = 0.4  # the smaller part is at least this share of the larger one
-_KNOWN_FRAC, _MIN_SAMPLES = 0.5, 5  # to name the place
 _MIN_OPERATORS = 5  # fewer operators per step are no loop over parameters, and no metrics
 
 
@@ -88,7 +87,7 @@ def _python_ns(evidence: Evidence) -> int:
 
 def _place(evidence: Evidence, spans: Spans) -> tuple[str, ...]:
     frame = deepest_frame(evidence.run, spans)
-    if frame is None or frame.frac < _KNOWN_FRAC or (frame.samples or _MIN_SAMPLES) < _MIN_SAMPLES:
+    if frame is None or not frame.is_known:
         return ()
     return (f"{percent(frame.frac)} of that time is in {frame.name}.",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.analysis.host.cpu_use import FULL_FRAC
-from gpulab.analysis.host.frames import Frame, library_call
+from gpulab.analysis.host.frames import KNOWN_FRAC, Frame, library_call
 from gpulab.analysis.host.gap_neighbors import gap_neighbors
 from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
@@ -17,11 +17,9 @@ from gpulab.rules.host.outside_model import includes_python
 from gpulab.wording import duration, percent
 
 _MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
-_KNOWN_FRAC = 0.5  # a frame that accounts for this much of the time is named as the cause
 _MIN_GIL_FRAC = 0.05
 _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
-_MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
 _ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
 _MIN_PAIR_FRAC = 0.3
 _WORTH_A_WORKER_NS = 2_000_000  # per step; see gpulab.replay.worker_count_model.HANDOVER_NS
@@ -48,7 +46,7 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     if share < _MIN_PYTHON_FRAC or includes_python(evidence):
         return None
     frame = evidence.python_frame
-    is_known = _is_known(frame)
+    is_known = frame is not None and frame.is_known
     if (unjudged := _unjudged_reason(evidence, times, share, is_known)) is not None:
         return unjudged
     confidence, why = _confidence(evidence, times, share, frame)
@@ -148,7 +146,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
     spans = evidence.ledger.spans["python"]
     frame, library_function = evidence.python_frame, library_call(evidence.run, spans)
     is_known = (
-        frame is not None and frame.frac >= _KNOWN_FRAC
+        frame is not None and frame.frac >= KNOWN_FRAC
     )  # a waiting thread has released the GIL, so samples find it
     confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
     device = "GPU and CPU" if evidence.on_gpu else "the CPU"
@@ -200,12 +198,7 @@ def _confidence(evidence: Evidence, times: PythonTime, share: float, frame: Fram
         return SUSPECT, "the code that ran was not recorded"
     if _cores_were_full(evidence, times, share):
         return LIKELY, _CORES_FULL
-    return CERTAIN if _is_known(frame) else LIKELY, ""
-
-
-def _is_known(frame: Frame | None) -> bool:
-    """Whether there is enough evidence to name the frame as the code that ran."""
-    return frame is not None and frame.frac >= _KNOWN_FRAC and (frame.samples or _MIN_SAMPLES) >= _MIN_SAMPLES
+    return CERTAIN if frame.is_known else LIKELY, ""
 
 
 def _cores_were_full(evidence: Evidence, times: PythonTime, share: float) -> bool:
