@@ -52,6 +52,7 @@ class FileGuard:
     def __init__(self) -> None:
         self.refused: list[str] = []  # what the cell tried to do
         self._folder = ""  # in which the cell may write
+        self._sockets = ""  # folder of multiprocessing: workers and their parent remove their sockets there
         self._others = frozenset(threading.enumerate())  # threads from before the trial may do what they do
 
     @contextlib.contextmanager
@@ -60,7 +61,8 @@ class FileGuard:
         self._others = frozenset(threading.enumerate()) - {threading.current_thread()}
         opened = namespace.get("open")
         with contextlib.ExitStack() as stack:
-            multiprocessing.util.get_temp_dir()  # which would be kept for later, in a folder that is removed
+            # Before the temporary folder changes: this one outlives the trial.
+            self._sockets = os.path.realpath(multiprocessing.util.get_temp_dir())
             self._folder = os.path.realpath(stack.enter_context(temporary_folder()))
             stack.enter_context(patch.object(tempfile, "tempdir", self._folder))
             for owner, name, guarded in self._guarded_functions():
@@ -154,7 +156,7 @@ class FileGuard:
             target = Path(os.path.realpath(_folder(folder) / os.fsdecode(path)))
         except TypeError:  # not a path; the original function says so
             return
-        if target != Path(os.devnull) and not target.is_relative_to(self._folder):
+        if target != Path(os.devnull) and not any(map(target.is_relative_to, (self._folder, self._sockets))):
             self._refuse(f"{action} {target.name}")
 
     def _refuse(self, action: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import popen_fork
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -73,11 +74,34 @@ class TimedRun:
             measured_s = now_s - first_s if first_s else 0.0
             is_enough = measured_s > self._seconds and steps >= _MIN_STEPS
             if is_enough or measured_s > _MAX_FACTOR * self._seconds or self.without_steps:
-                with self._lock:
-                    if not self._finished.is_set():
-                        self.ended_early = True
-                        _raise_in(thread, TimeUp)
+                if not self._raise_time_up(thread):
+                    continue
                 self._finished.wait(_CLEANUP_S)  # then again, as code may catch it
+
+    def _raise_time_up(self, thread: int) -> bool:
+        """End the code; return False if that must wait, because the thread is just starting a process."""
+        with self._lock:
+            if self._finished.is_set():
+                return True
+            if _is_forking(thread):
+                return False
+            self.ended_early = True
+            _raise_in(thread, TimeUp)
+        return True
+
+
+def _is_forking(thread: int) -> bool:
+    """Whether a thread is just starting a process.
+
+    Modules run hooks around a fork, which lock the logging module, for example. PyTorch's and Python's code starts
+    processes there only. An exception in such a hook would be lost, and the lock would stay locked.
+    """
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename == popen_fork.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raise_in(thread: int, kind: type[BaseException]) -> None:

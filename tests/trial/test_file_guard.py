@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,16 @@ def test_an_effect_is_refused(folder, effect):
         EFFECTS[effect](folder)
     assert guard.refused
     assert contents(folder) == {"old.txt": "old"}
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no local sockets")
+def test_multiprocessing_removes_its_own_sockets():
+    listener = Listener(family="AF_UNIX")  # as workers do that share tensors; it lies in a folder of multiprocessing
+    address, guard = Path(listener.address), FileGuard()
+    with guard.active({}):
+        listener.close()
+    assert not guard.refused
+    assert not address.exists()
 
 
 def test_afterwards_everything_is_as_before(folder):

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from multiprocessing import popen_fork
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,22 @@ def test_too_few_steps_get_more_time(monkeypatch):
     timed = TimedRun(0.001, lambda: next(counted))
     timed.run(compile("while True: pass", "<cell>", "exec"), {})
     assert next(counted) > 6
+
+
+def test_a_process_that_is_being_started_is_not_interrupted():
+    """Hooks around a fork lock modules, as that of logging does; an exception there would leave them locked."""
+    hook = f"""
+import time
+def after_fork():
+    ends_s = time.monotonic() + 0.4  # several polls of the watch
+    while time.monotonic() < ends_s: pass
+    finished.append(1)
+"""
+    scope = {"finished": (finished := [])}
+    exec(compile(hook, popen_fork.__file__, "exec"), scope)
+    timed, _ = run("after_fork()\nwhile True: pass", seconds=0.0, after_fork=scope["after_fork"])
+    assert timed.ended_early
+    assert finished
 
 
 def test_variables_are_restored_whatever_the_code_does():

@@ -47,7 +47,7 @@ def mended():
 
 def test_the_answer_comes_first_with_both_step_times(mended):
     lines = repr(mended).splitlines()
-    assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", lines[0])
+    assert re.match(r"1\.59x .*100 ms .*before.* 63 ms .*after", lines[0])
     assert any(re.match(r"before: median 100 ms \(6 steps", line) for line in lines)
     assert any(re.match(r"Ratio .*1\.59x, 95 % interval 1\.5\d-1\.6\dx", line) for line in lines)
 
@@ -67,12 +67,12 @@ def test_a_missed_prediction_says_so_and_why():
 def test_equal_runs_show_no_difference():
     same = run(40, "before")
     text = repr(comparison_view(compare(same, dataclasses.replace(same, name="again"))))
-    assert re.match(r"No difference .*before.* 100 ms .*again 100 ms", text)
+    assert re.match(r"No difference .*100 ms .*before.* 100 ms .*again", text)
 
 
 def test_a_slower_run_is_called_slower():
     text = repr(comparison_view(compare(run(3, "before", workers=4), run(40, "after"))))
-    assert re.match(r"Slower.* 1\.59x .*before.* 63 ms .*after 100 ms", text)
+    assert re.match(r"Slower.* 1\.59x .*63 ms .*before.* 100 ms .*after", text)
 
 
 def test_the_differences_of_the_parts_sum_to_that_of_the_step(mended):
@@ -103,7 +103,7 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
 
 def test_a_single_recording_states_the_allowance_between_runs(mended):
     assert mended.comparison.between_runs_frac == 0.01
-    assert re.search(r"wider by 1\.0 % at each end", " ".join(repr(mended).split()))
+    assert re.search(r"includes 1\.0 % at each end", " ".join(repr(mended).split()))
 
 
 def test_the_effect_of_other_programs_is_explained():
@@ -134,7 +134,7 @@ def _sample(at_ms, crowd):
 def test_repeated_runs_are_listed():
     before = [run(40, f"before {number}") for number in (1, 2)]
     text = repr(comparison_view(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
-    assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", text)
+    assert re.match(r"1\.59x .*100 ms .*before.* 63 ms .*after", text)
     assert re.search(r"before: 100 ms per step \(.* of 2 runs: 100, 100 ms\)", text)
     assert "2 runs of before: recorded on Made GPU" in text
     assert "in 2 runs each" in " ".join(text.split())
@@ -190,7 +190,7 @@ def test_a_value_measured_in_one_run_only_is_not_zero_in_the_other():
 
 def test_sides_of_one_name_are_numbered():
     text = repr(comparison_view(compare(run(40, "same"), run(40, "same"))))
-    assert re.match(r"No difference .*same \(1\).* 100 ms .*same \(2\) 100 ms", text)
+    assert re.match(r"No difference .*100 ms .*same \(1\).* 100 ms .*same \(2\)", text)
 
 
 def test_what_cannot_be_judged_is_not_called_no_difference():
@@ -209,7 +209,7 @@ def story():
 
 def test_a_story_starts_with_the_total_change(story):
     lines = repr(story).splitlines()
-    assert re.match(r"3\.57x .*3 changes.*plain.* 100 ms .*again 28 ms", lines[0])
+    assert re.match(r"3\.57x .*3 changes.*100 ms .*plain.* 28 ms .*again", lines[0])
     assert re.match(r"workers: 37 ms .*less than plain \(1\.59x, ", lines[1])
     assert "waiting for data -37 ms" in " ".join(lines[1:4])
     assert any(re.match("again: no difference .*half", line) for line in lines)

@@ -173,10 +173,10 @@ def _same_samples(setup: Loader, changes: Mapping[str, object], *, keeps_batches
     same = "the same batches" if keeps_batches and not setup.iterable else "the same samples"
     if "num_workers" not in changes and "persistent_workers" not in changes:
         return f"{same}, in the same order"
-    differing = ["random transforms"] if "num_workers" in changes else []
+    except_for = ", except for random transforms" if "num_workers" in changes else ""
     if not setup.iterable and keeps_batches:
-        return f"{same} in the first epoch; {' and '.join(['later shuffles', *differing])} may differ"
-    return "; ".join([same, *(f"{part} may differ" for part in differing)])
+        return f"{same} in the first epoch{except_for}; later shuffles may differ"
+    return f"{same}{except_for}"
 
 
 def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object]:

@@ -227,6 +227,8 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     largest_share = percent(evidence.part_share(largest.key))
     idle_share = evidence.part_share(*(part.key for part in idle_parts))
     idle = f"(idle {percent(idle_share)}, most of it {largest.label}: {largest_share})"
+    if not evidence.on_gpu:
+        idle = f"({largest.label}: {largest_share} of a step)"
     if evidence.steps.too_few and evidence.steps.detected_by != "whole run":
         analysed = count(int(evidence.steps.interior.sum()), "complete step")
         return (
@@ -238,7 +240,7 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     if best is not None and best.step_ns - best.best_ns >= _MIN_SAVED_FRAC * best.step_ns:
         speedups = f"{ratio(best.worst_speedup).removesuffix('x')}-{ratio(best.best_speedup)}"
         return (
-            f"No change is sure to save {percent(_MIN_SAVED_FRAC)} of a step {idle}. The most promising one is under "
+            f"No change is certain to save {percent(_MIN_SAVED_FRAC)} of a step {idle}. The most promising one is under "
             f"Worth knowing: {speedups}."
         )
     return f"Nothing worth changing: no single cause takes much of a step {idle}."
@@ -262,7 +264,7 @@ def _next_limit(evidence: Evidence, first: Finding) -> str | None:
     if busy & set(first.ledger_parts) or 1 - evidence.part_share(*first.ledger_parts) < _MIN_NEXT_FRAC:
         return None
     part_ns = {key: dur_ns for key, dur_ns in evidence.typical_step.part_ns.items() if key not in first.ledger_parts}
-    return _largest_part(ledger, part_ns, denominator="the rest of the step")
+    return _largest_part(ledger, part_ns, denominator="the remaining step")
 
 
 def _largest_part(

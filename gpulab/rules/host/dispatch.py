@@ -46,11 +46,12 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
     """The loop is CPU-bound: dispatching and launching many small operators takes longer than running them.
 
     Proof: while the GPU is idle, the host is inside launch calls, operator dispatch or the short Python code between
-    operators. The kernels are many and short (median under 20 us). In a run without a GPU: dispatch, short operators
+    operators. The kernels are many and short (median under 20 us). In a run without a GPU, dispatch, short operators
     and the code between them take much of the step.
 
-    Confused with: synchronisation and data loading, which are separate parts of the ledger; garbage collection and
-    compilation; profiler overhead, which lengthens every call and is subtracted first if it was measured.
+    Confused with: synchronisation and data loading, which have rows of their own in the table of the step time; garbage
+    collection and compilation; profiler overhead, which lengthens every call. Where gpulab has measured this overhead,
+    it is not part of the share.
 
     What to do: launch fewer, larger kernels: use torch.compile, CUDA graphs, or a larger batch. On a CPU, replace
     Python loops by operations on whole tensors; torch.compile can make a small model slower there, so measure it.

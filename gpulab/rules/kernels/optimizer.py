@@ -12,7 +12,7 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_or_recording, step_spends
-from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant
+from gpulab.rules.kernels.speedup import faster_kernels_gain
 from gpulab.run import Optimizer, Run
 from gpulab.wording import count, duration, percent
 
@@ -95,7 +95,7 @@ def _remainder(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
     """Return where the rest of the cost goes if the kernels take only part of it."""
     if not evidence.on_gpu or cost_ns <= updates.cost_ns:
         return ""
-    return f", {duration(updates.cost_ns)} in total; the rest of the time is dispatch and launches"
+    return f", {duration(updates.cost_ns)} for all of them; the rest of the time is dispatch and launches"
 
 
 def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tuple[str, ...]:
@@ -104,15 +104,15 @@ def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tupl
 
 
 def _fusion_gain(evidence: Evidence, cost_ns: int, rewrites: str) -> Gain | None:
-    gain = faster_kernels_gain(
+    return faster_kernels_gain(
         evidence,
         _unprofiled(evidence, cost_ns),
         _REMAINING,
         "updating all tensors at once, which cuts the optimizer step by 40 to 90 %",
         "a single pass over the parameters",
         calls=True,
+        rewrites=rewrites,
     )
-    return gain_if_significant(evidence.gain_of_named_rewrites(rewrites, gain)) if gain is not None else None
 
 
 def _find_updates(evidence: Evidence) -> OptimizerCost | None:

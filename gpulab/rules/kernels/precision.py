@@ -16,7 +16,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import step_or_recording, step_spends
-from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, largest_kernel, remaining_fracs
+from gpulab.rules.kernels.speedup import faster_kernels_gain, largest_kernel, remaining_fracs
 from gpulab.wording import duration, number, percent
 
 _MIN_PRECISION_FRAC = 0.10  # of a step; less is not worth a change of numerics
@@ -134,10 +134,15 @@ def _precision_gain(
 ) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
     basis = f"float32 products that run {number(worst, 2)} to {number(best, 2)} times as fast"
-    gain = faster_kernels_gain(
-        evidence, cost_ns, remaining_fracs(worst, best, ratio), basis, f"{to} at its peak", spans=spans
+    return faster_kernels_gain(
+        evidence,
+        cost_ns,
+        remaining_fracs(worst, best, ratio),
+        basis,
+        f"{to} at its peak",
+        spans=spans,
+        rewrites=rewrites,
     )
-    return gain_if_significant(evidence.gain_of_named_rewrites(rewrites, gain)) if gain is not None else None
 
 
 def _unjudged_precision(evidence: Evidence, products: MatrixArithmetic) -> Unjudged | None:
@@ -194,7 +199,7 @@ def no_tf32(evidence: Evidence) -> Finding | None:
         gain=gain,
         rewrites=evidence.applicable_rewrites("tf32"),
         confidence=CERTAIN if setting == "off" else LIKELY,
-        confidence_reason="by kernel names; PyTorch's setting was not recorded" if setting is None else "",
+        confidence_reason="judged by kernel names, as PyTorch's setting was not recorded" if setting is None else "",
         spans=products.kernels.spans(products.float32),
     )
 

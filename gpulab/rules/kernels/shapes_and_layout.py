@@ -14,7 +14,7 @@ from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import step_or_recording, step_spends
-from gpulab.rules.kernels.speedup import faster_kernels_gain, gain_if_significant, kernel_group, remaining_fracs
+from gpulab.rules.kernels.speedup import faster_kernels_gain, kernel_group, remaining_fracs
 from gpulab.wording import count, number, percent
 
 _MIN_MISALIGNED_FRAC = 0.05  # of a step; padding a dimension of the model is easy
@@ -131,8 +131,9 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
     # At worst the conversion of the batch itself remains; at best nothing.
     basis = "removing 40 to 100 % of the conversions"
     spans = kernels.spans(is_conversion)
-    gain = faster_kernels_gain(evidence, cost_ns, (0.6, 0.0, 0.0), basis, "no conversions", spans=spans)
-    gain = gain_if_significant(evidence.gain_of_named_rewrites("channels_last", gain)) if gain is not None else None
+    gain = faster_kernels_gain(
+        evidence, cost_ns, (0.6, 0.0, 0.0), basis, "no conversions", spans=spans, rewrites="channels_last"
+    )
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpulab.analysis.events.device_work import Mask
@@ -17,6 +18,7 @@ from gpulab.wording import duration
 _MIN_GAIN_FRAC = 0.05  # if the best case gains less, the host is the limit, and nothing is reported
 # The profiler lengthens every call. If its overhead is unknown, calls may take this fraction of their traced time.
 _BEST_CALL_FRAC, _LEAST_CALL_FRAC = 0.75, 0.5
+_HOST_LIMITS_RATIO = 1.05  # a bound this much longer than the device's own time is one of the host
 
 
 class KernelGroup(NamedTuple):
@@ -56,12 +58,14 @@ def faster_kernels_gain(
     *,
     calls: bool = False,
     spans: Spans | None = None,
+    rewrites: str = "",
 ) -> Gain | None:
     """Return the gain if device work that costs `cost_ns` of a traced step shrinks to a fraction of itself.
 
     `remaining`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own
     time for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when
-    the device did this work; the step is then replayed with it shortened.
+    the device did this work; the step is then replayed with it shortened. `rewrites`: the what-if that predicts the
+    same change, and is preferred where it applies.
     """
     step_ns = evidence.step_ns
     host_ns = (0, 0, 0) if calls else _host_ns(evidence)
@@ -86,6 +90,10 @@ def faster_kernels_gain(
     if evidence.on_gpu and spans is not None and spans.total_ns:
         realised = (1 - remaining[0], 1 - remaining[1], 1 - remaining[2])
         gain = evidence.gain_of_rewrite(removal("faster", spans, realised, device_only=True), gain)
+    if rewrites:
+        gain = evidence.gain_of_named_rewrites(rewrites, gain)
+    if evidence.on_gpu and not calls and gain.floor_ns > _HOST_LIMITS_RATIO * remaining_ns[2]:
+        gain = replace(gain, floor_assumes=f"{gain.floor_assumes}; the GPU then waits for the CPU")
     return gain_if_significant(gain)
 
 

@@ -259,7 +259,7 @@ def _list_growth(growing_list: GrowingList) -> str:
 
 
 _TOO_FEW_STEPS = Unjudged(
-    reason=f"fewer than {MIN_GROWTH_STEPS} of the steps after the traced ones have a sample of the memory in use",
+    reason=f"the check needs the memory in use during at least {MIN_GROWTH_STEPS} steps after the traced ones",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
 _LEAK_ADVICE = (

@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, host_and_gpu_lanes
 from gpulab.views.sheet.sheet import Timeline
 from gpulab.views.sheet.step_picture import LANE_LABELS, axis_ticks, lane_legend, lanes_svg
-from gpulab.wording import count, duration, percent
+from gpulab.wording import duration, percent
 
 LANE_PX = 20
 MAX_BYTES = 4_000  # of SVG; as data in an <img> a third more
@@ -129,21 +129,19 @@ def _steps(first: int, last: int) -> str:
 
 def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spans, position: str) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
-    intervals = len(evidence_spans.start_ns)
-    number_of_intervals = "one interval" if intervals == 1 else count(intervals, "interval")
-    shares = [_lane_shares(lane, ledger, evidence_spans) for lane in activity]
-    effect = f"takes {duration(evidence_spans.total_ns)}"
-    if "GPU: idle" in shares:
-        effect = f"leaves the GPU idle for {duration(evidence_spans.total_ns)}"
-        shares.remove("GPU: idle")
-    elif len(shares) == 1 and "%" not in shares[0]:
-        shares = []  # a single part, which is the cause itself
-    meanwhile = f" ({'; '.join(shares)})" if shares else ""
-    return f"Example: in {position}, this cause {effect}, in {number_of_intervals}{meanwhile}."
+    shares = {lane.name: _lane_shares(lane, ledger, evidence_spans) for lane in activity}
+    length = duration(evidence_spans.total_ns)
+    is_idle = shares.get("GPU") == "idle"
+    effect = f"leaves the GPU idle for {length}" if is_idle else f"takes {length}"
+    # If the GPU works, what the CPU does beside it is not the cause.
+    parts = shares.get("host" if is_idle else "GPU", shares.get("CPU", ""))
+    if "%" not in parts:  # a single part is the cause itself
+        return f"Example: in {position}, this cause {effect}."
+    return f"Example: in {position}, this cause {effect} ({'meanwhile on the CPU: ' if is_idle else ''}{parts})."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
-    """Return the largest parts of a lane during the evidence, and its idle share: "host: 63 % launch calls, ..."."""
+    """Return the largest parts of a lane during the evidence, and its idle share: "63 % launch calls, ..."."""
     labels = {part.key: LANE_LABELS.get(part.key, part.label) for part in ledger.parts}
     evidence_ns = max(1, evidence_spans.total_ns)
     shares = [
@@ -153,5 +151,5 @@ def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
     ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= MIN_TEXT_FRAC]
     if ranked[0][0] > _ALL_FRAC:
-        return f"{lane.name}: {ranked[0][1]}"
-    return f"{lane.name}: {', '.join(f'{percent(frac)} {label}' for frac, label in ranked)}"
+        return ranked[0][1]
+    return ", ".join(f"{percent(frac)} {label}" for frac, label in ranked)

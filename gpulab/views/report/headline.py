@@ -39,9 +39,7 @@ def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
 def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ()
-    on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
-    warm = " (also assumes warm CPU caches)" if on_cpu else ""
-    return (("Upper bound with all findings fixed", f"{ratio(diagnosis.combined_bound)}{warm}"),)
+    return (("Upper bound with all findings fixed", ratio(diagnosis.combined_bound)),)
 
 
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
@@ -128,12 +126,9 @@ def expectation(gain: Gain | None, measured_ns: float | None = None) -> Expectat
 
 def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) -> str:
     """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster."""
-    rest_frac = 1 - cold_bound / bound
-    faster = rest_frac >= _MIN_REST_FRAC and cold_bound <= MAX_USEFUL_BOUND
-    unit = scale(step_ns / cold_bound)
-    span = f"{unit(step_ns / bound)} instead of {unit(step_ns / cold_bound)}"
-    rest = f"; the rest of the step then takes {span}, as CPU caches stay warm" if faster else ""
-    return f"{_at_most(bound)} (assumes {assumes}{rest})"
+    if 1 - cold_bound / bound < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
+        return f"{_at_most(bound)} (assumes {assumes})"
+    return f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} if warm CPU caches also speed up the rest of the step"
 
 
 def _at_most(bound: float) -> str:
@@ -157,8 +152,9 @@ def _contention(diagnosis: Diagnosis) -> tuple[Line, ...]:
         return ()
     return (
         Line(
-            f"Other processes used {used} while this loop ran: its steps take longer than they would alone. If they "
-            "do not belong to your training, stop them and record again before you trust small differences."
+            f"Other processes used {used} while this loop ran, so its steps took longer than they would alone. If "
+            "those processes do not belong to your training, stop them and record again before you trust small "
+            "differences."
         ),
     )
 

@@ -27,7 +27,7 @@ def line_section(diagnosis: Diagnosis) -> Section | None:
     )
     caption = (
         f"Where the main thread was in {sampled.samples:,} samples of the loop, and the function that it called. On a "
-        "GPU, a line that waits for the GPU also has the time of the kernels that it waits for."
+        "GPU, the time of a line that waits for the GPU includes the kernels that it waits for."
     )
-    table = TableBlock(header=("", "calls", "share"), rows=rows, caption=caption, text_columns=2)
+    table = TableBlock(header=("", "function called", "share"), rows=rows, caption=caption, text_columns=2)
     return Section("Lines that take the most time", (table,), folded=True)

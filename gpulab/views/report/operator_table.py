@@ -44,10 +44,10 @@ def _caption(diagnosis: Diagnosis) -> str:
         backward = "Operators of the backward pass have no aten:: in front of their names."
     if diagnosis.ledger is not None and diagnosis.ledger.device == "cpu":
         return (
-            "Mean of the complete steps. The time of an operator includes the operators that it calls; the time of "
+            "Mean of the complete traced steps, without the time that the profiler adds. The time of an operator includes the operators that it calls; the time of "
             f"an optimizer step includes its Python code, too. {backward}"
         )
     return (
         "GPU time of the kernels of each operator, including operators that it calls; mean of the complete steps. "
-        f"{backward} Kernels may overlap, and then count for each operator."
+        f"{backward} Kernels that overlap count in full for each operator."
     )

@@ -109,13 +109,11 @@ def _step_time(steps: Steps) -> str:
     if steps.unprofiled_ns is None:
         if steps.traced_ns is None:
             return UNKNOWN
-        few = f"too few untraced steps{_biased(steps)} to measure it without (run more steps)"
-        return f"{duration(steps.traced_ns)} with the profiler; {few}"
+        return f"{duration(steps.traced_ns)} with the profiler on; too few steps ran without it{_biased(steps)}"
     unit = scale(steps.unprofiled_ns)
     low, high = unit.number(float(unprofiled_ns.min())), unit.number(float(unprofiled_ns.max()))
     limits = f", {low}-{high} {unit.unit}" if low != high else ""
-    untraced = count(int((~steps.recorded).sum()), "untraced step")
-    measured = f"median of {len(unprofiled_ns):,} of the {untraced}{limits}"
+    measured = f"median of {count(len(unprofiled_ns), 'untraced step')}{limits}"
     return f"{unit(steps.unprofiled_ns)} without the profiler ({measured})"
 
 
