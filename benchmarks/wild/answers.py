@@ -18,6 +18,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "padding": {"padding"},
         "ignored_labels": {"selected_positions"},
         "cpu_oversubscription": {"threads"},
+        "shared_cpu": {"threads"},
         "host_python": _PYTHON,
         "gil_contention": {"remove_python", "threads", "other"},
         "garbage_collection": {"gc"},

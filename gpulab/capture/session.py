@@ -27,6 +27,7 @@ from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
 from gpulab.run import Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine
+from gpulab.sensors.parallel_operator import parallel_operator_times
 from gpulab.sensors.readings import PERIOD_NS, samples_until
 
 LEVELS = {
@@ -80,6 +81,7 @@ class Session:
         self._began_ns = 0
         self._processing = False
         self._facts: dict[str, str] = {}
+        self._operator_times: dict[str, str] = {}
         self._machine = Machine()
 
     def start(self) -> None:
@@ -114,6 +116,7 @@ class Session:
         try:
             with DeferredSignals(again=True):
                 self._tracing.stop()
+                self._measure_operator()
                 self._exit.close()
             self.run = self._assemble(ended_ns, error)
         finally:  # the spool not before: the process may be killed while it reads what was recorded
@@ -123,6 +126,11 @@ class Session:
                 self.abandon()
         runs.add(self.run)
         return self.run
+
+    def _measure_operator(self) -> None:
+        """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run."""
+        samples = self._sensors.host_rows(self._began_ns)
+        self._operator_times = self._guard.call("operator times", parallel_operator_times, {}, samples)
 
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
@@ -204,7 +212,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            facts=self._facts or torch_settings(),
+            facts={**(self._facts or torch_settings()), **self._operator_times},
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
             host_rows=samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),

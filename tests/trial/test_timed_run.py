@@ -95,7 +95,7 @@ def test_too_few_steps_get_more_time(monkeypatch):
 
 def test_a_process_that_is_being_started_is_not_interrupted():
     """Hooks around a fork lock modules, as that of logging does; an exception there would leave them locked."""
-    hook = f"""
+    hook = """
 import time
 def after_fork():
     ends_s = time.monotonic() + 0.4  # several polls of the watch

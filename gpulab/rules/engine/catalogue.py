@@ -49,6 +49,7 @@ from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, cloc
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
 from gpulab.rules.machine.pcie_link import LINK, slow_pcie_link
+from gpulab.rules.machine.shared_cpu import shared_cpu
 from gpulab.rules.memory.activation_checkpointing import activation_checkpointing
 from gpulab.rules.memory.fragmentation_and_growth import (
     allocator_thrash,
@@ -118,6 +119,7 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS,),
         lesson="05_data_loading",
     ),
+    Rule(check=shared_cpu, about="other programs on the same cores", stage=Stage.ENVIRONMENT, needs=(HOST_SENSORS,)),
     Rule(
         check=cpu_oversubscription,
         about="more CPU threads than cores",

@@ -240,8 +240,8 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     if best is not None and best.step_ns - best.best_ns >= _MIN_SAVED_FRAC * best.step_ns:
         speedups = f"{ratio(best.worst_speedup).removesuffix('x')}-{ratio(best.best_speedup)}"
         return (
-            f"No change is certain to save {percent(_MIN_SAVED_FRAC)} of a step {idle}. The most promising one is under "
-            f"Worth knowing: {speedups}."
+            f"No change is certain to save {percent(_MIN_SAVED_FRAC)} of a step {idle}. The most promising one is "
+            f"under Worth knowing: {speedups}."
         )
     return f"Nothing worth changing: no single cause takes much of a step {idle}."
 

@@ -24,8 +24,8 @@ def host_syncs(evidence: Evidence) -> Finding | None:
     all queued kernels end. This wait costs nothing, because the GPU works meanwhile. Then the GPU runs no kernel until
     the CPU launches new work: this time is lost.
 
-    Confused with: copies of batches from pageable memory, which also make the CPU wait (`pageable_copies`); data loading
-    and other causes that keep the GPU idle after the wait (their time is not counted here); the profiler's own
+    Confused with: copies of batches from pageable memory, which also make the CPU wait (`pageable_copies`); data
+    loading and other causes that keep the GPU idle after the wait (their time is not counted here); the profiler's own
     synchronisation at its start and end.
 
     What to do: keep values on the GPU and read them rarely, say every fifty steps, or once after the loop.

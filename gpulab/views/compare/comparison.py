@@ -59,7 +59,9 @@ def _answer(compared: Comparison) -> Answer:
         *(f"{side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
         f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}. {kind}.",
     )
-    step_times = f'a step takes {duration(compared.before_ns)} in "{before}" and {duration(compared.after_ns)} in "{after}".'
+    step_times = (
+        f'a step takes {duration(compared.before_ns)} in "{before}" and {duration(compared.after_ns)} in "{after}".'
+    )
     return Answer(
         claim=f"{comparison_verdict(compared)}: {step_times}",
         leading=True,
@@ -148,7 +150,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_runs_frac, 1)
-        yield f"The 95 % interval includes {allowed} at each end for the difference between two runs of the same program"
+        yield f"The 95 % interval includes {allowed} at each end for differences between runs of the same program"
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"

@@ -48,7 +48,9 @@ def _answer(story: Story) -> Answer:
         claim = f"{ratio(total.ratio)} as fast after {changes}"
     else:
         claim = f"Slower after {changes}, {ratio(1 / total.ratio)} the step time"
-    step_times = f'a step takes {duration(story.step_ns[0])} in "{first}" and {duration(story.step_ns[-1])} in "{last}".'
+    step_times = (
+        f'a step takes {duration(story.step_ns[0])} in "{first}" and {duration(story.step_ns[-1])} in "{last}".'
+    )
     kind = "recorded steps, including profiler overhead" if total.profiled else "steps without the profiler"
     evidence = (*_change_lines(story), f"Compared by {_statistic(total.statistic)}; {kind}. Intervals are 95 %.")
     return Answer(claim=f"{claim}: {step_times}", leading=True, evidence=evidence)

@@ -128,7 +128,9 @@ def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) ->
     """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster."""
     if 1 - cold_bound / bound < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"{_at_most(bound)} (assumes {assumes})"
-    return f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} if warm CPU caches also speed up the rest of the step"
+    return (
+        f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} if warm CPU caches also speed up the rest of the step"
+    )
 
 
 def _at_most(bound: float) -> str:

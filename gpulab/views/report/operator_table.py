@@ -44,8 +44,9 @@ def _caption(diagnosis: Diagnosis) -> str:
         backward = "Operators of the backward pass have no aten:: in front of their names."
     if diagnosis.ledger is not None and diagnosis.ledger.device == "cpu":
         return (
-            "Mean of the complete traced steps, without the time that the profiler adds. The time of an operator includes the operators that it calls; the time of "
-            f"an optimizer step includes its Python code, too. {backward}"
+            "Mean of the complete traced steps, without the time that the profiler adds. The time of an operator "
+            "includes the operators that it calls; the time of an optimizer step includes its Python code, too. "
+            f"{backward}"
         )
     return (
         "GPU time of the kernels of each operator, including operators that it calls; mean of the complete steps. "

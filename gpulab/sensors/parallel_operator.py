@@ -1,0 +1,58 @@
+"""How long an operator takes that PyTorch computes on several threads, measured after a loop that had too few cores.
+
+If other programs compute on the same cores, one of the threads waits for a core, and the others wait for this thread.
+Each parallel operator then takes as long as the scheduler lets another program run: some milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter_ns  # bound here: the program may replace the functions of the module
+from typing import Any
+
+import numpy as np
+
+from gpulab.rows import Rows
+
+_MIN_DELAYED_FRAC = 0.1  # of the time: the main thread waited for a core at least as long
+_GRAIN = 32_768  # elements that PyTorch leaves to one thread
+_MOST_CHUNKS = 16
+_SPAN_NS = 50_000_000  # a thread loses its core only after some milliseconds of computing
+
+
+def parallel_operator_times(host_samples: Rows) -> dict[str, str]:
+    """Return the time of an addition on all threads of PyTorch, and on one, as facts in ns; {} if cores were free.
+
+    Nothing is measured on a machine with free cores, where it could start the first threads of a program.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.get_num_threads() < 2 or _delayed_frac(host_samples) < _MIN_DELAYED_FRAC:
+        return {}
+    chunks = min(torch.get_num_threads(), _MOST_CHUNKS)
+    values = torch.empty(chunks * _GRAIN, dtype=torch.float32, device="cpu")
+    with torch.no_grad():
+        values.zero_()
+        parallel_ns = _mean_ns(values, chunks * _GRAIN)
+        serial_ns = _mean_ns(values, _GRAIN)
+    return {"parallel_add_ns": str(parallel_ns), "serial_add_ns": str(serial_ns)}
+
+
+def _mean_ns(values: Any, part: int) -> int:
+    """Return the mean time to add a number to all values, in parts of this size."""
+    parts = values.split(part)
+    count, start_ns = 0, perf_counter_ns()
+    while (passed_ns := perf_counter_ns() - start_ns) < _SPAN_NS:
+        for values_of_part in parts:
+            values_of_part.add_(1.0)
+        count += 1
+    return round(passed_ns / max(1, count))
+
+
+def _delayed_frac(host_samples: Rows) -> float:
+    """Return the share of the time in which the main thread waited for a core; 0 if unknown."""
+    rows = np.flatnonzero(~np.isnan(host_samples["main_delayed_s"]))
+    if len(rows) < 2:
+        return 0.0
+    first, last = rows[0], rows[-1]
+    waited_s = host_samples["main_delayed_s"][last] - host_samples["main_delayed_s"][first]
+    return float(waited_s / max(1, host_samples["at_ns"][last] - host_samples["at_ns"][first]) * 1e9)

@@ -1,0 +1,67 @@
+"""Other programs on the same cores: not on other cores, not beside a single thread, not where operators are short."""
+
+from gpulab.tables import EventKind
+from tests.support.runs.made_runs import event, host_sample, mark, run_of, stepped
+
+
+def computing(
+    *, threads="2", cores=2.0, running=1.0, delayed=0.5, parallel_ms=8.0, operators=12, op_ms=8.0, is_traced=True
+):
+    """Ten steps of 100 ms on the CPU; `running`: cores that this process gets of those that it may use."""
+    samples = [
+        host_sample(at, process_cpu_s=at / 1e3 * running, main_delayed_s=at / 1e3 * delayed, cpu_frac=1.0)
+        for at in range(0, 1000, 50)
+    ]
+
+    def step(at):
+        starts = [at + index * 98 / operators for index in range(operators)]
+        return [event(EventKind.OP, "aten::mul_", start, op_ms) for start in starts]
+
+    facts = {"threads": threads}
+    if parallel_ms is not None:
+        facts |= {"parallel_add_ns": str(round(parallel_ms * 1e6)), "serial_add_ns": "12000"}
+    marks = [mark(at, 1) for at in range(0, 1000, 100)]
+    traced = {"events": stepped(step, count=10)} if is_traced else {"events": [], "marks": marks}
+    return run_of(**traced, samples=samples, cores=cores, facts=facts)
+
+
+def provoked_by_a_program_that_computes_on_all_cores():
+    return computing()
+
+
+def provoked_by_a_program_that_ended_before_the_measurement():
+    return computing(parallel_ms=0.008)
+
+
+def provoked_in_a_loop_whose_steps_are_too_long_to_be_traced():
+    return computing(is_traced=False)
+
+
+def provoked_by_programs_that_leave_twelve_of_sixteen_cores():
+    return computing(threads="16", cores=16.0, running=12.0, delayed=0.4)
+
+
+def spared_as_there_is_one_thread():
+    return computing(threads="1")
+
+
+def spared_as_the_other_programs_leave_a_core_for_each_thread():
+    return computing(threads="2", cores=4.0, running=2.0)
+
+
+def spared_as_the_main_thread_has_a_core():
+    return computing(delayed=0.05)
+
+
+def spared_as_no_other_program_runs():
+    return computing(running=2.0)
+
+
+def spared_as_nothing_shows_that_operators_wait():
+    """Without a trace, and with a fast addition, the time of the loop may have any cause."""
+    return computing(is_traced=False, parallel_ms=0.008)
+
+
+def spared_as_operators_are_short():
+    """They run on one thread, which waits for nobody."""
+    return computing(op_ms=0.15)
