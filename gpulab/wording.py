@@ -215,9 +215,14 @@ def _minutes(seconds: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """Capitalise the first letter and end with a full stop, unless the text has other final punctuation."""
+    """Capitalise the first letter and end with a full stop, unless the text has other final punctuation.
+
+    A name from code stays as it is: "torch.compile", "num_workers", "loss.item()".
+    """
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".") if text else ""
+    first = text.partition(" ")[0].rstrip(".,:;")
+    start = text[:1] if re.search(r"[._()\[=]", first) else text[:1].upper()
+    return start + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".") if text else ""
 
 
 def article(text: str) -> str:
