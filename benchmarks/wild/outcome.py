@@ -47,6 +47,8 @@ def run_once(loop: Loop, change: Change | None, scale: float) -> Outcome:
         with prepared_cell(loop, change, scale) as (code, namespace):
             start, cpu_start = time.perf_counter(), time.process_time()
             exec(code, namespace)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # the cell may end before the GPU does
             seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
             samples = int(eval(loop.samples, namespace))
             loss = float(eval(loop.loss, namespace))

@@ -1,0 +1,1 @@
+"""The stages of a visit: functions from a Visit to a StageResult."""
