@@ -64,10 +64,8 @@ def _page(rule: Rule) -> View:
     needs = "; ".join(need.name for need in rule.needs)
     facts.append(("Requirements", sentence(f"this check needs {needs or 'only the run itself'}")))
     if rule.masked_by:
-        included = (
-            "If one of these causes is reported, too, it includes the time of this one, which is not listed again"
-        )
-        facts.append(("Included in", f"{included}: {', '.join(rule.masked_by)}."))
+        others = ", ".join(rule.masked_by)
+        facts.append(("Counted in", f"another finding that covers the same time, if it is one of: {others}."))
     if rule.lesson:
         facts.append(("Lesson", f"{rule.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), *_blocks(facts))))

@@ -26,7 +26,7 @@ _WAITING, _COMPUTING, _COMPUTING_ON_CPU, _STARTS = (0.5, 1.0), (0.3, 1.0), (0.0,
 def slow_evaluation(evidence: Evidence) -> Finding | None:
     """Evaluations wait for data: the DataLoader of the validation has no workers, or starts them for every pass.
 
-    Proof: the marks of a DataLoader whose passes contain no step of an optimizer. The time inside its iterator's
+    Proof: the loop iterates over a DataLoader, and no optimizer steps meanwhile. The time inside its iterator's
     next() is a good part of the run.
 
     Confused with: an evaluation whose model takes the time; slow batches of the training (`no_workers`,

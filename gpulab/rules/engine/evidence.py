@@ -173,7 +173,10 @@ class Evidence:
     @cached_property
     def typical_step(self) -> TypicalStep:
         """The step that claims, predictions and the ledger of a report are about, by part."""
-        return typical_step(self.ledger, self.steps, self.loading.exposed_ns if self.loading else None)
+        # Without the profiler, the wait for data is measured in many more steps.
+        is_measured = self.loading is not None and self.steps.unprofiled_ns is not None
+        loader_ns = self.loading.exposed_ns if self.loading and is_measured else None
+        return typical_step(self.ledger, self.steps, loader_ns)
 
     def part_share(self, *keys: str) -> float:
         """Return the share of these ledger parts in the typical step, 0-1, for a claim."""

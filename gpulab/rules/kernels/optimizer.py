@@ -76,8 +76,7 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
         f"parameters one by one: {updates.count:,} {updates.unit}s{per_tensor}.",
         evidence=(
             f"{step_spends(evidence, evidence.unprofiled_ns(cost_ns))} "
-            f"in the optimizer step; {_unit_with_article(updates)} takes "
-            f"{duration(updates.median_ns)} there (median){_remainder(evidence, updates, cost_ns)}.",
+            f"in the optimizer step; {_unit_times(evidence, updates, cost_ns)}.",
             *_host_time(evidence, updates, cost_ns),
         ),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=updates.count, tensors=tensors or None),
@@ -91,11 +90,13 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
     )
 
 
-def _remainder(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
-    """Return where the rest of the cost goes if the kernels take only part of it."""
+def _unit_times(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
+    """Return how long kernels or operators take, and where the rest of the cost goes if kernels take only part of it."""
+    median = duration(updates.median_ns)
     if not evidence.on_gpu or cost_ns <= updates.cost_ns:
-        return ""
-    return f", {duration(updates.cost_ns)} for all of them; the rest of the time is dispatch and launches"
+        return f"{_unit_with_article(updates)} takes {median} there (median)"
+    total = duration(updates.cost_ns)
+    return f"the kernels take {total} in total (median {median} each), and the rest is dispatch and launches"
 
 
 def _host_time(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ _REMOVED_FRACS = (1 / 2, 2 / 3)  # of the evaluation time: of every two evaluati
 def frequent_evaluation(evidence: Evidence) -> Finding | None:
     """Evaluations take much of the run, because they are frequent or long.
 
-    Proof: the marks of a DataLoader whose passes contain no step of an optimizer. All passes together take at least
+    Proof: the loop iterates over a DataLoader, and no optimizer steps meanwhile. Such iterations together take at least
     30 % of the time of training and evaluation.
 
     Confused with: evaluations that wait for data (`slow_evaluation`); other code that runs every N steps

@@ -37,7 +37,7 @@ from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
 MIN_ROW_FRAC = 0.005
 MIN_TEXT_FRAC = 0.05
-WARM_CACHES = "other rows, faster (warm CPU caches)"  # row of the allowance for a CPU that is no longer interrupted
+WARM_CACHES = "saved in other rows (warm CPU caches)"  # row of the allowance for a CPU that is no longer interrupted
 
 
 def critical_path_section(timed: Schedule) -> Section:
