@@ -57,7 +57,7 @@ def prepare_scene(run: Run) -> ReplayModel:
             why="no step was recorded with events",
             fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least twelve steps",
         )
-    return prediction.build_replay_model(run, detected_steps, step_ledger)
+    return prediction.replay_model(run, detected_steps, step_ledger)
 
 
 @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from gpulab.rows import Rows
@@ -293,6 +294,15 @@ class Run:
     stall_rows: Rows = field(default_factory=STALLS.empty)
     allocator_rows: Rows = field(default_factory=ALLOCATOR.empty)
     holder_rows: Rows = field(default_factory=HOLDERS.empty)
+
+    @cached_property
+    def results(self) -> dict[object, Any]:
+        """Results of analyses of this run, by what they are results of: a run never changes."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy computes its own results."""
+        return {name: value for name, value in vars(self).items() if name != "results"}
 
     def __repr__(self) -> str:
         size = f"{count(len(self.event_rows), 'event')}, {duration(self.span_ns)}"

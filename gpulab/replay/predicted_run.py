@@ -17,10 +17,11 @@ from gpulab.analysis.steps.detection import Mask
 from gpulab.intervals import Coverage, Ints
 from gpulab.replay.critical_path import is_device_bound
 from gpulab.replay.graph.graph import Floats, NodeKind
+from gpulab.replay.selected_events import side_rows, with_side_rows
 from gpulab.replay.sweep import NEVER, Schedule
 from gpulab.rows import Rows
-from gpulab.run import TRACE_TABLES, Recording, Run, Source
-from gpulab.tables import EVENTS, MARKS, SIDE_TABLES, STALLS, MarkKind
+from gpulab.run import Recording, Run, Source
+from gpulab.tables import EVENTS, MARKS, STALLS, MarkKind
 
 
 def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = None) -> Run:
@@ -30,8 +31,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
     events, remaining = _events(schedule, to_predicted, _events_in_interval(schedule, between_ns))
     marks = _device_marks(schedule) if is_device_bound(schedule) else _marks(run, to_predicted)
     until_ns = int((events["start_ns"] + events["dur_ns"]).max(initial=0))
-    side_rows = _side_rows(run, remaining)
-    return Run(
+    predicted = Run(
         name=f"{run.name} predicted",
         source=Source(how="predicted", device=run.source.device, date=run.source.date, of=run.source.how),
         machine=run.machine,
@@ -46,13 +46,10 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         main_thread=run.main_thread,
         facts=run.facts,
         event_rows=events,
-        grid_rows=side_rows["grid_rows"],
-        shape_rows=side_rows["shape_rows"],
-        collective_rows=side_rows["collective_rows"],
-        wait_rows=side_rows["wait_rows"],
         mark_rows=marks,
         stall_rows=_stalls(run, to_predicted),
     )
+    return with_side_rows(predicted, side_rows(run, remaining))
 
 
 Clock = Callable[[Ints], Ints]
@@ -162,19 +159,6 @@ def _removed_calls(timed: Schedule, remaining: Mask) -> Ints:
     calls &= ~busy[:-1]
     calls &= graph.run.event_rows["dur_ns"][np.maximum(host.event, 0)] > 0
     return host.event[calls]
-
-
-def _side_rows(run: Run, remaining: Mask) -> dict[str, Rows]:
-    """Rows of the side tables for the remaining events."""
-    new_row = np.cumsum(remaining) - 1
-    side_rows = {}
-    for name, table in TRACE_TABLES.items():
-        if table not in SIDE_TABLES:
-            continue
-        rows: Rows = getattr(run, name)
-        rows_left = rows.select(np.flatnonzero(remaining[rows["event"]]))
-        side_rows[name] = table.rows({**rows_left.columns, "event": new_row[rows_left["event"]]})
-    return side_rows
 
 
 def _marks(run: Run, to_predicted: Clock) -> Rows:

@@ -16,6 +16,7 @@ from gpulab.replay.batched_sweep import batch_step_times
 from gpulab.replay.graph.build import build_graph
 from gpulab.replay.graph.calibration import Calibration, calibrate, scale_calls
 from gpulab.replay.graph.graph import Floats, Graph
+from gpulab.replay.graph.representative_part import representative_part
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
@@ -24,8 +25,8 @@ from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
 
 BEST_CASE = Draw(default_position=0.0)  # every unknown at its best value
-SAMPLES = 100  # enough that the 10th and 90th percentile vary by a few per cent of the range between sets of draws
-MAX_SAMPLED_NODES = 60_000  # host nodes and device ops; SAMPLES draws of a graph of this size take about 0.75 s
+SAMPLES = 40  # the 10th and 90th percentile of an unknown are those of its range, as draws divide it evenly
+MAX_SAMPLED_NODES = 60_000  # host nodes and device ops; SAMPLES draws of a graph of this size take about 0.4 s
 MIN_SAMPLES = 12
 # On a CPU the rest of a step may run faster alone, without cold caches and sleeping threads after each wait; or slower,
 # if it shares memory with work that now runs in parallel. Range, as a fraction of the removed share of the step.
@@ -40,6 +41,7 @@ class ReplayModel:
 
     calibration: Calibration
     quality: Quality
+    whole_step_ns: int | None = None  # the typical step of the whole run, of which the graph may hold a part
 
     @property
     def graph(self) -> Graph:
@@ -49,7 +51,7 @@ class ReplayModel:
     @property
     def step_ns(self) -> int:
         """The step time that predictions start from."""
-        return self.graph.steps.step_ns or round(self.schedule.step_ns)
+        return self.whole_step_ns or round(self.schedule.step_ns)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -138,10 +140,18 @@ class Prediction:
         return f"{' and '.join(change.rewrite.name for change in self.changes)} at their best"
 
 
+def replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
+    """Return the run prepared for predictions, once for these steps."""
+    earlier: tuple[Steps, ReplayModel] | None = run.results.get(replay_model)
+    if earlier is None or earlier[0] is not steps:
+        earlier = run.results[replay_model] = steps, build_replay_model(run, steps, ledger)
+    return earlier[1]
+
+
 def build_replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
     """Prepare a run for predictions; the `quality` of the result says whether to trust them."""
-    graph = build_graph(run, steps, ledger)
-    return ReplayModel(calibrate(graph, loading_cost(run, steps, ledger)), assess_quality(graph))
+    graph = build_graph(*representative_part(run, steps, ledger))
+    return ReplayModel(calibrate(graph, loading_cost(run, steps, ledger)), assess_quality(graph), steps.step_ns)
 
 
 def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:
@@ -243,7 +253,7 @@ def draw_unknowns(samples: int) -> tuple[Draw, ...]:
     """Return this many random draws of the unknowns; below a dozen, only the two ends, as random ends are noise."""
     if samples < MIN_SAMPLES:
         return Draw(default_position=0.1), Draw(default_position=0.9)
-    return tuple(Draw(seed=number) for number in range(samples))
+    return tuple(Draw(number=number, count=samples) for number in range(samples))
 
 
 def apply_changes(model: ReplayModel, changes: Sequence[Change], draw: Draw) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,12 +35,15 @@ def least_margin_text(grade: str) -> str:
 class Draw:
     """One choice of all unknowns: the position of each between its best and its worst value.
 
-    The same name means the same unknown in every rewrite. `Draw()` is the middle of all.
+    The same name means the same unknown in every rewrite. `Draw()` is the middle of all. The draws of a set divide the
+    range of each unknown into equal parts, one for each draw, in random order (a Latin hypercube): 40 of them give the
+    10th and 90th percentile as precisely as hundreds of independent ones.
     """
 
     positions: Mapping[str, float] = field(default_factory=dict)
     default_position: float = 0.5
-    seed: int | None = None  # None: `default_position` for all unknowns without a position
+    number: int | None = None  # of the draw in its set; None: `default_position` for all unknowns without a position
+    count: int = 1  # of draws in the set
 
     def between(self, name: str, best: float, worst: float) -> float:
         """Return a value between the best and the worst likely one, on a linear scale."""
@@ -52,11 +56,15 @@ class Draw:
     def _position(self, name: str) -> float:
         if name in self.positions:
             return self.positions[name]
-        if self.seed is None:
-            return self.default_position
-        # Each unknown has its own random stream, so the order of the calls does not matter.
-        key = [self.seed, *name.encode()]
-        return float(np.random.default_rng(key).random())
+        return self.default_position if self.number is None else _positions(name, self.count)[self.number]
+
+
+@lru_cache(maxsize=1_000)
+def _positions(name: str, count: int) -> list[float]:
+    """Return the positions of an unknown in a set of draws; its order is its own, whoever asks first."""
+    order = np.random.default_rng([count, *name.encode()]).permutation(count)
+    positions: list[float] = ((order + 0.5) / count).tolist()
+    return positions
 
 
 MIDDLE = Draw()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from gpulab.run import Run
 
@@ -14,12 +13,12 @@ T = TypeVar("T")
 
 def cached_by_run(analyse: Callable[[Run], T]) -> Callable[[Run], T]:
     """Compute the result of this function once per run: runs never change."""
-    results: WeakKeyDictionary[Run, T] = WeakKeyDictionary()
 
     @wraps(analyse)
     def cached(run: Run) -> T:
-        if run not in results:
-            results[run] = analyse(run)
-        return results[run]
+        if analyse not in run.results:
+            run.results[analyse] = analyse(run)
+        result: T = run.results[analyse]
+        return result
 
     return cached

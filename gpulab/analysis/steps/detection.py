@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.data.prefetch_bias import prefetch_capacity, prefetched_call_ns
+from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.analysis.steps.interior import WARM_UP_STEPS, interior_of_parts, is_edge, recorded_parts
 from gpulab.analysis.steps.marked_steps import marked_steps
 from gpulab.analysis.steps.repetition import repeated_starts
@@ -135,6 +136,7 @@ def burst_means(values_ns: Ints, burst: int) -> Ints:
     return means
 
 
+@cached_by_run
 def find_steps(run: Run) -> Steps:
     """Find the steps of a run, from step marks if there are any, else from events.
 

@@ -36,6 +36,16 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
     `peers`: the runs of all ranks if this is one of several; some rules need them all. `history`: predictions that were
     measured earlier on this machine.
     """
+    if peers:
+        return _diagnosis(run, peers, history)
+    key = diagnose, history
+    if key not in run.results:
+        run.results[key] = _diagnosis(run, (), history)
+    result: Diagnosis = run.results[key]
+    return result
+
+
+def _diagnosis(run: Run, peers: Sequence[Run], history: History) -> Diagnosis:
     steps_of_run = find_steps(run)
     evidence = Evidence(run, steps_of_run, build_ledger(run, steps_of_run), tuple(peers), history, diagnose)
     answers = [(rule, _judge(rule, evidence)) for rule in RULES]

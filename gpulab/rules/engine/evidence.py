@@ -21,7 +21,7 @@ from gpulab.analysis.steps.typical_step import TypicalStep, typical_step
 from gpulab.intervals import Spans, intersect
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.parsing import parse_changes
-from gpulab.replay.prediction import Prediction, ReplayModel, build_replay_model, predict, refusal_reason
+from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_reason, replay_model
 from gpulab.replay.removal import removal
 from gpulab.replay.rewrite import MIDDLE, Change
 from gpulab.replay.sweep import sweep
@@ -136,7 +136,7 @@ class Evidence:
     @cached_property
     def scene(self) -> ReplayModel:
         """The run prepared for what-if replays."""
-        return build_replay_model(self.run, self.steps, self.ledger)
+        return replay_model(self.run, self.steps, self.ledger)
 
     @cached_property
     def arrivals(self) -> Straggler | None:

@@ -91,7 +91,7 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
 
 
 def _unit_times(evidence: Evidence, updates: OptimizerCost, cost_ns: int) -> str:
-    """Return how long kernels or operators take, and where the rest of the cost goes if kernels take only part of it."""
+    """Return how long kernels or operators take, and where the rest goes if kernels take only part of the cost."""
     median = duration(updates.median_ns)
     if not evidence.on_gpu or cost_ns <= updates.cost_ns:
         return f"{_unit_with_article(updates)} takes {median} there (median)"
