@@ -300,8 +300,7 @@ class Run:
         """Results of analyses of this run, by what they are results of: a run never changes."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy computes its own results."""
+    def __getstate__(self) -> dict[str, Any]:  # a copy computes its own results
         return {name: value for name, value in vars(self).items() if name != "results"}
 
     def __repr__(self) -> str:
