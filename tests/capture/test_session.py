@@ -146,7 +146,8 @@ def test_the_sensors_level_records_only_sensors_and_marks():
     assert len(session.run.event_rows) == 0
     assert find_steps(session.run).unprofiled.sum() >= 15
     findings = gpulab.diagnose(session.run).findings
-    assert {finding.rule for finding in findings} <= {"slow_first_step"}, "marks alone show nothing else"
+    rules = {finding.rule for finding in findings} - {"shared_cpu"}  # other programs may run
+    assert rules <= {"slow_first_step"}, "marks alone show nothing else"
 
 
 def test_the_requested_number_of_steps_is_recorded():
