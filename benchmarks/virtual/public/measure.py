@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 STAGES = ("imports", "builds", "trains", "generates")
 WHEN = ("before", "inside")
-TIMEOUT_S = 120
+TIMEOUT_S = 40
 PACKAGES = ("torch", "transformers", "accelerate", "lightning", "diffusers", "torch_geometric")
 
 

@@ -16,6 +16,7 @@ from benchmarks.virtual.public.families import (
     classified_text,
     decoder,
     encoder,
+    images,
     images_in_text,
     masked_images,
     padded_text,
@@ -103,8 +104,8 @@ ENCODERS: dict[str, Family] = {
     "electra": encoder("Electra", embedding_size=16),
     "deberta_v2": encoder("DebertaV2", relative_attention=True, pos_att_type=["p2c", "c2p"]),
     "mpnet": encoder("MPNet", max_position_embeddings=80),
-    "xlnet": encoder("XLNet", "ForSequenceClassification", classified_text, d_model=32, n_layer=2, n_head=4, d_inner=64,
-        num_labels=CLASSES),
+    "xlnet": Family("XLNetForSequenceClassification", "XLNetConfig", classified_text, {"vocab_size": TOKENS, "d_model": 32,
+        "n_layer": 2, "n_head": 4, "d_inner": 64, "num_labels": CLASSES}),
     "longformer": encoder("Longformer", attention_window=[8, 8], max_position_embeddings=80),
     "big_bird": encoder("BigBird", attention_type="original_full"),
     "modernbert": encoder("ModernBert", cls_token_id=1, sep_token_id=2),
@@ -117,7 +118,8 @@ VISIONS: dict[str, Family] = {
     "deit": vision("DeiT"),
     "beit": vision("Beit"),
     "dinov2": vision("Dinov2"),
-    "swin": vision("Swin", patch_size=4, window_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2]),
+    "swin": Family("SwinForImageClassification", "SwinConfig", images, {"image_size": IMAGE_SIZE, "patch_size": 4,
+        "window_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "num_labels": CLASSES}),
     "convnext": vision("ConvNext", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], patch_size=4),
     "resnet": vision("ResNet", embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1]),
     "segformer": Family("SegformerForSemanticSegmentation", "SegformerConfig", segmented_images, _SEGMENTS),
@@ -143,4 +145,3 @@ OTHERS: dict[str, Family] = {
 }  # fmt: skip
 
 FAMILIES: dict[str, Family] = {**DECODERS, **SEQ2SEQS, **ENCODERS, **VISIONS, **OTHERS}
-assert IMAGE_SIZE % 16 == 0

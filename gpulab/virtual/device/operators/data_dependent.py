@@ -8,6 +8,7 @@ from typing import Any
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.tensors import assumed_values
 from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, virtual_device
+from gpulab.virtual.device.tensors.true_values import true_values
 from gpulab.virtual.op_log.ops import CopyDirection
 
 _HALF = "half of the elements"
@@ -44,6 +45,9 @@ class DataDependentOps:
         }
 
     def _count(self, tensor: Any, subject: str) -> int:
+        values = true_values(tensor)
+        if values is not None:
+            return int(values.count_nonzero())
         value = assumed_values.known_value(tensor)
         if isinstance(value, bool):
             return int(tensor.numel()) if value else 0
@@ -79,7 +83,12 @@ class DataDependentOps:
         import torch
 
         source = args[0]
-        count = self._count(source, "how many values differ, as with unique")
+        values = true_values(source)
+        if values is not None:
+            count = len((values.unique_consecutive if "consecutive" in func.name() else values.unique)())
+        else:
+            self._assumptions.add("how many values differ, as with unique", _HALF)
+            count = -(-int(source.numel()) // 2)
         counts = source if not func.name().startswith("aten::_unique") or "2" in func.name() else None
         out = [mode.allocate(source, (count,)), mode.allocate(source, tuple(source.shape), torch.int64)]
         if counts is not None:
@@ -102,6 +111,9 @@ class DataDependentOps:
     def repeat_interleave(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`repeat_interleave` with the repeats in a tensor."""
         size = kwargs.get("output_size")
+        repeats = true_values(args[0])
+        if size is None and repeats is not None:
+            size = int(repeats.sum())
         if size is None:
             self._assumptions.add("how often repeat_interleave repeats", "once each")
             return self._record_with_count(mode, func, args, kwargs, mode.allocate(args[0], tuple(args[0].shape)))
@@ -115,8 +127,13 @@ class DataDependentOps:
 
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-        self._assumptions.add("the largest value that bincount reads", f"{max(least, 1) - 1}")
-        out = mode.allocate(args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
+        values = true_values(args[0])
+        if values is not None:
+            least = max(least, int(values.max()) + 1 if values.numel() else 0)
+        else:
+            self._assumptions.add("the largest value that bincount reads", f"{max(least, 1) - 1}")
+            least = max(least, 1)
+        out = mode.allocate(args[0], (least,), torch.int64 if weights is None else weights.dtype)
         return self._record_with_count(mode, func, args, kwargs, out)
 
     def histc(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

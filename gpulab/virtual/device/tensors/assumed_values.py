@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.tensors.tensor_info import is_dense
+from gpulab.virtual.device.tensors.true_values import true_values
 
 _FLOAT, _INT, _BOOL = 1.0, 1, False
 MAX_FILLED_ELEMENTS = 2**16  # elements; larger copies to the host are left zero, which costs nothing
@@ -17,6 +18,9 @@ def item_value(tensor: Any, assumptions: Assumptions) -> Any:
     """Return the value that `.item()` gives: the known value, or an assumed one."""
     import torch
 
+    values = true_values(tensor)
+    if values is not None:
+        return values.item()
     value = known_value(tensor)
     if value is not None:
         if isinstance(value, bool):
@@ -40,6 +44,10 @@ def host_copy(tensor: Any, assumptions: Assumptions, dtype: Any = None) -> Any:
     import torch
 
     dtype = dtype or tensor.dtype
+    values = true_values(tensor)
+    if values is not None:
+        copy = torch.empty_strided(tuple(tensor.shape), _dense_strides(tensor), dtype=dtype, device="cpu")
+        return copy.copy_(values)
     fill = known_value(tensor)
     if fill is None:
         fill = _assumed_value(tensor, dtype)
@@ -88,6 +96,10 @@ def _dense_strides(tensor: Any) -> tuple[int, ...]:
 
 def known_value(tensor: Any) -> Any:
     """Return the value of every element; None if unknown, or if the tensor was written to since."""
+    values = true_values(tensor)
+    if values is not None:
+        first = values.reshape(-1)[:1]
+        return first.item() if len(first) and bool((values == first).all()) else None
     entry = getattr(tensor, "_gpulab_known", None)
     return entry[0] if entry is not None and _version(tensor) in entry[1] else None
 

@@ -22,7 +22,7 @@ from gpulab.virtual.device.operators.schema import (
     reshapes_in_place,
 )
 from gpulab.virtual.device.recorder import OpRecorder
-from gpulab.virtual.device.tensors import assumed_values, op_cache
+from gpulab.virtual.device.tensors import assumed_values, op_cache, true_values
 from gpulab.virtual.device.tensors.error_messages import (
     closed_virtual_gpu,
     device_mismatch,
@@ -94,6 +94,7 @@ class FakeDispatch:
         if any(each.fake_mode is not self for each in fakes):
             raise closed_virtual_gpu()
         inner = getattr(self._inner, "depth", 0)
+        program_args, program_kwargs = args, kwargs
         if len(fakes) < len(tensors) and (inner or func not in self.overrides):
             args, kwargs = self._with_fake_cpu_tensors(args, kwargs)
         if inner:
@@ -104,7 +105,10 @@ class FakeDispatch:
         with self._lock:  # FakeTensorMode is not thread-safe
             self._inner.depth = 1
             try:
-                return self._run(func, types, args, kwargs)
+                out = self._run(func, types, args, kwargs)
+                if not is_composite(func):
+                    true_values.follow_operator(func, program_args, program_kwargs, out, fake_type)
+                return out
             finally:
                 self._inner.depth = 0
                 self.recorder.left()
