@@ -12,7 +12,7 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors.error_messages import invalid_device_index
 from gpulab.virtual.device.torch_api.patches import patch_attributes
-from gpulab.virtual.device.torch_api.streams import StreamContext, Streams
+from gpulab.virtual.device.torch_api.streams import Streams
 from gpulab.virtual.device.torch_api.tensor_methods import device_with_index
 
 if TYPE_CHECKING:
@@ -49,20 +49,6 @@ class DeviceProperties:
         )
 
 
-class DeviceContext:
-    """`with torch.cuda.device(0):`."""
-
-    def __init__(self, device: Any) -> None:
-        self.idx = device_index(device, optional=True)
-        self.prev_idx = 0
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
 def device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """Return the index of a device in any form that PyTorch accepts; the only index is 0."""
     if device is None or (isinstance(device, int) and device < 0):
@@ -82,8 +68,7 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: OpRecorder, streams: Stre
     gpu_info = _gpu_info(spec)
     running = _streams_and_waits(recorder, streams)
     # The program may have imported names before: patch the classes themselves, and what torch's functions call.
-    patch_attributes(stack, torch.cuda.Stream, __new__=lambda cls, *args, **kwargs: streams.Stream(*args, **kwargs))
-    patch_attributes(stack, torch.cuda.Event, __new__=lambda cls, *args, **kwargs: streams.Event(*args, **kwargs))
+    streams.install(stack)
     below = {"_cuda_synchronize": running["synchronize"], "_cuda_getDeviceCount": lambda: 1,
              "_cuda_getDevice": lambda: 0, "_cuda_setDevice": lambda device: None,
              "_cuda_emptyCache": lambda: torch.cuda.empty_cache()}  # fmt: skip
@@ -163,8 +148,6 @@ def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
         "is_tf32_supported": lambda: bfloat16,
         "can_device_access_peer": lambda device, peer_device: _no_peer(device, peer_device),
         "get_arch_list": lambda: ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
-        "device": DeviceContext,
-        "device_of": lambda obj: DeviceContext(0),
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
         "_get_device": lambda device: torch.device("cuda", device_index(device)),
@@ -211,11 +194,6 @@ def _streams_and_waits(recorder: OpRecorder, streams: Streams) -> dict[str, Any]
 
     return {
         "synchronize": synchronize,
-        "Stream": streams.Stream,
-        "Event": streams.Event,
-        "ExternalStream": streams.Stream,
-        "stream": lambda stream: StreamContext(streams, stream),
-        "StreamContext": lambda stream: StreamContext(streams, stream),
         "current_stream": lambda device=None: streams.current,
         "default_stream": lambda device=None: streams.default,
         "set_stream": streams.set_current,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from gpulab.virtual.device.recorder import DEFAULT_STREAM, OpRecorder
+from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 
 class VirtualTime(Protocol):
@@ -28,6 +31,27 @@ class Streams:
         self.Stream, self.Event = _stream_type(self), _event_type(self)
         self.default = self.Stream(_number=DEFAULT_STREAM)
         self.current = self.default
+
+    def install(self, stack: ExitStack) -> None:
+        """Make the classes of torch.cuda create these streams and events until the stack is closed."""
+        import torch
+
+        stand_ins = {torch.cuda.Stream: self.Stream, torch.cuda.ExternalStream: self.Stream, torch.cuda.Event: self.Event}
+        for original, stand_in in stand_ins.items():
+            patch_attributes(stack, original, __new__=_new_instance(original, stand_in), __init__=_no_init)
+        streams = self
+
+        def init(context: Any, stream: Any) -> None:
+            context.stream, context.entered = stream, []
+
+        def enter(context: Any) -> Any:
+            context.entered.append(StreamContext(streams, context.stream))
+            return context.entered[-1].__enter__()
+
+        def leave(context: Any, *error: object) -> None:
+            context.entered.pop().__exit__(*error)
+
+        patch_attributes(stack, torch.cuda.StreamContext, __init__=init, __enter__=enter, __exit__=leave)
 
     def next_stream(self) -> int:
         """Return the number of a new stream; in traces they start at 13, and the default stream is 7."""
@@ -195,8 +219,41 @@ class _Event:
 
 
 def _stream_type(streams: Streams) -> Any:
-    return type("Stream", (_Stream,), {"streams": streams, "__module__": "torch.cuda"})
+    import torch
+
+    return _stand_in("Stream", _Stream, torch.cuda.Stream, streams)
 
 
 def _event_type(streams: Streams) -> Any:
-    return type("Event", (_Event,), {"streams": streams, "__module__": "torch.cuda"})
+    import torch
+
+    return _stand_in("Event", _Event, torch.cuda.Event, streams)
+
+
+def _stand_in(name: str, virtual_type: type, original: type, streams: Streams) -> Any:
+    """Return a class with these streams; isinstance takes its instances for those of the original class."""
+    attributes = {"streams": streams, "__module__": "torch.cuda", "__class__": property(lambda self: original)}
+    return type(name, (virtual_type,), attributes)
+
+
+def _new_instance(original: type, stand_in: Any) -> Callable[..., Any]:
+    """Return `__new__` of a class of torch.cuda; subclasses of the program keep their methods."""
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is original:
+            return stand_in(*args, **kwargs)
+        program_types = cls.__mro__[: cls.__mro__.index(original)]
+        attributes = {name: value for each in reversed(program_types) for name, value in vars(each).items()}
+        for name in ("__dict__", "__weakref__"):
+            attributes.pop(name, None)
+        instance = type(cls.__name__, (stand_in,), {**attributes, "__class__": property(lambda self: cls)})
+        created = instance.__new__(instance)
+        stand_in.__init__(created)
+        created.__init__(*args, **kwargs)  # type: ignore[misc]
+        return created
+
+    return new
+
+
+def _no_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Do nothing: `__new__` has initialised the instance."""

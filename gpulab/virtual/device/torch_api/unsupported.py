@@ -73,7 +73,10 @@ def _refuse_graphs(stack: ExitStack) -> None:
         "capturing one needs a real GPU",
         "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates the speed-up",
     )
-    patch_attributes(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
+    # The classes stay what they are: programs use them in annotations and with isinstance.
+    patch_attributes(stack, torch.cuda.CUDAGraph, __new__=graphs)
+    patch_attributes(stack, torch.cuda.graph, __init__=graphs)
+    patch_attributes(stack, torch.cuda, make_graphed_callables=graphs)
 
 
 def _refuse_sensors(stack: ExitStack) -> None:
