@@ -224,6 +224,7 @@ class VirtualGpu:
             self._op_log.append([])
 
     def _take_fetch(self, record: Record) -> None:
+        self._device.recorder.loops.progress()
         self._take(replace(record, python_ns=self._device.recorder.take_python_ns()))
 
     def _loader_arrivals(self, loader: int) -> BatchArrivals:

@@ -10,6 +10,7 @@ import threading
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+from gpulab.virtual.device.endless_loops.guard import LoopGuard
 from gpulab.virtual.device.tensors.op_cache import OpOutcome
 from gpulab.virtual.device.tensors.tensor_info import describe_tensor, tensors_in
 from gpulab.virtual.host.core_waits import LONG_NS, CoreWaits
@@ -43,6 +44,7 @@ class OpRecorder:
         self.training_started = False  # the first step has begun
         self.in_optimizer_step = False
         self.muted = False
+        self.loops = LoopGuard()
         self._python_ns = 0
         self._core_waits = CoreWaits()
         self._returned_ns = perf_counter_ns()  # when control last returned to the program
@@ -211,6 +213,7 @@ class OpRecorder:
 
     def step_end(self) -> None:
         """Record that an optimizer stepped."""
+        self.loops.progress()
         self._sink(StepEnd(python_ns=self.take_python_ns()))
 
 

@@ -64,6 +64,7 @@ class CopyOps:
         self._record_download(
             mode, source, source.dtype if not non_blocking else dtype, non_blocking, pinned=non_blocking
         )
+        self._note_read(mode, source)
         copy = assumed_values.host_copy(source, self._assumptions, dtype)
         if non_blocking:
             self._pinned.add(copy)
@@ -112,7 +113,16 @@ class CopyOps:
     def item(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`.item()`, float(), bool(), if."""
         mode.recorder.copy("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, args[0].element_size())
+        self._note_read(mode, args[0])
         return assumed_values.item_value(args[0], self._assumptions)
+
+    @staticmethod
+    def _note_read(mode: Any, tensor: Any) -> None:
+        """Note for the loop guard whether the program reads true or assumed values."""
+        if true_values(tensor) is None:
+            mode.recorder.loops.read_assumed_value()
+        else:
+            mode.recorder.loops.read_true_value()
 
     def equal(self, mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
         """`torch.equal`."""

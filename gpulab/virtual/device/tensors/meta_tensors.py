@@ -124,6 +124,7 @@ class MetaDispatch:
     def item(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`.item()`, float(), bool(), if."""
         self.recorder.copy("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, args[0].element_size())
+        self.recorder.loops.read_assumed_value()
         return assumed_values.item_value(args[0], self.assumptions)
 
     def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
