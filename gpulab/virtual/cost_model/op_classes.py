@@ -18,7 +18,7 @@ _NOTHING = re.compile(
 )
 _CLASSES = (
     (r"_?foreach_\w+|_fused_\w+|_amp_foreach_\w+", OpClass.OPTIMIZER),
-    (r"bmm|baddbmm|addbmm", OpClass.BATCHED),
+    (r"bmm|baddbmm|addbmm|_grouped_mm", OpClass.BATCHED),
     (r"mm|addmm|_addmm_activation|mv|addmv|dot|vdot|matmul|linear|_scaled_mm|_int_mm|addr|ger", OpClass.PRODUCT),
     (r"(?:\w+_)?convolution\w*|conv[123]d|conv_\w+|_conv_depthwise2d|conv_depthwise3d", OpClass.CONVOLUTION),
     (r"_(?:scaled_dot_product|flash|efficient|cudnn)_\w*attention\w*", OpClass.ATTENTION),

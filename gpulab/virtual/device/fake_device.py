@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulab.errors import CaptureError
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.device.operators import cudnn_rnn, missing_shape_rules, rnn_cells, single_kernel
+from gpulab.virtual.device.operators import cudnn_rnn, grouped_mm, missing_shape_rules, rnn_cells, single_kernel
 from gpulab.virtual.device.operators.autocast import AutocastKernels
 from gpulab.virtual.device.operators.data_dependent import DataDependentOps
 from gpulab.virtual.device.recorder import OpRecorder
@@ -22,6 +22,7 @@ from gpulab.virtual.device.tensors.host_copies import CopyOps
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import (
+    distributed,
     internals,
     modules,
     tensor_methods,
@@ -77,8 +78,10 @@ class FakeDevice(SimulatedDevice):
             **CopyOps(self._assumptions, pinned).overrides(),
             **DataDependentOps(self._assumptions).overrides(),
             **missing_shape_rules.overrides(),
+            **grouped_mm.overrides(self.spec.generation, self._assumptions),
             **cudnn_rnn.overrides(),
             **rnn_cells.overrides(),
+            **distributed.overrides(),
             **internals.undecomposed_overrides(gpu_kernels),
         }
         mode.attach(recorder, storages, overrides)

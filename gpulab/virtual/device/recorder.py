@@ -129,7 +129,9 @@ class OpRecorder:
 
     # Records.
 
-    def op(self, name: str, args: Any, kwargs: Any, out: Any, *, details: tuple[tuple[str, str], ...] = ()) -> None:
+    def op(
+        self, name: str, args: Any, kwargs: Any, out: Any, *, details: tuple[tuple[str, str], ...] = (), flops: int = 0
+    ) -> None:
         """Record an operator on the GPU whose result was made without running it."""
         if self.muted:
             return
@@ -137,7 +139,7 @@ class OpRecorder:
         inputs = tuple([describe_tensor(each) for each in tensors_in(values) if each.device.type == "cuda"])
         results = out if isinstance(out, list | tuple) else (out,)
         outputs = tuple([describe_tensor(each) for each in tensors_in(results)])
-        self.record_outcome(OpOutcome((), "", -1, name, inputs, outputs, 0, False, 0, details), self.phase)
+        self.record_outcome(OpOutcome((), "", -1, name, inputs, outputs, flops, False, 0, details), self.phase)
 
     def record_outcome(self, outcome: OpOutcome, phase: Phase) -> None:
         """Record an operator on the GPU."""

@@ -9,7 +9,7 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.recorder import OpRecorder
 from gpulab.virtual.device.tensors.storages import StorageMemory
-from gpulab.virtual.device.torch_api import cuda_api, cuda_memory, save_and_load, unsupported
+from gpulab.virtual.device.torch_api import cuda_api, cuda_memory, distributed, save_and_load, unsupported
 from gpulab.virtual.device.torch_api.streams import Streams, VirtualTime
 from gpulab.virtual.device.training_phase import PhaseTracker
 from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory
@@ -29,6 +29,7 @@ class SimulatedDevice:
         cuda_api.install(stack, self.spec, recorder, Streams(recorder, self.clock))
         cuda_memory.install(stack, self.memory)
         save_and_load.install(stack, self._assumptions, recorder)
+        distributed.install(stack, self._assumptions)
         unsupported.install(stack, self._assumptions)
         PhaseTracker(recorder, storages).install(stack)
 

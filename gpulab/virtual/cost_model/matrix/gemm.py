@@ -24,6 +24,9 @@ DECOMPOSITION_COLUMN_NS = 10_000.0  # per column of a decomposition: two or thre
 
 def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Return the kernels of mm, addmm, bmm, baddbmm and similar; none if the tensors do not form a product."""
+    if op.name == "aten::_grouped_mm":
+        left, right = op.inputs[0], op.inputs[1]
+        return gemm_kernels(op, _grouped_shape(left, right, op.outputs[0]), spec, left=left, right=right)
     factors = _factors(op)
     if factors is None:
         return ()
@@ -56,6 +59,20 @@ def _shape(left: TensorInfo, right: TensorInfo) -> GemmShape | None:
     if len(a) == len(b) == 1 and a == b:
         return GemmShape(1, 1, a[0], 1)
     return None
+
+
+def _grouped_shape(left: TensorInfo, right: TensorInfo, out: TensorInfo) -> GemmShape:
+    """Return the product of each of several equal groups; the dimension that is divided has two sizes, not three."""
+    a, b = left.sizes, right.sizes
+    groups = out.sizes[0] if len(out.sizes) == 3 else max(a, b, key=len)[0]
+    rows, inner, columns = a[-2], a[-1], b[-1]
+    if len(a) == len(b) == 2:
+        inner = -(-inner // groups)
+    elif len(a) == 2:
+        rows = -(-rows // groups)
+    elif len(b) == 2:
+        columns = -(-columns // groups)
+    return GemmShape(groups, rows, inner, columns)
 
 
 def gemm_kernels(op: Op, shape: GemmShape, spec: GpuSpec, *, left: TensorInfo, right: TensorInfo) -> tuple[Kernel, ...]:

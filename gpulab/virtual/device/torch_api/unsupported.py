@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulab.errors import CaptureError
 from gpulab.virtual.assumptions import Assumptions
+from gpulab.virtual.device.torch_api.distributed import REASON, forward_on_one_gpu
 from gpulab.virtual.device.torch_api.patches import patch_attributes
 
 
@@ -24,45 +25,26 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
     """Patch the unsupported features until the stack is closed; torch.compile returns the model unchanged."""
     import torch
 
-    patch_attributes(stack, torch.nn.parallel.DataParallel, forward=_forward_on_one_gpu)
+    patch_attributes(stack, torch.nn.parallel.DataParallel, forward=forward_on_one_gpu)
     patch_attributes(stack, torch, compile=_compile(assumptions))
     patch_attributes(stack, torch.nn.Module, compile=_compile_module(assumptions))
-    _refuse_many_gpus(stack)
+    _refuse_fsdp(stack)
     _refuse_graphs(stack)
     _refuse_history(stack)
     _refuse_sensors(stack)
 
 
-def _refuse_many_gpus(stack: ExitStack) -> None:
+def _refuse_fsdp(stack: ExitStack) -> None:
     import torch
 
-    reason = "there is one virtual GPU, and communication between GPUs is not simulated"
-    refuse_ddp = unsupported_feature(
-        "DistributedDataParallel",
-        reason,
-        "run the unwrapped model; this gives its step on one GPU, without communication",
-    )
-    patch_attributes(stack, torch.nn.parallel.DistributedDataParallel, __init__=refuse_ddp)
     if not torch.distributed.is_available():
         return
-    original = torch.distributed.init_process_group
-
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if backend is None or "nccl" in str(backend) or "cuda" in str(backend):
-            raise CaptureError(
-                "torch.distributed with NCCL is not supported on the virtual GPU.",
-                why=reason,
-                fix="leave out init_process_group, or use backend='gloo' to coordinate CPU processes",
-            )
-        return original(backend, *args, **kwargs)
-
-    patch_attributes(stack, torch.distributed, init_process_group=init_process_group)
     from torch.distributed import fsdp
 
     fix = "run the unwrapped model on one virtual GPU; FSDP would shard the memory that it shows"
-    patch_attributes(stack, fsdp.FullyShardedDataParallel, __init__=unsupported_feature("FSDP", reason, fix))
+    patch_attributes(stack, fsdp.FullyShardedDataParallel, __init__=unsupported_feature("FSDP", REASON, fix))
     if hasattr(fsdp, "fully_shard"):
-        patch_attributes(stack, fsdp, fully_shard=unsupported_feature("fully_shard", reason, fix))
+        patch_attributes(stack, fsdp, fully_shard=unsupported_feature("fully_shard", REASON, fix))
 
 
 def _refuse_graphs(stack: ExitStack) -> None:
@@ -116,11 +98,3 @@ def _compile_module(assumptions: Assumptions) -> Callable[..., None]:
         assumptions.add("how torch.compile changes a model", "not at all: the model runs uncompiled")
 
     return compile
-
-
-def _forward_on_one_gpu(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    inputs, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), (inputs, kwargs))
-    return self.module(*inputs, **kwargs)
