@@ -20,6 +20,7 @@ import torch
 import gpulab
 from benchmarks.virtual.public.families import Family
 from benchmarks.virtual.public.registry import FAMILIES
+from gpulab.errors import GpulabError
 
 STEPS, NEW_TOKENS = 2, 6
 GPU = "h100"
@@ -111,7 +112,8 @@ def report_stage(stage: str, action: Callable[[], Any]) -> bool:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
         outer = [line for frame, line in zip(frames, lines, strict=True) if "/gpulab/" not in frame.filename]
-        result = {"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"[:600],
+        outcome = "refused" if isinstance(error, GpulabError) else "failed"
+        result = {"stage": stage, "outcome": outcome, "error": f"{type(error).__name__}: {error}"[:600],
                   "line": (outer or lines)[-1]}  # fmt: skip
         print(json.dumps(result), flush=True)
         traceback.print_exc()

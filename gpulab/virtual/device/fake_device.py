@@ -23,6 +23,7 @@ from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.torch_api import (
     distributed,
+    flex_attention,
     internals,
     modules,
     tensor_methods,
@@ -90,6 +91,7 @@ class FakeDevice(SimulatedDevice):
         internals.install(stack, autocast)
         tensor_methods.install(stack, storages, pinned)
         modules.install(stack)
+        flex_attention.install(stack, self._assumptions)
         self._install_torch(stack, recorder, storages)
         stack.enter_context(registered_kernels(gpu_kernels, "AutogradCUDA"))
         stack.enter_context(registered_kernels(autocast.kernels(), "AutocastCUDA"))

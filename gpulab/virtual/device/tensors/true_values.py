@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from gpulab.virtual.device.tensors.order_dependence import certain_results, is_order_dependent
+
 MAX_TRUE_ELEMENTS = 2**16  # of a storage; larger tensors have no true values
 _ATTRIBUTE = "_gpulab_true_values"  # of PyTorch's storage object, which lives as long as the storage
 # In-place operators that do not read their target.
@@ -84,11 +86,11 @@ def _follow_results(func: Any, args: Any, kwargs: Any, out: Any, gpu_type: Any) 
         set_true_values(out, absorbing)
         return
     try:
-        values = func(*_on_host(func, args, gpu_type), **_options_on_host(kwargs, gpu_type))
+        values = _run_on_host(func, args, kwargs, gpu_type)
     except (UnknownValuesError, RuntimeError, IndexError, ValueError, NotImplementedError):
         return  # unknown; or the values are wrong, which a GPU reports elsewhere
-    pairs = [(out, values)] if isinstance(out, gpu_type) else zip(out, values, strict=True)
-    for result, result_values in pairs:
+    pairs = [(out, values)] if isinstance(out, gpu_type) else list(zip(out, values, strict=True))
+    for result, result_values in pairs[: certain_results(func, args, kwargs)]:
         if isinstance(result, gpu_type) and result.shape == result_values.shape and result.dtype is result_values.dtype:
             set_true_values(result, result_values)
 
@@ -110,7 +112,7 @@ def _follow_write(func: Any, args: Any, kwargs: Any, written_arguments: tuple[An
         if absorbing is not None:
             _known_values(targets[0]).fill_(absorbing)
         else:
-            func(*_on_host(func, args, gpu_type), **_options_on_host(kwargs, gpu_type))
+            _run_on_host(func, args, kwargs, gpu_type)
     except (UnknownValuesError, RuntimeError, IndexError, ValueError, NotImplementedError):
         for target in targets:
             forget_values(target)
@@ -141,6 +143,14 @@ def _is_logical(name: str, args: Any) -> bool:
     import torch
 
     return name.startswith("logical") or all(each.dtype is torch.bool for each in args[:2])
+
+
+def _run_on_host(func: Any, args: Any, kwargs: Any, gpu_type: Any) -> Any:
+    """Run an operator on true values; raises UnknownValuesError if it has none, or if a GPU may write in any order."""
+    host_args = _on_host(func, args, gpu_type)
+    if is_order_dependent(func, host_args):
+        raise UnknownValuesError
+    return func(*host_args, **_options_on_host(kwargs, gpu_type))
 
 
 def _on_host(func: Any, args: Any, gpu_type: Any) -> list[Any]:
