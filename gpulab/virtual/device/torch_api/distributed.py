@@ -30,7 +30,10 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
     import torch
 
     ddp: Any = torch.nn.parallel.DistributedDataParallel
-    patch_attributes(stack, ddp, __init__=_ddp_init(assumptions), forward=forward_on_one_gpu)
+    patch_attributes(
+        stack, ddp, __init__=_ddp_init(assumptions), forward=forward_on_one_gpu, _get_ddp_logging_data=lambda self: {},
+        register_comm_hook=lambda self, state, hook: None, _set_static_graph=lambda self: None,
+    )  # fmt: skip
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d
@@ -173,6 +176,16 @@ def _all_groups() -> list[Any]:
     return list(distributed_c10d._world.pg_map)
 
 
+class _Reducer:
+    """The part of DistributedDataParallel that sums gradients over ranks: nothing with one rank."""
+
+    def prepare_for_backward(self, outputs: list[Any]) -> None:
+        """Do nothing: all gradients are those of this rank."""
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
 def _ddp_init(assumptions: Assumptions) -> Callable[..., None]:
     import torch
 
@@ -193,6 +206,7 @@ def _ddp_init(assumptions: Assumptions) -> Callable[..., None]:
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.find_unused_parameters, self.static_graph = kwargs.get("find_unused_parameters", False), False
         self._use_replicated_tensor_module = False
+        self.reducer, self.logger = _Reducer(), None
         assumptions.add("what DistributedDataParallel adds on one rank", "nothing: gradients are not put into buckets")
 
     return init
