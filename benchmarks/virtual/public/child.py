@@ -1,7 +1,7 @@
 """Run one model family or feature on a virtual GPU in this process; each stage is printed as a line of JSON.
 
-    python -m benchmarks.virtual.public.child family llama inside
-    python -m benchmarks.virtual.public.child feature checkpointing inside
+`python -m benchmarks.virtual.public.child family llama inside` runs a family whose module is first imported inside the
+block, and `... feature compile before` a feature whose modules are imported before the virtual GPU exists.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
         run_stages(when, lambda: load_classes(name, family), lambda: run_family(family))
 
 
-def run_stages(when: str, load: Callable[[], Any], play: Callable[[], None]) -> None:
+def run_stages(when: str, load: Callable[[], Any], play: Callable[[], object]) -> None:
     """Import the module before the virtual GPU exists or inside its block, then play the program there."""
     if when == "before" and not report_stage("imports", load):
         return
@@ -49,7 +49,7 @@ def run_stages(when: str, load: Callable[[], Any], play: Callable[[], None]) -> 
 
 
 def load_classes(name: str, family: Family) -> None:
-    """Import the modules of a model family."""
+    """Import the modules of a model family, and its classes, which Transformers looks up when they are first used."""
     for part in ("configuration", "modeling"):
         importlib.import_module(f"transformers.models.{name}.{part}_{name}")
     import transformers
@@ -90,7 +90,8 @@ def train(model: Any, family: Family) -> None:
             loss = model(**inputs_on_gpu(family)).loss
         loss.backward()
         optimizer.step()
-    assert loss.device.type == "cuda" and loss.dim() == 0
+    assert loss.device.type == "cuda"
+    assert loss.dim() == 0
 
 
 def generate(model: Any, family: Family) -> None:

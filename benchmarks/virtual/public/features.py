@@ -184,7 +184,8 @@ def fsdp() -> None:
 @feature
 def fused_optimizers() -> None:
     """Fused, foreach and capturable optimizers, with schedulers and accumulation."""
-    for options in ({"fused": True}, {"foreach": True}, {"capturable": True}):
+    variants: tuple[dict[str, Any], ...] = ({"fused": True}, {"foreach": True}, {"capturable": True})
+    for options in variants:
         model = encoder()
         train(model, optimizer=torch.optim.AdamW(model.parameters(), **options))
     model = encoder()

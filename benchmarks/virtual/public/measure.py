@@ -69,8 +69,9 @@ def sweep(kind: str, names: list[str], whens: list[str], processes: int = 2) -> 
 def run_child(kind: str, name: str, when: str, timeout_s: float = TIMEOUT_S) -> dict[str, dict[str, str]]:
     """Run one name in a fresh process; return its stages. A stage that does not end within the time hangs."""
     command = [sys.executable, "-m", "benchmarks.virtual.public.child", kind, name, when]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-                   "GPULAB_HISTORY": "off", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "GPULAB_HISTORY": "off",
+                   "OMP_NUM_THREADS": "1"}  # fmt: skip
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=environment, check=False

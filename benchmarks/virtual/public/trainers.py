@@ -160,7 +160,8 @@ def diffusers_unet() -> None:
     from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 
     model = UNet2DModel(
-        sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
+        sample_size=16, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(8, 16),
+        norm_num_groups=4,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
     ).cuda()  # fmt: skip
     scheduler, optimizer = DDPMScheduler(50), torch.optim.AdamW(model.parameters())
@@ -191,8 +192,8 @@ def diffusers_transformer() -> None:
     """Training of a small diffusion transformer."""
     from diffusers import DiTTransformer2DModel
 
-    model = DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=8,
-                                  norm_num_groups=4, num_embeds_ada_norm=10).cuda()  # fmt: skip
+    model = DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=8, in_channels=4, num_layers=2,
+                                  sample_size=8, norm_num_groups=4, num_embeds_ada_norm=10).cuda()  # fmt: skip
     latents, times, classes = torch.randn(2, 4, 8, 8), torch.tensor([3, 7]), torch.tensor([0, 1])
     model(latents.cuda(), times.cuda(), classes.cuda()).sample.square().mean().backward()
 

@@ -105,15 +105,16 @@ def _assigned_names(line: int, loop: ast.While) -> frozenset[str]:
 def _exit_tests(loop: ast.While) -> list[ast.expr]:
     """Return the conditions that end a loop: its test, and those of `if` statements that leave it."""
     tests = [] if isinstance(loop.test, ast.Constant) else [loop.test]
-    for node in _nodes_of(loop):
-        if isinstance(node, ast.If) and any(_leaves(child, loop) for child in (*node.body, *node.orelse)):
-            tests.append(node.test)
-        elif isinstance(node, ast.Assert):
-            tests.append(node.test)
+    conditions = [node for node in _nodes_of(loop) if isinstance(node, ast.If | ast.Assert)]
+    tests += [node.test for node in conditions if isinstance(node, ast.Assert) or _leaves_in_branch(node)]
     return tests
 
 
-def _leaves(statement: ast.stmt, loop: ast.While) -> bool:
+def _leaves_in_branch(condition: ast.If) -> bool:
+    return any(_leaves(statement) for statement in (*condition.body, *condition.orelse))
+
+
+def _leaves(statement: ast.stmt) -> bool:
     """Return whether a statement leaves the loop; a `break` inside an inner loop does not."""
     if isinstance(statement, _LEAVES):
         return True

@@ -52,7 +52,7 @@ class LoopGuard:
         """A true value was read: the loop that waits may end."""
         if self._reads:
             frame = _program_frame()
-            if frame is not None and self._reads.pop((frame.f_code, frame.f_lineno), None):
+            if frame is not None and self._reads.pop((frame.f_code, frame.f_lineno), 0):
                 self._loop = None
 
     def read_assumed_value(self) -> None:

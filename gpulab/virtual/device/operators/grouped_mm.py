@@ -1,7 +1,7 @@
 """`grouped_mm`: one matrix product per group, as the experts of a mixture compute them.
 
-On Hopper and Blackwell, PyTorch runs bfloat16 products of all groups as one kernel. In other cases it copies the offsets
-to the host and multiplies group after group. Where the groups end depends on data: equal groups are assumed.
+On Hopper and Blackwell, PyTorch runs bfloat16 products of all groups as one kernel. In other cases it copies the
+offsets to the host and multiplies group after group. Where the groups end depends on data: equal groups are assumed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators whose result a GPU may order in its own way: their true values do not follow from those of the arguments.
 
-Where several elements are equal, sort and topk return the index of any of them. Where several indices are equal, scatter
-and index_put write the values in any order, and the last one remains.
+Where several elements are equal, sort and topk return the index of any of them. Where several indices are equal,
+scatter and index_put write the values in any order, and the last one remains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_order_dependent(func: Any, args: Any) -> bool:
         return bool((rows.diff(dim=args[1] if args[2].dim() else 0) == 0).any())
     if name in _COPIES:
         index = args[2] if "copy" in name else args[1]
-        return len(index.unique()) < index.numel()
+        return bool(len(index.unique()) < index.numel())
     if name in _INDEX_WRITES and args[2].numel() > 1 and not (len(args) > 3 and args[3]):
         indices = [each for each in args[1] if each is not None]
         if all(each.dtype in (torch.bool, torch.uint8) for each in indices):
@@ -50,4 +50,4 @@ def _has_duplicates(indices: list[Any]) -> bool:
     places = torch.stack([each.reshape(-1) for each in torch.broadcast_tensors(*indices)])  # type: ignore[no-untyped-call]
     if bool((places < 0).any()):  # counted from the end
         return True
-    return places.unique(dim=1).shape[1] < places.shape[1]
+    return bool(torch.unique(places, dim=1).shape[1] < places.shape[1])  # type: ignore[no-untyped-call]

@@ -18,9 +18,7 @@ _ATTRIBUTE = "_gpulab_true_values"  # of PyTorch's storage object, which lives a
 # In-place operators that do not read their target.
 _OVERWRITES = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_"})
 # Operators that read only sizes and dtype of their first argument.
-_SIZE_ONLY = frozenset(
-    {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
-)  # fmt: skip
+_SIZE_ONLY = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 # The operand that decides the result whatever the other one is.
 _ABSORBING = {
     "logical_or": True, "bitwise_or": True, "__or__": True, "__ior__": True,
@@ -230,5 +228,5 @@ def _makes_no_values(func: Any) -> bool:
 
     from gpulab.virtual.device.operators.schema import launches_nothing
 
-    is_random = torch.Tag.nondeterministic_seeded in func.tags  # type: ignore[attr-defined]
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
     return func.namespace != "aten" or is_random or launches_nothing(func)

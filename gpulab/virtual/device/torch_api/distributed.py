@@ -38,7 +38,7 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
         return
     from torch.distributed import distributed_c10d
 
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "init_process_group": _init_process_group(distributed_c10d.init_process_group),
         "new_group": _new_group(distributed_c10d.new_group),
         "get_backend": _get_backend(distributed_c10d.get_backend),
@@ -58,8 +58,10 @@ def overrides() -> dict[Any, Any]:
     if not torch.distributed.is_available() or not hasattr(torch._C._distributed_c10d, "FakeWork"):
         return {}
     operators = torch.ops.c10d
-    named = {name: _in_place for name in _IN_PLACE} | {name: _from_input for name in _FROM_INPUT}
-    return {getattr(operators, name).default: each for name, each in named.items() if hasattr(operators, name)}
+    implementations = dict.fromkeys(_IN_PLACE, _in_place) | dict.fromkeys(_FROM_INPUT, _from_input)
+    return {
+        getattr(operators, name).default: each for name, each in implementations.items() if hasattr(operators, name)
+    }
 
 
 def _in_place(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

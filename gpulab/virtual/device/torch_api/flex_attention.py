@@ -55,6 +55,6 @@ def _is_causal(block_mask: Any) -> bool:
     values = [true_values(each) if isinstance(each, fake_tensor_type()) else each for each in counts[:2]]
     if not values or any(each is None for each in values):
         return False
-    total = sum(values)
+    total: Any = sum(values)
     rows = total.shape[-1]
     return rows > 1 and bool((total == torch.arange(1, rows + 1, device="cpu")).all())

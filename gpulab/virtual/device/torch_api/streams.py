@@ -36,7 +36,8 @@ class Streams:
         """Make the classes of torch.cuda create these streams and events until the stack is closed."""
         import torch
 
-        stand_ins = {torch.cuda.Stream: self.Stream, torch.cuda.ExternalStream: self.Stream, torch.cuda.Event: self.Event}
+        cuda: Any = torch.cuda
+        stand_ins = {cuda.Stream: self.Stream, cuda.ExternalStream: self.Stream, cuda.Event: self.Event}
         for original, stand_in in stand_ins.items():
             patch_attributes(stack, original, __new__=_new_instance(original, stand_in), __init__=_no_init)
         streams = self
@@ -246,10 +247,10 @@ def _new_instance(original: type, stand_in: Any) -> Callable[..., Any]:
         attributes = {name: value for each in reversed(program_types) for name, value in vars(each).items()}
         for name in ("__dict__", "__weakref__"):
             attributes.pop(name, None)
-        instance = type(cls.__name__, (stand_in,), {**attributes, "__class__": property(lambda self: cls)})
+        instance: Any = type(cls.__name__, (stand_in,), {**attributes, "__class__": property(lambda self: cls)})
         created = instance.__new__(instance)
         stand_in.__init__(created)
-        created.__init__(*args, **kwargs)  # type: ignore[misc]
+        created.__init__(*args, **kwargs)
         return created
 
     return new
