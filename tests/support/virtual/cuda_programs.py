@@ -1088,14 +1088,43 @@ def counting_flops_and_memory():
 # Refused.
 
 
-@refuses
-def distributed_data_parallel():
-    nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda(), device_ids=[0])
+@works
+def distributed_data_parallel_with_one_rank():
+    distributed = torch.distributed
+    model = nn.Linear(2, 2).cuda()
+    assert "process group" in error_message(lambda: nn.parallel.DistributedDataParallel(model), ValueError)
+    distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
+    parallel = nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    trained(parallel, (torch.randn(3, 2),))
+    with parallel.no_sync():
+        parallel(torch.randn(3, 2)).sum().backward()
+    assert parallel.module is model
+    assert next(iter(parallel.state_dict())) == "module.weight"
+    distributed.destroy_process_group()
+
+
+@works
+def nccl_with_one_rank():
+    distributed = torch.distributed
+    distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
+    assert distributed.get_backend() == "nccl"
+    values = torch.arange(3, device="cuda")
+    distributed.all_reduce(values)
+    distributed.all_reduce(values, async_op=True).wait()
+    parts = [torch.zeros_like(values)]
+    distributed.all_gather(parts, values)
+    assert parts[0].tolist() == [0, 1, 2]
+    objects = [None]
+    distributed.all_gather_object(objects, {"loss": 1.0})
+    assert objects == [{"loss": 1.0}]
+    distributed.barrier(group=distributed.new_group([0]))
+    distributed.destroy_process_group()
 
 
 @refuses
-def nccl():
-    torch.distributed.init_process_group("nccl", rank=0, world_size=1, init_method="tcp://127.0.0.1:29599")
+def nccl_with_two_ranks():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=2)
 
 
 @refuses

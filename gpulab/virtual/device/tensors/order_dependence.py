@@ -50,4 +50,4 @@ def _has_duplicates(indices: list[Any]) -> bool:
     places = torch.stack([each.reshape(-1) for each in torch.broadcast_tensors(*indices)])  # type: ignore[no-untyped-call]
     if bool((places < 0).any()):  # counted from the end
         return True
-    return bool(torch.unique(places, dim=1).shape[1] < places.shape[1])  # type: ignore[no-untyped-call]
+    return bool(torch.unique(places, dim=1).shape[1] < places.shape[1])

@@ -107,6 +107,8 @@ def _follow_write(func: Any, args: Any, kwargs: Any, written_arguments: tuple[An
     if not any(hasattr(target.untyped_storage(), _ATTRIBUTE) for target in targets):
         return
     try:
+        if _does_not_follow(func):
+            raise UnknownValuesError
         if absorbing is not None:
             _known_values(targets[0]).fill_(absorbing)
         else:
@@ -224,9 +226,14 @@ def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
 @functools.cache
 def _makes_no_values(func: Any) -> bool:
     """Return whether results have no new values (views), or values that do not follow: random or uninitialised."""
-    import torch
-
     from gpulab.virtual.device.operators.schema import launches_nothing
 
-    is_random = torch.Tag.nondeterministic_seeded in func.tags
-    return func.namespace != "aten" or is_random or launches_nothing(func)
+    return _does_not_follow(func) or launches_nothing(func)
+
+
+@functools.cache
+def _does_not_follow(func: Any) -> bool:
+    """Return whether the values written are random, or those of an operator that is not PyTorch's."""
+    import torch
+
+    return func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags
