@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.tensors.tensor_info import is_dense
-from gpulab.virtual.device.tensors.true_values import true_values
+from gpulab.virtual.device.tensors.true_values import UNIFORM_ATTRIBUTE, true_values
 
 _FLOAT, _INT, _BOOL = 1.0, 1, False
 MAX_FILLED_ELEMENTS = 2**16  # elements; larger copies to the host are left zero, which costs nothing
@@ -100,7 +100,7 @@ def known_value(tensor: Any) -> Any:
     if values is not None:
         first = values.reshape(-1)[:1]
         return first.item() if len(first) and bool((values == first).all()) else None
-    entry = getattr(tensor, "_gpulab_known", None)
+    entry = getattr(tensor, UNIFORM_ATTRIBUTE, None)
     return entry[0] if entry is not None and _version(tensor) in entry[1] else None
 
 
@@ -110,7 +110,7 @@ def set_known_value(tensor: Any, value: Any, *, by_current_op: bool = False) -> 
     `written`: the running operator writes the value; PyTorch increments the tensor's version only after it.
     """
     version = _version(tensor)
-    tensor._gpulab_known = (value, (version, version + 1) if by_current_op else (version,))
+    setattr(tensor, UNIFORM_ATTRIBUTE, (value, (version, version + 1) if by_current_op else (version,)))
 
 
 def _version(tensor: Any) -> int:
@@ -120,7 +120,7 @@ def _version(tensor: Any) -> int:
 def infer_known_value(name: str, args: Any, out: Any) -> None:
     """Set the known value of an operator's result if it follows without the values of its inputs."""
     rule = _RULES.get(name)
-    if rule is not None:
+    if rule is not None and true_values(out) is None:  # a view of true values needs no other
         value = rule(args)
         if value is not None:
             set_known_value(out, value)

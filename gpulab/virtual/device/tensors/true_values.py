@@ -15,6 +15,7 @@ from gpulab.virtual.device.tensors.order_dependence import certain_results, is_o
 
 MAX_TRUE_ELEMENTS = 2**16  # of a storage; larger tensors have no true values
 _ATTRIBUTE = "_gpulab_true_values"  # of PyTorch's storage object, which lives as long as the storage
+UNIFORM_ATTRIBUTE = "_gpulab_known"  # of a tensor with one value in all elements, which may be assumed
 # In-place operators that do not read their target.
 _OVERWRITES = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_"})
 # Operators that read only sizes and dtype of their first argument.
@@ -62,6 +63,7 @@ def set_true_values(tensor: Any, values: Any) -> None:
     else:
         target.fill_(values)
     setattr(tensor.untyped_storage(), _ATTRIBUTE, host_copy)
+    tensor.__dict__.pop(UNIFORM_ATTRIBUTE, None)
 
 
 def follow_operator(func: Any, args: Any, kwargs: Any, out: Any, gpu_type: Any) -> None:
