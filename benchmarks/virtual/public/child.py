@@ -1,7 +1,7 @@
-"""Run one model family or feature on a virtual GPU in this process; each stage is printed as a line of JSON.
+"""Run model families or features on a virtual GPU in this process; each stage is printed as a line of JSON.
 
-`python -m benchmarks.virtual.public.child family llama inside` runs a family whose module is first imported inside the
-block, and `... feature compile before` a feature whose modules are imported before the virtual GPU exists.
+`python -m benchmarks.virtual.public.child family inside llama mixtral` runs families whose modules are first imported
+inside the block, and `... feature before compile` a feature whose modules are imported before the virtual GPU exists.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +29,41 @@ GPU = "h100"
 
 def main() -> None:
     """Run what the arguments name."""
-    kind, name, when = sys.argv[1:4]
+    kind, when, *names = sys.argv[1:]
     warnings.simplefilter("ignore")
-    if kind == "feature":
-        features = importlib.import_module("benchmarks.virtual.public.features")
-        run_stages(when, lambda: features.load(name), lambda: report_stage("trains", features.FEATURES[name]))
-    else:
-        family = FAMILIES[name]
-        run_stages(when, lambda: load_classes(name, family), lambda: run_family(family))
-
-
-def run_stages(when: str, load: Callable[[], Any], play: Callable[[], object]) -> None:
-    """Import the module before the virtual GPU exists or inside its block, then play the program there."""
-    if when == "before" and not report_stage("imports", load):
-        return
+    make_program = feature_program if kind == "feature" else family_program
+    programs = [make_program(name) for name in names]
+    imported = {program.name for program in programs if when == "before" and program.imports()}
     with gpulab.virtual_gpu(GPU):
-        if when == "inside" and not report_stage("imports", load):
-            return
-        play()
+        for program in programs:
+            if program.name in imported or (when == "inside" and program.imports()):
+                program.play()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is imported and run for one name."""
+
+    name: str
+    load: Callable[[], object]
+    play: Callable[[], object]
+
+    def imports(self) -> bool:
+        """Import the modules; return whether that worked."""
+        return report_stage(self.name, "imports", self.load)
+
+
+def feature_program(name: str) -> Program:
+    """Return the program of a feature or trainer."""
+    features = importlib.import_module("benchmarks.virtual.public.features")
+    run = features.FEATURES[name]
+    return Program(name, lambda: features.load(name), lambda: report_stage(name, "trains", run))
+
+
+def family_program(name: str) -> Program:
+    """Return the program of a model family."""
+    family = FAMILIES[name]
+    return Program(name, lambda: load_classes(name, family), lambda: run_family(name, family))
 
 
 def load_classes(name: str, family: Family) -> None:
@@ -57,14 +75,14 @@ def load_classes(name: str, family: Family) -> None:
     getattr(transformers, family.model), getattr(transformers, family.config)
 
 
-def run_family(family: Family) -> None:
+def run_family(name: str, family: Family) -> None:
     """Train a small model of the family for two steps, then let it write a few tokens."""
     models: list[Any] = []
-    if not report_stage("builds", lambda: models.append(build(family))):
+    if not report_stage(name, "builds", lambda: models.append(build(family))):
         return
-    report_stage("trains", lambda: train(models[0], family))
+    report_stage(name, "trains", lambda: train(models[0], family))
     if family.generates:
-        report_stage("generates", lambda: generate(models[0], family))
+        report_stage(name, "generates", lambda: generate(models[0], family))
 
 
 def build(family: Family) -> Any:
@@ -104,9 +122,9 @@ def generate(model: Any, family: Family) -> None:
         assert out.shape == (prompt.shape[0], prompt.shape[1] + NEW_TOKENS), tuple(out.shape)
 
 
-def report_stage(stage: str, action: Callable[[], Any]) -> bool:
+def report_stage(name: str, stage: str, action: Callable[[], object]) -> bool:
     """Run a stage and print its outcome; return whether it worked."""
-    print(json.dumps({"stage": stage, "outcome": "begun"}), flush=True)
+    print(json.dumps({"name": name, "stage": stage, "outcome": "begun"}), flush=True)
     try:
         action()
     except Exception as error:  # whatever a public program raises is the result of the stage
@@ -114,12 +132,12 @@ def report_stage(stage: str, action: Callable[[], Any]) -> bool:
         lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
         outer = [line for frame, line in zip(frames, lines, strict=True) if "/gpulab/" not in frame.filename]
         outcome = "refused" if isinstance(error, GpulabError) else "failed"
-        result = {"stage": stage, "outcome": outcome, "error": f"{type(error).__name__}: {error}"[:600],
-                  "line": (outer or lines)[-1]}  # fmt: skip
+        message = f"{type(error).__name__}: {error}"[:600]
+        result = {"name": name, "stage": stage, "outcome": outcome, "error": message, "line": (outer or lines)[-1]}
         print(json.dumps(result), flush=True)
         traceback.print_exc()
         return False
-    print(json.dumps({"stage": stage, "outcome": "works"}), flush=True)
+    print(json.dumps({"name": name, "stage": stage, "outcome": "works"}), flush=True)
     return True
 
 

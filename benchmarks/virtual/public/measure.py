@@ -59,16 +59,16 @@ def sweep(kind: str, names: list[str], whens: list[str], processes: int = 2) -> 
     """Return the stages of every name, by the time of its import."""
     pairs = [(name, when) for name in names for when in whens]
     with ThreadPoolExecutor(processes) as pool:
-        outcomes = list(pool.map(lambda pair: run_child(kind, *pair), pairs))
+        outcomes = list(pool.map(lambda pair: run_child(kind, pair[1], [pair[0]])[pair[0]], pairs))
     results: dict[str, dict[str, Any]] = {name: {} for name in names}
     for (name, when), stages in zip(pairs, outcomes, strict=True):
         results[name][when] = stages
     return results
 
 
-def run_child(kind: str, name: str, when: str, timeout_s: float = TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Run one name in a fresh process; return its stages. A stage that does not end within the time hangs."""
-    command = [sys.executable, "-m", "benchmarks.virtual.public.child", kind, name, when]
+def run_child(kind: str, when: str, names: list[str], timeout_s: float = TIMEOUT_S) -> dict[str, dict[str, Any]]:
+    """Run names in a fresh process; return the stages of each. A stage that does not end within the time hangs."""
+    command = [sys.executable, "-m", "benchmarks.virtual.public.child", kind, when, *names]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "GPULAB_HISTORY": "off",
                    "OMP_NUM_THREADS": "1"}  # fmt: skip
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -79,31 +79,41 @@ def run_child(kind: str, name: str, when: str, timeout_s: float = TIMEOUT_S) -> 
         output, end = process.stdout, f"ended with status {process.returncode}: {process.stderr[-400:]}"
     except subprocess.TimeoutExpired as expired:
         output, end = (expired.stdout or b"").decode(), f"did not end within {timeout_s:.0f} s"
-    stages: dict[str, dict[str, str]] = {}
+    results: dict[str, dict[str, Any]] = {name: {} for name in names}
     for line in output.splitlines():
-        if line.startswith('{"stage"'):
+        if line.startswith('{"name"'):
             result = json.loads(line)
-            stages[result.pop("stage")] = result
-    for result in stages.values():
-        if result["outcome"] == "begun":
-            result.update(outcome="hangs" if "within" in end else "died", error=end)
-    return stages or {"imports": {"outcome": "died", "error": end}}
+            results[result.pop("name")][result.pop("stage")] = result
+    ending = {"outcome": "hangs" if "within" in end else "died", "error": end}
+    for stages in results.values():
+        for result in stages.values():
+            if result["outcome"] == "begun":
+                result.update(ending)
+        if not stages:
+            stages["imports"] = ending
+    return results
 
 
-def worked(stages: dict[str, dict[str, str]]) -> bool:
+def worked(stages: dict[str, Any]) -> bool:
     """Return whether every stage that began worked."""
     return bool(stages) and all(stage["outcome"] == "works" for stage in stages.values())
 
 
+def verdict(stages: dict[str, Any]) -> str:
+    """Return "yes", "no", or "refused" if gpulab itself says that it does not support the program."""
+    outcomes = {stage["outcome"] for stage in stages.values()}
+    return "yes" if worked(stages) else "refused" if outcomes <= {"works", "refused"} else "no"
+
+
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table as lines: one row per name, then the totals."""
-    lines = [f"{'name':30} {'before':8} {'inside':8} {'trains':8} {'generates':10} first error"]
+    lines = [f"{'name':40} {'before':8} {'inside':8} {'trains':8} {'generates':10} first error"]
     for name, by_when in results.items():
-        columns = ["" if when not in by_when else "yes" if worked(by_when[when]) else "no" for when in WHEN]
+        columns = ["" if when not in by_when else verdict(by_when[when]) for when in WHEN]
         for stage in ("trains", "generates"):
             outcomes = [stages.get(stage, {}).get("outcome") for stages in by_when.values()]
             columns.append("yes" if set(outcomes) == {"works"} else "" if not any(outcomes) else "no")
-        lines.append(f"{name:30} {columns[0]:8} {columns[1]:8} {columns[2]:8} {columns[3]:10} {first_error(by_when)}")
+        lines.append(f"{name:40} {columns[0]:8} {columns[1]:8} {columns[2]:8} {columns[3]:10} {first_error(by_when)}")
     totals = [sum(worked(by_when.get(when, {})) for by_when in results.values()) for when in WHEN]
     return [*lines, f"{len(results)} in all: {totals[0]} work imported before, {totals[1]} imported inside"]
 
