@@ -1,0 +1,72 @@
+"""Public model families, trainers and features run on a virtual GPU, imported before it exists or inside its block."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.virtual.public.features import FEATURES  # noqa: E402 - it needs torch
+from benchmarks.virtual.public.measure import WHEN, run_child, table, worked  # noqa: E402
+from benchmarks.virtual.public.registry import FAMILIES  # noqa: E402
+from benchmarks.virtual.public.trainers import MODULES, TRAINERS  # noqa: E402
+
+REFUSED = {"cuda_graph": "A CUDA graph is not supported", "fsdp": "fully_shard is not supported"}
+BATCH_S = 540
+
+
+def skip_without(package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install 'gpulab[wild]' (diffusers, timm and torch_geometric separately)")
+
+
+@pytest.fixture(scope="module")
+def families():
+    """Stages of every family by the time of its import, from two processes: one for each time."""
+    skip_without("transformers")
+    names = list(FAMILIES)
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(WHEN, pool.map(lambda when: run_child("family", when, names, BATCH_S), WHEN), strict=True))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_family_trains_and_generates(families, name, when):
+    stages = families[when][name]
+    assert worked(stages), stages
+    expected = ["imports", "builds", "trains", *(["generates"] if FAMILIES[name].generates else [])]
+    assert list(stages) == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_or_trainer_runs_or_is_refused_with_a_fix(name, when):
+    for module in MODULES.get(name, ()):
+        skip_without(module.partition(".")[0])
+    stages = run_child("feature", when, [name])[name]
+    if name in REFUSED:
+        assert stages["trains"]["outcome"] == "refused"
+        assert REFUSED[name] in stages["trains"]["error"]
+        assert "fix:" in stages["trains"]["error"]
+    else:
+        assert worked(stages), stages
+
+
+def test_the_sweep_has_at_least_40_families_and_10_trainers_and_features():
+    assert len(FAMILIES) >= 40
+    assert len(TRAINERS) >= 10
+    assert len(FEATURES) - len(TRAINERS) >= 10
+
+
+def test_a_feature_without_other_packages_runs_in_the_sweep():
+    stages = run_child("feature", "inside", ["autocast_bfloat16"])["autocast_bfloat16"]
+    assert worked(stages), stages
+    lines = table({"autocast_bfloat16": {"inside": stages}})
+    assert lines[-1] == "1 in all: 0 work imported before, 1 imported inside"
