@@ -6,6 +6,7 @@ The modules:
     attention              which kernel scaled_dot_product_attention selects
     cudnn_rnn, rnn_cells   LSTM, GRU and RNN layers and cells
     rms_norm               fused RMS normalisation
+    grouped_mm             products of the experts of a mixture
     autocast               the autocast lists of PyTorch
     data_dependent         operators whose result size depends on values
     missing_shape_rules    operators without a shape rule in PyTorch

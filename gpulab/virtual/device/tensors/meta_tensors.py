@@ -14,13 +14,14 @@ from typing import Any
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.operators.schema import count_flops, is_composite
 from gpulab.virtual.device.recorder import OpRecorder
-from gpulab.virtual.device.tensors import assumed_values
+from gpulab.virtual.device.tensors import assumed_values, true_values
 from gpulab.virtual.device.tensors.error_messages import in_place_result, invalid_device_index, unsupported_operator
 from gpulab.virtual.device.tensors.memory_formats import with_gpu_memory_format
 from gpulab.virtual.device.tensors.op_cache import op_outcome
 from gpulab.virtual.device.tensors.pinned import PinnedStorages
 from gpulab.virtual.device.tensors.storages import StorageMemory
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
+from gpulab.virtual.device.torch_api import distributed
 from gpulab.virtual.op_log.ops import CopyDirection
 
 _COPY = "aten::copy_"
@@ -40,11 +41,18 @@ class MetaDispatch:
         kwargs = dict(kwargs) if kwargs else {}
         if self.closed:  # in a thread that outlives the virtual GPU
             return func(*args, **kwargs)
+        out = self._run(func, args, kwargs)
+        if not is_composite(func) and not self.inference_depth:
+            true_values.follow_operator(func, args, kwargs, out, meta_tensor_type())
+        return out
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             if device.index not in (None, 0):
                 raise invalid_device_index()
-            kwargs["device"] = device = meta_device()
+            kwargs = {**kwargs, "device": meta_device()}
+            device = meta_device()
         tensors = tensors_in([*args, *kwargs.values()])
         metas = [each for each in tensors if is_meta(each)]
         if not metas and (device is None or device.type != "meta"):
@@ -124,7 +132,8 @@ class MetaDispatch:
     def item(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`.item()`, float(), bool(), if."""
         self.recorder.copy("aten::_local_scalar_dense", CopyDirection.DEVICE_TO_HOST, args[0].element_size())
-        self.recorder.loops.read_assumed_value()
+        loops = self.recorder.loops
+        (loops.read_assumed_value if true_values.true_values(args[0]) is None else loops.read_true_value)()
         return assumed_values.item_value(args[0], self.assumptions)
 
     def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -168,6 +177,9 @@ class MetaDispatch:
         return out
 
     def _true_count(self, tensor: Any) -> int:
+        values = true_values.true_values(tensor)
+        if values is not None:
+            return int(values.count_nonzero())
         value = assumed_values.known_value(tensor)
         if isinstance(value, bool):
             return int(tensor.numel()) if value else 0
@@ -227,6 +239,18 @@ def _strided(tensor: Any, strides: tuple[int, ...]) -> Any:
     return torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device="meta")
 
 
+@functools.cache
+def meta_tensor_type() -> Any:
+    """Return a class to which isinstance assigns all meta tensors."""
+    import torch
+
+    class Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and is_meta(value)
+
+    return Kind("MetaTensor", (), {})
+
+
 def is_meta(tensor: Any) -> bool:
     """Return whether a tensor is a meta tensor; programs see its device as cuda:0."""
     return bool(_is_meta()(tensor))
@@ -261,7 +285,7 @@ def _specials() -> Any:
     implementations = {
         getattr(aten, name).default: special for name, special in functions.items() if hasattr(aten, name)
     }
-    return {**implementations, aten.index.Tensor: MetaDispatch.masked_index}
+    return {**distributed.overrides(), **implementations, aten.index.Tensor: MetaDispatch.masked_index}
 
 
 @functools.cache

@@ -12,6 +12,8 @@ The modules:
     function_mode     the boundary between the program and PyTorch
     threads           threads and DataLoader workers that the program starts
     per_thread        attributes with one value per thread
+    distributed       process groups of one rank, DistributedDataParallel
+    flex_attention    FlexAttention as one fused kernel
     save_and_load     torch.save and torch.load
     unsupported       features that raise an error or are ignored with an assumption
 """

@@ -70,7 +70,8 @@ def _in_place(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _from_input(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     targets, sources = _flat(args[0]), _flat(args[1])
-    mode._inner.depth = 0
+    if hasattr(mode, "_inner"):
+        mode._inner.depth = 0
     with mode:
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source.reshape(target.shape))

@@ -27,7 +27,7 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
         outputs = 3 if hasattr(module, "AuxOutput") else 2  # since torch 2.9 also the largest scores
         patch_attributes(stack, module, flex_attention_hop=_fused(original, outputs, assumptions))
         # PyTorch warns that FlexAttention is not compiled: here torch.compile returns the function itself.
-        warnings_shown = getattr(module, "_WARNINGS_SHOWN", set())
+        warnings_shown: set[str] = getattr(module, "_WARNINGS_SHOWN", set())
         patch_attributes(stack, module, _WARNINGS_SHOWN={*warnings_shown, "flex_attention_performance"})
 
 

@@ -33,7 +33,7 @@ def test_bfloat16_on_hopper_is_one_kernel_with_the_flops_of_all_rows():
         assert tokens.grad.shape == tokens.shape
         assert weights.grad.shape == weights.shape
 
-    records, _, assumptions = run_on_virtual_gpu(program)
+    records, _, _ = run_on_virtual_gpu(program)
     ops = [each for each in gpu_ops(records) if each.name == "aten::_grouped_mm"]
     assert [each.flops for each in ops] == [2 * ROWS * INNER * COLUMNS] * 3
     assert all(len(kernels_of(each, resolve("h100"))) == 1 for each in ops)
