@@ -1,6 +1,7 @@
 """Sweep over public model families or features on the virtual GPU: `python -m benchmarks.virtual.public.measure`.
 
 Each runs in a fresh process, twice: with its module first imported before the virtual GPU exists, and inside its block.
+With `--together`, one process runs all of them.
 The results go to a JSON file and are printed as a table. No GPU and no download is needed.
 
     python -m benchmarks.virtual.public.measure --out build/public_models.json
@@ -34,10 +35,12 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", help="only these")
     parser.add_argument("--when", nargs="+", choices=WHEN, default=list(WHEN))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--together", action="store_true", help="one process for all names: quicker")
     parser.add_argument("--out", type=Path, help="a JSON file for the results, with the versions of the packages")
     arguments = parser.parse_args()
     names = arguments.names or registered_names(arguments.kind)
-    results = sweep(arguments.kind, names, arguments.when, arguments.processes)
+    run = sweep_together if arguments.together else sweep
+    results = run(arguments.kind, names, arguments.when, arguments.processes)
     print("\n".join(table(results)))
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +67,14 @@ def sweep(kind: str, names: list[str], whens: list[str], processes: int = 2) -> 
     for (name, when), stages in zip(pairs, outcomes, strict=True):
         results[name][when] = stages
     return results
+
+
+def sweep_together(kind: str, names: list[str], whens: list[str], processes: int = 2) -> dict[str, dict[str, Any]]:
+    """Do the same with one process for each time of import, in which the names run one after another."""
+    with ThreadPoolExecutor(processes) as pool:
+        outcomes = list(pool.map(lambda when: run_child(kind, when, names, TIMEOUT_S * len(names)), whens))
+    by_when = dict(zip(whens, outcomes, strict=True))
+    return {name: {when: by_when[when][name] for when in whens} for name in names}
 
 
 def run_child(kind: str, when: str, names: list[str], timeout_s: float = TIMEOUT_S) -> dict[str, dict[str, Any]]:
