@@ -8,6 +8,7 @@ The modules and packages:
     recorder          writes operators, copies and waits to the op log
     training_phase    forward, backward, optimizer; what memory is for
     tensors           fake tensors, their memory, copies and assumed values
+    endless_loops     loops that wait for an assumed value, stopped with their line
     operators         operators that PyTorch runs differently without CUDA: autocast, attention, cuDNN
     torch_api         torch.cuda and the other patched parts of torch
 """

@@ -10,6 +10,8 @@ The modules:
     pinned            which CPU tensors are pinned
     layouts           channels-last results of convolutions
     tensor_info       sizes, dtype, bytes and layout of a tensor, for the op log
-    assumed_values    values that programs read from the GPU
+    true_values       values of small integer and boolean tensors that follow from the program
+    order_dependence  operators whose result a GPU may order in its own way
+    assumed_values    values that programs read from the GPU: true, or assumed
     error_messages    errors worded as PyTorch words them
 """
