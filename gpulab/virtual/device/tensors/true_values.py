@@ -50,12 +50,12 @@ def forget_values(tensor: Any) -> None:
 
 
 def set_true_values(tensor: Any, values: Any) -> None:
-    """Set the values of a tensor that covers its storage; `values` is a CPU tensor, copied, or a number."""
+    """Set the values of a tensor if it covers its storage; `values` is a CPU tensor, which is copied, or a number."""
     import torch
 
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-    if tensor.dtype not in _exact_dtypes() or max(elements, tensor.numel()) > MAX_TRUE_ELEMENTS:
-        return
+    if not _may_have_values(tensor) or elements > MAX_TRUE_ELEMENTS or not _covers_storage(tensor):
+        return  # of a part of a storage, the other elements would be unknown
     host_copy = torch.zeros(elements, dtype=tensor.dtype, device="cpu")
     target = host_copy.as_strided(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     if isinstance(values, torch.Tensor):
