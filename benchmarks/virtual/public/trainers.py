@@ -245,7 +245,7 @@ def graph_batches() -> None:
         optimizer.step()
 
 
-@trainer("timm")
+@trainer("torchvision", "timm")
 def timm_models() -> None:
     """Image models of timm."""
     import timm
