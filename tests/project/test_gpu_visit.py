@@ -63,6 +63,7 @@ def visit(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.full
 def test_a_stage_that_fails_or_crashes_does_not_stop_the_next_one(visit, tmp_path):
     stages = [stage(name) for name in ("wrong", "broken", "silent", "good")]
     code, output, results = visit("--dry-run", "--archive", str(tmp_path / "all.zip"), stages=stages)
@@ -119,6 +120,7 @@ def test_results_of_a_dry_run_are_never_mixed_with_real_ones(visit):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="there is a GPU")
+@pytest.mark.full
 def test_without_a_gpu_a_stage_is_skipped_with_the_reason(visit):
     _, _, results = visit(stages=[stage("good")])
     assert (results["good"]["status"], results["good"]["reason"]) == ("skipped", "no CUDA device")
