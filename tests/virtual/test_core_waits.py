@@ -1,5 +1,6 @@
 """Who else wants the cores: on a virtual GPU it is no time of the program's own."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -137,3 +138,18 @@ def test_work_takes_at_least_the_cpu_time_of_its_thread(monkeypatch):
         pass
     assert recorder.elapsed_cpu_ns(start) >= 2_000_000
     recorder.close()
+
+
+@pytest.mark.parametrize(("error", "passes"), [(TimeoutError(), True), (ProcessLookupError(), False)])
+def test_an_exception_of_a_signal_handler_is_not_taken_for_an_ended_thread(error, passes, monkeypatch):
+    """TimeoutError, which handlers of alarms raise, is an OSError."""
+    clock = CoreWaits()
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(os, "pread", fail)
+    if clock._file < 0:
+        pytest.skip("this system has no scheduler statistics")
+    with pytest.raises(TimeoutError) if passes else contextlib.nullcontext():
+        assert clock.waited_ns() == 0

@@ -19,6 +19,8 @@ class CoreWaits:
     def __init__(self) -> None:
         try:
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except TimeoutError:  # an OSError, too, but one that a signal handler of the program raises
+            raise
         except OSError:
             self._file = -1
         self._waited_ns, self._read_ns = self.waited_ns(), time.perf_counter_ns()
@@ -35,6 +37,8 @@ class CoreWaits:
             return 0
         try:
             fields = os.pread(self._file, 96, 0).split()
+        except TimeoutError:
+            raise
         except OSError:  # the thread has ended
             return 0
         return int(fields[1]) if len(fields) > 1 else 0
