@@ -61,7 +61,7 @@ class Draw:
 
 @lru_cache(maxsize=1_000)
 def _positions(name: str, count: int) -> list[float]:
-    """Return the positions of an unknown in a set of draws; its order is its own, whoever asks first."""
+    """Return the position of an unknown in each draw of a set; their order depends on its name alone."""
     order = np.random.default_rng([count, *name.encode()]).permutation(count)
     positions: list[float] = ((order + 0.5) / count).tolist()
     return positions

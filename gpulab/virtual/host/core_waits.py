@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import time
 
+from gpulab.capture.protection.guard import is_from_outside
+
 STALE_NS = 1_000_000  # greatest age of a reading; reading takes 5 us
 LONG_NS = 100_000  # shorter intervals are not corrected: the scheduler preempts for longer
 
@@ -19,9 +21,9 @@ class CoreWaits:
     def __init__(self) -> None:
         try:
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except TimeoutError:  # an OSError, too, but one that a signal handler of the program raises
-            raise
-        except OSError:
+        except OSError as error:
+            if is_from_outside(error):
+                raise
             self._file = -1
         self._waited_ns, self._read_ns = self.waited_ns(), time.perf_counter_ns()
 
@@ -37,9 +39,9 @@ class CoreWaits:
             return 0
         try:
             fields = os.pread(self._file, 96, 0).split()
-        except TimeoutError:
-            raise
-        except OSError:  # the thread has ended
+        except OSError as error:  # the thread has ended; or a handler of the program's, as TimeoutError is an OSError
+            if is_from_outside(error):
+                raise
             return 0
         return int(fields[1]) if len(fields) > 1 else 0
 

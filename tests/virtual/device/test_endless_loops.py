@@ -158,3 +158,18 @@ def test_the_analysis_of_a_loop_keeps_no_tensor_alive():
 
     with device():
         assert program() == 0
+
+
+def test_a_dictionary_that_the_program_got_from_locals_keeps_its_entries():
+    def program():
+        values, count = numbers(), 0
+        variables = locals()
+        while count < 40:
+            if (values > 5).any().item():
+                break
+            count += 1
+        return variables
+
+    with device():
+        variables = program()
+    assert {"values", "count"} <= set(variables)

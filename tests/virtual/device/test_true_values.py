@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 import pytest
 
@@ -184,3 +185,27 @@ def test_the_number_of_masked_elements_is_exact():
         assert numbers.masked_select(mask[0]).shape == (4,)
         assert torch.randn(4, device="cuda")[torch.randn(4, device="cuda") > 0].shape == (2,)
     assert len(gpu.assumptions) == 1
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, IndexError])
+@pytest.mark.parametrize("write", [False, True], ids=["result", "write"])
+def test_an_exception_of_a_signal_handler_reaches_the_program(kind, write, monkeypatch):
+    """Operators raise the same classes for arguments without values."""
+
+    def handle(number, frame):
+        raise kind("time is up")
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with device():
+            numbers = torch.arange(4, device="cuda")
+            with monkeypatch.context() as patches:
+                patches.setattr(true_values, "_run_on_host", interrupted)
+                with pytest.raises(kind, match="time is up"):
+                    numbers.add_(1) if write else numbers + 1
+            assert not write or true_values.true_values(numbers) is None, "half written values are forgotten"
+    finally:
+        signal.signal(signal.SIGUSR1, before)

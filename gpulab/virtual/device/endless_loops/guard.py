@@ -7,13 +7,13 @@ fetched, when the condition reads a true value, and when the program enters the 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from gpulab.capture.hooks.user_variables import frame_variables
 from gpulab.errors import CaptureError
 from gpulab.virtual.device.endless_loops.exits import Loop, innermost_loop
 
@@ -121,25 +121,17 @@ def _entry_key(frame: FrameType, loop: Loop) -> Any:
             break
         callers.append((id(outer), outer.f_lasti, _numbers(outer)))
         outer = outer.f_back
-    variables = _variables(frame)
+    variables = frame_variables(frame)
     outer_values = [_identity(variables[name]) for name in loop.outer_variables if name in variables]
     return frame.f_code, loop.first_line, id(frame), tuple(outer_values), tuple(callers)
 
 
 def _numbers(frame: FrameType) -> tuple[Any, ...]:
-    return tuple((name, value) for name, value in _variables(frame).items() if type(value) in _VISIBLE)
+    return tuple((name, value) for name, value in frame_variables(frame).items() if type(value) in _VISIBLE)
 
 
 def _identity(value: Any) -> Any:
     return value if type(value) in _VISIBLE else id(value)
-
-
-def _variables(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of a frame; no tensor stays alive because of it."""
-    variables = dict(frame.f_locals)
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        frame.f_locals.clear()  # Python's own copy, which the frame would keep until the function returns
-    return variables
 
 
 def _visible_state(frame: FrameType) -> tuple[Any, ...]:
@@ -147,7 +139,7 @@ def _visible_state(frame: FrameType) -> tuple[Any, ...]:
     import torch
 
     state: list[Any] = []
-    for name, value in _variables(frame).items():
+    for name, value in frame_variables(frame).items():
         if isinstance(value, torch.Tensor):
             state.append((name, tuple(value.shape)))
         elif isinstance(value, list | tuple | dict | set):

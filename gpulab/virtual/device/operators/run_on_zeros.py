@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulab.capture.protection.guard import is_from_outside
 from gpulab.virtual.device.tensors.tensor_info import tensors_in
 
 MAX_ARGUMENT_BYTES = 2**26
@@ -12,7 +13,7 @@ MAX_ARGUMENT_BYTES = 2**26
 def run_on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator on zeros and return GPU tensors of the result shapes.
 
-    Returns NotImplemented if the arguments exceed `MOST_BYTES`, or if the operator fails.
+    Returns NotImplemented if the arguments exceed `MAX_ARGUMENT_BYTES`, or if the operator fails.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
@@ -33,7 +34,9 @@ def run_on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any
             out = func(
                 *[zeros_like(each) for each in args], **{name: zeros_like(each) for name, each in kwargs.items()}
             )
-        except (RuntimeError, NotImplementedError, IndexError, ValueError):
+        except (RuntimeError, IndexError, ValueError) as error:
+            if is_from_outside(error):
+                raise
             return NotImplemented
     results = tensors_in(out if isinstance(out, list | tuple) else (out,))
     if not results or any(each.layout is not torch.strided for each in results):

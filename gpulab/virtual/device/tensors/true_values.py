@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from gpulab.capture.protection.guard import is_from_outside
 from gpulab.virtual.device.tensors.order_dependence import certain_results, is_order_dependent
 
 MAX_TRUE_ELEMENTS = 2**16  # of a storage; larger tensors have no true values
@@ -29,6 +30,9 @@ _ABSORBING = {
 
 class UnknownValuesError(Exception):
     """A tensor among the arguments has no true values."""
+
+
+_NO_VALUES = (UnknownValuesError, RuntimeError, IndexError, ValueError)
 
 
 def true_values(tensor: Any) -> Any:
@@ -87,8 +91,10 @@ def _follow_results(func: Any, args: Any, kwargs: Any, out: Any, gpu_type: Any) 
         return
     try:
         values = _run_on_host(func, args, kwargs, gpu_type)
-    except (UnknownValuesError, RuntimeError, IndexError, ValueError, NotImplementedError):
-        return  # unknown; or the values are wrong, which a GPU reports elsewhere
+    except _NO_VALUES as error:  # unknown; or the values are wrong, which a GPU reports elsewhere
+        if is_from_outside(error):
+            raise
+        return
     pairs = [(out, values)] if isinstance(out, gpu_type) else list(zip(out, values, strict=True))
     for result, result_values in pairs[: certain_results(func, args, kwargs)]:
         if isinstance(result, gpu_type) and result.shape == result_values.shape and result.dtype is result_values.dtype:
@@ -115,9 +121,11 @@ def _follow_write(func: Any, args: Any, kwargs: Any, written_arguments: tuple[An
             _known_values(targets[0]).fill_(absorbing)
         else:
             _run_on_host(func, args, kwargs, gpu_type)
-    except (UnknownValuesError, RuntimeError, IndexError, ValueError, NotImplementedError):
+    except _NO_VALUES as error:
         for target in targets:
             forget_values(target)
+        if is_from_outside(error):
+            raise
 
 
 def _absorbing_value(func: Any, args: Any, gpu_type: Any) -> bool | None:
