@@ -25,6 +25,18 @@ def cores_used_by_others(run: Run, steps: Steps, mask: Mask) -> float | None:
     )
 
 
+def shared_cores_used_by_others(run: Run, steps: Steps) -> float | None:
+    """Return how many cores other programs used in all steps while none was free; None if unknown.
+
+    None, too, if this process may not use all cores: others on the remaining ones do not slow it down.
+    """
+    cores = _cores(run)
+    others = cores_used_by_others(run, steps, np.ones(len(steps), bool))
+    if cores is None or others is None or (run.machine.cores_allowed or cores) < cores:
+        return None
+    return min(others, cores)
+
+
 def cores_used_by_others_per_step(run: Run, steps: Steps) -> Floats | None:
     """Return, for each step, how many cores other programs used while no core was free; None if unknown."""
     samples, cores = run.host_rows, _cores(run)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_contention import counter_rate, host_samples_in_loop
 from gpulab.analysis.host.launches import rows_in_interior
-from gpulab.analysis.host.other_programs import cores_used_by_others
+from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.run import Run
@@ -47,15 +45,15 @@ class DelayedOperators:
 
 
 def core_sharing(run: Run, steps: Steps) -> CoreSharing | None:
-    """Return how this process shares its cores with other programs; None if the host was not sampled."""
+    """Return how this process shares its cores with other programs; None if that is unknown."""
     threads, cores = count_from_fact(run, "threads"), run.machine.cores_allowed
-    others = cores_used_by_others(run, steps, np.ones(len(steps), bool)) if len(steps) else None
+    others = shared_cores_used_by_others(run, steps)
     delayed_frac = counter_rate(host_samples_in_loop(run, steps), "main_delayed_s")
     if not threads or not cores or others is None or delayed_frac is None:
         return None
     return CoreSharing(
         cores=cores,
-        others=min(others, cores),
+        others=others,
         threads=threads,
         delayed_frac=min(delayed_frac, 1.0),
         parallel_ns=count_from_fact(run, "parallel_add_ns"),

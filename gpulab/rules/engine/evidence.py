@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
-
 from gpulab.analysis.data.loader import LoadingCost, loading_cost
 from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.analysis.host.frames import Frame, deepest_frame
 from gpulab.analysis.host.launches import LaunchStats, launch_stats
-from gpulab.analysis.host.other_programs import cores_used_by_others
+from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
@@ -69,17 +67,11 @@ def gain_from_prediction(prediction: Prediction, basis: str = "", floor_means: s
 
 
 def cores_of_other_programs(run: Run, steps: Steps) -> str | None:
-    """Return how many cores other processes used while none was free: "1.3 of 2 cores"; None below a tenth of them.
-
-    None, too, if this process may not use all cores: others on the remaining ones do not slow it down.
-    """
-    cores = run.machine.cores or run.machine.cores_allowed
-    others = cores_used_by_others(run, steps, np.ones(len(steps), bool))
+    """Return how many cores other processes used while none was free: "1.3 of 2 cores"; None below a tenth of them."""
+    cores, others = run.machine.cores or run.machine.cores_allowed, shared_cores_used_by_others(run, steps)
     if cores is None or others is None or others < _MANY_CORES_FRAC * cores:
         return None
-    if (run.machine.cores_allowed or cores) < cores:
-        return None
-    return f"{number(min(others, cores), 2)} of {count(cores, 'core')}"
+    return f"{number(others, 2)} of {count(cores, 'core')}"
 
 
 def _bound_only(gain: Gain, why: str) -> Gain:

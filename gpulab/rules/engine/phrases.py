@@ -20,6 +20,11 @@ def idle_share(evidence: Evidence, frac: float, cause: str = "data loading") -> 
     return f"{cause[:1].upper()}{cause[1:]} {effect} for {percent(frac)} {step_or_recording(evidence)}"
 
 
+OTHER_THREADS = (
+    "Sums over another number of threads round differently: results agree up to rounding errors, but not bit for bit."
+)
+
+
 def no_kernel_share(evidence: Evidence, frac: float, cause: str) -> str:
     """Return a claim about time without compute: "Waiting for a value leaves the GPU without a kernel for 12 % ..."."""
     cause = f"{cause[:1].upper()}{cause[1:]}"

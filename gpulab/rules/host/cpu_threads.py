@@ -10,7 +10,7 @@ from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.pasted_names import with_names_for_code
-from gpulab.rules.engine.phrases import idle_share, sentences, step_or_recording
+from gpulab.rules.engine.phrases import OTHER_THREADS, idle_share, sentences, step_or_recording
 from gpulab.run import Loader
 from gpulab.wording import count, duration, number, percent, plural
 
@@ -64,6 +64,7 @@ def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> 
         # The cost of a CPU quota was not measured, so nothing is predicted for it.
         gain=_gain(evidence, cpu, threads, parallel_ns) if parallel_ns and preempted else None,
         confidence=CERTAIN if preempted else LIKELY,
+        caveats=(OTHER_THREADS,),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.machine.core_sharing import CoreSharing, DelayedOperators, core_sharing, delayed_operators
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, SUSPECT, Finding, Gain, known_numbers
-from gpulab.rules.engine.phrases import step_spends
+from gpulab.rules.engine.phrases import OTHER_THREADS, step_spends
 from gpulab.wording import count, duration, number, percent
 
 # Cores of other programs, and share of the loop in which the main thread waits for a core: with less, one thread was
@@ -63,6 +63,7 @@ def shared_cpu(evidence: Evidence) -> Finding | None:
         confidence=CERTAIN if is_measured else SUSPECT,
         confidence_reason="" if is_measured else "how long operators wait for a core was not measured",
         from_steps=False,
+        caveats=(OTHER_THREADS,),
         explains=_DISTORTED,
     )
 

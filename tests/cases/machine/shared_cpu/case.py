@@ -1,11 +1,21 @@
 """Other programs on the same cores: not on other cores, not beside a single thread, not where operators are short."""
 
+from gpulab.run import Machine
 from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, host_sample, mark, run_of, stepped
 
 
 def computing(
-    *, threads="2", cores=2.0, running=1.0, delayed=0.5, parallel_ms=8.0, operators=12, op_ms=8.0, is_traced=True
+    *,
+    threads="2",
+    cores=2.0,
+    running=1.0,
+    delayed=0.5,
+    parallel_ms=8.0,
+    operators=12,
+    op_ms=8.0,
+    is_traced=True,
+    machine_cores=None,
 ):
     """Ten steps of 100 ms on the CPU; `running`: cores that this process gets of those that it may use."""
     samples = [
@@ -22,7 +32,8 @@ def computing(
         facts |= {"parallel_add_ns": str(round(parallel_ms * 1e6)), "serial_add_ns": "12000"}
     marks = [mark(at, 1) for at in range(0, 1000, 100)]
     traced = {"events": stepped(step, count=10)} if is_traced else {"events": [], "marks": marks}
-    return run_of(**traced, samples=samples, cores=cores, facts=facts)
+    machine = Machine(cores=machine_cores, cores_allowed=cores)
+    return run_of(**traced, samples=samples, machine=machine, facts=facts)
 
 
 def provoked_by_a_program_that_computes_on_all_cores():
@@ -51,6 +62,11 @@ def spared_as_the_other_programs_leave_a_core_for_each_thread():
 
 def spared_as_the_main_thread_has_a_core():
     return computing(delayed=0.05)
+
+
+def spared_as_this_process_may_use_two_of_sixteen_cores():
+    """Other programs run on the other cores; the main thread waits for a thread of its own."""
+    return computing(machine_cores=16)
 
 
 def spared_as_no_other_program_runs():
