@@ -38,11 +38,10 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
     """
     if peers:
         return _diagnosis(run, peers, history)
-    key = diagnose, history
-    if key not in run.results:
-        run.results[key] = _diagnosis(run, (), history)
-    result: Diagnosis = run.results[key]
-    return result
+    latest: tuple[History, Diagnosis] | None = run.results.get(diagnose)
+    if latest is None or latest[0] != history:
+        latest = run.results[diagnose] = history, _diagnosis(run, (), history)
+    return latest[1]
 
 
 def _diagnosis(run: Run, peers: Sequence[Run], history: History) -> Diagnosis:
