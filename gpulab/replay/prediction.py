@@ -25,8 +25,8 @@ from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
 
 BEST_CASE = Draw(default_position=0.0)  # every unknown at its best value
-SAMPLES = 40  # the 10th and 90th percentile of an unknown are those of its range, as draws divide it evenly
-MAX_SAMPLED_NODES = 60_000  # host nodes and device ops; SAMPLES draws of a graph of this size take about 0.4 s
+SAMPLES = 40  # a single unknown has its exact percentiles then; a sum of several varies by 0.08 of one unknown's range
+MAX_SAMPLED_NODES = 60_000  # host nodes and device ops; of a larger graph, only the two ends are replayed
 MIN_SAMPLES = 12
 # On a CPU the rest of a step may run faster alone, without cold caches and sleeping threads after each wait; or slower,
 # if it shares memory with work that now runs in parallel. Range, as a fraction of the removed share of the step.

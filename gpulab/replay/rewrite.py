@@ -36,8 +36,9 @@ class Draw:
     """One choice of all unknowns: the position of each between its best and its worst value.
 
     The same name means the same unknown in every rewrite. `Draw()` is the middle of all. The draws of a set divide the
-    range of each unknown into equal parts, one for each draw, in random order (a Latin hypercube): 40 of them give the
-    10th and 90th percentile as precisely as hundreds of independent ones.
+    range of each unknown into equal parts, one for each draw, in random order (a Latin hypercube). The 10th and 90th
+    percentile are then exact for one unknown, and for a sum of several as precise as with twice as many independent
+    draws (40 as 75, in a simulation).
     """
 
     positions: Mapping[str, float] = field(default_factory=dict)
