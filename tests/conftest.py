@@ -17,12 +17,12 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.frozen_garbage import nothing_is_frozen, old_is_frozen
 from tests.support.oracle import SHARED, Oracle
 from tests.support.retry import Retries
 from tests.support.tiers import DEFAULT_EXAMPLES
-from tests.support.virtual.frozen_garbage import old_is_frozen
 
-__all__ = ["old_is_frozen"]  # a fixture
+__all__ = ["nothing_is_frozen", "old_is_frozen"]  # fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -55,6 +55,7 @@ def test_plain_steps_spend_little_time_on_slow_readings(heap):
     assert time.monotonic() - began_s >= 2 * PLAIN_READ_TIMES * heap.cost_s
 
 
+@pytest.mark.full
 def test_a_window_that_starts_while_the_watch_waits_is_watched_at_once(heap):
     heap.cost_s = 0.4  # the watch would wait for twenty seconds
     exceeded = threading.Event()

@@ -270,6 +270,7 @@ history = []
 """
 
 
+@pytest.mark.full
 def test_gpufix_measures_the_fix_of_a_cell_and_leaves_its_variables(live):
     live.run(OBJECTS)
     report = live.run("%%gpuprofile fixable\n" + TRAINING)
@@ -391,6 +392,7 @@ def test_tab_completes_the_names_of_the_magics(live):
     assert "%gpucompare" in live.complete("%gpuc")
 
 
+@pytest.mark.full
 def test_other_lines_complete_as_ever(live):
     live.run("zeppelin = 1")
     assert live.complete("zepp") == ["zeppelin"]

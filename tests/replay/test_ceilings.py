@@ -17,8 +17,6 @@ from gpulab.virtual.device.recorder import OpRecorder  # noqa: E402
 from gpulab.virtual.host.costs import HostCosts  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 ROUNDING = 1.002
 STEPS = 5
 nn = torch.nn

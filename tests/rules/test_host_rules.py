@@ -361,6 +361,7 @@ def test_code_that_moves_to_a_loader_with_workers_needs_no_other_number_of_worke
     assert "num_workers" not in result.advice
 
 
+@pytest.mark.full
 def test_a_collection_and_a_compilation_of_a_real_run_are_in_it():
     torch = pytest.importorskip("torch")
     heavy = [[number] for number in range(200_000)]

@@ -237,6 +237,7 @@ def test_out_of_memory_is_judged_with_level_sensors():
     assert diagnose(gpulab.runs["sensed"]).first.rule == "out_of_memory"
 
 
+@pytest.mark.full
 def test_the_report_lists_the_owners_of_memory_in_text_and_html():
     view = report(ran_out())
     for form in (repr(view), view.html_page()):

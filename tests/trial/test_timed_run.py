@@ -136,6 +136,7 @@ def settings():
     }
 
 
+@pytest.mark.usefixtures("nothing_is_frozen")
 def test_settings_are_restored(tmp_path):
     before = settings()
     with preserved_settings():

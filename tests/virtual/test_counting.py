@@ -32,8 +32,6 @@ from tests.support.virtual.device_programs import (  # noqa: E402
     resnet_result,
 )
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 MIB = 2**20
 
 

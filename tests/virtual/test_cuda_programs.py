@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.full  # a minute of computing on a busy machine
+
 from tests.support.virtual import cuda_programs  # noqa: E402 - it needs torch
 
 ROOT = Path(__file__).resolve().parents[2]

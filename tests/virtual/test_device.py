@@ -40,8 +40,6 @@ from tests.support.virtual.device_programs import (  # noqa: E402
     run_on_virtual_gpu,
 )
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 MIB = 2**20
 
 

@@ -12,7 +12,7 @@ from tests.support.virtual.python_time import constant_host_time, constant_pytho
 
 __all__ = ["constant_host_time", "constant_python_time"]  # fixtures
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen", "constant_host_time")
+pytestmark = pytest.mark.usefixtures("constant_host_time")
 
 
 def played(count, width, batch):

@@ -61,6 +61,7 @@ def test_collections_that_were_off_stay_off():
         gc.enable()
 
 
+@pytest.mark.usefixtures("nothing_is_frozen")
 def test_what_is_set_aside_comes_back_and_what_another_set_aside_stays():
     assert not gc.get_freeze_count()
     with gc_frozen():

@@ -20,8 +20,6 @@ from gpulab.virtual.device.torch_api import patches
 from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.session import VirtualGpu
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 torch = pytest.importorskip("torch")
 
 PACKAGE = str(Path(patches.__file__).parents[3])

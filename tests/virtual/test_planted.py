@@ -13,7 +13,7 @@ from tests.support.virtual.python_time import constant_python_time
 
 __all__ = ["constant_python_time"]  # a fixture
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen", "constant_python_time")
+pytestmark = pytest.mark.usefixtures("constant_python_time")
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -16,8 +16,6 @@ from gpulab.virtual.host.costs import HostCosts
 from gpulab.virtual.op_log.ops import STEP_HIGH_FACT, STEP_LOW_FACT
 from gpulab.virtual.session import VirtualGpu
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 torch = pytest.importorskip("torch")
 nn = torch.nn
 

@@ -444,6 +444,7 @@ def test_the_comparison_of_gpus_shows_the_figures_of_compare_gpus(gpu):
     assert "virtual T4, estimated" in made.source
 
 
+@pytest.mark.full
 def test_without_prices_energy_stands_in_place_of_cost(gpu):
     made = gpu_comparison(compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).comparison)
     check(made)
@@ -451,6 +452,7 @@ def test_without_prices_energy_stands_in_place_of_cost(gpu):
     assert "kJ for 1,000 samples" in made.table.header
 
 
+@pytest.mark.full
 def test_a_gpu_on_which_it_does_not_fit_has_words_and_no_bar(gpu):
     made = gpu_comparison(
         compare_gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4", "h100"], 64, runner=gpu)
@@ -499,6 +501,7 @@ def test_runs_may_be_given_by_their_batch_size_in_any_order():
     assert "same batch size" in batch_sweep(one_size(8, 10), one_size(8, 11)).alt
 
 
+@pytest.mark.full
 def test_the_knee_of_a_virtual_gpu_is_the_one_that_max_batch_names(gpu):
     view = compare_gpus.max_batch(training(gpu, sample=500), "h100", runner=gpu)
     made = batch_sweep(view)

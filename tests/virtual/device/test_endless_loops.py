@@ -10,8 +10,6 @@ from gpulab.errors import CaptureError  # noqa: E402
 from gpulab.virtual.device.endless_loops import guard  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 
 @pytest.fixture(autouse=True)
 def few_passes(monkeypatch):

@@ -13,7 +13,6 @@ from tests.support.virtual.cuda_programs import device  # noqa: E402
 from tests.support.virtual.device_programs import gpu_ops, op_names, run_on_virtual_gpu  # noqa: E402
 
 grouped = pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no grouped_mm")
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
 GROUPS, ROWS, INNER, COLUMNS = 4, 64, 32, 16
 
 

@@ -14,8 +14,6 @@ from gpulab.errors import CaptureError  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 from tests.support.virtual.device_programs import patched_owners  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 
 def _classes():
     owners = patched_owners()

@@ -12,8 +12,6 @@ torch = pytest.importorskip("torch")
 from gpulab.virtual.device.tensors import true_values  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 
 def on_gpu(values):
     return torch.tensor(values, device="cuda")

@@ -43,8 +43,6 @@ from tests.support.virtual.memory_programs import (
     training,
 )
 
-pytestmark = pytest.mark.usefixtures("old_is_frozen")
-
 # One step.
 
 
