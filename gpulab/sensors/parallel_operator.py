@@ -17,7 +17,10 @@ from gpulab.rows import Rows
 _MIN_DELAYED_FRAC = 0.1  # of the time: the main thread waited for a core at least as long
 _GRAIN = 32_768  # elements that PyTorch leaves to one thread
 _MOST_CHUNKS = 16
-_SPAN_NS = 50_000_000  # a thread loses its core only after some milliseconds of computing
+# Whether threads wait for each other changes every few hundred milliseconds, with the cores that they are put on.
+_SPAN_NS = 20_000_000
+_MIN_SPANS, _MAX_SPANS = 3, 20  # a thread loses its core only after some milliseconds of computing
+_CLEAR_SLOWDOWN = 5.0  # of all threads compared with one: longer measurements would not change the answer
 
 
 def parallel_operator_times(host_samples: Rows) -> dict[str, str]:
@@ -32,20 +35,29 @@ def parallel_operator_times(host_samples: Rows) -> dict[str, str]:
     values = torch.empty(chunks * _GRAIN, dtype=torch.float32, device="cpu")
     with torch.no_grad():
         values.zero_()
-        parallel_ns = _mean_ns(values, chunks * _GRAIN)
         serial_ns = _mean_ns(values, _GRAIN)
-    return {"parallel_add_ns": str(parallel_ns), "serial_add_ns": str(serial_ns)}
+        parallel_ns = _mean_ns(values, chunks * _GRAIN, _CLEAR_SLOWDOWN * serial_ns)
+    return {"parallel_add_ns": str(round(parallel_ns)), "serial_add_ns": str(round(serial_ns))}
 
 
-def _mean_ns(values: Any, part: int) -> int:
-    """Return the mean time to add a number to all values, in parts of this size."""
+def _mean_ns(values: Any, part: int, enough_ns: float = 0.0) -> float:
+    """Return the mean time to add a number to all values, in parts of this size; measure on until it is `enough_ns`.
+
+    It is the mean over spans of time: additions are many in those in which no thread waits.
+    """
     parts = values.split(part)
-    count, start_ns = 0, perf_counter_ns()
-    while (passed_ns := perf_counter_ns() - start_ns) < _SPAN_NS:
-        for values_of_part in parts:
-            values_of_part.add_(1.0)
-        count += 1
-    return round(passed_ns / max(1, count))
+    span_means_ns: list[float] = []
+    for span in range(_MAX_SPANS):
+        if span >= _MIN_SPANS and sum(span_means_ns) >= enough_ns * span:
+            break
+        count, start_ns, passed_ns = 0, perf_counter_ns(), 0
+        while passed_ns < _SPAN_NS:
+            for values_of_part in parts:
+                values_of_part.add_(1.0)
+            count += 1
+            passed_ns = perf_counter_ns() - start_ns
+        span_means_ns.append(passed_ns / count)
+    return sum(span_means_ns) / len(span_means_ns)
 
 
 def _delayed_frac(host_samples: Rows) -> float:

@@ -13,6 +13,7 @@ from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.merge_traces import torch_settings
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules import diagnose
+from gpulab.rules.engine.finding import SUSPECT
 from gpulab.run import Gpu, Machine, Model, Recording, Source
 from gpulab.tables import EventKind
 from tests.support.runs.cases import case_module, functions
@@ -194,3 +195,27 @@ def test_a_model_on_the_cpu_is_reported_for_measured_and_virtual_runs_only():
     run = case("model_on_cpu", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
     assert "model_on_cpu" in rules(replace(run, source=Source(how="virtual", device="H100")))
     assert "model_on_cpu" not in rules(replace(run, source=Source(how="recorded", device="H100")))
+
+
+# Cores that other programs use, too.
+
+
+def test_a_gain_on_shared_cores_starts_from_the_mean_step_and_ends_near_the_fast_ones():
+    gain = finding(case_module("shared_cpu").uneven(), "shared_cpu").gain
+    assert gain.is_mean
+    assert gain.step_ns == pytest.approx(30 * MS, rel=0.02)
+    assert gain.floor_ns < gain.best_ns < 10 * MS < gain.worst_ns < gain.step_ns
+
+
+def test_uneven_steps_alone_are_no_proof_of_waits_for_cores():
+    """They may differ for another reason, such as the lengths of texts."""
+    answer = finding(case_module("shared_cpu").uneven(parallel_ms=0.008), "shared_cpu")
+    assert answer.informs_only
+    assert answer.confidence == SUSPECT
+    assert answer.gain.worst_speedup == 1.0
+
+
+@pytest.mark.parametrize("operators", [1, 12])
+def test_the_bound_on_shared_cores_is_finite(operators):
+    gain = finding(case_module("shared_cpu").computing(operators=operators, op_ms=97 / operators), "shared_cpu").gain
+    assert gain.step_ns / gain.floor_ns < 1000

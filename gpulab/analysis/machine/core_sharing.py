@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_contention import counter_rate, host_samples_in_loop
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.host.other_programs import shared_cores_used_by_others
-from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.detection import Steps, burst_means
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.run import Run
 from gpulab.run_facts import count_from_fact
@@ -16,6 +18,9 @@ from gpulab.tables import EventKind
 
 _SHORT_NS = 200_000  # shorter operators run on one thread, or did not wait
 _FEW_WAITS = 2.5  # an operator that is at most so many times as long as one wait consists of little else
+_MIN_STEPS = 20  # untraced ones, whose times are compared
+_FAST_FRAC = 0.1
+_RARE_FRAC = 0.01  # of the steps, the longest, may have another cause: an evaluation, a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,28 @@ class DelayedOperators:
     short_ns: int  # those that take little more than such a wait
     long_ns: int  # longer ones, of which an unknown part is a wait
     count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnevenSteps:
+    """Untraced steps: in some of them, threads wait for each other, and in others, they do not."""
+
+    fast_ns: int  # a tenth of the steps takes at most as long
+    mean_ns: int
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long the mean step takes as a fast one."""
+        return self.mean_ns / max(1, self.fast_ns)
+
+
+def uneven_steps(steps: Steps) -> UnevenSteps | None:
+    """Return how uneven the untraced steps are; None if there are too few."""
+    step_ns = burst_means(steps.dur_ns[steps.unprofiled], steps.burst)
+    if len(step_ns) < _MIN_STEPS:
+        return None
+    fast_ns, rare_ns = np.quantile(step_ns, (_FAST_FRAC, 1 - _RARE_FRAC))
+    return UnevenSteps(fast_ns=round(fast_ns), mean_ns=round(step_ns[step_ns <= rare_ns].mean()))
 
 
 def core_sharing(run: Run, steps: Steps) -> CoreSharing | None:

@@ -1,5 +1,7 @@
 """Other programs on the same cores: not on other cores, not beside a single thread, not where operators are short."""
 
+import numpy as np
+
 from gpulab.run import Machine
 from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, host_sample, mark, run_of, stepped
@@ -36,6 +38,18 @@ def computing(
     return run_of(**traced, samples=samples, machine=machine, facts=facts)
 
 
+def uneven(slow_ms=50.0, *, parallel_ms=8.0, **more):
+    """Untraced steps: forty of 10 ms, then forty that take as long as is said."""
+    plain = computing(is_traced=False, parallel_ms=parallel_ms, **more)
+    starts = np.cumsum([0.0, *[10.0] * 40, *[slow_ms] * 40])
+    samples = [
+        host_sample(at, process_cpu_s=at / 1e3, main_delayed_s=at / 1e3 * 0.5, cpu_frac=1.0)
+        for at in range(0, int(starts[-1]), 50)
+    ]
+    marks = [mark(at, 1) for at in starts]
+    return run_of(marks=marks, samples=samples, windows=[], machine=plain.machine, facts=plain.facts)
+
+
 def provoked_by_a_program_that_computes_on_all_cores():
     return computing()
 
@@ -50,6 +64,18 @@ def provoked_in_a_loop_whose_steps_are_too_long_to_be_traced():
 
 def provoked_by_programs_that_leave_twelve_of_sixteen_cores():
     return computing(threads="16", cores=16.0, running=12.0, delayed=0.4)
+
+
+def provoked_in_a_loop_in_which_threads_wait_in_every_second_step_only():
+    return uneven()
+
+
+def spared_as_untraced_steps_are_alike():
+    return uneven(slow_ms=12.0, parallel_ms=0.008)
+
+
+def spared_as_uneven_steps_run_on_one_thread():
+    return uneven(threads="1")
 
 
 def spared_as_there_is_one_thread():
