@@ -15,6 +15,7 @@
 # make bench-compare  whether a comparison tells a difference from chance: pairs of real loops
 # make bench-replay  how well recorded traces are replayed, and how quickly
 # make bench-endurance  memory and waiting of very long recordings: make bench-endurance SCALE=0.1
+# make bench-holds  how long the loop waits for the profiler, over ten training loops
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
 # make chaos    five thousand programs, plain and recorded, must end alike: make chaos AREA=signals COUNT=500 SEED=7
@@ -29,7 +30,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance fuzz chaos gpu-check clean
+.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
 demo test test-rest test-alone course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
@@ -110,6 +111,10 @@ bench-virtual: $(READY)
 
 bench-endurance: $(READY)
 	$(PY) benchmarks/endurance.py $(if $(SCALE),--scale $(SCALE))
+
+bench-holds: $(READY)
+	$(PY) -m pip install --quiet --editable '.[wild]' --constraint constraints-dev.txt
+	$(PY) benchmarks/holds.py
 
 bench-diagnosis: $(READY)
 	$(PY) benchmarks/diagnosis/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))

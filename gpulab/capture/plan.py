@@ -91,6 +91,7 @@ class RecordingPlan:
     _event_steps: int = 0  # steps in these windows
     _restarts: int = 0
     _events_per_ns: float = 0.0  # in the first step, if its recording ended early for its events
+    _likely_events_per_ns: float = 0.0  # in the code before it, and in windows of recorded steps that ended early
     _shortest_ns: int = 0  # of the steps while the profiler was off
 
     def begin(self, at_ns: int) -> None:
@@ -114,10 +115,12 @@ class RecordingPlan:
         if self.phase is ProfilerPhase.WARMING:
             self._shortest_ns = min(self._shortest_ns or step_ns, step_ns)
         if self._may_record(at_ns):
-            if self._exceeds_window() and not self._defers():
+            if self._exceeds_window(self._events_per_ns, _SURELY) and not self._defers():
                 self._is_limited = True
                 self._enter(ProfilerPhase.DONE, at_ns)
                 return ProfilerAction.NONE
+            if self._exceeds_window(self._likely_events_per_ns, _PROBABLY):
+                self._defers()
             self._enter(ProfilerPhase.RECORDING, at_ns)
             self._events = self._event_steps = self._restarts = 0
             return ProfilerAction.START
@@ -177,8 +180,11 @@ class RecordingPlan:
         if self._interrupted is None:
             return False
         (phase, phase_ns, steps), self._interrupted = self._interrupted, None
-        if phase is ProfilerPhase.OPENING and self.boundaries and events:
-            self._events_per_ns = max(self._events_per_ns, events / max(1, self._phase_ns - phase_ns))
+        rate = (events or 0) / max(1, self._phase_ns - phase_ns)
+        if phase is ProfilerPhase.OPENING and self.boundaries:
+            self._events_per_ns = max(self._events_per_ns, rate)
+        else:
+            self._likely_events_per_ns = max(self._likely_events_per_ns, rate)
         self._events += events or 0
         self._event_steps = steps
         self._restarts += 1
@@ -225,20 +231,16 @@ class RecordingPlan:
             return self.windows > 1
         return self._events > FULL_FRAC * self._max_events(ProfilerPhase.RECORDING)
 
-    def _exceeds_window(self) -> bool:
-        """Whether each step surely has more events than a window may hold: none would be recorded completely."""
+    def _exceeds_window(self, events_per_ns: float, times: float) -> bool:
+        """Whether each step has so many times the events that a window may hold: none would be recorded completely."""
         if self.limits.steps is not None or self.is_deferred:
             return False
-        return self._events_per_step > _SURELY * self.limits.max_events
-
-    @property
-    def _events_per_step(self) -> float:
-        """The number of events in a step by their rate in the first one; 0 if that was recorded completely."""
-        return self._events_per_ns * self._shortest_ns
+        return events_per_ns * self._shortest_ns > times * self.limits.max_events
 
     def _defers(self) -> bool:
         """Let the next window be a deferred one, if it can hold a step; return whether it is. There is one at most."""
-        if self.is_deferred or self._events_per_step > _PROBABLY * self.limits.max_deferred_events:
+        # By the rate in the first step; 0 if that was recorded completely.
+        if self.is_deferred or self._events_per_ns * self._shortest_ns > _PROBABLY * self.limits.max_deferred_events:
             return False
         self.is_deferred = self.limits.max_deferred_events > 0
         return self.is_deferred

@@ -270,6 +270,16 @@ def test_a_step_that_does_not_fit_into_a_window_is_recorded_in_a_deferred_one(ra
     assert (plan.allowed_events == 200_000) is is_recorded
 
 
+@pytest.mark.parametrize(("step_ms", "is_deferred"), [(100, True), (20, False)])
+def test_the_rate_of_events_before_the_first_step_shows_that_a_step_does_not_fit(step_ms, is_deferred):
+    plan = plan_with(max_events=40_000, max_deferred_events=200_000)
+    plan.exceed(40 * MS)
+    plan.resume(30_000)  # 750 events per millisecond; then steps of 75,000 or 15,000
+    walk(plan, 10, step_ms * MS, start_ns=50 * MS)
+    assert plan.phase is ProfilerPhase.RECORDING
+    assert plan.is_deferred is is_deferred
+
+
 def deferring_plan():
     plan = recording_plan(max_events=40_000, max_deferred_events=200_000)
     plan.exceed(80 * MS)
