@@ -1,16 +1,17 @@
 """Sweep many graphs of one run at once: the draws of a range differ only in their costs.
 
-One pass with a vector per time costs about as much as eight single sweeps, however many draws there are.
+One pass with a vector per time costs about as much as several single sweeps, however many draws there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
 from gpulab.replay.graph.graph import Floats, Graph
-from gpulab.replay.sweep import NEVER, Schedule, sweep
+from gpulab.replay.sweep import NEVER, Schedule, launching_nodes, sweep, waiting_nodes
 
 WIDTH = 128  # maximum number of graphs in one pass
 MAX_BYTES = 200 * 2**20  # maximum size of all columns
@@ -56,42 +57,56 @@ def _sweep_batch(graphs: Sequence[Graph]) -> list[float]:
     ]
 
 
-def _column(graphs: Sequence[Graph], of: Callable[[Graph], Floats]) -> Floats:
-    """Stack a column: one row per host node or device op, one column per graph."""
-    return np.ascontiguousarray(np.stack([of(graph) for graph in graphs], axis=1))
+def _host_column(graphs: Sequence[Graph], name: str) -> Floats:
+    """Stack a column: one row per host node, one column per graph."""
+    return np.stack([getattr(graph.host, name) for graph in graphs], axis=1)
+
+
+def _device_column(graphs: Sequence[Graph], name: str) -> Floats:
+    return np.stack([getattr(graph.device, name) for graph in graphs], axis=1)
 
 
 def _sweep_columns(graphs: Sequence[Graph]) -> tuple[Floats, Floats]:
     """Return the end of each host node and of each device op, per graph; the same sweep as for one graph."""
     host, device = graphs[0].host, graphs[0].device
-    before = _column(graphs, lambda graph: sum(graph.host.before_ns.values(), np.zeros(len(graph.host))))
-    call_ns, return_delay_ns, queue_delay_ns = (
-        _column(graphs, lambda graph, name=name: getattr(graph.host, name))  # type: ignore[misc]
-        for name in ("call_ns", "return_delay_ns", "queue_delay_ns")
+    call_ns, dur_ns = _host_column(graphs, "call_ns"), _device_column(graphs, "dur_ns")
+    before = np.stack([sum(graph.host.before_ns.values(), np.zeros(len(host))) for graph in graphs], axis=1)
+    ends = host.start_ns[0] + np.cumsum(before + call_ns, axis=0)
+    turn, lag, alone = (
+        np.ascontiguousarray(_device_column(graphs, name) + dur_ns)
+        for name in ("gap_ns", "awaited_delay_ns", "latency_ns")
     )
-    dur, latency, gap, delay = (
-        _column(graphs, lambda graph, name=name: getattr(graph.device, name))  # type: ignore[misc]
-        for name in ("dur_ns", "latency_ns", "gap_ns", "awaited_delay_ns")
-    )
-    fixed = device.call < 0
-    done = np.where(fixed[:, None], device.end_ns[:, None], NEVER) + np.zeros(len(graphs))
-    ends = np.empty((len(host), len(graphs)))
+    first, last = int(host.first_op[0]), int(host.first_op[-1])
+    alone[first:last] = (ends - call_ns)[launching_nodes(host)] + alone[first:last]
+    done = np.where((device.call < 0)[:, None], device.end_ns[:, None], NEVER) + np.zeros(len(graphs))
     previous, awaited = device.previous_op.tolist(), device.awaited_op.tolist()
-    awaited_by_host, queue_ops, firsts = host.awaited_op.tolist(), host.queue_op.tolist(), host.first_op.tolist()
-    end, ready, larger = np.full(len(graphs), host.start_ns[0]), np.empty(len(graphs)), np.maximum
-    for i in range(len(host)):
-        begin = end + before[i]
-        for k in range(firsts[i], firsts[i + 1]):
-            start = done[k]  # a view: writing to it changes `done`
-            np.add(begin, latency[k], out=start)
+    waiting = waiting_nodes(host)
+    returns, queues = (_host_column(graphs, name)[waiting] for name in ("return_delay_ns", "queue_delay_ns"))
+    waits = zip(
+        ends[waiting],
+        returns,
+        queues,
+        host.awaited_op[waiting].tolist(),
+        host.queue_op[waiting].tolist(),
+        strict=True,
+    )
+    untils = [*host.first_op[waiting + 1].tolist(), last]
+    delay, ready, larger, add = np.zeros(len(graphs)), np.empty(len(graphs)), np.maximum, np.add
+    delays, start = [delay], first
+    for until, wait in zip_longest(untils, waits):
+        for k in range(start, until):
+            end = add(alone[k], delay, out=done[k])
             if (p := previous[k]) >= 0:
-                larger(start, np.add(done[p], gap[k], out=ready), out=start)
+                larger(end, add(done[p], turn[k], out=ready), out=end)
             if (p := awaited[k]) >= 0:
-                larger(start, np.add(done[p], delay[k], out=ready), out=start)
-            start += dur[k]
-        end = np.add(begin, call_ns[i], out=ends[i])
-        if (p := awaited_by_host[i]) >= 0:
-            larger(end, np.add(done[p], return_delay_ns[i], out=ready), out=end)
-        if (p := queue_ops[i]) >= 0:
-            larger(end, np.add(done[p], queue_delay_ns[i], out=ready), out=end)
-    return ends, done
+                larger(end, add(done[p], lag[k], out=ready), out=end)
+        if wait is None:  # after the last wait
+            break
+        start, (end_alone, return_ns, queue_ns, awaited_op, queue_op) = until, wait
+        if awaited_op >= 0:
+            delay = larger(delay, done[awaited_op] + return_ns - end_alone)
+        if queue_op >= 0:
+            delay = larger(delay, done[queue_op] + queue_ns - end_alone)
+        delays.append(delay)
+    segments = np.searchsorted(waiting, np.arange(len(host)), side="right")
+    return ends + np.stack(delays)[segments], done

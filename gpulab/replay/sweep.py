@@ -89,61 +89,84 @@ def sweep(graph: Graph) -> Schedule:
     """Return the times of everything in a graph."""
     host, device = graph.host, graph.device
     before = sum(host.before_ns.values(), np.zeros(len(host)))
+    ends_alone = host.start_ns[0] + np.cumsum(before + host.call_ns)
     if len(device):
-        ends, starts, done = _sweep(host, device, before)
+        ends, starts, done = _sweep(host, device, ends_alone)
     else:
-        ends = host.start_ns[0] + np.cumsum(before + host.call_ns)
-        starts = done = np.empty(0)
+        ends, starts, done = ends_alone, np.empty(0), np.empty(0)
     begins = np.append(host.start_ns[:1], ends[:-1]) + before
     return Schedule(graph, begins, ends, starts, done)
 
 
-def _sweep(host: HostNodes, device: DeviceOps, before: Floats) -> tuple[Floats, Floats, Floats]:
-    """Do the sweep: a loop over plain lists, because numpy scalars are several times slower."""
-    fixed = device.call < 0
-    done = np.where(fixed, device.end_ns, NEVER).tolist()
-    starts = np.where(fixed, device.start_ns, NEVER).tolist()
-    columns = (
-        before,
-        host.call_ns,
-        host.awaited_op,
-        host.return_delay_ns,
-        host.queue_op,
-        host.queue_delay_ns,
-        host.first_op[:-1],
-        host.first_op[1:],
-    )
-    dur, latency, turn, lag = (
-        each.tolist() for each in (device.dur_ns, device.latency_ns, device.gap_ns, device.awaited_delay_ns)
-    )
+def waiting_nodes(host: HostNodes) -> Ints:
+    """Return the host nodes that wait for the device; between them, the host's times follow from its costs alone."""
+    nodes: Ints = np.flatnonzero((host.awaited_op >= 0) | (host.queue_op >= 0))
+    return nodes
+
+
+def launching_nodes(host: HostNodes) -> Ints:
+    """Return the host node of each launched device op, in the order of the ops."""
+    nodes: Ints = np.repeat(np.arange(len(host), dtype=np.int64), np.diff(host.first_op))
+    return nodes
+
+
+def _launched_ends(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> Floats:
+    """Return the end of each device op if neither it nor the host waits for other work; 0 for those not launched."""
+    ends = np.zeros(len(device))
+    launched = slice(host.first_op[0], host.first_op[-1])
+    begins = (ends_alone - host.call_ns)[launching_nodes(host)]
+    ends[launched] = begins + (device.latency_ns + device.dur_ns)[launched]
+    return ends
+
+
+def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floats, Floats, Floats]:
+    """Do the sweep: a loop over plain lists, because numpy scalars are several times slower.
+
+    `ends_alone`: the end of each host node if the host never waits. `delay` is what its waits add to these.
+    """
+    first, last = int(host.first_op[0]), int(host.first_op[-1])
+    done = np.where(device.call < 0, device.end_ns, NEVER).tolist()
+    turn = (device.gap_ns + device.dur_ns).tolist()
+    lag = (device.awaited_delay_ns + device.dur_ns).tolist()
+    alone_ns = _launched_ends(host, device, ends_alone).tolist()
     earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
-    ends, end = [], float(host.start_ns[0])
-    for work_before, own_ns, wait, wait_ns, queue_wait, queue_ns, first, last in zip(
-        *(each.tolist() for each in columns), strict=True
-    ):
-        begin = end + work_before
-        for k in range(first, last):
-            start = begin + latency[k]
+    waiting = waiting_nodes(host)
+    columns = (
+        ends_alone[waiting],
+        host.awaited_op[waiting],
+        host.return_delay_ns[waiting],
+        host.queue_op[waiting],
+        host.queue_delay_ns[waiting],
+        host.first_op[waiting + 1],
+    )
+    rows = zip(*(each.tolist() for each in columns), strict=True)
+    delay, delays, k = 0.0, [0.0], first
+    for end_alone, wait, wait_ns, queue_wait, queue_ns, until in (*rows, (0.0, -1, 0.0, -1, 0.0, last)):
+        while k < until:
+            end = alone_ns[k] + delay
             p = earlier[k]
             if p >= 0:
                 ready = done[p] + turn[k]
-                if ready > start:
-                    start = ready
+                if ready > end:
+                    end = ready
             p = other[k]
             if p >= 0:
                 ready = done[p] + lag[k]
-                if ready > start:
-                    start = ready
-            starts[k] = start
-            done[k] = start + dur[k]
-        end = begin + own_ns
+                if ready > end:
+                    end = ready
+            done[k] = end
+            k += 1
         if wait >= 0:
-            ready = done[wait] + wait_ns
-            if ready > end:
-                end = ready
+            needed = done[wait] + wait_ns - end_alone
+            if needed > delay:
+                delay = needed
         if queue_wait >= 0:
-            ready = done[queue_wait] + queue_ns
-            if ready > end:
-                end = ready
-        ends.append(end)
-    return np.array(ends), np.array(starts), np.array(done)
+            needed = done[queue_wait] + queue_ns - end_alone
+            if needed > delay:
+                delay = needed
+        delays.append(delay)
+    ends = ends_alone + np.array(delays)[np.searchsorted(waiting, np.arange(len(host)), side="right")]
+    done_ns = np.array(done)
+    starts = np.where(device.call < 0, device.start_ns, NEVER)
+    starts[first:last] = done_ns[first:last] - device.dur_ns[first:last]
+    return ends, starts, done_ns
