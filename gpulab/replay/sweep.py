@@ -126,8 +126,7 @@ def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floa
     """
     first, last = int(host.first_op[0]), int(host.first_op[-1])
     done = np.where(device.call < 0, device.end_ns, NEVER).tolist()
-    turn = (device.gap_ns + device.dur_ns).tolist()
-    lag = (device.awaited_delay_ns + device.dur_ns).tolist()
+    turn, lag = ((wait_ns + device.dur_ns).tolist() for wait_ns in (device.gap_ns, device.awaited_delay_ns))
     alone_ns = _launched_ends(host, device, ends_alone).tolist()
     earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
     waiting = waiting_nodes(host)
