@@ -160,7 +160,7 @@ SPECS: tuple[GpuSpec, ...] = (
          capability="8.0", sms=108, mhz=1410, tflops=(19.5, 156, 312, 312), gb_per_s=2039, gb=80, usable_gib=79.15,
          context_mib=500, l2_mib=40, pcie=4, watts=(80, 400), shares=_A100_80_SHARES, peaks=_ENGINEERING,
          source=_A100),
-    _gpu("H100 PCIe", "NVIDIA H100 PCIe", ("h100-pcie", "h100-80gb-pcie"), r"H100 (?:PCIe|NVL)",
+    _gpu("H100 PCIe", "NVIDIA H100 PCIe", ("h100-pcie", "h100-80gb-pcie"), r"H100 PCIe",
          capability="9.0", sms=114, mhz=1755, tflops=(51, 378, 756, 756), gb_per_s=2000, gb=80, usable_gib=79.10,
          context_mib=600, l2_mib=50, pcie=5, watts=(80, 350), shares=_H100_PCIE_SHARES, peaks=_ENGINEERING,
          source=_H100),

@@ -33,6 +33,10 @@ def resolve(name: str) -> GpuSpec:
     )
 
 
+# A MIG instance, "A100-SXM4-40GB MIG 1g.5gb"; a vGPU, "GRID A100-10C", "NVIDIA A10-4Q" or "GRID A100D-2-20C".
+_PART = re.compile(r"\bMIG\b|-\d+[QCAB]$", re.IGNORECASE)
+
+
 def spec_of(gpu: Gpu | None) -> GpuSpec | None:
     """Return the data sheet of a recorded GPU; None if it is not listed or is a partition of a GPU."""
     if gpu is None or gpu.mig:
@@ -57,8 +61,8 @@ def normalize(name: str) -> str:
 
 
 def _by_driver_name(name: str) -> GpuSpec | None:
-    """Return the GPU whose driver pattern matches this name; None if there is none, or for a MIG instance."""
-    if re.search(r"\bMIG\b", name, re.IGNORECASE):
+    """Return the GPU whose driver pattern matches this name; None if there is none, or for a part of a GPU."""
+    if _PART.search(name):
         return None
     return next((spec for spec in SPECS if re.search(spec.driver_pattern, name, re.IGNORECASE)), None)
 

@@ -22,7 +22,6 @@ EVERY_SPEC = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
         ("nvidia h100", "H100 SXM"),
         ("h100 80gb", "H100 SXM"),
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
-        ("NVIDIA H100 NVL", "H100 PCIe"),
         ("a100", "A100-80 SXM"),
         ("a100-80", "A100-80 SXM"),
         ("a100 80gb", "A100-80 SXM"),
@@ -126,7 +125,7 @@ DRIVER_NAMES = {
     "NVIDIA L4": "L4",
     "NVIDIA L40S": None,
     "NVIDIA H100 PCIe": "H100 PCIe",
-    "NVIDIA H100 NVL": "H100 PCIe",
+    "NVIDIA H100 NVL": None,
     "NVIDIA GH200 480GB": None,
     "NVIDIA H200": "H200",
     "NVIDIA H200 NVL": None,
@@ -165,6 +164,8 @@ def test_a_part_of_a_gpu_does_not_resolve_to_that_gpu():
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True)) is None
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb")) is None
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", multiprocessors=42)) is None
+    for vgpu in ("GRID A100-10C", "GRID A100D-2-20C", "NVIDIA A10-4Q", "GRID V100D-8Q", "GRID T4-16Q", "GRID T4-1B"):
+        assert spec_of(Gpu(index=0, name=vgpu)) is None, vgpu
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", multiprocessors=104)) is not None
 
 

@@ -31,13 +31,18 @@ def sensor_blocks(run: Run) -> tuple[Block, ...]:
 
 def sampling_summary(run: Run) -> str:
     """Return how often the sensors were read, and how late the sampler was if that matters."""
-    samples = max((run.host_rows, run.gpu_rows), key=len)
+    samples = max((run.host_rows, _of_first_gpu(run.gpu_rows)), key=len)
     if not len(samples):
         return "none read"
     late_ns = samples["late_ns"]
     interval = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
     late = f"; taken at most {duration(float(late_ns.max()), 2)} late" if late_ns.max() > _NOTABLE_LATENESS_NS else ""
     return f"{count(len(samples), 'sample')}{interval}{late}"
+
+
+def _of_first_gpu(samples: Rows) -> Rows:
+    """Return the samples of one GPU: all GPUs are read at the same times."""
+    return samples.select(samples["device"] == samples["device"].min()) if len(samples) else samples
 
 
 def _gpu_rows(run: Run) -> Iterator[Row]:
