@@ -73,6 +73,10 @@ def _positions(first: Ints, last: Ints) -> tuple[Ints, Ints]:
 
 def row_keys(*columns: Ints, part: Mask) -> Ints:
     """Return one number per distinct row of the columns, and a unique number for items outside `part`."""
-    table = np.stack([np.asarray(column, np.int64) for column in columns])
-    _, key = np.unique(table, axis=1, return_inverse=True)
-    return np.where(part, key.reshape(-1), -1 - np.arange(table.shape[1]))
+    key = np.zeros(int(part.sum()), np.int64)
+    for column in columns:
+        _, code = np.unique(np.asarray(column, np.int64)[part], return_inverse=True)
+        _, key = np.unique(key * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    keys = -1 - np.arange(len(part))
+    keys[part] = key
+    return keys
