@@ -111,6 +111,15 @@ def test_time_of_gpulab_in_the_main_thread_belongs_to_no_step():
     assert run_steps.end_ns.tolist()[1] == 20 * MS
 
 
+def test_a_pause_soon_after_a_short_step_is_at_its_end():
+    """A window starts when the loop asks for the next batch: here, 0.2 ms after the latest mark."""
+    marks = [mark(at, 0.02) for at in (0, 0.2, 0.4, 4.0, 4.2, 4.4)]
+    run_steps = find_steps(run_of(marks=marks, windows=[(3.9, 5)], pauses=[(0.6, 3.99)]))
+    assert starts_ms(run_steps) == [0, 0.2, 0.4, 4.0, 4.2]
+    assert run_steps.recorded.tolist() == [False, False, False, True, True]
+    assert run_steps.dur_ns.tolist() == pytest.approx([0.2 * MS] * 5)
+
+
 def test_empty_steps_are_not_interior():
     events = [
         event(EventKind.STEP, f"ProfilerStep#{number}", at, 0) for number, at in enumerate([0, 0, 0, 0, 0, 10, 20])
