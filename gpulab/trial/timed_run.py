@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import popen_fork
 from pathlib import Path
@@ -48,14 +49,16 @@ class TimedRun:
         """Run the code in this thread. Exceptions of the code are raised."""
         watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="gpulab trial", daemon=True)
         watcher.start()
-        try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the end may come just after a library opened a socket
             try:
-                exec(code, namespace)
-                synchronize_gpus()
-            finally:
-                self._end_watch()
-        except TimeUp:
-            self._end_watch()  # again, in case it arrived there; the next one would come seconds later
+                try:
+                    exec(code, namespace)
+                    synchronize_gpus()
+                finally:
+                    self._end_watch()
+            except TimeUp:
+                self._end_watch()  # again, in case it arrived there; the next one would come seconds later
 
     def _end_watch(self) -> None:
         with self._lock:  # from here on, the other thread raises nothing

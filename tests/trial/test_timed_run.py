@@ -40,6 +40,14 @@ def test_an_endless_cell_ends(code):
     assert timed.ended_early
 
 
+def test_what_a_cell_has_open_when_it_is_ended_is_closed_without_a_warning():
+    """The time may be up just after a library opened a socket; warnings are errors here."""
+    code = "import socket\nwhile True: opened = socket.socket()"
+    timed, namespace = run(code)
+    assert timed.ended_early
+    namespace["opened"].close()
+
+
 def test_a_cell_that_ends_by_itself_is_not_disturbed_afterwards():
     timed, namespace = run("x = 1", seconds=0.0)
     assert not timed.ended_early
