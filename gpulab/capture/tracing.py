@@ -29,7 +29,7 @@ from gpulab.run import Gap, Run
 # again while the events are written to disk, for 3 us per event. Until then each needs 1.3 kB.
 MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
 STORE_DELAY_NS = 300_000_000  # between these two waits
-_TOO_MANY_EVENTS = 60_000  # the loop would wait for more than 0.3 s
+_TOO_MANY_TIMES = 6  # as many events as a window may hold: the loop would wait for a second and more
 MAX_DEFERRED_EVENTS = 200_000  # in a window that is processed after the cell: 46 MB until then, and a second or two
 
 
@@ -281,7 +281,7 @@ class Tracing:
         limits = self.plan.limits
         if self.plan.is_deferred or not limits.max_deferred_events or not self._is_full:
             return self.plan.is_deferred
-        return self._events_per_ns * (ended_ns - self._window_ns) > _TOO_MANY_EVENTS
+        return self._events_per_ns * (ended_ns - self._window_ns) > _TOO_MANY_TIMES * limits.max_events
 
     def _defer(self, window: TraceWindow, ended_ns: int) -> None:
         """Pause the profiler; it processes the events after the cell."""
