@@ -32,10 +32,10 @@ _REMAINING = (0.003, 0.25, 0.05), (0.6, 0.95, 1.0), (0.002, 0.02, 0.02)
 _MIN_UNEVENNESS = 1.5  # of the mean step to a fast one
 _MIN_URGENT_SPEEDUP = 1.05
 # What remains of the fastest tenth of the steps on one thread. Measured for nineteen loops beside other programs, on
-# two cores: 0.46 to 1.6 times as long; up to twice as long if steps are so short that the fastest ones never lose their
+# two cores: 0.46 to 1.6 times as long; up to three times if steps are so short that the fastest ones never lose their
 # core. At best, at worst, and at the bound:
 _REMAINING_OF_FAST = 0.45, 1.6, 1 / 3
-_REMAINING_OF_SHORT = 2.0
+_REMAINING_OF_SHORT = 3.0
 _SHORT_STEP_NS = 8_000_000  # as long as the scheduler lets a thread run
 
 
