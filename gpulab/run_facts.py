@@ -5,6 +5,9 @@ from __future__ import annotations
 from gpulab.columns import MAX_SIZE
 from gpulab.run import Run
 
+# Of an addition on all threads compared with one ("parallel_add_ns", "serial_add_ns"): threads wait for a core.
+CLEAR_SLOWDOWN = 5.0
+
 
 def number_from_fact(run: Run, name: str) -> float | None:
     """Return a fact of a run as a number; None if there is none, or if it is any other text."""

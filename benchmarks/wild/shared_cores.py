@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).parents[2]
 OTHERS = {
     "matmul": "import torch\ntorch.set_num_threads(2)\na = torch.randn(512, 512)\nwhile True: a @ a",
@@ -54,13 +52,14 @@ def record(name: str, path: Path, threads: int | None) -> bool:
 def mean_step_ms(path: Path) -> float | None:
     """Return the mean of the untraced steps without the longest hundredth; None if there are too few."""
     import gpulab
+    from gpulab.analysis.machine.core_sharing import usual_mean_ns
     from gpulab.analysis.steps.detection import burst_means, find_steps
 
     steps = find_steps(gpulab.load(path))
     step_ns = burst_means(steps.dur_ns[steps.unprofiled], steps.burst)
     if len(step_ns) < MIN_STEPS:
         return None
-    return float(step_ns[step_ns <= np.quantile(step_ns, 0.99)].mean()) / 1e6
+    return usual_mean_ns(step_ns) / 1e6
 
 
 def row_of(name: str, folder: Path) -> str:

@@ -104,18 +104,18 @@ def waiting_nodes(host: HostNodes) -> Ints:
     return nodes
 
 
-def launching_nodes(host: HostNodes) -> Ints:
-    """Return the host node of each launched device op, in the order of the ops."""
-    nodes: Ints = np.repeat(np.arange(len(host), dtype=np.int64), np.diff(host.first_op))
-    return nodes
+def add_launches(host: HostNodes, begins_ns: Floats, ops_ns: Floats) -> None:
+    """Add to the time of each launched device op when its host node begins; in place, also for several graphs at once.
 
-
-def _launched_ends(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> Floats:
-    """Return the end of each device op if neither it nor the host waits for other work; 0 for those not launched."""
-    ends = np.zeros(len(device))
+    `begins_ns`: a row per host node; `ops_ns`: a row per device op.
+    """
     launched = slice(host.first_op[0], host.first_op[-1])
-    begins = (ends_alone - host.call_ns)[launching_nodes(host)]
-    ends[launched] = begins + (device.latency_ns + device.dur_ns)[launched]
+    ops_ns[launched] += np.repeat(begins_ns, np.diff(host.first_op), axis=0)
+
+
+def delayed_ends(ends_alone: Floats, waiting: Ints, delays: Floats) -> Floats:
+    """Return the ends of the host nodes: `delays[i]` is added from the i-th waiting node on, `delays[0]` before."""
+    ends: Floats = ends_alone + delays[np.searchsorted(waiting, np.arange(len(ends_alone)), side="right")]
     return ends
 
 
@@ -127,7 +127,9 @@ def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floa
     first, last = int(host.first_op[0]), int(host.first_op[-1])
     done = np.where(device.call < 0, device.end_ns, NEVER).tolist()
     turn, lag = ((wait_ns + device.dur_ns).tolist() for wait_ns in (device.gap_ns, device.awaited_delay_ns))
-    alone_ns = _launched_ends(host, device, ends_alone).tolist()
+    alone = device.latency_ns + device.dur_ns
+    add_launches(host, ends_alone - host.call_ns, alone)
+    alone_ns = alone.tolist()
     earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
     waiting = waiting_nodes(host)
     columns = (
@@ -164,8 +166,6 @@ def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floa
             if needed > delay:
                 delay = needed
         delays.append(delay)
-    ends = ends_alone + np.array(delays)[np.searchsorted(waiting, np.arange(len(host)), side="right")]
-    done_ns = np.array(done)
-    starts = np.where(device.call < 0, device.start_ns, NEVER)
+    done_ns, starts = np.array(done), np.where(device.call < 0, device.start_ns, NEVER)
     starts[first:last] = done_ns[first:last] - device.dur_ns[first:last]
-    return ends, starts, done_ns
+    return delayed_ends(ends_alone, waiting, np.array(delays)), starts, done_ns

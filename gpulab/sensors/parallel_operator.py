@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.rows import Rows
+from gpulab.run_facts import CLEAR_SLOWDOWN
 
 _MIN_DELAYED_FRAC = 0.1  # of the time: the main thread waited for a core at least as long
 _GRAIN = 32_768  # elements that PyTorch leaves to one thread
@@ -20,7 +21,6 @@ _MOST_CHUNKS = 16
 # Whether threads wait for each other changes every few hundred milliseconds, with the cores that they are put on.
 _SPAN_NS = 20_000_000
 _MIN_SPANS, _MAX_SPANS = 3, 20  # a thread loses its core only after some milliseconds of computing
-_CLEAR_SLOWDOWN = 5.0  # of all threads compared with one: longer measurements would not change the answer
 
 
 def parallel_operator_times(host_samples: Rows) -> dict[str, str]:
@@ -36,7 +36,7 @@ def parallel_operator_times(host_samples: Rows) -> dict[str, str]:
     with torch.no_grad():
         values.zero_()
         serial_ns = _mean_ns(values, _GRAIN)
-        parallel_ns = _mean_ns(values, chunks * _GRAIN, _CLEAR_SLOWDOWN * serial_ns)
+        parallel_ns = _mean_ns(values, chunks * _GRAIN, CLEAR_SLOWDOWN * serial_ns)  # a longer one says no more
     return {"parallel_add_ns": str(round(parallel_ns)), "serial_add_ns": str(round(serial_ns))}
 
 

@@ -12,6 +12,7 @@ from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.analysis.steps.detection import Steps, burst_means
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.intervals import Ints
 from gpulab.run import Run
 from gpulab.run_facts import count_from_fact
 from gpulab.tables import EventKind
@@ -67,8 +68,12 @@ def uneven_steps(steps: Steps) -> UnevenSteps | None:
     step_ns = burst_means(steps.dur_ns[steps.unprofiled], steps.burst)
     if len(step_ns) < _MIN_STEPS:
         return None
-    fast_ns, rare_ns = np.quantile(step_ns, (_FAST_FRAC, 1 - _RARE_FRAC))
-    return UnevenSteps(fast_ns=round(fast_ns), mean_ns=round(step_ns[step_ns <= rare_ns].mean()))
+    return UnevenSteps(fast_ns=round(np.quantile(step_ns, _FAST_FRAC)), mean_ns=round(usual_mean_ns(step_ns)))
+
+
+def usual_mean_ns(step_ns: Ints) -> float:
+    """Return the mean of these step times without the longest ones, which are rare."""
+    return float(step_ns[step_ns <= np.quantile(step_ns, 1 - _RARE_FRAC)].mean())
 
 
 def core_sharing(run: Run, steps: Steps) -> CoreSharing | None:

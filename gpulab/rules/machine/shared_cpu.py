@@ -15,12 +15,12 @@ from gpulab.analysis.machine.core_sharing import (
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import OTHER_THREADS, step_spends
+from gpulab.run_facts import CLEAR_SLOWDOWN
 from gpulab.wording import count, duration, number, percent
 
 # Cores of other programs, and share of the loop in which the main thread waits for a core: with less, one thread was
 # sometimes slower than two.
 _MIN_OTHERS_CORES, _MIN_DELAYED_FRAC = 0.5, 0.3
-_MIN_SLOWDOWN = 5.0  # of an addition on all threads, which is faster than on one if cores are free
 # Findings about the time of operators, of which an unknown part is this wait.
 _DISTORTED = ("device_bound", "no_bfloat16_on_cpu", "unfused_elementwise", "unfused_optimizer")
 _MIN_FRAC = 0.5  # of a step in operators that may wait
@@ -95,7 +95,7 @@ class _Proof:
     @property
     def is_measured(self) -> bool:
         """Whether an addition on all threads takes many times as long as on one."""
-        return self.shared.slowdown >= _MIN_SLOWDOWN
+        return self.shared.slowdown >= CLEAR_SLOWDOWN
 
 
 def _proof(evidence: Evidence) -> _Proof | None:

@@ -44,14 +44,15 @@ def test_each_kernel_is_recorded_once_with_the_call_that_launched_it(monkeypatch
     assert sum(name in LAUNCHING for name in operators) == stream.launched
 
 
-def test_short_kernels_leave_the_gpu_idle_and_the_host_is_the_cause(monkeypatch):
-    run, stream = recorded(monkeypatch, 2.0)
-    steps = find_steps(run)
-    ledger = build_ledger(run, steps)
+def test_short_kernels_leave_the_gpu_idle_and_the_first_finding_is_about_the_host(monkeypatch):
+    run, _ = recorded(monkeypatch, 2.0)
+    ledger = build_ledger(run, find_steps(run))
     assert ledger.device == "gpu"
-    per_step = stream.kernel_us * 1e3 * len(run.event_rows.of_kind(EventKind.KERNEL)) / max(1, steps.recorded.sum())
-    assert per_step < 0.5 * ledger.step_ns.mean()
-    assert any(finding.ledger_parts and "compute" not in finding.ledger_parts for finding in diagnose(run).findings)
+    assert ledger.idle_frac > 0.5
+    busy = {part.key for part in ledger.parts if part.busy}
+    first = diagnose(run).findings[0]
+    assert first.ledger_parts
+    assert not busy & set(first.ledger_parts)
 
 
 def test_steps_are_those_of_the_gpu_if_the_host_runs_ahead(monkeypatch):
