@@ -43,6 +43,13 @@ def test_urgent_findings_come_first_and_informative_ones_last():
     assert order(*answers) == ["failed", "large", "aside"]
 
 
+def test_what_distorts_other_findings_precedes_them_but_neither_a_failure_nor_as_an_aside():
+    shared, large = answer("shared", saves=5, distorts_others=True), answer("large", saves=50)
+    assert order(large, shared, answer("failed", urgent=True)) == ["failed", "shared", "large"]
+    aside = answer("shared", saves=5, distorts_others=True, informs_only=True)
+    assert order(large, aside) == ["large", "shared"]
+
+
 def test_a_fix_that_may_make_the_step_slower_is_not_the_first_advice():
     rule, gamble = answer("gamble", saves=50)
     gamble = replace(gamble, gain=replace(gamble.gain, worst_ns=130 * MS))

@@ -178,10 +178,11 @@ def rank_findings(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Findin
     return tuple(finding for _, finding in reported), masked
 
 
-def _rank(pair: tuple[Rule, Finding]) -> tuple[bool, bool, int, int, Stage]:
+def _rank(pair: tuple[Rule, Finding]) -> tuple[bool, bool, bool, int, int, Stage]:
     """Return the sort key of a finding: urgent ones first, then the largest saving at the lower end of its range."""
     rule, finding = pair
-    return not finding.urgent, finding.informs_only, -finding.least_saved_ns, -finding.saved_ns, rule.stage
+    precedence = not finding.urgent, finding.informs_only, not finding.distorts_others
+    return *precedence, -finding.least_saved_ns, -finding.saved_ns, rule.stage
 
 
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:

@@ -106,7 +106,8 @@ class Finding:
     lesson: str = ""  # the course notebook, e.g. "05_data_loading"; set by the engine
     rewrites: str = ""  # the what-if the gain comes from: "workers=4"; "" if no rewrite models the fix
     explains: tuple[str, ...] = ()  # rules whose findings are part of this evidence and are not reported again
-    urgent: bool = False  # ranked first whatever it saves: the run failed, will fail, or depends on other programs
+    urgent: bool = False  # ranked first whatever it saves: the run failed, or will fail
+    distorts_others: bool = False  # ranked next: without this cause, other findings would save another amount
     informs_only: bool = False  # never the verdict: no fault, a one-off, or a fix that may save less than 5 % of a step
 
     @property

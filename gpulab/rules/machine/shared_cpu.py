@@ -30,7 +30,6 @@ _MIN_FRAC = 0.5  # of a step in operators that may wait
 # At best, at worst, and at the bound:
 _REMAINING = (0.003, 0.25, 0.05), (0.6, 0.95, 1.0), (0.002, 0.02, 0.02)
 _MIN_UNEVENNESS = 1.5  # of the mean step to a fast one
-_MIN_URGENT_SPEEDUP = 1.05
 # What remains of the fastest tenth of the steps on one thread. Measured for nineteen loops beside other programs, on
 # two cores: 0.46 to 1.6 times as long; up to three times if steps are so short that the fastest ones never lose their
 # core. At best, at worst, and at the bound:
@@ -55,7 +54,7 @@ def shared_cpu(evidence: Evidence) -> Finding | None:
     proof = _proof(evidence)
     if proof is None:
         return None
-    shared, uneven, gain = proof.shared, proof.uneven, _gain(evidence, proof)
+    shared, uneven = proof.shared, proof.uneven
     return Finding(
         ledger_parts=("compute",) if proof.operators else (),
         claim=f"Other programs use {number(shared.others, 2)} of {count(int(shared.cores), 'CPU core')}: operators "
@@ -72,12 +71,11 @@ def shared_cpu(evidence: Evidence) -> Finding | None:
         ),
         fix=f"import torch\n\ntorch.set_num_threads({_free_cores(shared)})  # as long as the other programs run",
         advice="Better still, stop the other programs, or run one training at a time.",
-        gain=gain,
+        gain=_gain(evidence, proof),
         confidence=CERTAIN if proof.is_measured else SUSPECT,
         confidence_reason="" if proof.is_measured else "how long operators wait for a core was not measured",
         from_steps=False,
-        # What other findings cost without the other programs is unknown.
-        urgent=proof.is_measured and gain is not None and gain.worst_speedup > _MIN_URGENT_SPEEDUP,
+        distorts_others=proof.is_measured,
         caveats=(OTHER_THREADS,),
         explains=_DISTORTED,
     )
