@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="a folder; recordings in it are read and not made again")
     parser.add_argument("loops", nargs="*", metavar="LOOP", help="of the wild corpus; six are the default")
     parser.add_argument("--beside", choices=OTHERS, default="matmul", help="the other program")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     print("| loop | all threads, ms | one thread, ms | measured | first finding | predicted | bound |")
     print("|---|---|---:|---|---|---|---:|")
