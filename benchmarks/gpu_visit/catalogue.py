@@ -34,6 +34,13 @@ STAGES = (
         limit_s=150,
     ),
     Stage(
+        name="workloads",
+        about="gpulab's workloads: is the planted cause the first finding",
+        target=f"{_PACKAGE}.workloads:workloads",
+        limit_s=240,
+        continues=True,
+    ),
+    Stage(
         name="marked_tests",
         about="the tests marked gpu",
         target=f"{_PACKAGE}.marked_tests:marked_tests",
@@ -63,7 +70,7 @@ STAGES = (
     ),
     Stage(
         name="virtual_gpu",
-        about="step times and peak memory of the virtual GPU against the real one, on gpulab's workloads",
+        about="step times and peak memory of the virtual GPU against what the stage workloads measured",
         target=f"{_PACKAGE}.virtual_gpu:virtual_gpu",
         limit_s=540,
         least_s=60,

@@ -1,41 +1,43 @@
 """Stage: loops with a planted cause: is it the first finding, and does the fix gain what was predicted.
 
 Each loop is recorded, diagnosed, and timed without a profiler, before and after its fix in turns. The virtual GPU then
-plays both sides. Each half runs in a process of its own and leaves a file; a later call continues where one stopped.
+plays both sides, each loop in a process of its own, several at a time. Each half leaves a file; a later call continues
+where one stopped.
 
-    python -m benchmarks.gpu_visit.stages.planted NAME real|virtual OUT.json [--dry-run]
+    python -m benchmarks.gpu_visit.stages.planted real|virtual FOLDER NAME... [--gpu GPU] [--dry-run]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from benchmarks.gpu_visit.planted_loops import PLANTED_LOOPS, PlantedLoop
+from benchmarks.gpu_visit.planted_loops import PLANTED_LOOPS, PlantedLoop, planted_loop
 from benchmarks.gpu_visit.planted_loops.judging import HEAD, counts, is_lost, row_of
 from benchmarks.gpu_visit.planted_loops.measuring import measured, played
 from benchmarks.gpu_visit.processes import run_python
 from benchmarks.gpu_visit.this_gpu import NOT_LISTED, listed_gpu
 from benchmarks.gpu_visit.visit import Check, StageResult, Visit, read_json, write_json
+from gpulab.errors import GpulabError
 
 REAL, VIRTUAL = "real", "virtual"
-LIMIT_S = 120.0  # for one half of a loop
+LIMIT_S = 120.0  # for some loops on the GPU, or for one on the virtual GPU
+PARTS_AT_ONCE = 6  # loops measured in one process: each start costs seconds
 DRY_GPU = "h100"
 
 
 def planted(visit: Visit) -> StageResult:
     """Measure every loop, then let the virtual GPU play every loop; what is there already stays."""
-    result = StageResult()
-    for side in (REAL, VIRTUAL):
-        for loop in PLANTED_LOOPS:
-            path = part_file(visit, loop, side)
-            if read_json(path) is None:
-                write_json(path, measured_part(visit, loop, side, path))
-            result = result_of(visit)
-            visit.save(result)
-    return result
+    for _ in real_parts(visit):
+        visit.save(result_of(visit))
+    missing = [loop for loop in PLANTED_LOOPS if read_json(part_file(visit, loop, VIRTUAL)) is None]
+    with ThreadPoolExecutor(1 if visit.dry_run else max(1, (os.cpu_count() or 2) // 2)) as pool:
+        for _ in pool.map(lambda loop: play(visit, loop), missing):
+            visit.save(result_of(visit))
+    return result_of(visit)
 
 
 def part_file(visit: Visit, loop: PlantedLoop, side: str) -> Path:
@@ -43,22 +45,39 @@ def part_file(visit: Visit, loop: PlantedLoop, side: str) -> Path:
     return visit.parts_folder() / f"{loop.name}.{side}.json"
 
 
-def measured_part(visit: Visit, loop: PlantedLoop, side: str, path: Path) -> dict[str, Any]:
-    """One half of a loop: in this process in a dry run, which has no GPU to hide, otherwise in one of its own."""
+def real_parts(visit: Visit) -> Iterator[None]:
+    """Measure the loops that have no file, in one process as long as it lives; yields from time to time."""
+    while missing := [loop.name for loop in PLANTED_LOOPS if read_json(part_file(visit, loop, REAL)) is None]:
+        if visit.dry_run:
+            measure(missing[:1], visit.parts_folder(), dry_run=True)
+        else:
+            run_python(["-m", __spec__.name, REAL, str(visit.parts_folder()), *missing[:PARTS_AT_ONCE]], LIMIT_S)
+        yield
+
+
+def measure(names: Sequence[str], folder: Path, *, dry_run: bool) -> None:
+    """Measure loops on the GPU in this process. A loop that ends the process leaves a file that says so."""
+    for name in names:
+        path, loop = folder / f"{name}.{REAL}.json", planted_loop(name)
+        write_json(path, {"error": "the process ended in this loop"})
+        try:
+            write_json(path, measured(loop, dry_run=dry_run))
+        except (RuntimeError, GpulabError) as error:
+            write_json(path, {"error": f"{type(error).__name__}: {error}"[:1500]})
+
+
+def play(visit: Visit, loop: PlantedLoop) -> None:
+    """Play a loop on the virtual GPU: in this process in a dry run, which has no GPU to hide."""
+    path, gpu = part_file(visit, loop, VIRTUAL), listed_gpu()
     if visit.dry_run:
-        return part(loop, side, dry_run=True)
-    gpu = listed_gpu()
-    if side == VIRTUAL and gpu is None:
-        return {"error": NOT_LISTED}
-    command = ["-m", "benchmarks.gpu_visit.stages.planted", loop.name, side, str(path)]
-    problem = run_python([*command, "--gpu", gpu or DRY_GPU], LIMIT_S, hide_gpu=side == VIRTUAL)[1]
-    figures: dict[str, Any] | None = read_json(path)
-    return figures or {"error": problem}
-
-
-def part(loop: PlantedLoop, side: str, *, gpu: str = DRY_GPU, dry_run: bool) -> dict[str, Any]:
-    """Measure one half of a loop in this process."""
-    return measured(loop, dry_run=dry_run) if side == REAL else played(loop, gpu, dry_run=dry_run)
+        write_json(path, played(loop, DRY_GPU, dry_run=True))
+    elif gpu is None:
+        write_json(path, {"error": NOT_LISTED})
+    else:
+        command = ["-m", __spec__.name, VIRTUAL, str(visit.parts_folder()), loop.name, "--gpu", gpu]
+        problem = run_python(command, LIMIT_S, hide_gpu=True)[1]
+        if problem:
+            write_json(path, {"error": problem})
 
 
 def result_of(visit: Visit) -> StageResult:
@@ -79,16 +98,20 @@ def result_of(visit: Visit) -> StageResult:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure one half of a loop and write its figures."""
+    """Measure one half of some loops and write the figures of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", choices=[loop.name for loop in PLANTED_LOOPS])
     parser.add_argument("side", choices=[REAL, VIRTUAL])
-    parser.add_argument("out", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="+", choices=[loop.name for loop in PLANTED_LOOPS], metavar="NAME")
     parser.add_argument("--gpu", default=DRY_GPU, help="the virtual GPU")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(arguments)
-    loop = next(loop for loop in PLANTED_LOOPS if loop.name == options.name)
-    write_json(options.out, part(loop, options.side, gpu=options.gpu, dry_run=options.dry_run))
+    if options.side == REAL:
+        measure(options.names, options.folder, dry_run=options.dry_run)
+        return
+    for name in options.names:
+        figures = played(planted_loop(name), options.gpu, dry_run=options.dry_run)
+        write_json(options.folder / f"{name}.{VIRTUAL}.json", figures)
 
 
 if __name__ == "__main__":
