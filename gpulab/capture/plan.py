@@ -90,6 +90,7 @@ class RecordingPlan:
     _events: int = 0  # in the windows of this phase that ended early
     _event_steps: int = 0  # steps in these windows
     _restarts: int = 0
+    _false_alarms: int = 0  # windows that ended early with few events, within an operator
     _events_per_ns: float = 0.0  # in the first step, if its recording ended early for its events
     _likely_events_per_ns: float = 0.0  # in the code before it, and in windows of recorded steps that ended early
     _shortest_ns: int = 0  # of the steps while the profiler was off
@@ -175,7 +176,7 @@ class RecordingPlan:
         """Whether a phase ended early, because of an estimated number of events."""
         return self._interrupted is not None
 
-    def resume(self, events: int | None) -> bool:
+    def resume(self, events: int | None, *, may_restart: bool = True) -> bool:
         """The profiler has stopped, with this number of events: return whether to start it again at once."""
         if self._interrupted is None:
             return False
@@ -188,13 +189,16 @@ class RecordingPlan:
         self._events += events or 0
         self._event_steps = steps
         self._restarts += 1
-        if events is None or self._events > self._max_events(phase) / 2 or self._restarts > MAX_RESTARTS:
+        is_full = events is None or self._events > self._max_events(phase) / 2
+        if is_full or not may_restart or self._restarts > MAX_RESTARTS:
             if phase is ProfilerPhase.RECORDING:
-                self._is_limited = True
-                self.windows += 1
                 self._earlier_steps += steps
                 self._earlier_ns += self._phase_ns - phase_ns
-                if not steps and self._is_step_too_large(events):
+                self._false_alarms += not is_full
+                if is_full or self._false_alarms > MAX_RESTARTS:
+                    self._is_limited = True
+                    self.windows += 1
+                if not steps and is_full and self._is_step_too_large(events):
                     self._enter(ProfilerPhase.RESTING if self._defers() else ProfilerPhase.DONE, self._last_ns)
             return False
         self.phase, self._phase_ns, self._phase_steps = phase, phase_ns, steps

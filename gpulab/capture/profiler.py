@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, time_ns  # bound here: the program may replace the functions of the module
 from typing import Any
@@ -53,6 +55,17 @@ def is_profiler_running() -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
+@dataclass(frozen=True)
+class EventCount:
+    """How many events a window held, and whether an operator of the host was still open when it ended.
+
+    Such an operator writes its end into freed memory if the next profiler already runs, and the program crashes.
+    """
+
+    number: int
+    is_open: bool
+
+
 class TraceWindow:
     """One window of profiling: start, stop, and read later."""
 
@@ -65,7 +78,8 @@ class TraceWindow:
         self.activities = tuple(activity.name.lower() for activity in activities)
         flags: dict[str, Any] = dict.fromkeys(options, True)
         with nvml_first():  # the profiler asks, too
-            self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
+            options_here = {"experimental_config": _sync_events(), **_accumulated_events()}
+            self._profile: Any = profile(activities=activities, **options_here, **flags)
         self._running = self._is_paused = False
         self._has_stacks = "with_stack" in options
         self.can_pause = self.activities == ("cpu",) and not options  # stacks and kernels are recorded all the same
@@ -122,17 +136,20 @@ class TraceWindow:
         sleep(QUIET_NS / 1e9)
         return self.stop()
 
-    def count_events(self) -> int | None:
-        """Count the events after `stop_quietly`, in 1 to 3 us each; None if unknown, or if an operator was still open.
+    def count_events(self) -> EventCount | None:
+        """Count the events after `stop_quietly`, in 1 to 3 us each; None if unknown.
 
-        Such an operator writes its end into freed memory if the next profiler already runs, and the program crashes. It
-        ends when the profiler stops, except with stacks, where the end of such an event is wrong.
+        An operator that is still open ends when the profiler stops, except with stacks, where the end of such an event
+        is wrong. Kernels may run later.
         """
+        from torch.autograd import DeviceType
+
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
         if results is None or self._has_stacks:
             return None
-        events = results.events()
-        return None if any([event.end_ns() > self._quiet_ns for event in events]) else len(events)
+        events, on_host = results.events(), DeviceType.CPU
+        late = [event for event in events if event.end_ns() > self._quiet_ns]
+        return EventCount(len(events), is_open=any(event.device_type() == on_host for event in late))
 
     @property
     def is_stored(self) -> bool:
@@ -195,6 +212,13 @@ def _sync_events() -> Any:
         return _profiler._ExperimentalConfig(enable_cuda_sync_events=True)
     except TypeError:
         return None
+
+
+def _accumulated_events() -> dict[str, bool]:
+    """The option without which PyTorch 2.9 to 2.12 warn that a profiler forgets its events; a window has one cycle."""
+    from torch.profiler import profile
+
+    return {"acc_events": True} if "acc_events" in inspect.signature(profile).parameters else {}
 
 
 @contextlib.contextmanager

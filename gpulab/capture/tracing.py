@@ -257,10 +257,11 @@ class Tracing:
         self._ranges.window = 0
         if not is_ours:
             self.plan.stop_for_good(ended_ns)
-        events = window.count_events() if self.plan.is_interrupted else None
+        count = window.count_events() if self.plan.is_interrupted else None
+        events = count.number if count else None
         if events is not None:
             self._events_per_ns = events / max(1, ended_ns - self._window_ns)
-        resumes = self.plan.resume(events)
+        resumes = self.plan.resume(events, may_restart=count is not None and not count.is_open)
         self._events.profiler_stopped(for_good=self.plan.phase is ProfilerPhase.DONE, events=events)
         if not is_ours:
             self._add_loss()

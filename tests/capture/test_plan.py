@@ -320,3 +320,36 @@ def test_requested_steps_are_not_deferred():
     for number in range(1, 30):
         plan.boundary(10 * MS + number * SECOND)
     assert not plan.is_deferred
+
+
+def test_a_window_that_ends_early_with_few_events_within_an_operator_is_not_the_end_of_the_recording():
+    plan = RecordingPlan(limits=RecordingLimits())
+    plan.begin(0)
+    at_ns = 0
+    for _ in range(7):
+        at_ns += 70 * MS
+        plan.boundary(at_ns)
+    assert plan.phase is ProfilerPhase.RECORDING
+    assert plan.exceed(at_ns + 60 * MS) is ProfilerAction.STOP
+    assert not plan.resume(12, may_restart=False)
+    assert plan.phase is ProfilerPhase.RESTING
+    for _ in range(40):
+        at_ns += 70 * MS
+        plan.boundary(at_ns)
+    assert plan.phase is ProfilerPhase.DONE
+    assert plan.windows == 0
+    assert not plan.is_cut
+
+
+def test_windows_that_always_end_early_within_an_operator_do_not_go_on_forever():
+    plan = RecordingPlan(limits=RecordingLimits())
+    plan.begin(0)
+    alarms = 0
+    for step in range(1000):
+        plan.boundary(70 * MS * step)
+        if plan.exceed((70 * step + 60) * MS) is ProfilerAction.STOP:
+            plan.resume(12, may_restart=False)
+            alarms += plan.boundaries > 1
+    assert 8 <= alarms <= 14
+    assert plan.phase is ProfilerPhase.DONE
+    assert plan.is_cut

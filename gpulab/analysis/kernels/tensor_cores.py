@@ -54,6 +54,9 @@ _CUDA_CORES = re.compile(
     r"|winograd\w*<float|splitkreduce"
 )
 _SINGLE = re.compile(r"sgemm|scudnn|f32f32_f32f32|<float, float|<float,|, float, float|cgemm|fft2d_|winograd\w*<float")
+# The letters are the types of input, accumulation and output: t bfloat16, h half, s single, q fp8. cuBLAS 13 writes the
+# architecture before them (nvjet_sm90_tst_...).
+_NVJET_TYPES = re.compile(r"nvjet_(?:sm\d+\w?_)?([a-z])")
 _ALIGNED = re.compile(r"_align(\d+)(?![a-z0-9])")
 
 
@@ -77,10 +80,8 @@ def kernel_arithmetic(name: str) -> KernelArithmetic:
 def _on_tensor_cores(lower: str) -> Precision:
     if _TF32.search(lower) and not re.search(r"bf16|f16|e4m3", lower.replace("tf32", "").replace("_f32", "")):
         return Precision.TF32
-    if "nvjet" in lower:
-        # The letters after nvjet are the types of input, weight and output: t bfloat16, h half, s single, q fp8.
-        kind = lower.partition("nvjet_")[2][:1]
-        return {"s": Precision.TF32, "d": Precision.FLOAT64}.get(kind, Precision.HALF)
+    if types := _NVJET_TYPES.search(lower):
+        return {"s": Precision.TF32, "d": Precision.FLOAT64}.get(types[1], Precision.HALF)
     if re.search(r"flash|fmha|mha_", lower) and not re.search(r"f32_aligned|float", lower):
         return Precision.HALF
     return Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN

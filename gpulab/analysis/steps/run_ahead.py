@@ -20,6 +20,7 @@ MIN_RECORDED_STEPS = 4  # with fewer steps, earlier work defines the start of th
 MIN_RUN_AHEAD_FEW_STEPS = 1.5  # the same for fewer steps that were recorded, not computed: noise alone is 10 %
 MIN_RUN_AHEAD = 1.1  # ratio of GPU step time to host step time; if one waits for the other, the ratio is smaller
 MIN_RUN_AHEAD_COMPUTED = 1.02  # the same on a virtual GPU that is far behind: its kernels always take the same time
+MIN_LAG = 1.5  # steps of the GPU, by which the work of a step ends after the host's step; below one if the GPU waits
 FAR_BEHIND = 0.5  # of a step of the GPU, by which the GPU is behind the host when the last step ends
 
 
@@ -43,11 +44,17 @@ def find_gpu_steps(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed:
     if len(start_ns) < MIN_RECORDED_STEPS and earlier_ns >= 0:
         done = np.append(earlier_ns, done)
     gpu_step_ns = np.diff(done)
+    if not len(gpu_step_ns):
+        return None
     if computed:
         margin = _computed_margin(done, end_ns)
     else:
         margin = MIN_RUN_AHEAD if len(start_ns) >= MIN_RECORDED_STEPS else MIN_RUN_AHEAD_FEW_STEPS
-    if not len(gpu_step_ns) or np.median(gpu_step_ns) <= margin * np.median(end_ns - start_ns):
+    # Once the queue of launches is full, the host's steps take as long as the GPU's, which are several steps behind.
+    is_behind = len(start_ns) >= MIN_RECORDED_STEPS and bool(
+        np.median(finished_ns[1:] - end_ns) > MIN_LAG * np.median(gpu_step_ns)
+    )
+    if not is_behind and np.median(gpu_step_ns) <= margin * np.median(end_ns - start_ns):
         return None
     return GpuSteps(done[:-1], done[1:])
 
