@@ -142,7 +142,7 @@ class TraceWindow:
         An operator that is still open ends when the profiler stops, except with stacks, where the end of such an event
         is wrong. Kernels may run later.
         """
-        from torch.autograd import DeviceType
+        from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
         if results is None or self._has_stacks:

@@ -81,13 +81,16 @@ def train_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
 def run_optimizer_steps(
     optimizer: Optimizer, loss_of: Callable[[Batch], Tensor], batches: Iterable[Batch]
 ) -> Iterator[Tensor]:
-    """Take one optimizer step per batch; yield the detached loss of each step, which stays on the device."""
+    """Take one optimizer step per batch; yield a copy of the loss of each step, which stays on the device.
+
+    A copy, because `mse_loss` computes the mean in place: its result of one number holds the memory of all elements.
+    """
     for batch in batches:
         optimizer.zero_grad()
         loss = loss_of(batch)
         loss.backward()
         optimizer.step()
-        yield loss.detach()
+        yield loss.detach().clone()
 
 
 def batch_loader(

@@ -15,7 +15,7 @@ _RESULT = re.compile(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 _MARK = re.compile(r"\bmark\.gpu\b")
 BAD = ("FAILED", "ERROR")
 PYTEST = ("-m", "pytest", "-m", "gpu", "--color=no", "--tb=short", "--durations=15", "--timeout=90")
-NO_CACHE = ("-p", "no:cacheprovider")
+NO_CACHE = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 
 
 def marked_tests(visit: Visit) -> StageResult:

@@ -36,6 +36,8 @@ def out_of_memory(visit: Visit) -> StageResult:
     run = session.run
     assert run is not None
     gc.collect()
+    if not visit.dry_run:
+        torch._C._cuda_clearCublasWorkspaces()  # they stay as long as the process
     after = 0 if visit.dry_run else torch.cuda.memory_allocated()
     diagnosis = gpulab.diagnose(run)
     first = diagnosis.first
