@@ -52,6 +52,8 @@ class RecordingLimits:
     max_requested_events: int = 1_000_000  # if the number of steps was requested; each takes 1 to 3 kB
     max_deferred_events: int = 0  # in a window that the profiler processes after the cell; 0: that is not possible
     warm_up_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
+    short_warm_up_steps: int = 8  # the same for short steps, of which some are cold, and some lie beside pauses
+    short_ns: int = SECOND_NS // 20
     target_steps: int = 14  # twelve interior steps give a stable median
     target_ns: int = 1 * SECOND_NS
     slow_ns: int = 10 * SECOND_NS  # after this, `few_steps` suffice
@@ -283,7 +285,10 @@ class RecordingPlan:
             return 2
         short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_up_steps
         slow = self._slowest_ns > self.limits.slow_ns
-        return 2 if short or slow else self.limits.warm_up_steps
+        if short or slow:
+            return 2
+        is_short = 0 < self._shortest_ns < self.limits.short_ns
+        return max(self.limits.warm_up_steps, self.limits.short_warm_up_steps * is_short)
 
     def _next_step_exceeds(self, events: int | None) -> bool:
         """Whether another step like those so far may have more events than the window may hold."""

@@ -22,6 +22,7 @@ from gpulab.errors import CaptureError, TraceError
 from gpulab.run import Run
 
 QUIET_NS = 2_000_000
+OPEN_OPERATORS_SINCE = "2.13"  # the PyTorch that reports operators which were open when the profiler stopped
 
 
 def warm_up() -> None:
@@ -57,7 +58,7 @@ def is_profiler_running() -> bool:
 
 @dataclass(frozen=True)
 class EventCount:
-    """How many events a window held, and whether an operator of the host was still open when it ended.
+    """How many events a window held, and whether an operator of the host may still have been open when it ended.
 
     Such an operator writes its end into freed memory if the next profiler already runs, and the program crashes.
     """
@@ -91,6 +92,7 @@ class TraceWindow:
         try:
             with silence_kineto():
                 self._profile.start()
+                _keep_events_unprocessed(self._profile)
         except RuntimeError as error:
             raise CaptureError(
                 "torch.profiler did not start.",
@@ -140,8 +142,9 @@ class TraceWindow:
         """Count the events after `stop_quietly`, in 1 to 3 us each; None if unknown.
 
         An operator that is still open ends when the profiler stops, except with stacks, where the end of such an event
-        is wrong. Kernels may run later.
+        is wrong. Kernels may run later. Before PyTorch 2.13 open operators are missing: there may be one.
         """
+        import torch
         from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
         results = getattr(getattr(self._profile, "profiler", None), "kineto_results", None)
@@ -149,7 +152,8 @@ class TraceWindow:
             return None
         events, on_host = results.events(), DeviceType.CPU
         late = [event for event in events if event.end_ns() > self._quiet_ns]
-        return EventCount(len(events), is_open=any(event.device_type() == on_host for event in late))
+        is_unknown = torch.torch_version.TorchVersion(torch.__version__) < OPEN_OPERATORS_SINCE
+        return EventCount(len(events), is_unknown or any(event.device_type() == on_host for event in late))
 
     @property
     def is_stored(self) -> bool:
@@ -215,10 +219,17 @@ def _sync_events() -> Any:
 
 
 def _accumulated_events() -> dict[str, bool]:
-    """The option without which PyTorch 2.9 to 2.12 warn that a profiler forgets its events; a window has one cycle."""
+    """The option without which PyTorch before 2.13 warns, at each start, that a profiler forgets earlier cycles."""
     from torch.profiler import profile
 
     return {"acc_events": True} if "acc_events" in inspect.signature(profile).parameters else {}
+
+
+def _keep_events_unprocessed(profiler: Any) -> None:
+    """Take the option back: with it, stopping makes a Python object of each event, which takes 50 us each."""
+    inner: Any = getattr(profiler, "profiler", None)
+    if getattr(inner, "acc_events", False):
+        inner.acc_events = False
 
 
 @contextlib.contextmanager

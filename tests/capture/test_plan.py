@@ -10,8 +10,13 @@ MS = 1_000_000
 SECOND = 1000 * MS
 
 
+def limits_of(**more):
+    """The limits with five warm-up steps, however short they are."""
+    return RecordingLimits(**{"short_warm_up_steps": 5, **more})
+
+
 def plan_with(**limits):
-    plan = RecordingPlan(RecordingLimits(**limits))
+    plan = RecordingPlan(limits_of(**limits))
     plan.begin(0)
     return plan
 
@@ -83,19 +88,19 @@ def walk_dense(plan, steps, step_ns, step_events):
 
 def test_steps_with_many_events_are_recorded_in_several_windows():
     windows = walk_dense(plan_with(max_events=40_000), 2000, 20 * MS, 11_000)
-    assert [last - first for first, last in windows] == [3] * RecordingLimits().max_windows
+    assert [last - first for first, last in windows] == [3] * limits_of().max_windows
     for (_, ended), (began, _) in pairwise(windows):
-        assert (began - ended) * 20 * MS >= RecordingLimits().rest_ns
-        assert began - ended >= RecordingLimits().rest_steps
+        assert (began - ended) * 20 * MS >= limits_of().rest_ns
+        assert began - ended >= limits_of().rest_steps
 
 
 def test_the_next_window_comes_soon_if_the_loop_waited_briefly():
     plan = plan_with(max_events=40_000)
     plan.held_ns = 60 * MS
     windows = walk_dense(plan, 200, 12 * MS, 25_000)
-    assert len(windows) == RecordingLimits().max_windows
+    assert len(windows) == limits_of().max_windows
     for (_, ended), (began, _) in pairwise(windows):
-        assert began - ended == RecordingLimits().rest_holds * 60 / 12
+        assert began - ended == limits_of().rest_holds * 60 / 12
 
 
 def test_windows_end_with_the_target():
@@ -106,7 +111,7 @@ def test_windows_end_with_the_target():
 def test_slow_steps_with_many_events_rest_for_a_few_steps():
     windows = walk_dense(plan_with(max_events=40_000), 60, 2 * SECOND, 39_000)
     assert [last - first for first, last in windows] == [1] * 4
-    assert {began - ended for (_, ended), (began, _) in pairwise(windows)} == {RecordingLimits().rest_steps}
+    assert {began - ended for (_, ended), (began, _) in pairwise(windows)} == {limits_of().rest_steps}
 
 
 @pytest.mark.parametrize(("events", "phase"), [(25_000, ProfilerPhase.RESTING), (35_000, ProfilerPhase.DONE)])
@@ -323,7 +328,7 @@ def test_requested_steps_are_not_deferred():
 
 
 def test_a_window_that_ends_early_with_few_events_within_an_operator_is_not_the_end_of_the_recording():
-    plan = RecordingPlan(limits=RecordingLimits())
+    plan = RecordingPlan(limits=limits_of())
     plan.begin(0)
     at_ns = 0
     for _ in range(7):
@@ -342,7 +347,7 @@ def test_a_window_that_ends_early_with_few_events_within_an_operator_is_not_the_
 
 
 def test_windows_that_always_end_early_within_an_operator_do_not_go_on_forever():
-    plan = RecordingPlan(limits=RecordingLimits())
+    plan = RecordingPlan(limits=limits_of())
     plan.begin(0)
     alarms = 0
     for step in range(1000):
@@ -353,3 +358,13 @@ def test_windows_that_always_end_early_within_an_operator_do_not_go_on_forever()
     assert 8 <= alarms <= 14
     assert plan.phase is ProfilerPhase.DONE
     assert plan.is_cut
+
+
+@pytest.mark.parametrize(("step_ms", "warm"), [(8, 8), (70, 5)])
+def test_short_steps_are_measured_without_the_profiler_a_little_longer(step_ms, warm):
+    plan = RecordingPlan(limits=RecordingLimits())
+    plan.begin(0)
+    steps = 0
+    while plan.boundary(steps * step_ms * MS) is not ProfilerAction.START:
+        steps += 1
+    assert steps == warm + 1
