@@ -74,6 +74,11 @@ class ReplayModel:
         shares = np.linspace(*(self.calibration.share_range or (1.0, 1.0)), 5)
         return shares, np.array([sweep(scale_calls(self.graph, share)).step_ns for share in shares])
 
+    @cached_property
+    def least_step_ns(self) -> float:
+        """The unchanged step, replayed, if recording lengthened its calls as much as it can."""
+        return max(1.0, sweep(scale_calls(self.graph, self.calibration.certain_call_frac)).step_ns)
+
     def scaled_ns(self, replayed_ns: float, draw: Draw) -> float:
         """Convert a replayed step time to the scale of the un-profiled step."""
         start_ns = self.schedule.step_ns
@@ -224,7 +229,11 @@ def _cold_floor_ns(model: ReplayModel, changes: Sequence[Change]) -> float:
     ceiling = apply_changes(model, (), BEST_CASE)
     for change in changes:
         ceiling = change.rewrite.best_case(ceiling, change.value)
-    return model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE)
+    floor_ns = model.scaled_ns(sweep(ceiling).step_ns, BEST_CASE)
+    least = model.calibration.certain_call_frac
+    if changes and least < 1.0:  # calls may take less than recorded, with the changes as without them
+        floor_ns = min(floor_ns, model.step_ns * sweep(scale_calls(ceiling, least)).step_ns / model.least_step_ns)
+    return floor_ns
 
 
 def _work_factor(model: ReplayModel, changes: Sequence[Change]) -> float:

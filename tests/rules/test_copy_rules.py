@@ -42,7 +42,7 @@ def test_resnet_with_workers_copies_from_pageable_memory_with_a_small_bound(reco
     assert copies.count == 2, "images and labels"
     assert copies.bytes == pytest.approx(32 * 3 * 224 * 224 * 4 + 32 * 8, rel=1e-3)
     assert copies.rate_bytes_per_s == pytest.approx(6.2e9, rel=0.05)
-    assert 1.02 < finding_of_run.gain.bound < 1.03
+    assert 1.02 < finding_of_run.gain.bound < 1.15, "no step was timed without the profiler"
     assert analysed(transfers, run).pinned is None
 
 

@@ -28,6 +28,7 @@ class Calibration:
     share_range: tuple[float, float] | None = (
         None  # range of that share if other work hides the cost of calls; else None
     )
+    certain_call_frac: float = 1.0  # of the cost of calls in `graph`, 0-1: less if no step ran without the profiler
 
 
 def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
@@ -40,8 +41,9 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
         is_loading_measured = True
     recorded_ns = sweep(graph).step_ns
     if target is None or traced is None:
-        # All steps were profiled: predictions are then about profiled steps, comparable with another recording.
-        return Calibration(graph, 1.0)
+        # All steps were profiled: predictions are then about profiled steps, comparable with another recording. Bounds
+        # hold for the steps without the profiler, too.
+        return Calibration(graph, 1.0, certain_call_frac=_least_share(graph))
     least = _least_share(graph)
     least_ns = sweep(scale_calls(graph, least)).step_ns
     if recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:

@@ -125,11 +125,11 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
     if share < _MIN_CREATION_FRAC:
         return None
     return Finding(
-        ledger_parts=("copies", "copy_call", "dispatch", "glue"),  # filling a tensor on the CPU is an operator
-        claim=f"{no_kernel_share(evidence, share, f'torch.{creation.call} on the CPU, followed by a copy,')}.",
+        ledger_parts=("copies", "copy_call", "dispatch", "glue", "python"),  # filling a tensor on the CPU is an operator
+        claim=f"{no_kernel_share(evidence, share, f'creating tensors on the CPU (torch.{creation.call})')}.",
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
-            f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
+            f"{duration(evidence.unprofiled_ns(creation.filling_ns))} to fill on the CPU, then a copy to the GPU.",
             f"{step_spends(evidence, evidence.unprofiled_ns(creation.exposed_ns))} "
             "on this while nothing else runs on the GPU.",
         ),
