@@ -178,7 +178,7 @@ HOLDERS = Table(
             "words",
             "what references the memory: model, a variable (losses in train()), Out[3], sys.last_traceback",
         ),
-        Column("kind", "words", "parameter, gradient, optimizer, variable, output, traceback, graph or other"),
+        Column("kind", "words", "parameter, gradient, optimizer, variable, output, traceback, graph, buffer or other"),
         Column("device", "int16", "GPU index; -1 for host memory"),
         Column("bytes", "int64", "size; shared memory is counted for its first holder only; -1 if not counted"),
         Column("tensors", "int64", "number of tensors"),

@@ -293,6 +293,44 @@ def test_what_the_graphs_of_a_growing_list_keep_is_counted():
     assert rows["bytes"][0] == pytest.approx(8 * MIB, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (torch.nn.functional.mse_loss, "buffer"),  # one number in a buffer of all elements
+        (torch.nn.functional.l1_loss, None),
+        (lambda outputs, _: outputs[0], "buffer"),  # a row of a large tensor
+        (lambda outputs, _: outputs * 2, None),
+    ],
+)
+def test_a_list_of_small_tensors_in_large_buffers_is_recorded(loss, kind):
+    growing, outputs = GrowingCollections(), torch.ones(64, MIB // 256)
+    history = []
+    for step in range(1, 20):
+        history.append(loss(outputs, outputs + 1).detach())
+        growing.inspect(step, sys._getframe())
+    rows = growing.rows()
+    assert rows.text("kind").to_list() == ([] if kind is None else [kind])
+    if loss is torch.nn.functional.mse_loss:
+        assert rows["bytes"].tolist() == [8 * MIB]
+
+
+MODULE = """
+history = []
+def train():
+    for step in range(1, 20):
+        history.append(weight.exp().sum())
+        growing.inspect(step, sys._getframe())
+train()
+"""
+
+
+def test_a_list_of_the_module_that_a_function_fills_counts_once():
+    growing = GrowingCollections()
+    space = {"growing": growing, "sys": sys, "weight": torch.ones(3, requires_grad=True)}
+    exec(compile(MODULE, "/home/user/train.py", "exec"), space)
+    assert growing.rows()["tensors"].tolist() == [8]
+
+
 def test_a_list_that_is_emptied_regularly_does_not_count_as_growing():
     growing, weight = GrowingCollections(), torch.ones(3, requires_grad=True)
     window = []

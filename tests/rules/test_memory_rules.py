@@ -91,6 +91,13 @@ def test_the_list_that_grew_is_named_in_claim_and_fix():
     assert result.fix.startswith("losses.append(loss.item())")
 
 
+def test_a_list_of_losses_in_large_buffers_is_said_to_be_that():
+    result = finding(GROWTH.provoked_by_losses_that_hold_large_buffers(), "memory_growth")
+    assert "graph" not in f"{result.claim} {result.advice}"
+    assert "loss.detach().clone()" in result.advice
+    assert result.urgent
+
+
 @pytest.mark.parametrize("make", [GROWTH.spared_as_inputs_grow_on_the_gpu, GROWTH.spared_as_inputs_grow_on_the_cpu])
 def test_growing_inputs_make_the_rule_unjudged(make):
     unjudged = {each.rule: each.reason for each in diagnose(make()).unjudged}

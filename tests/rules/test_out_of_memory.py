@@ -48,7 +48,7 @@ MESSAGES = [
         "free. Including non-PyTorch memory, this process has 40.00 GiB memory in use. 39.00 GiB allowed; Of the "
         "allocated memory 38.00 GiB is allocated by PyTorch, with 2.00 GiB allocated in private pools (e.g., CUDA "
         "Graphs), and 512.00 MiB is reserved by PyTorch but unallocated.",
-        {"needed": 1, "capacity": 39, "free": 40, "allocated": 38, "reserved": 38.5, "others": 0},
+        {"needed": 1, "capacity": 39, "free": 0.5, "allocated": 38, "reserved": 38.5, "others": 0},
     ),
     (
         "XPU out of memory. Tried to allocate 16.00 GiB. GPU 0 has a total capacity of 15.00 GiB of which 14.00 GiB is "

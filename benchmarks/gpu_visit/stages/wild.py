@@ -57,7 +57,13 @@ def uses_cuda(name: str) -> bool:
     """Whether the source of a loop asks for CUDA, and the frameworks that it imports are installed."""
     source = (ROOT / "benchmarks" / "wild" / "loops" / f"{name}.py").read_text(encoding="utf-8")
     imports = [package for package in FRAMEWORKS if f"import {package}" in source or f"from {package}" in source]
-    return "cuda" in source and all(importlib.util.find_spec(package) is not None for package in imports)
+    return "cuda" in source and all(map(is_installed, imports))
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package is installed; a folder of this repository of the same name, such as datasets/, is none."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def compiled_cells(loop: Loop) -> int:

@@ -60,9 +60,10 @@ def memory_holders(run: Run) -> MemoryHolders:
 
 @dataclass(frozen=True, kw_only=True)
 class GrowingList:
-    """A list that collected tensors with their autograd graphs during a run."""
+    """A list that collected tensors during a run, with their autograd graphs or in large buffers."""
 
     name: str
+    kind: str  # what the entries keep: "graph" or "buffer"
     entries: int  # number of entries added
     bytes: int | None  # memory that they keep; None if not counted
 
@@ -77,7 +78,10 @@ def growing_lists(run: Run) -> tuple[GrowingList, ...]:
     if run.failure is not None:
         return ()
     rows = run.holder_rows
-    names = zip(rows.text("who").to_list(), rows["bytes"].tolist(), rows["tensors"].tolist(), strict=True)
+    names, kinds = rows.text("who").to_list(), rows.text("kind").to_list()
+    columns = zip(names, kinds, rows["bytes"].tolist(), rows["tensors"].tolist(), strict=True)
     return tuple(
-        GrowingList(name=name, entries=count, bytes=size if size >= 0 else None) for name, size, count in names if name
+        GrowingList(name=name, kind=kind or "graph", entries=count, bytes=size if size >= 0 else None)
+        for name, kind, size, count in columns
+        if name
     )

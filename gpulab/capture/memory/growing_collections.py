@@ -1,4 +1,6 @@
-"""Collections that grow by tensors with their autograd graphs: the usual memory leak of training loops.
+"""Collections that grow by tensors with their autograd graphs, or by small tensors in large buffers: memory leaks.
+
+A detached loss may be a small tensor in a large buffer: mse_loss computes the mean in the buffer of all elements.
 
 The resident size of a process does not show such a leak if an earlier run has left free memory in the heap. Therefore
 the collections themselves are inspected: their length, and the memory that their graphs keep alive.
@@ -20,6 +22,7 @@ from gpulab.tables import HOLDERS
 
 FIRST_INSPECTED_STEP = 8  # inspected in steps 8, 16, 32 and so on: a dozen times in a long run
 LIMIT_S = 0.05  # for one inspection
+MIN_BUFFER_BYTES, MIN_BUFFER_RATIO = 1 << 16, 8  # of a buffer: in bytes, and as a multiple of the tensor in it
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class _Collection:
     first_bytes: int | None
     length: int
     bytes: int | None
+    kind: str  # of tables.HOLDERS: "graph" or "buffer"
 
 
 class GrowingCollections:
@@ -44,12 +48,10 @@ class GrowingCollections:
         if step < self._next or "torch" not in sys.modules:
             return
         self._next = 2 * step
-        deadline, namespaces = Deadline(LIMIT_S), set[int]()
+        deadline, noted = Deadline(LIMIT_S), set[int]()
         for frame in user_frames(innermost):
             for space in (frame_variables(frame), frame.f_globals):
-                if id(space) not in namespaces:
-                    namespaces.add(id(space))
-                    self._note(space, deadline)
+                self._note(space, deadline, noted)
 
     def rows(self) -> Rows:
         """The collections that grew, as rows of tables.HOLDERS: number of new entries, and memory kept by these."""
@@ -58,7 +60,7 @@ class GrowingCollections:
         return HOLDERS.rows(
             {
                 "who": [name for name, _ in grown],
-                "kind": ["graph"] * len(grown),
+                "kind": [entry.kind for _, entry in grown],
                 "device": [-1] * len(grown),
                 "bytes": [_growth(entry) for _, entry in grown],
                 "tensors": [entry.length - entry.first_length for _, entry in grown],
@@ -66,22 +68,24 @@ class GrowingCollections:
             }
         )
 
-    def _note(self, space: dict[str, Any], deadline: Deadline) -> None:
+    def _note(self, space: dict[str, Any], deadline: Deadline, noted: set[int]) -> None:
+        """Note the collections of a namespace, each once: the variables of a module are those of its frame, too."""
         import torch
 
         for name, value in list(space.items()):
-            if name.startswith("_") or type(value) not in (list, deque, dict):
+            if name.startswith("_") or type(value) not in (list, deque, dict) or id(value) in noted:
                 continue
+            noted.add(id(value))
             with torch._C.DisableTorchFunction():
-                if _keeps_a_graph(value, torch.Tensor):
-                    self._count(name, len(value), _graph_bytes(value, deadline))
+                if (kind := _kind_of_leak(value, torch.Tensor)) is not None:
+                    self._count(name, len(value), _kept_bytes(value, deadline), kind)
 
-    def _count(self, name: str, length: int, graph_bytes: int | None) -> None:
+    def _count(self, name: str, length: int, kept_bytes: int | None, kind: str) -> None:
         previous = self._collections.get(name)
         if previous is None or length <= previous.length:  # a collection that was emptied starts again
-            self._collections[name] = _Collection(length, graph_bytes, length, graph_bytes)
+            self._collections[name] = _Collection(length, kept_bytes, length, kept_bytes, kind)
         else:
-            self._collections[name] = replace(previous, length=length, bytes=graph_bytes)
+            self._collections[name] = replace(previous, length=length, bytes=kept_bytes)
 
 
 def _growth(entry: _Collection) -> int:
@@ -90,17 +94,29 @@ def _growth(entry: _Collection) -> int:
     return max(0, entry.bytes - entry.first_bytes)
 
 
-def _keeps_a_graph(collection: Any, tensor: type) -> bool:
-    """Whether the newest entry is, or directly contains, a tensor with a graph."""
+def _kind_of_leak(collection: Any, tensor: type) -> str | None:
+    """What the newest entry keeps alive: "graph", or a "buffer" much larger than the tensor in it; None for neither."""
     if not collection:
-        return False
+        return None
     newest = next(reversed(collection.values())) if type(collection) is dict else collection[-1]
     entries = newest if type(newest) in (tuple, list) else (newest,)
-    return any([issubclass(type(each), tensor) and each.grad_fn is not None for each in entries[:8]])
+    tensors = [each for each in entries[:8] if issubclass(type(each), tensor)]
+    if any([each.grad_fn is not None for each in tensors]):
+        return "graph"
+    return "buffer" if any([_buffer_bytes(each) >= MIN_BUFFER_RATIO * each.nbytes for each in tensors]) else None
 
 
-def _graph_bytes(collection: Any, deadline: Deadline) -> int | None:
-    """Bytes kept alive by the graphs of its tensors, each storage once."""
+def _buffer_bytes(tensor: Any) -> int:
+    """Size of the storage of a tensor, if it is large; -1 if it is small, or if there is none."""
+    try:
+        size = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
+        return -1
+    return int(size) if size >= MIN_BUFFER_BYTES else -1
+
+
+def _kept_bytes(collection: Any, deadline: Deadline) -> int | None:
+    """Bytes kept alive by its tensors and their graphs, each storage once."""
     reach = TensorSearch(deadline)
     tensors = list(reach.tensors(collection))
     storages: dict[int, int] = {}

@@ -108,7 +108,7 @@ def _on_device(message: str, error: BaseException) -> Failure:
         device=int(device[1]) if device else 0,
         simulated=_is_simulated() or "(simulated)" in message,
         needed_bytes=_size(_NEEDED.search(message)),
-        free_bytes=figures["free"],
+        free_bytes=_usable_bytes(figures["free"], figures["allowed"], reserved),
         capacity_bytes=figures["allowed"] or figures["capacity"],
         allocated_bytes=allocated,
         reserved_bytes=reserved,
@@ -116,6 +116,13 @@ def _on_device(message: str, error: BaseException) -> Failure:
         phase=_phase(error),
         where=_user_location(error),
     )
+
+
+def _usable_bytes(free: int | None, allowed: int | None, reserved: int | None) -> int | None:
+    """The free memory that this process may use: torch.cuda.set_per_process_memory_fraction() limits it."""
+    if free is None or allowed is None or reserved is None:
+        return free
+    return min(free, max(0, allowed - reserved))
 
 
 def _on_host(message: str, error: BaseException) -> Failure:

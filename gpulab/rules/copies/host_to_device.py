@@ -125,7 +125,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
     if share < _MIN_CREATION_FRAC:
         return None
     return Finding(
-        ledger_parts=("copies", "copy_call", "dispatch", "glue", "python"),  # filling a tensor on the CPU is an operator
+        ledger_parts=("copies", "copy_call", "dispatch", "glue", "python"),  # filling a tensor is an operator
         claim=f"{no_kernel_share(evidence, share, f'creating tensors on the CPU (torch.{creation.call})')}.",
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpulab.analysis.host.instant_device import host_step_time
@@ -27,7 +28,7 @@ _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
 # Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
 _REMAINING = (0.75, 0.1, 0.03)
 
-FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
+FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # take fused=True, on CPU too; Adagrad on a GPU since 2.13
 FOREACH_OPTIMIZERS = (
     "ASGD",
     "Adadelta",
@@ -154,9 +155,17 @@ def _optimizer_name(updates: OptimizerCost) -> str:
 
 def _implementation(evidence: Evidence, kind: str) -> str:
     """Return how PyTorch updates all parameters of this optimizer at once: "fused", "foreach", or "" if it cannot."""
+    if kind == "Adagrad" and evidence.on_gpu and not _has_fused_adagrad_on_gpu(evidence.run.machine.torch):
+        return "foreach"
     if kind in FUSED_OPTIMIZERS:
         return "fused"
     return "foreach" if kind in FOREACH_OPTIMIZERS and evidence.on_gpu else ""
+
+
+def _has_fused_adagrad_on_gpu(torch_version: str | None) -> bool:
+    """Whether Adagrad takes fused=True on a GPU: PyTorch 2.11 raises RuntimeError, 2.13 does not."""
+    numbers = re.match(r"(\d+)\.(\d+)", torch_version or "")
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 13)
 
 
 def _fused_code(evidence: Evidence, optimizers: Sequence[Optimizer], implementation: str) -> str:

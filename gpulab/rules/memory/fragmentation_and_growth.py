@@ -196,15 +196,17 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     Confused with: optimizer state, created in the first steps; caches and workers, which level off; growing inputs,
     where the peak rises by more than the memory between steps, or the steps get longer.
 
-    What to do: keep numbers instead of losses: `loss.item()`. Run code that needs no gradients under `torch.no_grad()`.
-    On a CPU, a list of detached losses can also make the memory of the process grow: each small tensor stays between
-    freed activations, whose memory is then not used again (0.4 MiB per step in one measured loop, glibc 2.36).
+    What to do: keep numbers instead of losses: `loss.item()`. `loss.detach()` may not suffice: the result of
+    `mse_loss`, one number, holds a buffer of the size of its inputs. Run code that needs no gradients under
+    `torch.no_grad()`. On a CPU, a list of detached losses can also make the memory of the process grow: each small
+    tensor stays between freed activations, whose memory is then not used again (0.4 MiB per step in one measured loop,
+    glibc 2.36).
     """
     trends, lists = memory_growths(evidence.run, evidence.steps), growing_lists(evidence.run)
     growth = max(trends, key=lambda trend: trend.last_bytes - trend.first_bytes, default=None)
     if growth is None or not _grows(growth):
         if lists and (lists[0].bytes or 0) >= _MIN_GROWTH_BYTES:
-            return _list_finding(lists[0])
+            return _list_finding(lists[0], is_hidden=growth is not None)
         return None if growth else _TOO_FEW_STEPS
     if not lists and (reason := _inputs_grow(growth)) is not None:
         return Unjudged(reason=reason, fix=_SAME_INPUT_SIZE)
@@ -214,7 +216,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     is_uncertain = growth.device is None and not lists
     outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
-    holder = f": {lists[0].name} keeps autograd graphs" if lists else ""
+    holder = f": {lists[0].name} keeps {_KEPT[lists[0].kind]}s" if lists else ""
     return Finding(
         claim=f"{'Memory leak' if lists else 'Memory grows'}: each step keeps another {size(growth.per_step.slope)} "
         f"of {memory}{outlook}{holder}.",
@@ -226,7 +228,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
             steps_left=steps_left,
         ),
         fix=_append_number_code(lists[0].name) if lists else _LIST_TENSORS_CODE,
-        advice=_HEAP_ADVICE if is_uncertain else _LEAK_ADVICE,
+        advice=_HEAP_ADVICE if is_uncertain else _ADVICE[lists[0].kind] if lists else _LEAK_ADVICE,
         confidence=CERTAIN if lists else SUSPECT if is_uncertain else LIKELY,
         confidence_reason=_HEAP_GROWS if is_uncertain else "",
         from_steps=False,
@@ -235,18 +237,16 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     )
 
 
-def _list_finding(growing_list: GrowingList) -> Finding:
-    """Return the finding for a list that grows within memory that the process has already reserved."""
+def _list_finding(growing_list: GrowingList, *, is_hidden: bool) -> Finding:
+    """Return the finding for a list that grows; `is_hidden`: within memory that the process has already reserved."""
+    hidden = "The process has not grown yet: it reuses memory that was freed before, perhaps by an earlier run."
     return Finding(
-        claim=f"Memory leak: {growing_list.name} keeps an autograd graph per entry: "
+        claim=f"Memory leak: {growing_list.name} keeps {_A_KEPT[growing_list.kind]} per entry: "
         f"{size(growing_list.bytes_per_entry)} each, {size(growing_list.bytes)} so far.",
-        evidence=(
-            _list_growth(growing_list),
-            "The process has not grown yet: it reuses memory that was freed before, perhaps by an earlier run.",
-        ),
+        evidence=(_list_growth(growing_list), *((hidden,) if is_hidden else ())),
         numbers=known_numbers(kept_bytes=growing_list.bytes or 0, entries=growing_list.entries),
         fix=_append_number_code(growing_list.name),
-        advice=_LEAK_ADVICE,
+        advice=_ADVICE[growing_list.kind],
         confidence=CERTAIN,
         from_steps=False,
         urgent=True,
@@ -255,17 +255,25 @@ def _list_finding(growing_list: GrowingList) -> Finding:
 
 def _list_growth(growing_list: GrowingList) -> str:
     size_text = "" if growing_list.bytes is None else f", which keep {size(growing_list.bytes)}"
-    return f"{growing_list.name} grew by {growing_list.entries:,} entries with autograd graphs{size_text}."
+    return f"{growing_list.name} grew by {growing_list.entries:,} entries with {_KEPT[growing_list.kind]}s{size_text}."
 
 
 _TOO_FEW_STEPS = Unjudged(
     reason=f"the check needs the memory in use during at least {MIN_GROWTH_STEPS} steps after the traced ones",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
-_LEAK_ADVICE = (
+_KEPT = {"graph": "autograd graph", "buffer": "large buffer"}
+_A_KEPT = {"graph": "an autograd graph", "buffer": "a large buffer"}
+_GRAPH_ADVICE = (
     "A stored loss keeps its autograd graph with all activations. Use total += loss.detach() or "
     "losses.append(loss.item()) instead."
 )
+_BUFFER_ADVICE = (
+    "A detached loss may hold a buffer of the size of the inputs: mse_loss, smooth_l1_loss and soft_margin_loss "
+    "compute the mean in place. loss.detach().clone() holds one number, too, and does not wait for the GPU."
+)
+_LEAK_ADVICE = f"{_GRAPH_ADVICE} {_BUFFER_ADVICE}"
+_ADVICE = {"graph": _GRAPH_ADVICE, "buffer": _BUFFER_ADVICE}
 _HEAP_ADVICE = (
     f"{_LEAK_ADVICE} On a CPU, detached losses in a list can also fragment the memory of the process: keep loss.item()."
 )
@@ -274,7 +282,8 @@ _SAME_INPUT_SIZE = "profile again with inputs of one size: memory that still gro
 _LIST_TENSORS_CODE = (
     "import gc, torch   # run this twice, between steps: compare the two lists\n"
     "tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]\n"
-    "print(len(tensors), sorted(((t.nbytes, tuple(t.shape)) for t in tensors), reverse=True)[:10])"
+    "buffers = {t.untyped_storage().data_ptr(): (t.untyped_storage().nbytes(), tuple(t.shape)) for t in tensors}\n"
+    "print(len(tensors), sorted(buffers.values(), reverse=True)[:10])   # bytes, shape of a tensor in them"
 )
 
 
@@ -327,7 +336,7 @@ def _append_number_code(name: str) -> str:
     """Return code for the list of this name; "" if the name describes memory that no variable holds."""
     if not is_variable(name):
         return ""
-    return f"{name}.append(loss.item())   # a number; the tensor would keep its autograd graph"
+    return f"{name}.append(loss.item())   # a number; the tensor would keep more than that"
 
 
 def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:

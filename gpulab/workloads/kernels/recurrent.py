@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import fast_dtype, loss_values, random_normal, run_optimizer_steps
+from gpulab.workloads.training import loss_values, random_normal, run_optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -18,10 +18,12 @@ def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int 
     from torch import nn
 
     width, length = (16, 20) if device == "cpu" else (1024, 400)
-    samples = random_normal(batch_size, length, width).to(device, fast_dtype(device))
+    # cuDNN computes in bfloat16, too, but PyTorch then copies the weights into one block in every call.
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    samples = random_normal(batch_size, length, width).to(device, dtype)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model = nn.LSTM(width, width, batch_first=True).to(device, fast_dtype(device))
+        model = nn.LSTM(width, width, batch_first=True).to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     def loss_of(_: int) -> Tensor:

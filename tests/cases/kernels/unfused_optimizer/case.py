@@ -19,12 +19,12 @@ def updating_on_cpu(pieces, each_ms, *, name="aten::mul_", kind="AdamW", length_
     return stepped(step)
 
 
-def updating_on_gpu(pieces, *, name=ADD, spread_ms=45):
+def updating_on_gpu(pieces, *, name=ADD, spread_ms=45, kind="AdamW"):
     def step(at):
         begin = at + 50
         events = [
             *launched_kernel("nvjet_tst_128x64", at, 49, number=round(at) * 1000),
-            event(EventKind.ANNOTATION, "Optimizer.step#AdamW.step", begin, spread_ms),
+            event(EventKind.ANNOTATION, f"Optimizer.step#{kind}.step", begin, spread_ms),
         ]
         for n in range(pieces):
             events += launched_kernel(

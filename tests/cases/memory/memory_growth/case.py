@@ -57,8 +57,8 @@ def jitter(step):
     return 3.0 * np.sin(12.9898 * step)
 
 
-def grew(name, entries, size=-1):
-    return {"who": name, "kind": "graph", "device": -1, "bytes": size, "tensors": entries, "largest": None}
+def grew(name, entries, size=-1, kind="graph"):
+    return {"who": name, "kind": kind, "device": -1, "bytes": size, "tensors": entries, "largest": None}
 
 
 def provoked_by_graphs_kept_on_the_gpu():
@@ -67,6 +67,11 @@ def provoked_by_graphs_kept_on_the_gpu():
 
 def provoked_by_graphs_that_fit_where_an_earlier_run_has_left_room():
     return on_cpu(lambda step: 900, holder_rows=rows(HOLDERS, [grew("history", 120, 100 * MIB)]))
+
+
+def provoked_by_losses_that_hold_large_buffers():
+    """As recorded on an H100: mse_loss returns one number in a buffer of all elements, and detach() keeps it."""
+    return on_gpu(lambda step: 1000 + 32 * step, holder_rows=rows(HOLDERS, [grew("losses", 56, 1792 * MIB, "buffer")]))
 
 
 def provoked_by_growth_that_ends_soon():
