@@ -9,6 +9,14 @@ from gpulab.run import Run
 CLEAR_SLOWDOWN = 5.0
 
 
+def is_from_gpulab(run: Run) -> bool:
+    """Whether gpulab recorded or computed the run: its hooks then saw every DataLoader and model.
+
+    A trace of another tool has no samples of the host.
+    """
+    return run.source.how in ("measured", "virtual") or len(run.host_rows) > 0
+
+
 def number_from_fact(run: Run, name: str) -> float | None:
     """Return a fact of a run as a number; None if there is none, or if it is any other text."""
     try:

@@ -153,7 +153,7 @@ class TraceWindow:
         events, on_host = results.events(), DeviceType.CPU
         late = [event for event in events if event.end_ns() > self._quiet_ns]
         is_unknown = torch.torch_version.TorchVersion(torch.__version__) < OPEN_OPERATORS_SINCE
-        return EventCount(len(events), is_unknown or any(event.device_type() == on_host for event in late))
+        return EventCount(len(events), is_unknown or any([event.device_type() == on_host for event in late]))
 
     @property
     def is_stored(self) -> bool:

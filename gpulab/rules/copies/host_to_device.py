@@ -11,6 +11,7 @@ from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import no_kernel_share, sentences, step_spends
+from gpulab.run_facts import is_from_gpulab
 from gpulab.wording import count, duration, metric, percent, size
 
 _MIN_PAGEABLE_FRAC = 0.02  # pinning is one argument, but less than 2 % of a step is not noticeable
@@ -198,7 +199,7 @@ def _pinned(evidence: Evidence) -> str:
             "# tensors derived from a pinned batch are not pinned: pin them before the copy\n"
             'inputs = inputs.pin_memory().to("cuda", non_blocking=True)'
         )
-    if setup is None and evidence.run.source.how in ("measured", "virtual"):  # such a run has recorded every loader
+    if setup is None and is_from_gpulab(evidence.run):
         return (
             "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data is created\n\n" + loop
         )

@@ -6,6 +6,7 @@ from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import idle_share, per_step, step_spends
+from gpulab.run_facts import is_from_gpulab
 
 _MIN_CPU_FRAC = 0.20  # small heads and metrics run on the CPU on purpose; a fifth of a step is a mistake
 
@@ -29,7 +30,7 @@ def model_on_cpu(evidence: Evidence) -> Finding | None:
     devices = {model.device for model in evidence.run.models if model.device}
     if evidence.on_gpu:
         return _layers_finding(evidence, math)
-    is_complete = evidence.run.source.how in ("measured", "virtual")
+    is_complete = is_from_gpulab(evidence.run)
     if devices - {"cpu"} or not is_complete or (not devices and not _gpu_was_recorded(evidence)):
         return None
     share = evidence.step_share(math.exposed_ns) if math else 0.0

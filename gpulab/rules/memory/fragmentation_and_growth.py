@@ -216,7 +216,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     is_uncertain = growth.device is None and not lists
     outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
-    holder = f": {lists[0].name} keeps {_KEPT[lists[0].kind]}s" if lists else ""
+    holder = f": {lists[0].name} keeps {_CONTENT[lists[0].kind]}s" if lists else ""
     return Finding(
         claim=f"{'Memory leak' if lists else 'Memory grows'}: each step keeps another {size(growth.per_step.slope)} "
         f"of {memory}{outlook}{holder}.",
@@ -241,7 +241,7 @@ def _list_finding(growing_list: GrowingList, *, is_hidden: bool) -> Finding:
     """Return the finding for a list that grows; `is_hidden`: within memory that the process has already reserved."""
     hidden = "The process has not grown yet: it reuses memory that was freed before, perhaps by an earlier run."
     return Finding(
-        claim=f"Memory leak: {growing_list.name} keeps {_A_KEPT[growing_list.kind]} per entry: "
+        claim=f"Memory leak: {growing_list.name} keeps {_ONE_CONTENT[growing_list.kind]} per entry: "
         f"{size(growing_list.bytes_per_entry)} each, {size(growing_list.bytes)} so far.",
         evidence=(_list_growth(growing_list), *((hidden,) if is_hidden else ())),
         numbers=known_numbers(kept_bytes=growing_list.bytes or 0, entries=growing_list.entries),
@@ -255,15 +255,15 @@ def _list_finding(growing_list: GrowingList, *, is_hidden: bool) -> Finding:
 
 def _list_growth(growing_list: GrowingList) -> str:
     size_text = "" if growing_list.bytes is None else f", which keep {size(growing_list.bytes)}"
-    return f"{growing_list.name} grew by {growing_list.entries:,} entries with {_KEPT[growing_list.kind]}s{size_text}."
+    return f"{growing_list.name} grew by {growing_list.entries:,} entries with {_CONTENT[growing_list.kind]}s{size_text}."
 
 
 _TOO_FEW_STEPS = Unjudged(
     reason=f"the check needs the memory in use during at least {MIN_GROWTH_STEPS} steps after the traced ones",
     fix="let the loop run for some more seconds under %%gpuprofile",
 )
-_KEPT = {"graph": "autograd graph", "buffer": "large buffer"}
-_A_KEPT = {"graph": "an autograd graph", "buffer": "a large buffer"}
+_CONTENT = {"graph": "autograd graph", "buffer": "large buffer"}
+_ONE_CONTENT = {"graph": "an autograd graph", "buffer": "a large buffer"}
 _GRAPH_ADVICE = (
     "A stored loss keeps its autograd graph with all activations. Use total += loss.detach() or "
     "losses.append(loss.item()) instead."

@@ -17,6 +17,7 @@ from gpulab.replay.graph.graph import Floats, Graph, NodeKind
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import device_step_ns
+from gpulab.run_facts import is_from_gpulab
 from gpulab.tables import EventKind
 
 DEFAULT_LANES = 16  # if the run does not record the link
@@ -184,7 +185,7 @@ def _add_pinning(graph: Graph, copies: H2DCopies, pinning_ns: Floats) -> Graph:
 
 def _has_no_loader(graph: Graph) -> bool:
     """Return whether no DataLoader loads the batches; foreign traces may not show the one they had."""
-    return training_loader(graph.run) is None and graph.run.source.how in ("measured", "virtual")
+    return training_loader(graph.run) is None and is_from_gpulab(graph.run)
 
 
 def _prefetch_refusal(graph: Graph, value: Value) -> str | None:
