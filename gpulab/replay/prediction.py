@@ -20,6 +20,7 @@ from gpulab.replay.graph.representative_part import representative_part
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, assess_quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
+from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
@@ -272,7 +273,7 @@ def apply_changes(model: ReplayModel, changes: Sequence[Change], draw: Draw) -> 
         graph = scale_calls(graph, draw.between("calling", *share_range))
     for change in changes:
         graph = change.rewrite.edit(graph, change.value, draw)
-    return graph
+    return with_pace_of_workers(graph, model.graph, model.schedule.step_ns) if changes else graph
 
 
 def adjust_for_cpu_caches(model: ReplayModel, changes: Sequence[Change], remaining_ns: float, draw: Draw) -> float:
