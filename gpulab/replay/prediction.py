@@ -18,9 +18,9 @@ from gpulab.replay.graph.calibration import Calibration, calibrate, scale_calls
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.graph.representative_part import representative_part
 from gpulab.replay.history import NO_HISTORY, History
+from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.quality import Quality, assess_quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
-from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run

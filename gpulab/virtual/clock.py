@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.replay.graph.dependencies import LAUNCH_QUEUE_CAPACITY
 from gpulab.tables import EventKind
-from gpulab.virtual.cost_model.copies import copy_ns
+from gpulab.virtual.cost_model.copies import copy_class, copy_ns
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.operators import kernels_of
 from gpulab.virtual.cost_model.spin import spin_kernel
@@ -229,7 +229,7 @@ class VirtualClock:
         self._wait_for_queue_slot()
         self._advance(self._host.copy_call_ns)
         start_ns = max(self._now + LAUNCH_LATENCY_NS, self._stream_end_ns[copy.stream])
-        end_ns = start_ns + copy_ns(copy, self._spec)
+        end_ns = start_ns + copy_ns(copy, self._spec) * self._scale_of_copy(copy)
         if staged and copy.bytes > STAGING_BUFFER_BYTES:
             self._block_until(end_ns)
         elif copy.direction is CopyDirection.DEVICE_TO_HOST and not copy.pinned:
@@ -247,6 +247,13 @@ class VirtualClock:
         self.log.close_host_event(row, self._now)
         if outer is not None:
             self.log.close_host_event(outer, self._now)
+
+    def _scale_of_copy(self, copy: Copy) -> float:
+        kind = copy_class(copy)
+        if kind is None:
+            return 1.0
+        self.log.kernel_classes.add(kind)
+        return self._scale.get(kind, 1.0)
 
     def _wait(self, wait: HostWait) -> None:
         thread = AUTOGRAD if wait.phase is Phase.BACKWARD else MAIN

@@ -255,7 +255,9 @@ def _list_finding(growing_list: GrowingList, *, is_hidden: bool) -> Finding:
 
 def _list_growth(growing_list: GrowingList) -> str:
     size_text = "" if growing_list.bytes is None else f", which keep {size(growing_list.bytes)}"
-    return f"{growing_list.name} grew by {growing_list.entries:,} entries with {_CONTENT[growing_list.kind]}s{size_text}."
+    return (
+        f"{growing_list.name} grew by {growing_list.entries:,} entries with {_CONTENT[growing_list.kind]}s{size_text}."
+    )
 
 
 _TOO_FEW_STEPS = Unjudged(

@@ -23,6 +23,8 @@ class OpClass(Enum):
     POOL = "pooling and resampling"
     INDEXING = "indexing, gathering and sorting"
     OPTIMIZER = "optimizer"
+    PAGEABLE_TO_DEVICE = "copies from pageable memory"
+    PAGEABLE_TO_HOST = "copies to pageable memory"
     SPIN = "spinning (torch.cuda._sleep)"
     OTHER = "everything else"
 

@@ -42,6 +42,8 @@ COST_FACTORS: Mapping[OpClass, tuple[float, float]] = {
     OpClass.POOL: (0.60, 1.70),
     OpClass.INDEXING: (0.60, 1.80),
     OpClass.OPTIMIZER: (0.88, 1.15),
+    OpClass.PAGEABLE_TO_DEVICE: (0.72, 1.32),  # 5.3 to 9.9 GB/s
+    OpClass.PAGEABLE_TO_HOST: (0.5, 1.6),  # the memory is new and is read in page by page, or is not: 1.2 to 14 GB/s
     OpClass.SPIN: (0.95, 1.30),  # cycles are exact; assumes the maximum clock, and a throttled GPU is slower
     OpClass.OTHER: (0.40, 2.50),
 }
