@@ -19,17 +19,18 @@ def removal(
     realised_fracs: tuple[float, float, float],
     *,
     cause_frac: float = 1.0,
-    device_only: bool = False,
+    host_spans: Spans | None = None,
 ) -> Change:
     """Return a change that removes what host and device did inside these spans; waits for that work end earlier.
 
     `realised_fracs`: the share (0-1) of the spans that a fix removes: at least, at most, and the upper bound for any
-    fix. `cause_frac`: the share of the spans' time that belongs to the cause. `device_only`: keep the host's work.
+    fix. `cause_frac`: the share of the spans' time that belongs to the cause. `host_spans`: when the host did its
+    work for this, if that is not the same time; `no_spans()` keeps all work of the host.
     """
 
     @cached_per_run
     def inside(graph: Graph) -> InsideShares:
-        return _shares_inside(graph, spans, device_only)
+        return _shares_inside(graph, spans, spans if host_spans is None else host_spans)
 
     def remaining(graph: Graph, share: float) -> Graph:
         return _scaled(graph, inside(graph), 1 - cause_frac * share)
@@ -61,18 +62,21 @@ class InsideShares:
     before: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def _shares_inside(graph: Graph, spans: Spans, device_only: bool) -> InsideShares:
-    coverage = Coverage.of(spans)
-
-    def share(start_ns: Floats, length_ns: Floats) -> Floats:
-        start = start_ns.astype(np.int64)
-        fractions: Floats = coverage.covered_ns(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
-        return fractions.clip(max=1.0)
-
-    device = _extrapolated(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
-    if device_only:
+def _shares_inside(graph: Graph, spans: Spans, host_spans: Spans) -> InsideShares:
+    device = _share_covered(spans, graph.device.start_ns, graph.device.dur_ns)
+    device = _extrapolated(graph, spans, device)
+    if not host_spans.total_ns:
         return InsideShares(device)
-    return InsideShares(device, share(graph.host.start_ns, graph.host.call_ns), graph.share_inside(spans))
+    calls = _share_covered(host_spans, graph.host.start_ns, graph.host.call_ns)
+    return InsideShares(device, calls, graph.share_inside(host_spans))
+
+
+def _share_covered(spans: Spans, start_ns: Floats, length_ns: Floats) -> Floats:
+    """Return the share (0-1) of each stretch of time inside the spans."""
+    start = start_ns.astype(np.int64)
+    covered_ns = Coverage.of(spans).covered_ns(start, start + length_ns.astype(np.int64))
+    fractions: Floats = covered_ns / length_ns.clip(min=1.0)
+    return fractions.clip(max=1.0)
 
 
 def _extrapolated(graph: Graph, spans: Spans, device: Floats) -> Floats:

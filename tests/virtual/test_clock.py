@@ -341,7 +341,7 @@ def test_a_rewrite_of_the_recorded_steps_also_applies_to_earlier_steps():
     work = run.event_rows.of_kind(EventKind.KERNEL)
     start, end = step_table.start_ns[step_table.interior].min(), step_table.end_ns[step_table.interior].max()
     spans = work.select((work["start_ns"] >= start) & (work["start_ns"] < end)).spans()
-    half = removal("half", spans, (0.5, 0.5, 0.5), device_only=True)
+    half = removal("half", spans, (0.5, 0.5, 0.5), host_spans=no_spans())
     prediction = predict(prepare_scene(run), (half,))
     assert prediction.likely_ns == pytest.approx(prediction.step_ns / 2, rel=0.05)
 

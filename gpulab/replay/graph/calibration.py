@@ -40,14 +40,16 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
         graph = graph.scaled_before({"loader": loading.fetch_ns / loading.traced_fetch_ns})
         is_loading_measured = True
     recorded_ns = sweep(graph).step_ns
-    if target is None or traced is None:
-        # All steps were profiled: predictions are then about profiled steps, comparable with another recording. Bounds
-        # hold for the steps without the profiler, too.
-        return Calibration(graph, 1.0, certain_call_frac=_least_share(graph))
     least = _least_share(graph)
     least_ns = sweep(scale_calls(graph, least)).step_ns
-    if recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:
-        return Calibration(graph, 1.0, (max(UNKNOWN_SHARE, least), MAX_SHARE))
+    is_hidden = recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns  # other work hides the cost of calls
+    share_range = (max(UNKNOWN_SHARE, least), MAX_SHARE) if is_hidden else None
+    if target is None or traced is None:
+        # All steps were profiled: predictions are then about profiled steps, comparable with another recording. Bounds
+        # hold for the steps without the profiler, too. Where the host ran ahead, so do predictions: the step is the same.
+        return Calibration(graph, 1.0, share_range if graph.steps.host is not None else None, certain_call_frac=least)
+    if is_hidden and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:
+        return Calibration(graph, 1.0, share_range)
     if least_ns <= target <= recorded_ns:
         share = _bisect(lambda share: sweep(scale_calls(graph, share)).step_ns, target, least, MAX_SHARE)
         return Calibration(scale_calls(graph, share), share)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.host.instant_device import host_step_time
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels, short_kernel_name
-from gpulab.intervals import Spans
+from gpulab.intervals import Spans, no_spans
 from gpulab.replay.removal import removal
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import Gain
@@ -58,13 +58,14 @@ def faster_kernels_gain(
     *,
     calls: bool = False,
     spans: Spans | None = None,
+    host_spans: Spans | None = None,
     rewrites: str = "",
 ) -> Gain | None:
     """Return the gain if device work that costs `cost_ns` of a traced step shrinks to a fraction of itself.
 
     `remaining`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own
     time for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when
-    the device did this work; the step is then replayed with it shortened. `rewrites`: the what-if that predicts the
+    the device did this work; the step is then replayed with it shortened, and with the host's work in `host_spans`. `rewrites`: the what-if that predicts the
     same change, and is preferred where it applies.
     """
     step_ns = evidence.step_ns
@@ -89,7 +90,7 @@ def faster_kernels_gain(
     )
     if evidence.on_gpu and spans is not None and spans.total_ns:
         realised = (1 - remaining[0], 1 - remaining[1], 1 - remaining[2])
-        gain = evidence.gain_of_rewrite(removal("faster", spans, realised, device_only=True), gain)
+        gain = evidence.gain_of_rewrite(removal("faster", spans, realised, host_spans=host_spans or no_spans()), gain)
     if rewrites:
         gain = evidence.gain_of_named_rewrites(rewrites, gain)
     if evidence.on_gpu and not calls and gain.floor_ns > _HOST_LIMITS_RATIO * remaining_ns[2]:
