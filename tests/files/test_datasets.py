@@ -32,7 +32,14 @@ from tools import record_drills
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path for path in (ROOT / "datasets").iterdir() if path.is_dir())
+WITH_FIXED_TWIN = [path for path in FOLDERS if (path / FIXED).exists()]
 of_each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+# Where a real fix gained more than the bound of its prediction: known weaknesses.
+BOUND_EXCEEDED = {
+    "h100_05": "52x measured, bound 37x: the traced calls that remain lasted longer than without the profiler",
+    "h100_06": "1.33x measured, bound 1.21x: the host was quicker in the fixed run, in dispatch and Python code, too",
+}
 
 
 # Every folder.
@@ -84,6 +91,18 @@ def test_a_run_is_diagnosed_and_its_fixed_twin_no_longer_has_the_finding(folder)
     fixed = entry.load_fixed()
     if fixed is not None:
         assert answer.finding not in {finding.rule for finding in gpulab.diagnose(fixed).findings}
+
+
+@pytest.mark.parametrize("folder", WITH_FIXED_TWIN, ids=lambda folder: folder.name)
+def test_the_fixed_twin_is_no_faster_than_the_bound_of_the_fix(folder, request):
+    if folder.name in BOUND_EXCEEDED:
+        request.applymarker(pytest.mark.xfail(reason=BOUND_EXCEEDED[folder.name], strict=True))
+    entry = dataset(folder.name)
+    slow, fixed = gpulab.diagnose(entry.load()), gpulab.diagnose(entry.load_fixed())
+    if slow.first.gain is None:
+        return
+    measured = slow.steps.step_ns / fixed.steps.step_ns
+    assert measured <= 1.05 * slow.first.gain.step_ns / slow.first.gain.floor_ns  # 5 %: two recordings of one loop
 
 
 @of_each_folder

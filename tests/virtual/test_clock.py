@@ -8,6 +8,7 @@ import pytest
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.hardware.lookup import resolve
+from gpulab.intervals import no_spans
 from gpulab.questions import prepare_scene
 from gpulab.replay.graph.dependencies import LAUNCH_QUEUE_CAPACITY, QUEUE_FACT
 from gpulab.replay.prediction import predict

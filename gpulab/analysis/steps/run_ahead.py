@@ -50,8 +50,8 @@ def find_gpu_steps(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed:
         margin = _computed_margin(done, end_ns)
     else:
         margin = MIN_RUN_AHEAD if len(start_ns) >= MIN_RECORDED_STEPS else MIN_RUN_AHEAD_FEW_STEPS
-    # Once the queue of launches is full, the host's steps take as long as the GPU's, which are several steps behind. On a
-    # virtual GPU, where this is exact, the host's steps serve as well, and there is one more of them.
+    # Once the queue of launches is full, the host's steps take as long as the GPU's, which are several steps behind.
+    # On a virtual GPU, where this is exact, the host's steps serve as well, and there is one more of them.
     is_behind = (
         not computed
         and len(start_ns) >= MIN_RECORDED_STEPS

@@ -46,7 +46,7 @@ def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
     share_range = (max(UNKNOWN_SHARE, least), MAX_SHARE) if is_hidden else None
     if target is None or traced is None:
         # All steps were profiled: predictions are then about profiled steps, comparable with another recording. Bounds
-        # hold for the steps without the profiler, too. Where the host ran ahead, so do predictions: the step is the same.
+        # hold for the steps without the profiler, too. So do predictions if the host ran ahead: its calls were hidden.
         return Calibration(graph, 1.0, share_range if graph.steps.host is not None else None, certain_call_frac=least)
     if is_hidden and abs(target / recorded_ns - 1) < 2 * MIN_EFFECT_FRAC:
         return Calibration(graph, 1.0, share_range)

@@ -65,8 +65,8 @@ def faster_kernels_gain(
 
     `remaining`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own
     time for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when
-    the device did this work; the step is then replayed with it shortened, and with the host's work in `host_spans`. `rewrites`: the what-if that predicts the
-    same change, and is preferred where it applies.
+    the device did this work; the step is then replayed with it shortened, and with the host's work in `host_spans`.
+    `rewrites`: the what-if that predicts the same change, and is preferred where it applies.
     """
     step_ns = evidence.step_ns
     host_ns = (0, 0, 0) if calls else _host_ns(evidence)
