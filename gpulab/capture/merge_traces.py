@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.capture.job_rank import rank_facts
 from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.rows import Rows, concat
@@ -96,6 +97,7 @@ def torch_settings() -> dict[str, str]:
     if torch is None:
         return {}
     return {
+        **rank_facts(),
         "threads": str(torch.get_num_threads()),
         "cuda": str(is_cuda_available()),
         "cuda_devices": str(torch.cuda.device_count()),

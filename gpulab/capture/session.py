@@ -7,11 +7,13 @@ import datetime
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
 
 from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.hooks.gc_and_compilation import StallRecorder
 from gpulab.capture.hooks.loader_hooks import StepMarks
+from gpulab.capture.job_rank import rank_from_facts
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.step_rate import StepRate
@@ -40,7 +42,8 @@ LEVELS = {
 class Session:
     """Records from `start()` to `stop()`; `stop` returns the Run and adds it to `gpulab.runs`.
 
-    Start and stop in the thread to be recorded. Raises CaptureError if recording cannot start.
+    Start and stop in the thread to be recorded. `spool_folder`: where the copy of the recording is kept from which a
+    killed process can be recovered; by default the user's cache. Raises CaptureError if recording cannot start.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Session:
         steps: int | None = None,
         on_tick: Callable[[LiveSnapshot], None] | None = None,
         period_ns: int = PERIOD_NS,
+        spool_folder: Path | None = None,
     ) -> None:
         if level not in LEVELS:
             raise CaptureError(
@@ -69,7 +73,7 @@ class Session:
         self._marks = StepMarks(self._boundary, guard=self._guard)
         self._stalls = StallRecorder()
         self._memory = MemoryWatch(guard=self._guard)
-        self._spool = Spool(self.name, level)
+        self._spool = Spool(self.name, level, folder=spool_folder)
         self._tracing = Tracing(level, LEVELS[level], steps, self._guard, self._spool.window_path)
         with DeferredSignals(again=True):  # a missing file is an OSError there, and so is a handler's TimeoutError
             self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
@@ -198,6 +202,7 @@ class Session:
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
         began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
+        facts = {**(self._facts or torch_settings()), **self._operator_times}
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),
@@ -205,6 +210,7 @@ class Session:
             span_ns=ended_ns - began_ns,
             began_ns=began_ns,
             outcome="ok" if error is None else type(error).__name__,
+            rank=rank_from_facts(facts),
             failure=failure,
             holder_rows=holder_rows,
             allocator_rows=self._memory.allocator_rows(began_ns),
@@ -212,7 +218,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            facts={**(self._facts or torch_settings()), **self._operator_times},
+            facts=facts,
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
             host_rows=samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulab.locations import user_cache_folder
+from gpulab.locations import is_disabled, user_cache_folder
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
 
 VARIABLE = "GPULAB_SPOOL"  # another folder, or "off"
@@ -40,8 +40,10 @@ class SpoolFiles:
             path.unlink(missing_ok=True)
 
 
-def spool_folder() -> Path | None:
-    """The folder of the files; None if the user disabled them or has no cache folder."""
+def spool_folder(other: Path | None = None) -> Path | None:
+    """The folder of the files, or `other` instead; None if the user disabled them or has no cache folder."""
+    if other is not None and not is_disabled(VARIABLE):
+        return other
     return user_cache_folder(VARIABLE, "recordings")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpulab.capture.job_rank import rank_from_facts
 from gpulab.capture.merge_traces import merge_traces
 from gpulab.capture.run_registry import Runs, runs
 from gpulab.capture.spool.content import (
@@ -52,7 +53,16 @@ def recover() -> tuple[Run, ...]:
     parts that had ended. Its files are deleted then: `gpulab.save` keeps the run.
     """
     recovered = []
-    for files in find_leftovers():
+    for run in recover_from(None):
+        run = replace(run, name=_free_name(run.name, runs))
+        runs.add(run)
+        recovered.append(run)
+    return tuple(recovered)
+
+
+def recover_from(folder: Path | None) -> Iterator[Run]:
+    """Yield the runs that killed processes left in a folder (None: the user's cache), and delete their files then."""
+    for files in find_leftovers(folder):
         try:
             run = read_spool(files)
         except (ValueError, OverflowError, GpulabError) as error:
@@ -61,12 +71,9 @@ def recover() -> tuple[Run, ...]:
         except OSError:
             continue  # another process recovers it, or the disk fails: the next call tries again
         if run is not None:
-            run = replace(run, name=_free_name(run.name, runs))
-            runs.add(run)
-            recovered.append(run)
+            yield run
         with contextlib.suppress(OSError):
             files.remove()
-    return tuple(recovered)
 
 
 def recoverable() -> str:
@@ -138,6 +145,7 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
         span_ns=max(0, last_ns),
         began_ns=began_ns,
         outcome=KILLED,
+        rank=rank_from_facts(state.facts),
         loaders=state.loaders,
         models=state.models,
         optimizers=state.optimizers,

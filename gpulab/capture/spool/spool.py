@@ -38,10 +38,19 @@ class Spool:
     """The file of one recording. `begin` in any thread, `write` in the sampler's, `discard` in any.
 
     `tables` return the rows added since they were called last, with times in UNIX ns. `state` returns everything else.
+    `folder`: where the file is, instead of the user's cache.
     A file that is half of `max_bytes` long is continued in a second one; the one before is then deleted.
     """
 
-    def __init__(self, name: str, level: str, *, max_bytes: int = MAX_BYTES, period_ns: int = PERIOD_NS) -> None:
+    def __init__(
+        self,
+        name: str,
+        level: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        period_ns: int = PERIOD_NS,
+        folder: Path | None = None,
+    ) -> None:
         self._name, self._level = name, level
         self._segment_bytes, self._period_ns = max_bytes // 2, period_ns
         self._tables: Sequence[NewRows] = ()
@@ -50,6 +59,7 @@ class Spool:
         self._began_ns = self._written_ns = 0
         self._header: SpoolHeader | None = None
         self._last_state: RecordingState | None = None
+        self._other_folder = folder
         self._folder: Path | None = None
         self._stem = ""
         self._paths: list[Path] = []
@@ -124,7 +134,7 @@ class Spool:
         rows = [part for table in self._tables for part in table() if len(part)]
         state = self._state()  # after the rows, which refer to it, and before them in the file
         if self._header is None:
-            self._folder = spool_folder()
+            self._folder = spool_folder(self._other_folder)
             if self._folder is None:
                 self._active = False
                 return

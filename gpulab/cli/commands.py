@@ -1,0 +1,116 @@
+"""The commands that show something. Each returns its text and the exit status."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import NamedTuple
+
+from gpulab.errors import RunError
+from gpulab.run import Run
+
+NBVAL_SETTINGS = Path(__file__).resolve().parents[1] / "lessons" / "nbval.cfg"
+COURSE_FOLDER = Path("gpulab-course")
+
+
+class Output(NamedTuple):
+    """What a command prints, and its exit status."""
+
+    text: str
+    status: int = 0
+
+
+def report(options: Namespace) -> Output:
+    """Return the report of a file, or of the ranks in a folder, including those that were killed."""
+    from gpulab.cli.job_report import job_report, recover_ranks
+    from gpulab.cli.summary import summary_json
+
+    path = Path(options.path)
+    if path.is_dir():
+        recover_ranks(path)
+    view = job_report(_load(options.path))
+    if options.save is not None:
+        return Output(f"saved {view.view.save(options.save)}")
+    if options.json:
+        return Output(summary_json(view.view.diagnosis, view.ranks).rstrip("\n"))
+    return Output(view.text(path if path.is_dir() else None, folded=not options.short))
+
+
+def whatif(options: Namespace) -> Output:
+    """Return the prediction for changes; without any, all of them ranked."""
+    from gpulab.cli.terminal import terminal_text
+    from gpulab.files import load_run
+    from gpulab.views.whatif.whatif import whatif as predict_view
+
+    return Output(terminal_text(predict_view(load_run(options.path), " ".join(options.changes)), Path(options.path)))
+
+
+def why(options: Namespace) -> Output:
+    """Return the page of a rule or of a change."""
+    from gpulab.cli.terminal import terminal_text
+    from gpulab.views.rule_page import page
+
+    return Output(terminal_text(page(options.name)))
+
+
+def info(_: Namespace) -> Output:
+    """Return what can be measured on this machine."""
+    from gpulab.cli.terminal import terminal_text
+    from gpulab.views.info import info as machine_view
+
+    return Output(terminal_text(machine_view()))
+
+
+def compare(options: Namespace) -> Output:
+    """Return the comparison of two sides; status 1 if the second is slower than allowed."""
+    from gpulab.cli.gate import judge
+    from gpulab.cli.terminal import terminal_text
+    from gpulab.questions import compare as compare_runs
+    from gpulab.views.compare.comparison import comparison_view
+
+    compared = compare_runs(_side(options.before), _side(options.after))
+    view = comparison_view(compared)
+    if options.save is not None:
+        view.save(options.save)
+    text = terminal_text(view)
+    if options.fail_over is None:
+        return Output(text)
+    verdict = judge(compared, options.fail_over)
+    return Output(f"{text}\n\n{verdict.text}", 0 if verdict.passes else 1)
+
+
+def lessons(options: Namespace) -> Output:
+    """Copy the course notebooks."""
+    from gpulab.lessons.handout import copy_course
+
+    folder = options.folder or COURSE_FOLDER
+    copied = copy_course(folder)
+    lines = [f"{len(copied.written)} notebooks written to {folder}"]
+    if copied.existing:
+        lines.append(f"{len(copied.existing)} exist already and are unchanged; delete one to get the original again")
+    return Output("\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}")))
+
+
+def nbval(_: Namespace) -> Output:
+    """Return the path of the settings file for nbval."""
+    return Output(str(NBVAL_SETTINGS))
+
+
+def _load(path: str) -> tuple[Run, ...]:
+    from gpulab.files import load
+
+    loaded = load(path)
+    return (loaded,) if isinstance(loaded, Run) else tuple(loaded.runs)
+
+
+def _side(text: str) -> list[Run]:
+    """Return the runs of one side: files separated by commas, or patterns."""
+    parts = text.split(",")
+    folders = [part for part in parts if Path(part).is_dir()]
+    if folders:
+        raise RunError(
+            f"{folders[0]!r} cannot be compared.",
+            why="it is a folder",
+            fix=f"name a recording in it, such as {Path(folders[0]) / 'run.gpulab'}",
+        )
+    return [run for part in parts for run in _load(part)]

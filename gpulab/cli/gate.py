@@ -1,0 +1,41 @@
+"""Pass or fail a comparison as a test of performance that knows noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulab.comparison import Comparison
+from gpulab.wording import percent, percent_range
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """Whether a comparison passes, and why."""
+
+    passes: bool
+    text: str
+
+
+def judge(compared: Comparison, most_slowdown_frac: float) -> GateVerdict:
+    """Fail if the step time rose by more than this fraction and noise does not explain the rise.
+
+    Both must hold: the measured rise exceeds the limit, and the difference is above the noise. A comparison that is not
+    conclusive passes, and says so: more steps or repeated runs make it conclusive.
+    """
+    slower_frac = 1 / compared.ratio - 1
+    low_frac, high_frac = 1 / compared.ratio_high - 1, 1 / compared.ratio_low - 1
+    interval = f"95 % interval {percent_range(low_frac, high_frac)}"
+    measured = f"{_change(slower_frac)} ({interval}; limit {percent(most_slowdown_frac)})"
+    if slower_frac <= most_slowdown_frac:
+        return GateVerdict(True, f"PASS: the step time changed by {measured}.")
+    if compared.above_noise:
+        return GateVerdict(False, f"FAIL: the step time changed by {measured}.")
+    return GateVerdict(
+        True,
+        f"PASS, not conclusive: the step time changed by {measured}, but noise may explain it. "
+        "Record more steps, or several runs per side.",
+    )
+
+
+def _change(frac: float) -> str:
+    return f"{'+' if frac >= 0 else '-'}{percent(abs(frac), 2)}"

@@ -1,0 +1,63 @@
+"""Parse the command line, call a command, print its text, return the exit status."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gpulab.cli.options import parser
+from gpulab.cli.program import program_of
+from gpulab.errors import GpulabError
+
+if TYPE_CHECKING:
+    from gpulab.cli.commands import Output
+
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and print its result. Return the exit status: 2, with the reason on stderr, if it failed.
+
+    `gpulab run` raises what ends the program, so that Python ends this process as it would end the program's.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "run":
+            _run(options)
+            return 0
+        output = _command(options)(options)
+    except GpulabError as problem:
+        sys.stderr.write(f"gpulab: {problem}\n")
+        return USAGE_ERROR
+    sys.stdout.write(f"{output.text}\n")
+    return output.status
+
+
+def console() -> None:
+    """The console script `gpulab`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _run(options: Namespace) -> None:
+    from gpulab.cli.run_command import RunOptions, run_command
+
+    run_command(
+        RunOptions(
+            program=program_of(options.program, options.module),
+            level=options.level,
+            steps=options.steps,
+            out=options.out,
+            virtual=options.virtual,
+            overwrite=options.overwrite,
+            quiet=options.quiet,
+        )
+    )
+
+
+def _command(options: Namespace) -> Callable[[Namespace], Output]:
+    from gpulab.cli import commands
+
+    function: Callable[[Namespace], Output] = getattr(commands, options.command)
+    return function

@@ -1,0 +1,125 @@
+"""Run a script or a module in this process, as `python` would: its arguments, its path, its `__main__`."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from gpulab.errors import GpulabError
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `python` is to run: a script, or a module with `-m`."""
+
+    name: str  # path of the script, or name of the module
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    @property
+    def title(self) -> str:
+        """A short name, for files: "train" for train.py."""
+        return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
+
+    def run(self) -> None:
+        """Run it as `__main__`. Raises what it raises; GpulabError if there is no such program."""
+        if self.is_module:
+            self._run_module()
+        else:
+            self._run_script()
+
+    def _run_script(self) -> None:
+        path = Path(self.name).absolute()
+        try:
+            with io.open_code(str(path)) as file:
+                source = file.read()
+        except OSError as problem:
+            raise GpulabError(
+                f"The script {self.name!r} cannot be read.",
+                why=problem.strerror or type(problem).__name__,
+                fix="give the path of a Python script, or a module: gpulab run -m MODULE",
+            ) from None
+        sys.argv = [self.name, *self.arguments]
+        if not getattr(sys.flags, "safe_path", False):  # Python 3.11
+            sys.path[0] = str(path.resolve().parent)
+        main = _new_main()
+        main.__file__ = str(path)
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", str(path))
+        main.__dict__["__cached__"] = None
+        # Bytes, so that the declared encoding counts; not with the __future__ imports of this module.
+        _execute(compile(source, str(path), "exec", dont_inherit=True), main)
+
+    def _run_module(self) -> None:
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = str(Path.cwd())
+        sys.argv = ["-m", *self.arguments]  # what `python -m` shows while it imports the packages above the module
+        spec, code = _find_module(self.name)
+        sys.argv[0] = spec.origin or self.name
+        main = _new_main()
+        main.__file__ = spec.origin
+        main.__loader__, main.__spec__, main.__package__ = spec.loader, spec, spec.parent
+        main.__dict__["__cached__"] = spec.cached
+        _execute(code, main)
+
+
+def program_of(words: Sequence[str], module: Sequence[str] | None) -> Program:
+    """Return the program of a command line: `-m MODULE ARGUMENTS`, or `SCRIPT ARGUMENTS`."""
+    if module:
+        return Program(module[0], tuple(module[1:]), is_module=True)
+    if not words:
+        raise GpulabError(
+            "There is no program to run.",
+            why="neither a script nor -m MODULE was given",
+            fix="gpulab run train.py, or gpulab run -m package.train",
+        )
+    return Program(words[0], tuple(words[1:]))
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the program's first frame on; all of it if it is from gpulab only."""
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen runpy>")):
+        first = first.tb_next
+    return first
+
+
+def _new_main() -> ModuleType:
+    """Return an empty module as sys.modules["__main__"]: classes of the program can then be pickled."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    return main
+
+
+def _execute(code: CodeType, main: ModuleType) -> None:
+    exec(code, main.__dict__)
+
+
+def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
+    """Return spec and code of a module; of a package, those of its `__main__`. Raises GpulabError."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as problem:
+        raise _no_module(name, str(problem)) from None
+    if spec is not None and spec.submodule_search_locations is not None:
+        return _find_module(f"{name}.__main__")
+    code = spec.loader.get_code(name) if spec is not None and isinstance(spec.loader, InspectLoader) else None
+    if spec is None or code is None:
+        raise _no_module(name, "it does not exist, or it has no Python code")
+    return spec, code
+
+
+def _no_module(name: str, why: str) -> GpulabError:
+    return GpulabError(
+        f"The module {name!r} cannot be run.", why=why, fix="check the name; python -m must be able to run it"
+    )

@@ -1,0 +1,195 @@
+"""`gpulab run`: record a program, which runs in this process as under `python`, and report when it ends.
+
+Nothing that a recording needs is imported before the program has imported PyTorch: see torch_import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpulab.capture.job_rank import JobRank, launched_rank
+from gpulab.cli.program import Program, without_our_frames
+from gpulab.cli.result_folder import ResultFolder, default_folder, wait_for_ranks
+from gpulab.cli.torch_import import call_after_torch_import
+from gpulab.errors import GpulabError, problem_text
+
+if TYPE_CHECKING:
+    from gpulab.capture.session import Session
+    from gpulab.run import Run
+    from gpulab.virtual.session import VirtualGpu
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to record a program."""
+
+    program: Program
+    level: str = "trace"
+    steps: int | None = None
+    out: Path | None = None  # folder of the results
+    virtual: str | None = None  # name of a virtual GPU
+    overwrite: bool = False
+    quiet: bool = False  # no report on the terminal
+
+
+def run_command(options: RunOptions) -> None:
+    """Run the program and report. Raises what ends the program: SystemExit, KeyboardInterrupt, its exception."""
+    job = launched_rank()
+    out = options.out.absolute() if options.out is not None else default_folder(options.program.title, job)
+    recording = ProgramRecording(options, ResultFolder(out, job))
+    call_after_torch_import(recording.start)
+    try:
+        options.program.run()
+    except BaseException as error:
+        _show_error(error)
+        recording.finish(error)
+        raise
+    recording.finish(None)
+
+
+class ProgramRecording:
+    """The recording of a program, from its import of PyTorch to its end. No failure of it ends the program."""
+
+    def __init__(self, options: RunOptions, results: ResultFolder) -> None:
+        self._options, self._results = options, results
+        self._session: Session | VirtualGpu | None = None
+        self._pid = os.getpid()
+        self._screen = sys.stderr  # the program may replace it
+        self._was_started = False
+
+    @property
+    def _job(self) -> JobRank | None:
+        return self._results.job
+
+    def start(self) -> None:
+        """Start recording. Whatever fails is shown, and the program goes on."""
+        self._was_started = True
+        if threading.current_thread() is not threading.main_thread():
+            self._show("gpulab: not recorded: the program imported PyTorch in a thread; import it in the main thread")
+            return
+        self._guarded(self._start, "The program runs without being recorded.")
+
+    def _start(self) -> None:
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        self._results.create(overwrite=self._options.overwrite or restarted)
+        session = self._new_session()
+        session.start()
+        self._session = session
+
+    def _new_session(self) -> Session | VirtualGpu:
+        options, name = self._options, self._options.program.title
+        if options.virtual is not None:
+            from gpulab.virtual.session import VirtualGpu
+
+            return VirtualGpu(options.virtual, name, steps=options.steps)
+        from gpulab.capture.session import Session
+
+        return Session(name, level=options.level, steps=options.steps, spool_folder=self._results.spool_path)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Stop recording, write the results and show the report; `error`: what ended the program."""
+        if os.getpid() != self._pid:  # a forked process that runs to the end of the program
+            return
+        if not self._was_started:
+            self._show("gpulab: nothing was recorded, because the program did not import PyTorch")
+        if self._session is None:
+            return
+        with contextlib.suppress(OSError, ValueError):  # closed by the program
+            sys.stdout.flush()
+        self._guarded(lambda: self._finish(error), "The program itself ran as usual.")
+
+    def _finish(self, error: BaseException | None) -> None:
+        session, self._session = self._session, None
+        assert session is not None
+        failed = error if error is not None and not _is_success(error) else None
+        try:
+            run = session.stop(failed)
+        finally:
+            session.abandon()
+        self._save(run)
+        if self._job is None:
+            self._report([run], ())
+        elif failed is not None:
+            self._show(
+                f"gpulab: rank {self._job.rank} ended by {type(failed).__name__}. Its recording is "
+                f"{_shown_path(self._results.run_path)}.\n"
+                f"Report of all ranks, when they have ended: gpulab report {_shown_path(self._results.path)}"
+            )
+        elif self._job.rank == 0:
+            self._report_job(self._job)
+
+    def _save(self, run: Run) -> None:
+        from gpulab import store
+
+        store.save(run, self._results.run_path)
+        self._results.finish()
+
+    def _report_job(self, job: JobRank) -> None:
+        """Report on all ranks, once they have ended."""
+        from gpulab.cli.job_report import recover_ranks
+        from gpulab.files import load
+
+        folder = self._results.path
+        missing = set(wait_for_ranks(folder, job.world_size))
+        for path in recover_ranks(folder):
+            missing.discard(int(path.stem.removeprefix("rank")))
+        loaded = load(folder, progress=False)
+        self._report([loaded] if not hasattr(loaded, "runs") else list(loaded.runs), tuple(sorted(missing)))
+
+    def _report(self, runs: list[Run], missing: tuple[int, ...]) -> None:
+        from gpulab.cli.job_report import job_report
+
+        report = job_report(runs, missing)
+        saved = report.save(self._results.path)
+        if not self._options.quiet:
+            self._show("\n" + report.text(self._results.path, folded=False))
+        files = ", ".join(path.name for path in saved)
+        self._show(f"gpulab: recording, {files} in {_shown_path(self._results.path)}")
+
+    def _guarded(self, function: Callable[[], None], consequence: str) -> None:
+        """Call a function of gpulab; show why it failed. What a signal handler of the program raises passes on."""
+        try:
+            function()
+        except Exception as problem:
+            from gpulab.capture.protection.guard import is_from_outside
+
+            if is_from_outside(problem):
+                raise
+            self._show(f"gpulab: {problem_text(problem)}\n{consequence}")
+
+    def _show(self, text: str) -> None:
+        """Write to the terminal: to stderr, as stdout belongs to the program."""
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            self._screen.write(f"{text}\n")
+            self._screen.flush()
+
+
+def _is_success(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _show_error(error: BaseException) -> None:
+    """Show what ended the program as `python` does, without frames of gpulab, and keep Python from showing it again."""
+    if isinstance(error, (SystemExit, GpulabError)):
+        return
+    error.__traceback__ = without_our_frames(error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
+    sys.excepthook = _show_nothing
+
+
+def _show_nothing(*_: object) -> None:
+    """Show no traceback: it has been shown."""
+
+
+def _shown_path(path: Path) -> str:
+    """Return a path relative to the current folder if it is inside."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

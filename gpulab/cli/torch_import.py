@@ -1,0 +1,63 @@
+"""Call a function as soon as the program has imported PyTorch.
+
+A recording must not start earlier: it imports PyTorch and NumPy, which read settings such as OMP_NUM_THREADS once, when
+they are imported, and the program may set them in its first lines.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+TORCH = "torch"
+
+
+def call_after_torch_import(function: Callable[[], None]) -> None:
+    """Call `function` when the import of torch ends; now, if it is imported already."""
+    if TORCH in sys.modules:
+        function()
+    else:
+        sys.meta_path.insert(0, _TorchFinder(function))
+
+
+class _TorchFinder(MetaPathFinder):
+    """Finds torch as usual, but with a loader that calls the function afterwards; removes itself then."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != TORCH:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, self._function)
+        return spec
+
+
+class _CallingLoader(Loader):
+    """A loader that leaves the module as the usual one would, and then calls a function."""
+
+    def __init__(self, loader: Loader, function: Callable[[], None]) -> None:
+        self._loader, self._function = loader, function
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._function()
+
+    def __getattr__(self, name: str) -> Any:  # get_source and others, which the import system may ask for
+        return getattr(self._loader, name)

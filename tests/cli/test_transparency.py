@@ -1,0 +1,121 @@
+"""`gpulab run` against `python`: exit status, stdout, stderr, and what a program can see of itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROBES = {
+    "arguments": "import sys; print(sys.argv)",
+    "name and file": "import os; print(__name__, os.path.basename(__file__), __spec__, __package__, __doc__)",
+    "loader": "print(type(__loader__).__name__, __cached__, __annotations__)",
+    "variables": "print(sorted(globals()))",
+    "path": "import sys, os; print(os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)))",
+    "import beside the script": "import beside; print(beside.VALUE)",
+    "main module": "import sys; VALUE = 7; print(sys.modules['__main__'].VALUE, sys.modules['__main__'].__dict__ is globals())",
+    "pickle": "import pickle\nclass Kept: pass\nprint(type(pickle.loads(pickle.dumps(Kept()))) is Kept, Kept.__module__)",
+    "source": "import inspect\ndef add(): pass\nprint(inspect.getsource(add))",
+    "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
+    "exit status": "import sys; sys.exit(7)",
+    "exit text": "import sys; sys.exit('no data')",
+    "exit none": "import sys; sys.exit()",
+    "exit at exit": "import atexit; atexit.register(print, 'bye'); print('hello')",
+    "immediate exit": "import os; print('x', flush=True); os._exit(5)",
+    "exception": "def f():\n    raise ValueError('wrong')\nf()",
+    "chained exception": "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('next') from e",
+    "syntax error": "print('never')\nx = = 1",
+    "exception hook": "import sys\nsys.excepthook = lambda kind, error, trace: print('hook', kind.__name__)\n1 / 0",
+    "interrupt": "raise KeyboardInterrupt",
+    "own signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "own interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "kill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "output order": "import sys\nfor i in range(3):\n    print(i, flush=True); print('e', i, file=sys.stderr, flush=True)",
+    "standard input": "import sys; print(sys.stdin.read()[:4])",
+    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\nprint('main')",
+    "encoding": "# -*- coding: latin-1 -*-\nprint('\u00e9'.encode('utf-8'))",
+    "spawned process": "import multiprocessing as mp\ndef work(x): return x + 1\nif __name__ == '__main__':\n"
+    "    with mp.get_context('spawn').Pool(1) as pool: print(pool.map(work, [1, 2]))",
+    "forked process": "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0); print('parent')\nelse: print('child', flush=True)",
+    "current folder": "import os; print(os.getcwd())",
+    "environment": "import os; print(sorted(k for k in os.environ if 'GPULAB' not in k and k != '_'))",
+    "futures": "import sys; print(f'{(lambda: 1)()}'); exec('def f(x: Undefined): pass') if sys.version_info > (3, 14) else None",
+    "stack": "import sys; print(sys._getframe().f_code.co_filename == __file__, sys._getframe().f_code.co_name)",
+    "output closed": "import sys; print('before'); sys.stdout.close()",
+    "no modules": "import sys; print([name for name in ('numpy', 'torch', 'pandas', 'psutil') if name in sys.modules])",
+}  # fmt: skip
+# What a program sees that is not the same, and why.
+LINE_OF_GPULAB = "gpulab: nothing was recorded, because the program did not import PyTorch\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("probes")
+    (folder / "beside.py").write_text("VALUE = 'beside'\n")
+    for index, source in enumerate(PROBES.values()):
+        encoding = "latin-1" if "latin-1" in source else "utf-8"
+        (folder / f"probe{index}.py").write_text(f"{source}\n", encoding=encoding)
+    return folder
+
+
+def run(folder: Path, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **extra}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environ, input="typed text", capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_program_behaves_as_under_python(folder, name):
+    script = f"probe{list(PROBES).index(name)}.py"
+    plain = run(folder, script, "--lr", "0.1", "-m", "x")
+    recorded = run(folder, "-m", "gpulab", "run", script, "--lr", "0.1", "-m", "x")
+    assert recorded.stdout == plain.stdout
+    assert recorded.stderr.replace(LINE_OF_GPULAB, "") == plain.stderr
+    assert recorded.returncode == plain.returncode
+
+
+def test_a_module_behaves_as_under_python(folder):
+    package = folder / "package"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(
+        "import sys, os\nfrom . import __name__ as parent\n"
+        "print(parent, __name__, __spec__.name, __package__, sys.argv[0] == __file__, sys.argv[1:], sys.path[0] == os.getcwd())\n"
+    )
+    (package / "__main__.py").write_text("print('main of the package', __spec__.name)\n1 / 0\n")
+    for module in ("package.train", "package"):
+        plain = run(folder, "-m", module, "--lr", "1")
+        recorded = run(folder, "-m", "gpulab", "run", "-m", module, "--lr", "1")
+        assert recorded.stdout == plain.stdout
+        assert plain.stdout
+        assert recorded.returncode == plain.returncode
+    assert recorded.stderr.replace(LINE_OF_GPULAB, "").splitlines()[-1] == plain.stderr.splitlines()[-1]
+    assert "gpulab" not in recorded.stderr.replace(LINE_OF_GPULAB, "")
+
+
+def test_a_terminated_program_ends_by_the_signal(folder):
+    (folder / "sleeping.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    for chosen in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+        statuses = []
+        for command in (("sleeping.py",), ("-m", "gpulab", "run", "sleeping.py")):
+            process = subprocess.Popen(
+                [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(chosen)
+            statuses.append(process.wait(60))
+            process.stdout.close()
+        assert statuses[0] == statuses[1] == -chosen
+
+
+def test_a_missing_script_is_an_error_of_the_command_line(folder):
+    result = run(folder, "-m", "gpulab", "run", "missing.py")
+    assert result.returncode == 2
+    assert "missing.py" in result.stderr
+    assert "Traceback" not in result.stderr
