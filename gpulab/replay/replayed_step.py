@@ -58,7 +58,8 @@ def replayed_step(schedule: Schedule) -> ReplayedStep:
 
 def busy_frac(part_ns: Mapping[str, int]) -> float:
     """Return the share of these parts of a ledger in which the device works."""
-    busy_ns = sum(part_ns.get(part.key, 0) for part in (*GPU_PARTS, *CPU_PARTS) if part.busy)
+    parts = CPU_PARTS if "compute" in part_ns else GPU_PARTS
+    busy_ns = sum(part_ns.get(part.key, 0) for part in parts if part.busy)
     return busy_ns / max(1, sum(part_ns.values()))
 
 

@@ -12,7 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import device_work
+from gpulab.analysis.events.cpu_collectives import cpu_collective_rows
+from gpulab.analysis.events.device_work import DeviceWork, device_work
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Coverage, Ints, Spans, intersect, union
@@ -83,10 +84,11 @@ class Collectives:
 
 
 def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
-    """Return the collectives of the busiest GPU; None if there are none."""
-    if ledger.device != "gpu":
-        return None
-    work = device_work(run, main_device(run)).of_kind(EventKind.COLLECTIVE)
+    """Return the collectives of the busiest GPU, or of the CPU if that is the device; None if there are none."""
+    if ledger.device == "gpu":
+        work = device_work(run, main_device(run)).of_kind(EventKind.COLLECTIVE)
+    else:
+        work = DeviceWork(run.event_rows, cpu_collective_rows(run))
     if not len(work):
         return None
     start, dur = work.start_ns, np.asarray(work["dur_ns"], np.int64)

@@ -4,6 +4,7 @@ Time in which the device works is attributed in this order: matrix kernels > oth
 Overlapped work of lower priority is not counted again. Idle time is attributed to the activity of the launching
 threads, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
 dispatch > Python. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
+Ranks on CPUs communicate in threads of the backend (gloo): time without an operator meanwhile is communication.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.events.cpu_collectives import cpu_collective_rows, cpu_collectives
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.steps.detection import Steps, typical_ns
@@ -54,6 +56,7 @@ CPU_PARTS = (
     Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
     Part("loader", "waiting for data", False, "the main thread was inside next() of the DataLoader"),
     Part("dispatch", "short operators and dispatch", False, "operators under 10 us, and dispatching operators"),
+    Part("communication", "waiting for collectives", False, "the main thread waited for an exchange between ranks"),
     Part("glue", "Python code < 0.2 ms at a time", False, "short gaps of Python code between operators"),
     Part("python", "Python code >= 0.2 ms at a time", False, "long gaps without any PyTorch call"),
 )
@@ -126,10 +129,16 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     window = union(start, end)
     on_gpu = bool(run.event_rows.is_kind(*DEVICE_KINDS).any())
     layers = _gpu_layers(run, window) if on_gpu else _cpu_layers(run, window)
-    parts = GPU_PARTS if on_gpu else CPU_PARTS
+    parts = GPU_PARTS if on_gpu else _cpu_parts(run)
     spans = partition(window, layers, rest=parts[-1].key)
     part_ns = {part.key: covered_ns(spans[part.key], start, end) for part in parts}
     return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
+
+
+def _cpu_parts(run: Run) -> tuple[Part, ...]:
+    """Return the parts of a CPU ledger: communication only if there is any, as most programs are alone."""
+    has_collectives = len(cpu_collective_rows(run)) > 0
+    return tuple(part for part in CPU_PARTS if has_collectives or part.key != "communication")
 
 
 def main_device(run: Run) -> int:
@@ -194,6 +203,7 @@ def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
         ("loader", host.of_kind(EventKind.LOADER).spans()),
         ("compute", _compute(ops)),
         ("dispatch", ops.spans()),
+        ("communication", _rows_in_window(cpu_collectives(run), window).spans()),
         ("glue", _between_operators(host, window)),
     ]
 

@@ -16,6 +16,7 @@ from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
 from gpulab.rules.engine.needs import (
     ALL_RANKS,
     ALLOCATOR,
+    COLLECTIVES,
     GPU_SENSORS,
     GPU_WORK,
     HOST_SENSORS,
@@ -241,12 +242,12 @@ RULES: tuple[Rule, ...] = (
         lesson="12_launch_fusion_graphs",
     ),
     # Several GPUs.
-    Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, GPU_WORK)),
+    Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, COLLECTIVES)),
     Rule(
         check=exposed_communication,
         about="exposed communication",
         stage=Stage.BUSY,
-        needs=(GPU_WORK,),
+        needs=(COLLECTIVES,),
         masked_by=("straggler", "small_buckets", "data_parallel"),
     ),
     Rule(

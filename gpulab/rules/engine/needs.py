@@ -31,6 +31,13 @@ GPU_WORK = Need(
     "no GPU work was recorded in this run",
     "profile the loop on a GPU, or with --virtual on a simulated one",
 )
+COLLECTIVES = Need(
+    "a loop that ran on a GPU, or on CPUs with an exchange between ranks (gloo, MPI)",
+    lambda evidence: evidence.optional_ledger is not None
+    and (evidence.on_gpu or "communication" in evidence.optional_ledger.part_ns),
+    GPU_WORK.why,
+    GPU_WORK.fix,
+)
 GPU_SENSORS = Need(
     "sensor readings of an NVIDIA GPU (by %%gpuprofile)",
     lambda evidence: len(evidence.run.gpu_rows) > 0,
@@ -83,11 +90,11 @@ def first_unmet_need(needs: tuple[Need, ...], evidence: Evidence) -> tuple[str, 
     for need in needs:
         if need.is_met(evidence):
             continue
-        if evidence.optional_ledger is None and need in (LEDGER, GPU_WORK):
+        if evidence.optional_ledger is None and need in (LEDGER, GPU_WORK, COLLECTIVES):
             return why_no_ledger(evidence)
         if need.real_machine_only and not REAL_MACHINE.is_met(evidence):
             return REAL_MACHINE.why, REAL_MACHINE.fix
-        if need is GPU_WORK and evidence.missing_work:
+        if need in (GPU_WORK, COLLECTIVES) and evidence.missing_work:
             return evidence.missing_work, "record the run again and let it finish"
         return need.why, need.fix
     return None

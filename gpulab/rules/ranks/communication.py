@@ -63,7 +63,8 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
         claim=f"Exposed communication takes {percent(share)} {step_or_recording(evidence)}: "
         f"{_operations(kind, parallelism)} do not overlap with compute.",
         evidence=(
-            f"{step_spends(evidence, exposed_ns)} in collectives with no concurrent kernel "
+            f"{step_spends(evidence, exposed_ns)} in collectives with no concurrent "
+            f"{'kernel' if evidence.on_gpu else 'operator'} "
             f"({range_over_steps(evidence, 'communication')}).",
             f"{percent(collectives.hidden_frac)} of all communication overlaps with compute.",
             *_time_by_kind(collectives),

@@ -44,7 +44,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
     return Finding(
         ledger_parts=cause.parts if timing.ranks[timing.index].run is evidence.run else ("communication",),
         claim=f"Rank {rank} is a straggler{cause.clause}: "
-        f"{'the other GPU waits' if others == 1 else f'{others} GPUs wait'} "
+        f"{_others_wait(evidence, others)} "
         f"{duration(timing.others_wait_ns)} of each {duration(step_ns)} step for it.",
         evidence=(
             f"Rank {rank} arrives last in {percent(timing.last_frac)} of the {timing.steps} steps compared "
@@ -68,6 +68,11 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
         # On the straggler itself, the finding about its cause is part of this evidence.
         explains=cause.rules if timing.ranks[timing.index].run is evidence.run else (),
     )
+
+
+def _others_wait(evidence: Evidence, others: int) -> str:
+    noun = "GPU" if evidence.on_gpu else "rank"
+    return f"the other {noun} waits" if others == 1 else f"{others} {noun}s wait"
 
 
 def _gain(evidence: Evidence, timing: Straggler) -> Gain:
@@ -127,20 +132,21 @@ _CLAUSES = {
     "sync": " with more synchronisation",
     "alloc": " that calls cudaMalloc",
 }
-_COMPUTES = ("matmul", "kernels")
+_COMPUTES = ("matmul", "kernels", "compute")
 
 
 def _cause(evidence: Evidence, timing: Straggler) -> _Cause:
     """Return which part of the step is longer on the straggler, and its own diagnosis."""
     slowest = timing.ranks[timing.index]
     longer = straggler_excess_ns(timing)
-    longer["compute"] = sum(longer.pop(key) for key in _COMPUTES)
+    longer["compute"] = sum(longer.pop(key, 0) for key in _COMPUTES)
     key, more_ns = max(longer.items(), key=lambda item: item[1])
     if more_ns < _MIN_EXPLAINED_FRAC * timing.others_wait_ns:
         return _Cause(
             (), "", (), "", f"Compare the report of rank {_rank(timing)} with another one: gpulab.report(ranks[...])."
         )
-    keys = _COMPUTES if key == "compute" else (key,)
+    keys: tuple[str, ...] = _COMPUTES if key == "compute" else (key,)
+    keys = tuple(each for each in keys if each in slowest.ledger.part_ns)
     late_ns, others_ns = slowest.ledger.median_ns(*keys), _median_of_others(timing, keys)
     label = "compute" if key == "compute" else slowest.ledger.label(key)
     sentences = [
