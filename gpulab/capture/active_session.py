@@ -15,6 +15,9 @@ class ActiveRecorder(Protocol):
     def mark_step(self) -> None:
         """Mark the end of a step, as requested by the user's code."""
 
+    def abandon(self) -> None:
+        """End the recording without a run."""
+
 
 class BackgroundRecorder(ActiveRecorder, Protocol):
     """A recorder in the background, fully inactive during any other recording."""
@@ -50,6 +53,15 @@ def deactivate() -> None:
     _active = None
     if _behind is not None:
         _behind.resume()
+
+
+def leave_to_child() -> None:
+    """In a forked process: end its copy of the parent's recording and of the monitor, which goes on in the parent."""
+    global _active, _behind
+    recorder, _behind = _active, None
+    if recorder is not None:
+        recorder.abandon()
+    _active = None
 
 
 def register_monitor(monitor: BackgroundRecorder) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
 
 from gpulab.capture.active_session import activate, deactivate
+from gpulab.capture.hooks.child_ranks import ChildRanks
 from gpulab.capture.hooks.gc_and_compilation import StallRecorder
+from gpulab.capture.hooks.gloo_threads import GlooThreads
 from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.capture.job_rank import rank_from_facts
 from gpulab.capture.live.loop_activity import ActivityTracker
@@ -73,6 +75,9 @@ class Session:
         self._marks = StepMarks(self._boundary, guard=self._guard)
         self._stalls = StallRecorder()
         self._memory = MemoryWatch(guard=self._guard)
+        self._children = ChildRanks(self.name, level, steps)
+        self._gloo = GlooThreads()
+        self.child_runs: tuple[Run, ...] = ()  # of the ranks that the recorded code started
         self._spool = Spool(self.name, level, folder=spool_folder)
         self._tracing = Tracing(level, LEVELS[level], steps, self._guard, self._spool.window_path)
         with DeferredSignals(again=True):  # a missing file is an OSError there, and so is a handler's TimeoutError
@@ -123,6 +128,7 @@ class Session:
                 self._measure_operator()
                 self._exit.close()
             self.run = self._assemble(ended_ns, error)
+            self.child_runs = self._guard.call("the runs of child processes", self._children.collect, ())
         finally:  # the spool not before: the process may be killed while it reads what was recorded
             try:
                 self.abandon()
@@ -141,6 +147,7 @@ class Session:
         with DeferredSignals(again=True):
             self._tracing.cancel()
             self._exit.close()
+            self._children.discard()
             self._spool.discard()
             self._tracing.close()
 
@@ -179,6 +186,9 @@ class Session:
             return
         self._marks.install()
         self._exit.callback(self._marks.remove)
+        for hook in (self._children, self._gloo):
+            hook.install()
+            self._exit.callback(hook.remove)
         if self.level != "sensors":
             self._tracing.prepare(self._exit)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpulab.capture.job_rank import JobRank, launched_rank
 from gpulab.cli.program import Program, without_our_frames
-from gpulab.cli.result_folder import ResultFolder, default_folder, wait_for_ranks
+from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, rank_stem, wait_for_ranks
 from gpulab.cli.torch_import import call_after_torch_import
 from gpulab.errors import GpulabError, problem_text
 
@@ -113,6 +113,10 @@ class ProgramRecording:
             run = session.stop(failed)
         finally:
             session.abandon()
+        children: tuple[Run, ...] = getattr(session, "child_runs", ())
+        if children and self._job is None:
+            self._save_children(children)
+            return
         self._save(run)
         if self._job is None:
             self._report([run], ())
@@ -130,6 +134,16 @@ class ProgramRecording:
 
         store.save(run, self._results.run_path)
         self._results.finish()
+
+    def _save_children(self, runs: tuple[Run, ...]) -> None:
+        """Save and report the ranks that the program started: it only waited for them."""
+        from gpulab import store
+
+        for index, run in enumerate(runs):
+            rank = index if run.rank is None else run.rank
+            store.save(run, self._results.path / f"{rank_stem(rank)}{RUN_SUFFIX}")
+        self._results.finish()
+        self._report(list(runs), ())
 
     def _report_job(self, job: JobRank) -> None:
         """Report on all ranks, once they have ended."""

@@ -33,8 +33,10 @@ GPU_WORK = Need(
 )
 COLLECTIVES = Need(
     "a loop that ran on a GPU, or on CPUs with an exchange between ranks (gloo, MPI)",
-    lambda evidence: evidence.optional_ledger is not None
-    and (evidence.on_gpu or "communication" in evidence.optional_ledger.part_ns),
+    lambda evidence: (
+        evidence.optional_ledger is not None
+        and (evidence.on_gpu or "communication" in evidence.optional_ledger.part_ns)
+    ),
     GPU_WORK.why,
     GPU_WORK.fix,
 )
