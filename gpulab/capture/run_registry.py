@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.errors import RunError
 from gpulab.run import Run
@@ -14,6 +14,7 @@ class Runs(Mapping[str, Run]):
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
+        self._ranks: dict[str, tuple[str, ...]] = {}  # names of the runs of ranks, by the run that started them
 
     def __getitem__(self, name: str) -> Run:
         try:
@@ -53,7 +54,22 @@ class Runs(Mapping[str, Run]):
     def add(self, run: Run) -> None:
         """Add a run under its name, in place of an earlier run of that name."""
         self._runs.pop(run.name, None)
+        self._ranks.pop(run.name, None)
         self._runs[run.name] = run
+
+    def add_ranks(self, name: str, ranks: Sequence[Run]) -> None:
+        """Add the runs of the ranks that a recorded run started, before that run: it stays the last one."""
+        started_them = self._runs.pop(name, None)
+        for rank in ranks:
+            self.add(rank)
+        if started_them is not None:
+            self.add(started_them)
+        self._ranks[name] = tuple(rank.name for rank in ranks)
+
+    def with_ranks(self, name: str) -> tuple[Run, ...]:
+        """The runs of the ranks that a run started; the run itself if it started none. Raises RunError."""
+        ranks = tuple(self[rank] for rank in self._ranks.get(name, ()) if rank in self._runs)
+        return ranks or (self[name],)
 
     def holds(self, run: Run) -> bool:
         """Whether this very run has its name here, so that a magic finds it by name."""

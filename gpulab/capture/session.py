@@ -135,6 +135,8 @@ class Session:
             finally:  # a second call does nothing, unless a signal handler raised before the first one began
                 self.abandon()
         runs.add(self.run)
+        if self.child_runs:
+            runs.add_ranks(self.name, self.child_runs)
         return self.run
 
     def _measure_operator(self) -> None:

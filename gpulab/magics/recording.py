@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab import rules, store
 from gpulab.capture.live.snapshot import LiveSnapshot
+from gpulab.capture.run_registry import runs
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
 from gpulab.magics.arguments import ProfileOptions
@@ -130,8 +131,9 @@ class CellRecording:
 
 
 def diagnosis_report(run: Run) -> Report:
-    """The report of a run."""
-    return report(rules.diagnose(run))
+    """The report of a run; if it started ranks, that of the ranks."""
+    ranks = runs.with_ranks(run.name) if runs.holds(run) else (run,)
+    return report(rules.diagnose(ranks[0] if len(ranks) == 1 else ranks))
 
 
 def _text_bundle(text: str) -> MimeBundle:

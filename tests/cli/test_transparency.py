@@ -65,7 +65,13 @@ def folder(tmp_path_factory):
 def run(folder: Path, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **extra}
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environ, input="typed text", capture_output=True, text=True, timeout=120
+        [sys.executable, *command],
+        cwd=folder,
+        env=environ,
+        input="typed text",
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

@@ -38,7 +38,12 @@ def shared_cores_used_by_others(run: Run, steps: Steps) -> float | None:
 
 
 def cores_used_by_others_per_step(run: Run, steps: Steps) -> Floats | None:
-    """Return, for each step, how many cores other programs used while no core was free; None if unknown."""
+    """Return, for each step, how many cores other programs used while no core was free; None if unknown.
+
+    Unknown, too, for a rank of a job: other ranks of the job may be those programs.
+    """
+    if run.rank is not None:
+        return None
     samples, cores = run.host_rows, _cores(run)
     load = samples["cpu_frac"][1:]
     if cores is None or len(samples) < 3 or np.isnan(load).all():

@@ -34,19 +34,21 @@ def device_bound(evidence: Evidence) -> Finding | None:
     What to do: the other findings name ways to make the work itself faster; if there are none, the loop is as fast as
     this device allows.
     """
-    busy, communication = evidence.part_share(*BUSY_PARTS), evidence.part_share("communication")
+    # A CPU does nothing while it waits for other ranks.
+    parts = BUSY_PARTS if evidence.on_gpu else ("compute",)
+    busy, communication = evidence.part_share(*parts), evidence.part_share("communication")
     if busy < _BUSY_FRAC:
         return None
     device = "GPU" if evidence.on_gpu else "CPU"
     subject = f"The {device} computes {percent(busy)} {step_or_recording(evidence)}"
-    if communication >= _MIN_COMMUNICATION_FRAC:
+    if evidence.on_gpu and communication >= _MIN_COMMUNICATION_FRAC:
         exposed = f"{percent(communication)} is exposed communication"
         subject = f"The {device} works {percent(busy)} {step_or_recording(evidence)} ({exposed})"
     utilised = _utilisation(evidence)
     return Finding(
         claim=f"{subject}: data loading and the host are not the limit.",
         evidence=(
-            f"Device work: {range_over_steps(evidence, *BUSY_PARTS)}.",
+            f"Device work: {range_over_steps(evidence, *parts)}.",
             *_kernel_shares(evidence),
             *_operator_shares(evidence),
             *_mfu_evidence(evidence, utilised),
