@@ -35,7 +35,7 @@ def recorded(tmp_path_factory):
 
 
 def test_the_output_of_the_program_is_that_of_python(recorded, tmp_path):
-    folder, result = recorded
+    _, result = recorded
     assert result.stdout == run(tmp_path, PROGRAMS / "train.py").stdout
     assert result.returncode == 0
 
