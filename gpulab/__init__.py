@@ -32,6 +32,7 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     synthetic            small data sets, generated and cached
     lessons              experiments and the lessons of the course notebooks
     magics               %%gpuprofile and the other IPython magics
+    cli                  gpulab run and the other commands of the shell
     __main__             python -m gpulab
 """
 

@@ -9,7 +9,8 @@ import nbformat
 import pytest
 
 from gpulab import GpulabError
-from gpulab.__main__ import SANITIZER, main
+from gpulab.cli.commands import NBVAL_SETTINGS
+from gpulab.cli.main import USAGE_ERROR, main
 from gpulab.lessons import contents, handout
 from gpulab.lessons.course import PATHS, lesson, lessons
 from tests.support.front_end.kernel import ROOT
@@ -209,7 +210,7 @@ def test_an_existing_notebook_is_not_overwritten(tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert main(["lessons", str(tmp_path / "file" / "course")]) == 1
+    assert main(["lessons", str(tmp_path / "file" / "course")]) == USAGE_ERROR
     assert "cannot be copied" in capsys.readouterr().err
 
 
@@ -221,5 +222,5 @@ def test_an_installation_without_notebooks_is_an_error(monkeypatch, tmp_path):
 
 def test_the_nbval_command_prints_the_path_of_its_configuration(capsys):
     assert main(["nbval"]) == 0
-    assert capsys.readouterr().out.strip() == str(SANITIZER)
-    assert SANITIZER.is_file()
+    assert capsys.readouterr().out.strip() == str(NBVAL_SETTINGS)
+    assert NBVAL_SETTINGS.is_file()

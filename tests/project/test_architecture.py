@@ -36,7 +36,7 @@ LAYERS = (
     ("views",),
     ("workloads", "synthetic"),
     ("lessons", "trial"),
-    ("magics",),
+    ("magics", "cli"),
     ("__init__",),
     ("__main__",),
 )
