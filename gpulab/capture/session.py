@@ -75,7 +75,7 @@ class Session:
         self._marks = StepMarks(self._boundary, guard=self._guard)
         self._stalls = StallRecorder()
         self._memory = MemoryWatch(guard=self._guard)
-        self._children = ChildRanks(self.name, level, steps)
+        self._children = ChildRanks(Session, self.name, level, steps)
         self._gloo = GlooThreads()
         self.child_runs: tuple[Run, ...] = ()  # of the ranks that the recorded code started
         self._spool = Spool(self.name, level, folder=spool_folder)

@@ -20,7 +20,7 @@ class Output(NamedTuple):
     status: int = 0
 
 
-def report(options: Namespace) -> Output:
+def run_report(options: Namespace) -> Output:
     """Return the report of a file, or of the ranks in a folder, including those that were killed."""
     from gpulab.cli.job_report import job_report, recover_ranks
     from gpulab.cli.summary import summary_json
@@ -36,16 +36,16 @@ def report(options: Namespace) -> Output:
     return Output(view.text(path if path.is_dir() else None, folded=not options.short))
 
 
-def whatif(options: Namespace) -> Output:
+def run_whatif(options: Namespace) -> Output:
     """Return the prediction for changes; without any, all of them ranked."""
     from gpulab.cli.terminal import terminal_text
     from gpulab.files import load_run
-    from gpulab.views.whatif.whatif import whatif as predict_view
+    from gpulab.views.whatif.whatif import whatif
 
-    return Output(terminal_text(predict_view(load_run(options.path), " ".join(options.changes)), Path(options.path)))
+    return Output(terminal_text(whatif(load_run(options.path), " ".join(options.changes)), Path(options.path)))
 
 
-def why(options: Namespace) -> Output:
+def run_why(options: Namespace) -> Output:
     """Return the page of a rule or of a change."""
     from gpulab.cli.terminal import terminal_text
     from gpulab.views.rule_page import page
@@ -53,22 +53,22 @@ def why(options: Namespace) -> Output:
     return Output(terminal_text(page(options.name)))
 
 
-def info(_: Namespace) -> Output:
+def run_info(_: Namespace) -> Output:
     """Return what can be measured on this machine."""
     from gpulab.cli.terminal import terminal_text
-    from gpulab.views.info import info as machine_view
+    from gpulab.views.info import info
 
-    return Output(terminal_text(machine_view()))
+    return Output(terminal_text(info()))
 
 
-def compare(options: Namespace) -> Output:
+def run_compare(options: Namespace) -> Output:
     """Return the comparison of two sides; status 1 if the second is slower than allowed."""
     from gpulab.cli.gate import judge
     from gpulab.cli.terminal import terminal_text
-    from gpulab.questions import compare as compare_runs
+    from gpulab.questions import compare
     from gpulab.views.compare.comparison import comparison_view
 
-    compared = compare_runs(_side(options.before), _side(options.after))
+    compared = compare(_side(options.before), _side(options.after))
     view = comparison_view(compared)
     if options.save is not None:
         view.save(options.save)
@@ -79,7 +79,7 @@ def compare(options: Namespace) -> Output:
     return Output(f"{text}\n\n{verdict.text}", 0 if verdict.passes else 1)
 
 
-def lessons(options: Namespace) -> Output:
+def run_lessons(options: Namespace) -> Output:
     """Copy the course notebooks."""
     from gpulab.lessons.handout import copy_course
 
@@ -91,7 +91,7 @@ def lessons(options: Namespace) -> Output:
     return Output("\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}")))
 
 
-def nbval(_: Namespace) -> Output:
+def run_nbval(_: Namespace) -> Output:
     """Return the path of the settings file for nbval."""
     return Output(str(NBVAL_SETTINGS))
 

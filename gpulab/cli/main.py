@@ -59,5 +59,5 @@ def _run(options: Namespace) -> None:
 def _command(options: Namespace) -> Callable[[Namespace], Output]:
     from gpulab.cli import commands
 
-    function: Callable[[Namespace], Output] = getattr(commands, options.command)
+    function: Callable[[Namespace], Output] = getattr(commands, f"run_{options.command}")
     return function

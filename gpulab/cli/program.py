@@ -72,17 +72,17 @@ class Program:
         _execute(code, main)
 
 
-def program_of(words: Sequence[str], module: Sequence[str] | None) -> Program:
+def program_of(script: Sequence[str], module: Sequence[str] | None) -> Program:
     """Return the program of a command line: `-m MODULE ARGUMENTS`, or `SCRIPT ARGUMENTS`."""
     if module:
         return Program(module[0], tuple(module[1:]), is_module=True)
-    if not words:
+    if not script:
         raise GpulabError(
             "There is no program to run.",
             why="neither a script nor -m MODULE was given",
             fix="gpulab run train.py, or gpulab run -m package.train",
         )
-    return Program(words[0], tuple(words[1:]))
+    return Program(script[0], tuple(script[1:]))
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -27,7 +27,8 @@ _SUFFIX = ".gpulab"
 class ChildRanks:
     """Watches the start of ranks while the recorded code runs."""
 
-    def __init__(self, name: str, level: str, steps: int | None) -> None:
+    def __init__(self, session_class: Callable[..., Any], name: str, level: str, steps: int | None) -> None:
+        self._session_class = session_class
         self._name, self._level, self._steps = name, level, steps
         self._original: Callable[..., Any] | None = None
         self._folder: Path | None = None
@@ -74,7 +75,9 @@ class ChildRanks:
         self._starts += 1
         stem = f"start{self._starts}"
         return self._original(
-            RecordedRank(fn, self._folder, stem, self._name, self._level, self._steps), *args, **kwargs
+            RecordedRank(fn, self._session_class, self._folder, stem, self._name, self._level, self._steps),
+            *args,
+            **kwargs,
         )
 
     @staticmethod
@@ -91,6 +94,7 @@ class RecordedRank:
     """The function of a rank, which records the process that calls it. It is sent to the process by pickle."""
 
     function: Callable[..., Any]
+    session_class: Callable[..., Any]  # gpulab.capture.session.Session, which imports this module
     folder: Path
     stem: str
     name: str
@@ -113,10 +117,8 @@ class RecordedRank:
         return result
 
     def _started(self, index: int) -> Any:
-        from gpulab.capture.session import Session  # it imports this module
-
         copy = self.folder / f".{self.stem}-{index}"
-        session = Session(self.name, level=self.level, steps=self.steps, spool_folder=copy)
+        session = self.session_class(self.name, level=self.level, steps=self.steps, spool_folder=copy)
         session.start()
         return session
 
