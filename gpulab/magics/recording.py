@@ -133,7 +133,7 @@ class CellRecording:
 def diagnosis_report(run: Run) -> Report:
     """The report of a run; if it started ranks, that of the ranks."""
     ranks = runs.with_ranks(run.name) if runs.holds(run) else (run,)
-    return report(rules.diagnose(ranks[0] if len(ranks) == 1 else ranks))
+    return report(rules.diagnose(ranks[0]) if len(ranks) == 1 else ranks)
 
 
 def _text_bundle(text: str) -> MimeBundle:

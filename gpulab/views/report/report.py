@@ -20,6 +20,7 @@ from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.operator_table import operator_section
 from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
+from gpulab.views.report.rank_table import rank_table
 from gpulab.views.report.sensor_table import sensor_blocks
 from gpulab.views.report.virtual_notice import assumptions, estimate_notice
 from gpulab.views.sheet.html import fragment
@@ -74,12 +75,15 @@ MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough f
 def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
     """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
     diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
-    blocks = (*_overview(diagnosis), *_details(diagnosis))
+    several = subject if isinstance(subject, Sequence) else ()
+    table = rank_table(tuple(run for run in several if isinstance(run, Run)))
+    ranks = () if table is None else (Section("Ranks of the job", (table,)),)
+    blocks = (*_overview(diagnosis, ranks), *_details(diagnosis))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
 
 
-def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
-    """Return the visible part: verdict, ledger, a timeline of a few steps, one line for each other finding."""
+def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, ...]:
+    """Return the visible part: verdict, ranks, ledger, a timeline of a few steps, a line for each other finding."""
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.detected_by != "whole run"
     blocks: list[Block] = [
@@ -87,6 +91,7 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
         *outcome_lines(diagnosis),
         headline(diagnosis),
         Line(sentence(origin(run)), soft=True),
+        *ranks,
     ]
     if (holders := memory_section(run)) is not None:
         blocks.append(holders)
