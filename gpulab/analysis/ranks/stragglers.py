@@ -1,7 +1,7 @@
 """Stragglers: find the rank that arrives last at the collectives, and how long the other ranks wait for it.
 
-Only collectives that every rank must reach are compared: send and receive wait by design. gpulab.analysis.ranks.arrivals
-matches them and computes the waits.
+Only collectives that every rank must reach are compared: send and receive wait by design. The module `arrivals` matches
+them and computes the waits.
 """
 
 from __future__ import annotations
