@@ -43,12 +43,13 @@ from typing import TYPE_CHECKING, Any
 from gpulab.errors import GpulabError
 
 if TYPE_CHECKING:
-    from gpulab import fleet, virtual
+    from gpulab import virtual
     from gpulab.capture.active_session import step
     from gpulab.capture.profile_block import profile
     from gpulab.capture.run_registry import runs
     from gpulab.capture.spool.recovery import recover
     from gpulab.files import load, save
+    from gpulab.fleet.analysis import fleet
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
     from gpulab.run import Run

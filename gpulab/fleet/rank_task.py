@@ -16,7 +16,7 @@ from gpulab.fleet.summarise import summarise_run
 from gpulab.fleet.summary_cache import SummaryCache
 from gpulab.run import Run
 from gpulab.trace import Limits
-from gpulab.wording import clean
+from gpulab.wording import clean, sentence
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def summarise_file(file: RankFile, reading: Reading) -> RankSummary | None:
                 raise
             summary = summarise_run(_with_rank_of_name(run, file), file.path)
     except GpulabError as error:
-        return unread_rank(file, f"{error.problem} {error.why}")
+        return unread_rank(file, f"{error.problem} {sentence(error.why)}")
     except (OSError, EOFError) as error:
         return unread_rank(file, str(error) or type(error).__name__)
     if reading.cache:
