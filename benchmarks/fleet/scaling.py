@@ -39,7 +39,9 @@ def main() -> None:
     for ranks in given.ranks:
         rows.append(measure(files, ranks, given.straggler))
         print(rows[-1][0], flush=True)
-    print(f"\nfor {LARGE_RANKS:,} ranks: {extrapolation(given.ranks, [seconds for _, seconds, _ in rows], rows[-1][2])}")
+    print(
+        f"\nfor {LARGE_RANKS:,} ranks: {extrapolation(given.ranks, [seconds for _, seconds, _ in rows], rows[-1][2])}"
+    )
     print(disturbed(files, given.ranks[min(1, len(given.ranks) - 1)], given.straggler))
 
 
@@ -91,7 +93,7 @@ def disturbed(files: list[Path], ranks: int, straggler: int) -> str:
         for name, content in zip(corrupt, UNREADABLE, strict=True):
             Path(folder, name).unlink()
             Path(folder, name).write_bytes(content)
-        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50)
         with cluster, Client(cluster) as client:
             victims: list[int] = []
             killer = threading.Thread(target=kill_half_way, args=(client, ranks, victims), daemon=True)
@@ -100,7 +102,7 @@ def disturbed(files: list[Path], ranks: int, straggler: int) -> str:
             killer.join(1)
     answer = result.straggler
     return (
-        f"killed worker {victims or 'none'} half-way, {len(corrupt)} corrupt files: read {len(result.ranks)} of {ranks}, "
+        f"{len(victims)} worker killed half-way, {len(corrupt)} corrupt files: read {len(result.ranks)} of {ranks}, "
         f"unread {[(file.rank, file.reason) for file in result.unread]}, "
         f"straggler {answer.late_rank if answer else 'none'}"
     )
@@ -121,7 +123,11 @@ def kill_half_way(client: object, ranks: int, victims: list[int]) -> None:
 def finished_tasks(dask_scheduler: object) -> int:
     """Return how many files have been read so far, on the scheduler."""
     groups = dask_scheduler.task_prefixes  # type: ignore[attr-defined]
-    return sum(prefix.state_counts["memory"] + prefix.state_counts["released"] for name, prefix in groups.items() if "gpulab" in name)
+    return sum(
+        prefix.state_counts["memory"] + prefix.state_counts["released"]
+        for name, prefix in groups.items()
+        if "gpulab" in name
+    )
 
 
 if __name__ == "__main__":

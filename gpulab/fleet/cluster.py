@@ -17,6 +17,9 @@ from gpulab.fleet.rank_task import Reading, summarise_file, unread_rank
 
 _JOINED_RANKS = 32  # ranks whose summaries a worker joins before they are sent to the client
 _MEMORY_FRAC = 0.9  # of this machine's memory, for all workers of a local cluster together
+_MAX_KILLED_IN_A_ROW = (
+    8  # files that are read alone and kill every worker; all others of a killed worker then count too
+)
 _LIBRARIES = ("dask", "distributed", "fsspec")
 
 
@@ -54,7 +57,7 @@ def cluster_client(client: Any, tasks: int) -> Iterator[Any]:
             threads_per_worker=1,
             processes=True,
             memory_limit=int(_MEMORY_FRAC * parse_bytes(MEMORY_LIMIT) / workers),
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
         )
     except (RuntimeError, OSError, TimeoutError) as error:
@@ -91,6 +94,7 @@ def summarise_files(client: Any, files: Sequence[RankFile], reading: Reading, *,
                         completed.add(joining)
                 else:
                     collected.add_join(future)
+            collected.read_suspects_alone(reading)
     finally:
         client.cancel([*collected.open_futures])
     return collected.job
@@ -105,6 +109,7 @@ class _Collected:
         self._ready: list[Any] = []  # finished tasks that wait for others to be joined with
         self._joining: dict[Any, list[Any]] = {}  # join -> its tasks, which must live until its result is here
         self._parts: list[tuple[int, JobSummary]] = []  # joined so far, with their level in the tree
+        self._suspects: list[Any] = []  # tasks that were on killed workers; one of several kills its worker
 
     @property
     def open_futures(self) -> list[Any]:
@@ -125,7 +130,7 @@ class _Collected:
         if task.status == "finished":
             self._ready.append(task)
         else:
-            self._add(join_ranks(unread_rank(self._tasks[task], _failure(task))))
+            self._add_failed(task)
 
     def next_join(self) -> Any:
         """Return the join of the finished ranks, if there are enough, or no more to come; else None."""
@@ -143,8 +148,27 @@ class _Collected:
             self._add(future.result())
             return
         for task in tasks:  # the summaries were lost with a worker, and computing one again kills every worker
-            error = task.exception()
-            result = task.result() if error is None else unread_rank(self._tasks[task], _failure(task))
+            if task.exception() is None:
+                self._add(_join_results([task.result()]))
+            else:
+                self._add_failed(task)
+
+    def _add_failed(self, task: Any) -> None:
+        if _is_killed(task.exception()):
+            self._suspects.append(task)
+        else:
+            self._add(join_ranks(unread_rank(self._tasks[task], _failure(task.exception()))))
+
+    def read_suspects_alone(self, reading: Reading) -> None:
+        """Read the files whose workers were killed again, one by one: Dask blames all tasks of a killed worker."""
+        killed_in_a_row = 0
+        for task in self._suspects:
+            file, error = self._tasks[task], task.exception()
+            if killed_in_a_row < _MAX_KILLED_IN_A_ROW:
+                alone = self._client.submit(summarise_file, file, reading, key=f"{task.key}-alone", pure=False)
+                error = alone.exception()
+                killed_in_a_row = killed_in_a_row + 1 if error is not None and _is_killed(error) else 0
+            result = alone.result() if error is None else unread_rank(file, _failure(error))
             self._add(_join_results([result]))
 
     def _add(self, part: JobSummary) -> None:
@@ -160,9 +184,12 @@ def _join_results(results: Sequence[RankSummary | None]) -> JobSummary:
     return join_ranks(*(summary for summary in results if summary is not None))
 
 
-def _failure(future: Any) -> str:
+def _is_killed(error: Any) -> bool:
+    return type(error).__name__ == "KilledWorker"
+
+
+def _failure(error: Any) -> str:
     """Return why a task failed, in one sentence."""
-    error = future.exception()
-    if type(error).__name__ == "KilledWorker":
+    if _is_killed(error):
         return "every worker that read this file was killed: it may need more memory than a worker has"
     return problem_text(error) if isinstance(error, Exception) else str(error)

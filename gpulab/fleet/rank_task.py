@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +34,14 @@ def summarise_file(file: RankFile, reading: Reading) -> RankSummary | None:
     cached = reading.cache.load(file) if reading.cache else None
     if cached is not None:
         return cached
+    summary = _summary(file, reading)
+    _return_freed_memory()
+    if reading.cache and summary is not None and not summary.error:
+        reading.cache.store(file, summary)
+    return summary
+
+
+def _summary(file: RankFile, reading: Reading) -> RankSummary | None:
     try:
         with local_path(file, reading.storage_options) as path:
             try:
@@ -41,14 +50,11 @@ def summarise_file(file: RankFile, reading: Reading) -> RankSummary | None:
                 if rank_in_name(file.name) is None and is_other_json(path):
                     return None
                 raise
-            summary = summarise_run(_with_rank_of_name(run, file), file.path)
+            return summarise_run(_with_rank_of_name(run, file), file.path)
     except GpulabError as error:
         return unread_rank(file, f"{error.problem} {sentence(error.why)}")
     except (OSError, EOFError) as error:
         return unread_rank(file, str(error) or type(error).__name__)
-    if reading.cache:
-        reading.cache.store(file, summary)
-    return summary
 
 
 def load_rank(file: RankFile, reading: Reading) -> Run:
@@ -60,6 +66,17 @@ def load_rank(file: RankFile, reading: Reading) -> Run:
 def unread_rank(file: RankFile, reason: str) -> RankSummary:
     """Return the summary of a file that could not be read."""
     return RankSummary(path=file.path, rank=rank_in_name(file.name), error=clean(reason, MAX_TEXT) or "unknown reason")
+
+
+def _return_freed_memory() -> None:
+    """Give the memory of the freed events back to the system, in 1 ms.
+
+    The allocator of glibc would keep it, in more and more fragments: a worker would grow by 0.6 MB with each rank.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # another C library
+        return
 
 
 def _with_rank_of_name(run: Run, file: RankFile) -> Run:
