@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,8 +81,8 @@ def _files_at_url(url: str, storage_options: Mapping[str, Any]) -> Iterator[Rank
             entries = file_system.ls(inner, detail=True)
     except (OSError, ValueError) as error:
         raise TraceError(
-            f"{shorten(url, 300)} cannot be listed.",
-            why=str(error) or type(error).__name__,
+            f"{_shown_url(url)} cannot be listed.",
+            why="there is no such folder or file" if isinstance(error, FileNotFoundError) else str(error),
             fix="check the URL, and give credentials as storage_options={...}",
         ) from None
     files = [entry for entry in entries if entry["type"] == "file"]
@@ -89,13 +90,17 @@ def _files_at_url(url: str, storage_options: Mapping[str, Any]) -> Iterator[Rank
     files = [entry for entry in files if is_one or entry["name"].lower().endswith(_SUFFIXES)]
     if not files:
         raise TraceError(
-            f"There is no trace or run at {shorten(url, 300)}.",
+            f"There is no trace or run at {_shown_url(url)}.",
             why=f"no file there ends with {', '.join(_SUFFIXES)}",
             fix="check the URL; ** searches subfolders",
         )
     for entry in files:
         version = next((str(entry[name]) for name in _VERSIONS if entry.get(name)), "")
         yield RankFile(file_system.unstrip_protocol(entry["name"]), int(entry.get("size") or 0), version)
+
+
+def _shown_url(url: str) -> str:
+    return shorten(re.sub(r"//[^/@]*@", "//", url.split("?")[0]), 300)  # without credentials
 
 
 def _file_system(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
