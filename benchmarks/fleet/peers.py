@@ -21,6 +21,8 @@ from gpulab.fleet import Fleet, fleet
 from gpulab.fleet.rank_summary import RankSummary
 
 LIMIT_S = 900
+HEADER = """| ranks | tool | time | CPU time | memory, all processes | straggler | largest difference |
+|---:|---|---:|---:|---:|---|---|"""
 
 
 def main() -> None:
@@ -31,30 +33,28 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--straggler", type=int, default=37)
     given = parser.parse_args()
-    print(
-        "| ranks | tool | time | CPU time | memory, all processes | straggler | largest difference |\n|---:|---|---:|---:|---:|---|---|"
-    )
+    print(HEADER)
     for ranks in given.ranks:
         files = chosen(sorted(given.folder.glob("rank_*.json.gz")), ranks, given.straggler)
         with Watch() as ours:
             result = fleet([*files], progress=False)
-        late = result.straggler.late_rank if result.straggler else "none"
-        print(
-            f"| {ranks} | gpulab.fleet | {ours.wall_s:.1f} s | {ours.cpu_s:.1f} s | {ours.total_peak_bytes / 1e6:,.0f} MB | {late} | |",
-            flush=True,
-        )
+        late = str(result.straggler.late_rank) if result.straggler else "none"
+        print(row(ranks, "gpulab.fleet", ours, late, ""), flush=True)
         with Watch() as theirs:
             answer = analysed_by_hta(given.hta, files)
-        size = f"{theirs.total_peak_bytes / 1e6:,.0f} MB"
-        name = f"| {ranks} | HolisticTraceAnalysis"
+        name = "HolisticTraceAnalysis"
         if isinstance(answer, str):
-            print(f"{name} | {theirs.wall_s:.1f} s | {theirs.cpu_s:.1f} s | {size} | {answer} | |", flush=True)
+            print(row(ranks, name, theirs, answer, ""), flush=True)
             continue
+        print(row(ranks, name, theirs, str(answer["stragglers"]), differences(result, answer)))
         times, sizes = theirs.cpu_s / ours.cpu_s, theirs.total_peak_bytes / ours.total_peak_bytes
-        print(
-            f"{name} | {theirs.wall_s:.1f} s | {theirs.cpu_s:.1f} s | {size} | {answer['stragglers']} | {differences(result, answer)} |"
-        )
         print(f"\n{times:.1f}x the CPU time, {sizes:.1f}x the memory\n", flush=True)
+
+
+def row(ranks: int, tool: str, watch: Watch, straggler: str, difference: str) -> str:
+    """Return a row of the table."""
+    size = f"{watch.total_peak_bytes / 1e6:,.0f} MB"
+    return f"| {ranks} | {tool} | {watch.wall_s:.1f} s | {watch.cpu_s:.1f} s | {size} | {straggler} | {difference} |"
 
 
 def analysed_by_hta(python: Path, files: list[Path]) -> dict[str, Any] | str:

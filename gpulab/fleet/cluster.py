@@ -45,6 +45,7 @@ def cluster_client(client: Any, tasks: int) -> Iterator[Any]:
         return
     import logging
 
+    from dask import config
     from dask.system import CPU_COUNT
     from dask.utils import parse_bytes
     from distributed import Client, LocalCluster
@@ -52,14 +53,15 @@ def cluster_client(client: Any, tasks: int) -> Iterator[Any]:
 
     workers = max(1, min(CPU_COUNT, tasks))
     try:
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=int(_MEMORY_FRAC * parse_bytes(MEMORY_LIMIT) / workers),
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-        )
+        with config.set({"distributed.worker.profile.enabled": False}):  # its history grows with each second
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=int(_MEMORY_FRAC * parse_bytes(MEMORY_LIMIT) / workers),
+                dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+            )
     except (RuntimeError, OSError, TimeoutError) as error:
         raise GpulabError(
             "A local Dask cluster could not be started.",
@@ -146,6 +148,8 @@ class _Collected:
         tasks = self._joining.pop(future)
         if future.status == "finished":
             self._add(future.result())
+            for task in tasks:
+                del self._tasks[task]  # so that the workers forget their summaries
             return
         for task in tasks:  # the summaries were lost with a worker, and computing one again kills every worker
             if task.exception() is None:

@@ -50,7 +50,10 @@ def _summary(file: RankFile, reading: Reading) -> RankSummary | None:
                 if rank_in_name(file.name) is None and is_other_json(path):
                     return None
                 raise
-            return summarise_run(_with_rank_of_name(run, file), file.path)
+            run = _with_rank_of_name(run, file)
+            summary = summarise_run(run, file.path)
+            run.results.clear()  # they refer to the run: without the circle, its events are freed at once
+            return summary
     except GpulabError as error:
         return unread_rank(file, f"{error.problem} {sentence(error.why)}")
     except (OSError, EOFError) as error:

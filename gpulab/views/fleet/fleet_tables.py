@@ -94,7 +94,9 @@ def finding_section(fleet: Fleet) -> Section:
         for item in fleet.findings
     )
     header = ("first finding, as on the lowest rank", "ranks", "predicted speed-up", "which")
-    return Section("First findings over ranks", (TableBlock(header=header, rows=rows),))
+    waiting = "Each rank was diagnosed separately: its exposed communication includes the wait for the straggler."
+    note = (Line(waiting, soft=True),) if fleet.straggler is not None else ()
+    return Section("First findings over ranks", (TableBlock(header=header, rows=rows), *note))
 
 
 def _claim(item: FindingCount) -> str:
