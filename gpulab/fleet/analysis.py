@@ -10,7 +10,7 @@ from gpulab.errors import TraceError
 from gpulab.fleet.cluster import cluster_client, require_libraries, summarise_files
 from gpulab.fleet.fleet_result import Fleet
 from gpulab.fleet.rank_files import PathOrUrl, find_rank_files
-from gpulab.fleet.rank_task import Reading
+from gpulab.fleet.rank_task import FileReading
 from gpulab.fleet.summary_cache import SummaryCache, reader_digest
 from gpulab.trace import Limits
 
@@ -42,7 +42,7 @@ def fleet(
     folder = None if cache is None else os.path.expanduser(os.fspath(cache))  # noqa: PTH111, it may be a URL
     if folder is not None and "://" not in folder:
         folder = os.path.abspath(folder)  # noqa: PTH100, workers may have another working folder
-    reading = Reading(
+    reading = FileReading(
         cache=SummaryCache(folder, f"{reader_digest()} {limits}") if folder is not None else None,
         limits=limits,
         storage_options=options,

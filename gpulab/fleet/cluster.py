@@ -13,7 +13,7 @@ from gpulab.files.progress_bar import Progress
 from gpulab.fleet.job_summary import JobSummary, join, join_ranks
 from gpulab.fleet.rank_files import RankFile
 from gpulab.fleet.rank_summary import RankSummary
-from gpulab.fleet.rank_task import Reading, summarise_file, unread_rank
+from gpulab.fleet.rank_task import FileReading, summarise_file, unread_rank
 
 _JOINED_RANKS = 32  # ranks whose summaries a worker joins before they are sent to the client
 _MEMORY_FRAC = 0.9  # of this machine's memory, for all workers of a local cluster together
@@ -73,7 +73,7 @@ def cluster_client(client: Any, tasks: int) -> Iterator[Any]:
         yield local
 
 
-def summarise_files(client: Any, files: Sequence[RankFile], reading: Reading, *, progress: bool) -> JobSummary:
+def summarise_files(client: Any, files: Sequence[RankFile], reading: FileReading, *, progress: bool) -> JobSummary:
     """Return the joined summary of all files. A file whose task fails, or kills its workers, is listed as unread."""
     from distributed import as_completed
 
@@ -163,7 +163,7 @@ class _Collected:
         else:
             self._add(join_ranks(unread_rank(self._tasks[task], _failure(task.exception()))))
 
-    def read_suspects_alone(self, reading: Reading) -> None:
+    def read_suspects_alone(self, reading: FileReading) -> None:
         """Read the files whose workers were killed again, one by one: Dask blames all tasks of a killed worker."""
         killed_in_a_row = 0
         for task in self._suspects:

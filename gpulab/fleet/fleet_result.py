@@ -16,7 +16,7 @@ from gpulab.fleet.group_arrivals import GroupArrivals, group_arrivals
 from gpulab.fleet.job_summary import JobSummary, UnreadFile
 from gpulab.fleet.rank_files import RankFile
 from gpulab.fleet.rank_summary import RankSummary
-from gpulab.fleet.rank_task import Reading, load_rank
+from gpulab.fleet.rank_task import FileReading, load_rank
 from gpulab.run import Run
 from gpulab.wording import number_ranges
 
@@ -72,7 +72,7 @@ class Fleet:
 
     job: JobSummary
     files: Mapping[str, RankFile] = field(default_factory=dict)  # by path
-    reading: Reading = field(default_factory=Reading)
+    reading: FileReading = field(default_factory=FileReading)
 
     @cached_property
     def ranks(self) -> tuple[RankSummary, ...]:

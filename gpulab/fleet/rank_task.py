@@ -21,7 +21,7 @@ from gpulab.wording import clean, sentence
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileReading:
     """How the files of a job are read; the same for all of them."""
 
     cache: SummaryCache | None = None
@@ -29,7 +29,7 @@ class Reading:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def summarise_file(file: RankFile, reading: Reading) -> RankSummary | None:
+def summarise_file(file: RankFile, reading: FileReading) -> RankSummary | None:
     """Return the summary of the rank in a file, with `error` if it cannot be read; None for a JSON file of settings."""
     cached = reading.cache.load(file) if reading.cache else None
     if cached is not None:
@@ -41,7 +41,7 @@ def summarise_file(file: RankFile, reading: Reading) -> RankSummary | None:
     return summary
 
 
-def _summary(file: RankFile, reading: Reading) -> RankSummary | None:
+def _summary(file: RankFile, reading: FileReading) -> RankSummary | None:
     try:
         with local_path(file, reading.storage_options) as path:
             try:
@@ -60,7 +60,7 @@ def _summary(file: RankFile, reading: Reading) -> RankSummary | None:
         return unread_rank(file, str(error) or type(error).__name__)
 
 
-def load_rank(file: RankFile, reading: Reading) -> Run:
+def load_rank(file: RankFile, reading: FileReading) -> Run:
     """Return the run of one rank, with all events. Raises TraceError, StoreError or OSError if it cannot be read."""
     with local_path(file, reading.storage_options) as path:
         return _with_rank_of_name(load_run(path, limits=reading.limits), file)

@@ -76,6 +76,26 @@ def processes():
     ]
 
 
+def test_a_local_cluster_listens_on_this_machine_only():
+    before = listening()
+    with cluster.cluster_client(None, tasks=1) as client:
+        client.run(os.getpid)
+        addresses = listening() - before
+    assert addresses
+    assert {ip for ip, _ in addresses} == {"127.0.0.1"}
+
+
+def listening():
+    import psutil
+
+    return {
+        connection.laddr
+        for process in (psutil.Process(), *psutil.Process().children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
 def test_broken_files_cost_only_themselves_and_are_listed_with_reasons(tmp_path, in_process):
     folder = write_job(tmp_path / "job")
     for rank, content in ((1, b""), (6, b"<html>"), (7, bytes(range(256)))):
