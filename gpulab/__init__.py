@@ -26,6 +26,7 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     user_data            small files kept for the user between sessions: measured predictions, course progress
     virtual              a virtual GPU: a run without a GPU, timed by a model
     comparison           two or more runs side by side
+    fleet                all ranks of a large job, analysed on a Dask cluster
     questions            diagnose, predict and compare, with the predictions measured on this machine
     views                text, HTML, charts, timeline, the live panel
     workloads            small training loops with one planted fault each
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gpulab.capture.run_registry import runs
     from gpulab.capture.spool.recovery import recover
     from gpulab.files import load, save
+    from gpulab.fleet.analysis import fleet
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
     from gpulab.run import Run
@@ -70,6 +72,7 @@ __all__ = [
     "compare",
     "diagnose",
     "experiment",
+    "fleet",
     "info",
     "lab",
     "load",
@@ -86,7 +89,7 @@ __all__ = [
     "virtual_gpu",
     "whatif",
 ]
-_MODULES = {"charts": "gpulab.views.charts", "virtual": "gpulab.virtual"}
+_MODULES = {"charts": "gpulab.views.charts", "fleet": "gpulab.fleet", "virtual": "gpulab.virtual"}
 _SOURCE_MODULES = {
     "compare": "gpulab.questions",
     "diagnose": "gpulab.questions",

@@ -19,10 +19,14 @@ _NAME_LETTERS = 40
 
 
 class Progress:
-    """Number of bytes read so far, shown as a bar while loading; the bar always disappears at the end."""
+    """Number of bytes read so far, shown as a bar while loading; the bar always disappears at the end.
 
-    def __init__(self, files: Sequence[Path], *, visible: bool) -> None:
+    `total_bytes`: of files that other processes read, in any order; then only `advance` is called.
+    """
+
+    def __init__(self, files: Sequence[Path], *, visible: bool, total_bytes: int = 0) -> None:
         self._sizes = {path: _size(path) for path in files}
+        self._total = total_bytes + sum(self._sizes.values())
         self._due_s = time.monotonic() + DELAY_S if visible else float("inf")
         self._read = self._before = 0  # bytes of all files; of the files before the current one
         self._name = ""
@@ -57,7 +61,7 @@ class Progress:
             self._due_s = float("inf")
             self._bar = _new_bar()
             if self._bar is not None:
-                self._bar.open(sum(self._sizes.values()), self._read, self._name)
+                self._bar.open(self._total, self._read, self._name)
 
 
 class _Bar:

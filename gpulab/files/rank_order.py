@@ -38,6 +38,12 @@ def natural_sort_key(path: Path) -> tuple[object, ...]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
+def rank_in_name(name: str) -> int | None:
+    """The rank by a file name such as rank_17.json.gz; None if it has no such number, or several different ones."""
+    numbers = {int(digits) for digits in _RANK.findall(name)}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
 def _with_rank(run: Run, rank: int | None) -> Run:
     if run.rank is not None or rank is None:
         return run
@@ -71,10 +77,9 @@ def _distinct_names(paths: list[Path]) -> dict[Path, str]:
 
 def _ranks_by_word(names: Mapping[Path, str]) -> dict[Path, int] | None:
     """Ranks from rank-0, rank_0 or rank0 in every name; None if they are not distinct."""
-    numbers_of = {path: set(_RANK.findall(name)) for path, name in names.items()}
-    if any(len(numbers) != 1 for numbers in numbers_of.values()):
+    ranks = {path: rank for path, name in names.items() if (rank := rank_in_name(name)) is not None}
+    if len(ranks) < len(names):
         return None
-    ranks = {path: int(numbers.pop()) for path, numbers in numbers_of.items()}
     return ranks if len(set(ranks.values())) == len(ranks) else None
 
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("replay",),
     ("rules", "user_data"),
     ("virtual",),
-    ("comparison",),
+    ("comparison", "fleet"),
     ("questions",),
     ("views",),
     ("workloads", "synthetic"),
@@ -45,7 +45,8 @@ HEIGHT = {group: height for height, row in enumerate(LAYERS) for group in row}
 # `gpulab.virtual.fits`, `max_batch` and `compare_gpus` return views, so gpulab.virtual
 # imports them when they are named.
 # For type checkers and editors only, `run.whatif(...)` is a WhatIf.
-DOORS = {("run", "views"), ("virtual.__init__", "views")}
+# `Fleet.report` returns a view, too.
+DOORS = {("run", "views"), ("virtual.__init__", "views"), ("fleet.fleet_result", "views")}
 
 # Where a library may be imported: a group, or one module of it.
 HOMES = {
@@ -57,10 +58,13 @@ HOMES = {
     "anywidget": ("views",),
     "PIL": ("workloads", "synthetic", "lessons.labs"),
     "tqdm": ("files",),
+    "dask": ("fleet.cluster",),
+    "distributed": ("fleet.cluster",),
+    "fsspec": ("fleet",),
     "platformdirs": ("locations", "user_data", "synthetic"),
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
-LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm")
+LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm", "dask", "distributed", "fsspec")
 # A room that is about one of them has it at hand; then the room itself is what nobody may wait for.
 ROOMS = {"matplotlib": "views.charts"}
 
@@ -74,6 +78,7 @@ PUBLIC = (
     "compare",
     "diagnose",
     "experiment",
+    "fleet",
     "info",
     "lab",
     "load",
@@ -103,6 +108,9 @@ HEAVY = (
     "pyarrow",
     "PIL",
     "tqdm",
+    "dask",
+    "distributed",
+    "fsspec",
 )
 
 

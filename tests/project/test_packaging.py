@@ -27,6 +27,7 @@ IMPORTED_AS = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "pillow": "PIL"} 
 # Imported where they are there; who has them got them with something that is required.
 COME_WITH = {
     "traitlets": "anywidget",
+    "distributed": "dask",
     "ipywidgets": "anywidget",
     "comm": "anywidget",
     "ipykernel": "lab",
@@ -71,7 +72,7 @@ def test_every_pinned_version_is_exact_is_one_we_ask_for_and_lies_within_its_bou
 
 @pytest.mark.full
 def test_every_library_the_package_imports_is_one_it_asks_for():
-    asked = required(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["lab"])
+    asked = required(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["lab"] + EXTRAS["fleet"])
     modules = {IMPORTED_AS.get(name, name) for name in asked}
     for path in (ROOT / "gpulab").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
     if timing is None:
         return _not_comparable(evidence)
     step_ns = evidence.steps.traced_ns or 1
-    if not _is_straggler(timing, step_ns):
+    if not is_straggler(timing.others_wait_ns, timing.last_frac, step_ns):
         return None
     cause = _cause(evidence, timing)
     rank = _rank(timing)
@@ -92,11 +92,18 @@ def straggler_run(ranks: Sequence[Run]) -> Run | None:
     if timing is None:
         return None
     slowest = timing.ranks[timing.index]
-    return slowest.run if _is_straggler(timing, slowest.steps.traced_ns or 1) else None
+    step_ns = slowest.steps.traced_ns or 1
+    return slowest.run if is_straggler(timing.others_wait_ns, timing.last_frac, step_ns) else None
 
 
-def _is_straggler(timing: Straggler, step_ns: int) -> bool:
-    return timing.others_wait_ns >= _MIN_WAIT_FRAC * step_ns and timing.last_frac >= _MIN_LATE_FRAC
+def is_straggler(others_wait_ns: float, last_frac: float, step_ns: int) -> bool:
+    """Whether a rank that is last in this share of the steps, and for which the others wait so long, is a straggler."""
+    return is_long_wait(others_wait_ns, step_ns) and last_frac >= _MIN_LATE_FRAC
+
+
+def is_long_wait(wait_ns: float, step_ns: int) -> bool:
+    """Whether a wait per step is long enough to report: 5 % of the step."""
+    return wait_ns >= _MIN_WAIT_FRAC * step_ns
 
 
 def _not_comparable(evidence: Evidence) -> Unjudged | None:
@@ -132,21 +139,19 @@ _CLAUSES = {
     "sync": " with more synchronisation",
     "alloc": " that calls cudaMalloc",
 }
+_LOWER_CLOCK, _LONGER_KERNELS = " with a lower GPU clock", " with longer kernel times"
 _COMPUTES = ("matmul", "kernels", "compute")
 
 
 def _cause(evidence: Evidence, timing: Straggler) -> _Cause:
     """Return which part of the step is longer on the straggler, and its own diagnosis."""
     slowest = timing.ranks[timing.index]
-    longer = straggler_excess_ns(timing)
-    longer["compute"] = sum(longer.pop(key, 0) for key in _COMPUTES)
-    key, more_ns = max(longer.items(), key=lambda item: item[1])
-    if more_ns < _MIN_EXPLAINED_FRAC * timing.others_wait_ns:
+    late = late_part(straggler_excess_ns(timing), timing.others_wait_ns)
+    if late is None:
         return _Cause(
             (), "", (), "", f"Compare the report of rank {_rank(timing)} with another one: gpulab.report(ranks[...])."
         )
-    keys: tuple[str, ...] = _COMPUTES if key == "compute" else (key,)
-    keys = tuple(each for each in keys if each in slowest.ledger.part_ns)
+    key, keys = late
     late_ns, others_ns = slowest.ledger.median_ns(*keys), _median_of_others(timing, keys)
     label = "compute" if key == "compute" else slowest.ledger.label(key)
     sentences = [
@@ -165,6 +170,33 @@ def _cause(evidence: Evidence, timing: Straggler) -> _Cause:
     return _Cause(keys, clause, tuple(sentences), fix, finding.advice or advice, (finding.rule,))
 
 
+def late_part(excess_ns: Mapping[str, int], others_wait_ns: float) -> tuple[str, tuple[str, ...]] | None:
+    """Return the part of the straggler's step that explains the wait, "compute" for its kernels, and its ledger keys.
+
+    `excess_ns`: how much longer each ledger part is on the straggler. None if no part explains 30 % of the wait.
+    """
+    longer = {key: more_ns for key, more_ns in excess_ns.items() if key not in _COMPUTES}
+    longer["compute"] = sum(excess_ns.get(key, 0) for key in _COMPUTES)
+    key, more_ns = max(longer.items(), key=lambda item: item[1])
+    if more_ns < _MIN_EXPLAINED_FRAC * others_wait_ns:
+        return None
+    return key, tuple(part for part in _COMPUTES if part in excess_ns) if key == "compute" else (key,)
+
+
+def cause_clause(part: str, clock_mhz: float | None, others_clock_mhz: float | None) -> str:
+    """Return the clause of a claim for a part that `late_part` returned: "waits for data", "a lower GPU clock".
+
+    The clocks are medians of the straggler's GPU and of the other ranks' GPUs; None: not recorded.
+    """
+    if part != "compute":
+        return _CLAUSES.get(part, "")
+    return _LOWER_CLOCK if _is_slower_clock(clock_mhz, others_clock_mhz) else _LONGER_KERNELS
+
+
+def _is_slower_clock(clock_mhz: float | None, others_clock_mhz: float | None) -> bool:
+    return clock_mhz is not None and others_clock_mhz is not None and clock_mhz < _SLOWER_CLOCK_FRAC * others_clock_mhz
+
+
 def _median_of_others(timing: Straggler, keys: tuple[str, ...]) -> int:
     slowest = timing.ranks[timing.index]
     return int(np.median([side.ledger.median_ns(*keys) for side in timing.ranks if side is not slowest]))
@@ -174,14 +206,14 @@ def _clause_and_advice(timing: Straggler, key: str) -> tuple[str, str]:
     """Return the clause of the claim, and advice in case the rank's own diagnosis has none."""
     rank = _rank(timing)
     if key != "compute":
-        return _CLAUSES[key], f"Fix that on rank {rank}; gpulab.report() of its run shows more."
-    clock, others = _clocks(timing)
-    if clock is not None and others is not None and clock < _SLOWER_CLOCK_FRAC * others:
-        return " with a lower GPU clock", (
+        return cause_clause(key, None, None), f"Fix that on rank {rank}; gpulab.report() of its run shows more."
+    clause = cause_clause(key, *_clocks(timing))
+    if clause == _LOWER_CLOCK:
+        return clause, (
             f"Check the cooling, the power limit and other processes on the GPU of rank {rank}; if it cannot be fixed, "
             "exclude that machine."
         )
-    return " with longer kernel times", (
+    return clause, (
         "Give every rank the same amount of work: batches of equal length (sort samples by length, or count tokens "
         "instead of samples). If the work is equal, that GPU is slower: check its clocks and other processes on it."
     )
@@ -196,12 +228,13 @@ def _clock_evidence(timing: Straggler) -> list[str]:
 
 def _clocks(timing: Straggler) -> tuple[float | None, float | None]:
     """Return the median clock of the straggler's GPU and of the others; None if unknown."""
-    clocks = [_clock(side.run) for side in timing.ranks]
+    clocks = [median_clock_mhz(side.run) for side in timing.ranks]
     others = [clock for index, clock in enumerate(clocks) if index != timing.index and clock is not None]
     return clocks[timing.index], float(np.median(others)) if others else None
 
 
-def _clock(run: Run) -> float | None:
+def median_clock_mhz(run: Run) -> float | None:
+    """Return the median clock of the busiest GPU while it worked; None if it was not recorded."""
     samples = run.gpu_rows
     clocks = samples["sm_clock_mhz"][(samples["device"] == main_device(run)) & (samples["util_frac"] > 0)]
     clocks = clocks[~np.isnan(clocks)]

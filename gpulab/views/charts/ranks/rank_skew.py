@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from gpulab.analysis.ranks.arrivals import MIN_STRAGGLER_STEPS
 from gpulab.analysis.ranks.stragglers import (
-    MIN_STRAGGLER_STEPS,
     Rank,
     Straggler,
     find_straggler,
