@@ -41,14 +41,14 @@ def rank_table(runs: Sequence[Run]) -> TableBlock | None:
     unit = scale(max(steps_ns))
     late = find_straggler(runs)
     rows = [Row(_cells(rank, index, unit, late)) for index, rank in enumerate(ranks[:MAX_ROWS])]
-    left_out = len(ranks) - len(rows)
+    omitted = len(ranks) - len(rows)
     caption = f"A typical traced step of each rank, in {unit.unit}. 'Works' is the time in operators and kernels."
     if late is not None:
         caption += f" 'Waits' is the wait for the last rank, from {count(late.collectives, 'matched collective')}."
     return TableBlock(
         header=("rank", "step", "works", "data", "communication", "rest", "waits", "last", ""),
         rows=tuple(rows),
-        caption=caption + (f" {left_out:,} more ranks are not listed." if left_out else ""),
+        caption=caption + (f" {omitted:,} more ranks are not listed." if omitted else ""),
     )
 
 
