@@ -173,7 +173,7 @@ def _evaluations(run: Run, passes: list[_Pass], has_updates: bool) -> list[_Clai
     ranges = {name: named_ranges(run, name) for name in names if is_evaluation(name)}
     named, rest = [], passes
     for name in sorted(ranges, key=lambda name: ranges[name].total_ns):  # the inner one of two first
-        is_own = [_is_mostly_in(ranges[name], each) for each in rest]
+        is_own = [_is_mostly_in(ranges[name], each.start_ns, each.last_ns) for each in rest]
         own = list(compress(rest, is_own))
         rest = [each for each, taken in zip(rest, is_own, strict=True) if not taken]
         # The program may name an evaluation only after its first batch.
@@ -188,8 +188,8 @@ def _evaluations(run: Run, passes: list[_Pass], has_updates: bool) -> list[_Clai
     return [*named, *sorted(unnamed, key=lambda claim: (claim.batches, claim.loader))]
 
 
-def _is_mostly_in(spans: Spans, one: _Pass) -> bool:
-    return bool(2 * covered_ns(spans, [one.start_ns], [one.last_ns])[0] > one.last_ns - one.start_ns)
+def _is_mostly_in(spans: Spans, start_ns: int, end_ns: int) -> bool:
+    return bool(2 * covered_ns(spans, [start_ns], [end_ns])[0] > end_ns - start_ns)
 
 
 def _evaluation(kind: PhaseKind, passes: list[_Pass], spans: Spans, name: str = "", times: int = 0) -> _Claim:
@@ -298,10 +298,12 @@ def _passes(run: Run, updates: Ints, least: int = _MIN_BATCHES) -> list[_Pass]:
         if batches < least:
             continue
         start_ns, end_ns = int(calls["start_ns"][rows[0]]), _end_ns(calls.select(rows))
+        last_ns = int(calls["end_ns"][rows[-1]])
+        if _is_mostly_in(evaluation_spans(run), start_ns, last_ns):
+            end_ns = last_ns  # a training may follow at once
         inside = int(np.searchsorted(updates, end_ns) - np.searchsorted(updates, start_ns))
         is_training = inside > RARE_UPDATES_FRAC * batches
         loader_index = int(calls["loader"][rows[0]])
-        last_ns = int(calls["end_ns"][rows[-1]])
         passes.append(_Pass(loader_index, start_ns, last_ns, end_ns, batches, is_training))
     return passes
 
