@@ -73,11 +73,13 @@ def test_a_folder_that_cannot_be_created_is_an_error_before_the_training(acceler
 
 
 def test_a_run_that_cannot_be_saved_costs_a_warning_and_not_the_training(accelerator, tmp_path):
-    out = tmp_path / "results"
-    with pytest.warns(UserWarning, match="gpulab"), Profile(accelerator, out=out, report=False) as profile:
-        losses, _ = train(accelerator)
-        out.rmdir()
-        out.write_text("")
+    profile = Profile(accelerator, out=tmp_path / "results", report=False)
+    profile.__enter__()
+    losses, _ = train(accelerator)
+    (tmp_path / "results").rmdir()
+    (tmp_path / "results").write_text("")
+    with pytest.warns(UserWarning, match="gpulab"):
+        profile.__exit__(None, None, None)
     assert len(losses) == TRAINING_BATCHES
     assert profile.run.outcome == "ok"
 
