@@ -15,12 +15,12 @@ _EVALUATION = re.compile(
 
 
 @functools.lru_cache(maxsize=1024)
-def is_training(name: str) -> bool:
+def means_training(name: str) -> bool:
     """Whether a phase of this name is training: "training", "train", "fit"."""
     return _TRAINING.match(name) is not None
 
 
 @functools.lru_cache(maxsize=1024)
-def is_evaluation(name: str) -> bool:
+def means_evaluation(name: str) -> bool:
     """Whether a phase of this name evaluates a model: "validation", "eval_loop", "sanity check", "test", "predict"."""
-    return not is_training(name) and _EVALUATION.search(name) is not None
+    return not means_training(name) and _EVALUATION.search(name) is not None

@@ -94,7 +94,7 @@ def is_recording() -> bool:
     return _active is not None
 
 
-class Phase:
+class PhaseBlock:
     """Names the time of a `with` block in the recording that is active when the block begins; else does nothing.
 
     A class, because contextlib's generators assign to the exception that passes through them.
@@ -119,10 +119,10 @@ class Phase:
             phases.end(number)
 
 
-def phase(name: str) -> Phase:
+def phase(name: str) -> PhaseBlock:
     """Name a part of the program: `with gpulab.phase("validation"): ...`. The report shows how long it takes.
 
     Phases may nest: time counts for the innermost one. Batches in a phase of validation, evaluation, test or prediction
     are no training steps. Does nothing if nothing is being recorded.
     """
-    return Phase(name)
+    return PhaseBlock(name)

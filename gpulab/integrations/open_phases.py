@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpulab.capture.active_session import Phase, phase
+from gpulab.capture.active_session import PhaseBlock, phase
 
 
 class OpenPhases:
     """The phases that are open, innermost last. An exception may skip the end of a phase: an outer one then ends it."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[str, Phase]] = []
+        self._open: list[tuple[str, PhaseBlock]] = []
 
     def begin(self, name: str) -> None:
         """Begin a phase."""

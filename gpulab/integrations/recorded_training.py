@@ -81,15 +81,20 @@ class RecordedTraining:
                 warnings.warn(f"gpulab: {problem_text(problem)}", stacklevel=2)
 
     def _publish(self, run: Run) -> None:
+        saved: list[Path] = []
         if self._out is not None:
-            save(run, self._out / f"{self._name if self._world_size == 1 else f'rank{self._rank}'}.gpulab")
-        if self._rank or (self._out is None and not self._prints):
+            file_name = self._name if self._world_size == 1 else f"rank{self._rank}"
+            saved.append(save(run, self._out / f"{file_name}.gpulab"))
+        if self._rank or not (self._prints or self._out):
             return
-        view = self.report
-        if view is not None and self._prints:
-            sys.stderr.write(f"{view!r}\n")
-        if view is not None and self._out is not None:
-            view.save(self._out / f"{self._name}.html")
+        view = report(run)
+        self._report = view
+        if self._out is not None:
+            saved.append(view.save(self._out / f"{self._name}.html"))
+        if self._prints:
+            # A progress bar of the framework's may have left an unfinished line.
+            lines = [f"\ngpulab: report of {self._name!r}", repr(view), *(f"gpulab: saved {path}" for path in saved)]
+            sys.stderr.write("\n".join(lines) + "\n")
 
 
 def _create_folder(path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.intervals import Spans, covered_ns, no_spans, union
-from gpulab.phase_names import is_evaluation
+from gpulab.phase_names import means_evaluation
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
@@ -68,7 +68,7 @@ def times_of_phase(run: Run, name: str) -> int:
 @cached_by_run
 def evaluation_spans(run: Run) -> Spans:
     """Return the time of the named evaluations in which no optimizer steps."""
-    rows = run.phase_rows.select(run.phase_rows.matching(is_evaluation))
+    rows = run.phase_rows.select(run.phase_rows.matching(means_evaluation))
     updates = np.sort(run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"])
     steps = np.searchsorted(updates, rows["end_ns"], side="right") - np.searchsorted(updates, rows["start_ns"])
     rows = rows.select(steps == 0)

@@ -19,7 +19,7 @@ from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
 from gpulab.analysis.events.named_phases import evaluation_spans, named_ranges, phase_spans, times_of_phase
 from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union, union_of
-from gpulab.phase_names import is_evaluation, is_training
+from gpulab.phase_names import means_evaluation, means_training
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -37,7 +37,7 @@ class PhaseKind(Enum):
     TRAINING = "training"
     EVALUATION = "evaluation"
     PASSES = "passes over a DataLoader"  # in a run without updates, where they may be anything
-    NAMED = "named phase"  # any other phase that the program named
+    PART = "part of the program"  # any other phase that the program named
     OTHER = "other code"
     PROFILER = "paused by the profiler"
 
@@ -101,9 +101,9 @@ def find_phases(run: Run) -> tuple[RunPhase, ...]:
     Phases that the program named have these names. Marks that gpulab did not keep, in a very long run, count as other
     code.
     """
-    names = [name for name in phase_spans(run) if not is_evaluation(name)]
-    training = [name for name in names if is_training(name)]
-    return _partition(run, names if len(training) > 1 else [name for name in names if not is_training(name)])
+    names = [name for name in phase_spans(run) if not means_evaluation(name)]
+    training = [name for name in names if means_training(name)]
+    return _partition(run, names if len(training) > 1 else [name for name in names if not means_training(name)])
 
 
 @cached_by_run
@@ -136,7 +136,7 @@ def _claims(run: Run, passes: list[_Pass], updates: Ints, parts: Sequence[str]) 
     names, calls = phase_spans(run), run.mark_rows.of_kind(MarkKind.NEXT)
     claims = [
         _Claim(
-            kind=PhaseKind.NAMED,
+            kind=PhaseKind.PART,
             name=name,
             spans=names[name],
             times=times_of_phase(run, name),
@@ -150,7 +150,7 @@ def _claims(run: Run, passes: list[_Pass], updates: Ints, parts: Sequence[str]) 
     elsewhere = sum(claim.updates for claim in claims)
     claims += _evaluations(run, [each for each in passes if not each.is_training], bool(len(updates)))
     detected = union_of(_spans(trained), _updating(updates, _spans(trained)))
-    training = [name for name in names if is_training(name) and name not in parts]
+    training = [name for name in names if means_training(name) and name not in parts]
     claims.append(
         _Claim(
             kind=PhaseKind.TRAINING,
@@ -170,22 +170,22 @@ def _evaluations(run: Run, passes: list[_Pass], has_updates: bool) -> list[_Clai
     An evaluation within an epoch is not training; of two evaluations at a time, the one with fewer batches counts.
     """
     names = phase_spans(run)
-    ranges = {name: named_ranges(run, name) for name in names if is_evaluation(name)}
-    named, rest = [], passes
+    ranges = {name: named_ranges(run, name) for name in names if means_evaluation(name)}
+    by_name, rest = [], passes
     for name in sorted(ranges, key=lambda name: ranges[name].total_ns):  # the inner one of two first
-        is_own = [_is_mostly_in(ranges[name], each.start_ns, each.last_ns) for each in rest]
-        own = list(compress(rest, is_own))
-        rest = [each for each, taken in zip(rest, is_own, strict=True) if not taken]
+        is_inside = [_is_mostly_in(ranges[name], each.start_ns, each.last_ns) for each in rest]
+        inside = list(compress(rest, is_inside))
+        rest = list(compress(rest, (not value for value in is_inside)))
         # The program may name an evaluation only after its first batch.
-        spans = union_of(names[name], union([each.start_ns for each in own], [each.last_ns for each in own]))
-        named.append(_evaluation(PhaseKind.EVALUATION, own, spans, name, times_of_phase(run, name)))
+        spans = union_of(names[name], union([each.start_ns for each in inside], [each.last_ns for each in inside]))
+        by_name.append(_evaluation(PhaseKind.EVALUATION, inside, spans, name, times_of_phase(run, name)))
     kind = PhaseKind.EVALUATION if has_updates else PhaseKind.PASSES
     by_loader: defaultdict[int, list[_Pass]] = defaultdict(list)
-    for each in rest:
-        if each.batches >= _MIN_BATCHES:
-            by_loader[each.loader].append(each)
-    unnamed = [_evaluation(kind, own, _spans(own)) for own in by_loader.values()]
-    return [*named, *sorted(unnamed, key=lambda claim: (claim.batches, claim.loader))]
+    for one in rest:
+        if one.batches >= _MIN_BATCHES:
+            by_loader[one.loader].append(one)
+    unnamed = [_evaluation(kind, evaluated, _spans(evaluated)) for evaluated in by_loader.values()]
+    return [*by_name, *sorted(unnamed, key=lambda claim: (claim.batches, claim.loader))]
 
 
 def _is_mostly_in(spans: Spans, start_ns: int, end_ns: int) -> bool:
@@ -259,7 +259,7 @@ def evaluated_loader(run: Run, phase: RunPhase) -> Loader | None:
 def _phase(claim: _Claim, calls: Rows, spans: Spans) -> RunPhase:
     inside_ns = covered_ns(spans, calls["start_ns"], calls["end_ns"])
     is_own = inside_ns > 0
-    if claim.kind is not PhaseKind.NAMED:
+    if claim.kind is not PhaseKind.PART:
         is_own &= np.isin(calls["loader"], [each.loader for each in claim.passes])
     return RunPhase(
         kind=claim.kind,

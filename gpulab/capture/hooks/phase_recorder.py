@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from gpulab.phase_names import is_evaluation, is_training
+from gpulab.phase_names import means_evaluation, means_training
 from gpulab.rows import Rows
 from gpulab.run import Gap
 from gpulab.tables import PHASES
@@ -59,7 +59,9 @@ class PhaseRecorder:
         An evaluation alone, as that of a program that only predicts, has steps. `trained`: an optimizer has stepped.
         """
         names = [name for name, _ in self._open.values()]
-        return any([is_evaluation(name) for name in names]) and (trained or any([is_training(name) for name in names]))
+        return any([means_evaluation(name) for name in names]) and (
+            trained or any([means_training(name) for name in names])
+        )
 
     @property
     def gaps(self) -> list[Gap]:

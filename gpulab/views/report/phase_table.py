@@ -54,7 +54,7 @@ def _work(phase: RunPhase) -> str:
     if phase.passes and phase.kind is not PhaseKind.TRAINING:
         return f"{count(phase.batches, 'batch')} in {count(phase.passes, 'pass')}"
     parts = [*_counted(phase.updates, "optimizer step"), *_counted(phase.batches, "batch")]
-    if phase.kind is PhaseKind.NAMED:
+    if phase.kind is PhaseKind.PART:
         return ", ".join(parts or [count(phase.times, "time")])
     return ", ".join(parts)
 

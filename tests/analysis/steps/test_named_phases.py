@@ -10,7 +10,7 @@ from gpulab.analysis.events.named_phases import loop_marks, phase_spans
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.phases import PhaseKind, find_phases, loop_phases
 from gpulab.intervals import intersect
-from gpulab.phase_names import is_evaluation, is_training
+from gpulab.phase_names import means_evaluation, means_training
 from gpulab.run import Loader
 from gpulab.tables import PHASES, MarkKind
 from gpulab.views.report.phase_table import run_phases
@@ -130,8 +130,8 @@ def test_one_named_training_is_the_training_and_several_are_listed():
     )
     phases = {phase.name: phase for phase in find_phases(two) if phase.name}
     assert {name: (phase.kind, phase.updates, phase.batches) for name, phase in phases.items()} == {
-        "train a": (PhaseKind.NAMED, 10, 10),
-        "train b": (PhaseKind.NAMED, 10, 10),
+        "train a": (PhaseKind.PART, 10, 10),
+        "train b": (PhaseKind.PART, 10, 10),
     }
 
 
@@ -160,17 +160,17 @@ def test_the_table_lists_every_named_phase_with_its_share_and_escapes_its_name()
     ],
 )
 def test_names_of_evaluations(name):
-    assert is_evaluation(name)
-    assert not is_training(name)
+    assert means_evaluation(name)
+    assert not means_training(name)
 
 
 @pytest.mark.parametrize("name", ["training", "train", "fit", "train on the validation data"])
 def test_names_of_trainings(name):
-    assert is_training(name)
-    assert not is_evaluation(name)
+    assert means_training(name)
+    assert not means_evaluation(name)
 
 
 @pytest.mark.parametrize("name", ["generation", "checkpoint", "latest", "interval", "value function", "fitness", ""])
 def test_other_names(name):
-    assert not is_training(name)
-    assert not is_evaluation(name)
+    assert not means_training(name)
+    assert not means_evaluation(name)
