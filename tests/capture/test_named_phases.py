@@ -108,3 +108,22 @@ def test_an_evaluation_within_a_training_starts_no_step(name, steps):
         counted = session.live().steps
     assert counted == steps
     assert len(session.run.mark_rows)
+
+
+def test_a_monitor_and_a_virtual_gpu_note_phases_too():
+    monitor = gpulab.monitor("watched")
+    try:
+        with gpulab.phase("watched phase"):
+            pass
+    finally:
+        run = monitor.stop()
+    assert [name for name, _, _ in names_and_ends(run)] == ["watched phase"]
+    with gpulab.virtual_gpu("h100") as session:
+        layer = torch.nn.Linear(64, 64, device="cuda")
+        with gpulab.phase("computation"):
+            for _ in range(3):
+                layer(torch.zeros(64, 64, device="cuda"))
+                gpulab.step()
+    ((name, start_ns, end_ns),) = names_and_ends(session.run)
+    assert name == "computation"
+    assert 0 < start_ns < end_ns <= session.run.span_ns

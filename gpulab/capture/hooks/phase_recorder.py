@@ -18,7 +18,7 @@ OpenPhase = tuple[str, int]  # name and start, in UNIX ns
 
 
 class PhaseRecorder:
-    """Records the phases of one thread; they may nest and overlap. Each costs about a microsecond."""
+    """Records the phases of one thread; they may nest and overlap. Each costs a few microseconds."""
 
     def __init__(self, now_ns: Callable[[], int] = time.time_ns) -> None:
         self.thread = threading.get_ident()
@@ -59,9 +59,8 @@ class PhaseRecorder:
         An evaluation alone, as that of a program that only predicts, has steps. `trained`: an optimizer has stepped.
         """
         names = [name for name, _ in self._open.values()]
-        return any([means_evaluation(name) for name in names]) and (
-            trained or any([means_training(name) for name in names])
-        )
+        trains = trained or any([means_training(name) for name in names])
+        return trains and any([means_evaluation(name) for name in names])
 
     @property
     def gaps(self) -> list[Gap]:

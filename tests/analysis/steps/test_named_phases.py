@@ -1,6 +1,7 @@
 """Phases that the program names: they partition the run, and batches of an evaluation are no training steps."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.phases import PhaseKind, find_phases, loop_phases
 from gpulab.intervals import intersect
 from gpulab.phase_names import means_evaluation, means_training
+from gpulab.rules import diagnose
 from gpulab.run import Loader
 from gpulab.tables import PHASES, MarkKind
 from gpulab.views.report.phase_table import run_phases
+from tests.cases.data.slow_evaluation.case import evaluated
 from tests.support.runs.made_runs import MS, mark, rows, run_of
 
 LOADERS = [Loader(name="train_loader"), Loader(name="val_loader")]
@@ -142,6 +145,17 @@ def test_the_table_lists_every_named_phase_with_its_share_and_escapes_its_name()
     (row,) = (row for row in table.rows if row.cells[0].startswith("write"))
     assert "\x1b" not in row.cells[0]
     assert (row.cells[2], row.cells[3]) == ("1.0 %", "1 optimizer step, 1 batch")
+
+
+def test_a_rule_about_evaluations_judges_named_ones_alike():
+    plain = evaluated()
+    ends = [(200.1 + 452.0 * epoch, 200.1 + 452.0 * epoch + 251.5) for epoch in range(5)]
+    run = replace(plain, phase_rows=named(*(("validation", start, end) for start, end in ends)))
+    findings = [next(each for each in diagnose(one).findings if each.rule == "slow_evaluation") for one in (plain, run)]
+    assert findings[1].numbers["frac"] == pytest.approx(findings[0].numbers["frac"], rel=0.02)
+    (phase,) = (phase for phase in find_phases(run) if phase.name)
+    assert (phase.batches, phase.passes, phase.loader, phase.times) == (50, 5, 1, 5)
+    assert len(find_steps(run)) == len(find_steps(plain))
 
 
 @pytest.mark.parametrize(
