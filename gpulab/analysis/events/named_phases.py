@@ -14,14 +14,15 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
+MOST_NAMES = 20  # more are no longer read, and take long to compute: a program may name every step
 _MIN_MARKS = 3  # fewer are no loop: a batch taken to look at it
 
 
 @cached_by_run
 def phase_spans(run: Run) -> dict[str, Spans]:
-    """Return the time of each named phase, in the order of their first begin; where phases overlap, the latest counts.
+    """Return the time of each of the `MOST_NAMES` longest named phases, in the order of their first begin.
 
-    The spans of different names are disjoint.
+    Where phases overlap, the latest counts: the spans of different names are disjoint.
     """
     rows = run.phase_rows
     order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
@@ -51,7 +52,15 @@ def phase_spans(run: Run) -> dict[str, Spans]:
         heapq.heappush(open_rows, (-position, min(int(rows["end_ns"][row]), run.span_ns), name))
         spans[name]
     advance(run.span_ns)
-    return {name: _union(parts) for name, parts in spans.items()}
+    lengths = {name: sum(end_ns - start_ns for start_ns, end_ns in parts) for name, parts in spans.items()}
+    longest = sorted(spans, key=lambda name: -lengths[name])[:MOST_NAMES]
+    return {name: _union(spans[name]) for name in spans if name in longest}
+
+
+def name_count(run: Run) -> int:
+    """Return how many names of phases there are."""
+    codes = run.phase_rows["name"]
+    return len(np.unique(codes[codes >= 0]))
 
 
 def named_ranges(run: Run, name: str) -> Spans:

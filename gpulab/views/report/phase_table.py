@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpulab.analysis.events.named_phases import MOST_NAMES, name_count
 from gpulab.analysis.steps.phases import PhaseKind, RunPhase, evaluated_loader
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Row, TableBlock
@@ -39,9 +40,20 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
     return TableBlock(
         header=("", unit.unit, "share", "work", *(("waiting for data",) if has_batches else ())),
         rows=(*rows, total),
-        caption="Phases of the whole run, from the times of all steps, traced or not. The other sections "
-        "describe only the training steps.",
+        caption=_caption(run),
     )
+
+
+def _caption(run: Run) -> str:
+    text = (
+        "Phases of the whole run, from the times of all steps, traced or not. The other sections describe only the "
+        "training steps."
+    )
+    names = name_count(run)
+    if names > MOST_NAMES:
+        text += f" The program named {names:,} phases; the {MOST_NAMES} longest are listed, the rest counts as training"
+        text += " or other code."
+    return text
 
 
 def _label(run: Run, phase: RunPhase) -> str:

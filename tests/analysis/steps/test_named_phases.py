@@ -147,6 +147,19 @@ def test_the_table_lists_every_named_phase_with_its_share_and_escapes_its_name()
     assert (row.cells[2], row.cells[3]) == ("1.0 %", "1 optimizer step, 1 batch")
 
 
+def test_of_very_many_names_the_longest_are_listed_and_the_table_says_so():
+    """As in a program that names every step."""
+    marks = batches(2000, 0.0)
+    ranges = [(f"step {number}", 10.0 * number, 10.0 * number + (9 if number < 5 else 2)) for number in range(2000)]
+    run = run_of(marks=marks, loaders=LOADERS, phase_rows=named(*ranges), windows=[])
+    assert sum(phase.total_ns for phase in find_phases(run)) == run.span_ns
+    table = run_phases(run, find_phases(run))
+    labels = [row.cells[0] for row in table.rows]
+    assert {f"step {number}" for number in range(5)} <= set(labels)
+    assert len(labels) < 30
+    assert "2,000 phases" in table.caption
+
+
 def test_a_rule_about_evaluations_judges_named_ones_alike():
     plain = evaluated()
     ends = [(200.1 + 452.0 * epoch, 200.1 + 452.0 * epoch + 251.5) for epoch in range(5)]
