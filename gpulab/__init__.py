@@ -9,6 +9,7 @@ In a notebook: %load_ext gpulab, then %%gpuprofile in a cell. Without IPython:
 Modules and packages, lowest layer first. A module imports only from layers above it in this list:
 
     intervals, wording   arithmetic of time spans; formatting of numbers and text
+    phase_names          names of phases that mean training or evaluation
     errors, columns      expected failures; definition of a column: its label, unit, limit and plausible values
     locations            where the user's files are
     rows, tables         tables in memory; the tables of a run and their columns
@@ -32,6 +33,7 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     workloads            small training loops with one planted fault each
     synthetic            small data sets, generated and cached
     lessons              experiments and the lessons of the course notebooks
+    integrations         callbacks for Lightning, Transformers and Accelerate
     magics               %%gpuprofile and the other IPython magics
     cli                  gpulab run and the other commands of the shell
     __main__             python -m gpulab
@@ -45,7 +47,7 @@ from gpulab.errors import GpulabError
 
 if TYPE_CHECKING:
     from gpulab import virtual
-    from gpulab.capture.active_session import step
+    from gpulab.capture.active_session import phase, step
     from gpulab.capture.profile_block import profile
     from gpulab.capture.run_registry import runs
     from gpulab.capture.spool.recovery import recover
@@ -77,6 +79,7 @@ __all__ = [
     "lab",
     "load",
     "monitor",
+    "phase",
     "profile",
     "recover",
     "report",
@@ -98,6 +101,7 @@ _SOURCE_MODULES = {
     "lab": "gpulab.lessons",
     "load": "gpulab.files",
     "monitor": "gpulab.views.live.monitor",
+    "phase": "gpulab.capture.active_session",
     "profile": "gpulab.capture.profile_block",
     "recover": "gpulab.capture.spool.recovery",
     "Run": "gpulab.run",

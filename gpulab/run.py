@@ -19,11 +19,14 @@ from gpulab.tables import (
     HOST_SAMPLES,
     MARKS,
     MEMORY,
+    PHASES,
     SHAPES,
     STALLS,
     WAITS,
     WORKER_SAMPLES,
 )
+from gpulab.tables import TABLE_FIELDS as TABLE_FIELDS
+from gpulab.tables import TRACE_TABLES as TRACE_TABLES
 from gpulab.wording import clean, count, duration, shorten
 
 if TYPE_CHECKING:
@@ -35,28 +38,6 @@ if TYPE_CHECKING:
 
 TRACED_WORK = "operators and kernels"  # begins `Gap.what` if part of the trace is missing
 KILLED = "killed"  # outcome of a run whose process was killed; gpulab.recover() builds it from what is on disk
-
-# The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
-TRACE_TABLES = {
-    "event_rows": EVENTS,
-    "grid_rows": GRIDS,
-    "shape_rows": SHAPES,
-    "collective_rows": COLLECTIVES,
-    "wait_rows": WAITS,
-    "memory_rows": MEMORY,
-}
-TABLE_FIELDS = {
-    **TRACE_TABLES,
-    "mark_rows": MARKS,
-    "gpu_rows": GPU_SAMPLES,
-    "host_rows": HOST_SAMPLES,
-    "worker_rows": WORKER_SAMPLES,
-    "stall_rows": STALLS,
-    "allocator_rows": ALLOCATOR,
-    "holder_rows": HOLDERS,
-}
-
-
 _MAX_AMOUNT = 2**53  # a wrong size makes a program ask for petabytes, which its error then says
 
 
@@ -294,6 +275,7 @@ class Run:
     stall_rows: Rows = field(default_factory=STALLS.empty)
     allocator_rows: Rows = field(default_factory=ALLOCATOR.empty)
     holder_rows: Rows = field(default_factory=HOLDERS.empty)
+    phase_rows: Rows = field(default_factory=PHASES.empty)
 
     @cached_property
     def results(self) -> dict[object, Any]:
@@ -393,6 +375,11 @@ class Run:
     def holders(self) -> pd.DataFrame:
         """What referenced the allocated memory when it ran out: columns of gpulab.tables.HOLDERS."""
         return self.holder_rows.frame()
+
+    @property
+    def phases(self) -> pd.DataFrame:
+        """Every phase named by gpulab.phase() or by a callback: columns of gpulab.tables.PHASES."""
+        return self.phase_rows.frame()
 
 
 def _view(name: str, *arguments: Any, **options: Any) -> Any:

@@ -142,6 +142,15 @@ MARKS = Table(
     ),
 )
 
+PHASES = Table(
+    "phases",
+    (
+        Column("name", "words", "name of the phase, as given to gpulab.phase(): validation", required=True),
+        Column("start_ns", "int64", "when it began, from the start of the run"),
+        Column("end_ns", "int64", "when it ended; phases may contain each other"),
+    ),
+)
+
 STALLS = Table(
     "stalls",
     (
@@ -204,8 +213,28 @@ SIDE_TABLES = (GRIDS, SHAPES, COLLECTIVES, WAITS)
 # The tables of a run, all stored in its file.
 TABLES = (
     *(EVENTS, *SIDE_TABLES, MEMORY, MARKS, GPU_SAMPLES, HOST_SAMPLES),
-    *(WORKER_SAMPLES, STALLS, ALLOCATOR, HOLDERS),
+    *(WORKER_SAMPLES, STALLS, ALLOCATOR, HOLDERS, PHASES),
 )
+# The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
+TRACE_TABLES = {
+    "event_rows": EVENTS,
+    "grid_rows": GRIDS,
+    "shape_rows": SHAPES,
+    "collective_rows": COLLECTIVES,
+    "wait_rows": WAITS,
+    "memory_rows": MEMORY,
+}
+TABLE_FIELDS = {
+    **TRACE_TABLES,
+    "mark_rows": MARKS,
+    "gpu_rows": GPU_SAMPLES,
+    "host_rows": HOST_SAMPLES,
+    "worker_rows": WORKER_SAMPLES,
+    "stall_rows": STALLS,
+    "allocator_rows": ALLOCATOR,
+    "holder_rows": HOLDERS,
+    "phase_rows": PHASES,
+}
 
 
 def describe() -> str:

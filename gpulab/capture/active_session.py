@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Protocol
 
+from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.errors import CaptureError
 
 
@@ -11,6 +13,10 @@ class ActiveRecorder(Protocol):
     """Something that records: a session or a virtual GPU."""
 
     name: str
+
+    @property
+    def phases(self) -> PhaseRecorder:
+        """The phases that the program names."""
 
     def mark_step(self) -> None:
         """Mark the end of a step, as requested by the user's code."""
@@ -93,3 +99,42 @@ def step() -> None:
     recorder = _active or _behind
     if recorder is not None:
         recorder.mark_step()
+
+
+def is_recording() -> bool:
+    """Whether a recording is active; a background monitor is none, as it pauses for one."""
+    return _active is not None
+
+
+class PhaseBlock:
+    """Names the time of a `with` block in the recording that is active when the block begins; else does nothing.
+
+    A class, because contextlib's generators assign to the exception that passes through them.
+    """
+
+    __slots__ = ("_name", "_open")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._open: tuple[PhaseRecorder, int] | None = None
+
+    def __enter__(self) -> None:
+        recorder = _active or _behind
+        if recorder is not None:
+            phases = recorder.phases
+            self._open = phases, phases.begin(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._open is not None:
+            phases, number = self._open
+            self._open = None
+            phases.end(number)
+
+
+def phase(name: str) -> PhaseBlock:
+    """Name a part of the program: `with gpulab.phase("validation"): ...`. The report shows how long it takes.
+
+    Phases may nest: time counts for the innermost one. Batches in a phase of validation, evaluation, test or prediction
+    are no training steps. Does nothing if nothing is being recorded.
+    """
+    return PhaseBlock(name)

@@ -15,6 +15,7 @@ from gpulab.capture.hooks.child_ranks import ChildRanks
 from gpulab.capture.hooks.gc_and_compilation import StallRecorder
 from gpulab.capture.hooks.gloo_threads import GlooThreads
 from gpulab.capture.hooks.loader_hooks import StepMarks
+from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.job_rank import rank_from_facts
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
@@ -176,6 +177,11 @@ class Session:
         """Mark the end of a step, as requested by the user's code."""
         self._marks.user_step()
 
+    @property
+    def phases(self) -> PhaseRecorder:
+        """The phases that the program names: gpulab.phase("validation")."""
+        return self._marks.phases
+
     def _phase(self) -> str:
         return "sensors only" if self.level == "sensors" else self._tracing.plan.phase.value
 
@@ -236,6 +242,7 @@ class Session:
             host_rows=samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
             worker_rows=samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
             stall_rows=self._stalls.rows(began_ns, ended_ns),
+            phase_rows=self.phases.rows(began_ns, ended_ns),
         )
         parts = self._tracing.read(self.name)
         activities = self._tracing.activities
@@ -260,7 +267,7 @@ class Session:
         self._machine = self._guard.call("the machine", describe_machine, Machine())
 
     def _begin_spool(self) -> None:
-        tables = (self._marks.new_rows, self._sensors.new_rows, self._stalls.new_rows)
+        tables = (self._marks.new_rows, self._sensors.new_rows, self._stalls.new_rows, self.phases.new_rows)
         self._spool.begin(self._began_ns, tables, self._recording_state, self._machine)
 
     def _recording_state(self) -> RecordingState:
@@ -277,6 +284,7 @@ class Session:
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
             facts=self._facts,
+            open_phases=self.phases.open_phases,
         )
 
     def _all_pauses(self) -> list[tuple[int, int]]:

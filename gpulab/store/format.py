@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.errors import StoreError
 from gpulab.rows import Table
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1  # 1.1: the table of phases
 Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"

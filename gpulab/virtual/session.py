@@ -15,6 +15,7 @@ from types import TracebackType
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.hooks.loader_hooks import MarkClocks, StepMarks
+from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import torch_settings
@@ -165,6 +166,11 @@ class VirtualGpu:
         self._take(StepEnd(by_user=True))
         self._marks.user_step()
 
+    @property
+    def phases(self) -> PhaseRecorder:
+        """The phases that the program names, in virtual time."""
+        return self._marks.phases
+
     def mark(self) -> None:
         """Start the timed step here: `step_ns` then covers everything that follows."""
         self._marked = True
@@ -298,6 +304,7 @@ class VirtualGpu:
                 left_out=tuple(self._marks.gaps) + tuple(self._watch.gaps),
             ),
             mark_rows=self._marks.rows(0),
+            phase_rows=self.phases.rows(0, span_ns),
             allocator_rows=self._watch.allocator_rows(0),
             **self._clock.log.tables(0),
         )

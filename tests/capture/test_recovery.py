@@ -25,7 +25,7 @@ from gpulab.capture.spool.recovery import recover, recoverable
 from gpulab.capture.spool.spool import Spool, rows_added
 from gpulab.run import Loader, Machine
 from gpulab.sensors.host.process_identity import ProcessIdentity, current_process
-from gpulab.tables import HOST_SAMPLES, MARKS, MarkKind
+from gpulab.tables import HOST_SAMPLES, MARKS, PHASES, MarkKind
 from tests.support.spool.recorded_loop import RecordedLoop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,6 +202,22 @@ def test_a_file_cut_anywhere_is_read_up_to_there(spools, as_killed):
     assert set(lengths) == {0, 10, 20, 30} - {30}
     path.write_bytes(text)
     assert len(recover()[0].mark_rows) == 30
+
+
+def test_phases_are_recovered_and_the_one_in_which_the_process_was_killed_ends_with_the_run(spools, as_killed):
+    recording = Recording()
+    ended = [("training", recording.began_ns, recording.began_ns + SECOND_NS)]
+    killed_in = ("validation", recording.began_ns + SECOND_NS)
+    state = lambda: RecordingState(loaders=tuple(recording.loaders), open_phases=(killed_in,))  # noqa: E731
+    tables = (rows_added(MARKS, recording.marks), rows_added(PHASES, ended))
+    recording.spool.discard()
+    recording.spool = Spool("lost", "sensors")
+    recording.spool.begin(recording.began_ns, tables, state, Machine())
+    recording.write(1)
+    recording.write(2)
+    (run,) = recover()
+    assert run.phases.values.tolist() == [["training", 0, SECOND_NS], ["validation", SECOND_NS, run.span_ns]]
+    assert run.span_ns > 2 * SECOND_NS
 
 
 def test_damage_ends_the_reading_and_nothing_else(spools, as_killed):

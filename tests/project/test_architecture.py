@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("intervals", "wording", "locations", "deferred_signals"),
+    ("intervals", "wording", "locations", "deferred_signals", "phase_names"),
     ("errors", "columns"),
     ("rows",),
     ("sensor_tables",),
@@ -36,6 +36,7 @@ LAYERS = (
     ("views",),
     ("workloads", "synthetic"),
     ("lessons", "trial"),
+    ("integrations",),
     ("magics", "cli"),
     ("__init__",),
     ("__main__",),
@@ -61,6 +62,10 @@ HOMES = {
     "dask": ("fleet.cluster",),
     "distributed": ("fleet.cluster",),
     "fsspec": ("fleet",),
+    "lightning": ("integrations.lightning",),
+    "pytorch_lightning": ("integrations.lightning",),
+    "transformers": ("integrations.transformers",),
+    "accelerate": ("integrations.accelerate",),
     "platformdirs": ("locations", "user_data", "synthetic"),
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
@@ -83,6 +88,7 @@ PUBLIC = (
     "lab",
     "load",
     "monitor",
+    "phase",
     "profile",
     "recover",
     "report",

@@ -139,6 +139,7 @@ SHARED = {
     "save": "a run on disk, and the facade that finds its place",
     "overrides": "each family of operators of a virtual GPU lists its replacements with it",
     "path": "the file in which a module keeps its data",
+    "Profile": "each framework has its callback",
 }
 
 

@@ -32,6 +32,9 @@ COME_WITH = {
     "comm": "anywidget",
     "ipykernel": "lab",
     "jupyter_client": "lab",
+    "lightning": "a training that uses it",
+    "pytorch_lightning": "a training that uses it",
+    "transformers": "a training that uses it",
 }
 
 

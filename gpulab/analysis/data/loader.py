@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.data.training_loader import training_loader_index
+from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints
@@ -87,7 +88,7 @@ def training_loader(run: Run) -> Loader | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return run.loaders[0]
-    return run.loaders[max(0, training_loader_index(run.mark_rows))]
+    return run.loaders[max(0, training_loader_index(loop_marks(run)))]
 
 
 def loader_events(run: Run) -> Rows:
@@ -133,7 +134,7 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
 def batches_per_step(run: Run, steps: Steps) -> int:
     """Return the median number of batches in a step: several if gradients are accumulated."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    start_ns = calls["start_ns"][calls["yielded"] & (calls["loader"] == training_loader_index(run.mark_rows))]
+    start_ns = calls["start_ns"][calls["yielded"] & (calls["loader"] == training_loader_index(loop_marks(run)))]
     counts = np.searchsorted(start_ns, steps.end_ns) - np.searchsorted(start_ns, steps.start_ns)
     return max(1, int(np.median(counts[counts > 0]))) if (counts > 0).any() else 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -86,7 +87,7 @@ def loader_batches(calls: Rows, loader: int) -> tuple[Ints, Ints]:
 
 def passes_over_data(run: Run) -> int | None:
     """Return how often the DataLoader of the training loop was iterated; None without one."""
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    calls = loop_marks(run).of_kind(MarkKind.NEXT)
     if not len(calls):
         return None
-    return len(np.unique(calls["epoch"][calls["loader"] == training_loader_index(run.mark_rows)]))
+    return len(np.unique(calls["epoch"][calls["loader"] == training_loader_index(loop_marks(run))]))

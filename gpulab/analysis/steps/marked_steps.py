@@ -11,6 +11,7 @@ from gpulab.analysis.data.training_loader import (
     training_loader_index,
     updates_in,
 )
+from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
@@ -26,7 +27,7 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
 
     If most batches come without an update between them, the DataLoader is not the one of the training loop.
     """
-    marks = run.mark_rows
+    marks = loop_marks(run)
     user = marks.of_kind(MarkKind.USER)["end_ns"]
     if len(user):
         return user[:-1], user[1:], USER
@@ -95,7 +96,7 @@ def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
 
     A loop may create a dataset for each epoch or fold. Of loaders that are used together, one counts.
     """
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    calls = loop_marks(run).of_kind(MarkKind.NEXT)
     indices = [int(index) for index in np.unique(calls["loader"])]
     trained_on = [trained_batches(calls, index, updates) for index in indices if is_trained_on(calls, index, updates)]
     chosen: list[tuple[Ints, Ints]] = []
@@ -103,7 +104,7 @@ def _training_batches(run: Run, updates: Ints) -> tuple[Ints, Ints]:
         if not any(_are_used_together((start, end), other) for other in chosen):
             chosen.append((start, end))
     if not chosen:
-        return loader_batches(calls, training_loader_index(run.mark_rows))
+        return loader_batches(calls, training_loader_index(loop_marks(run)))
     start, end = (np.concatenate(times) for times in zip(*chosen, strict=True))
     order = np.argsort(start, kind="stable")
     return start[order], end[order]

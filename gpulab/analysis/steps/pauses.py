@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.data.training_loader import training_loader_index
+from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.interior import WARM_UP_STEPS
@@ -110,7 +111,7 @@ def pass_start_cost(run: Run, steps: Steps) -> PassStarts | None:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls) or steps.detected_by != "DataLoader":
         return None
-    training = training_loader_index(run.mark_rows)
+    training = training_loader_index(loop_marks(run))
     fetches = calls.select((calls["loader"] == training) & calls["yielded"])
     first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
     fetch_ns = fetches["end_ns"] - fetches["start_ns"]
@@ -156,7 +157,7 @@ def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return np.zeros(len(start), bool)
-    training = training_loader_index(run.mark_rows)
+    training = training_loader_index(loop_marks(run))
     at = np.sort(calls["start_ns"][calls["loader"] != training])
     evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates

@@ -2,18 +2,24 @@
 
 A pass over a DataLoader in which an optimizer steps is training; one without is evaluation: the validation after an
 epoch or every N steps, or the sanity check before training. A run whose optimizers never step has no training.
+Phases that the program names with gpulab.phase(), or its framework's callback, take precedence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 
 import numpy as np
 
 from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
+from gpulab.analysis.events.named_phases import evaluation_spans, named_ranges, phase_spans, times_of_phase
 from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union, union_of
+from gpulab.phase_names import means_evaluation, means_training
 from gpulab.rows import Rows
 from gpulab.run import Loader, Run
 from gpulab.tables import MarkKind
@@ -31,6 +37,7 @@ class PhaseKind(Enum):
     TRAINING = "training"
     EVALUATION = "evaluation"
     PASSES = "passes over a DataLoader"  # in a run without updates, where they may be anything
+    PART = "part of the program"  # any other phase that the program named
     OTHER = "other code"
     PROFILER = "paused by the profiler"
 
@@ -41,6 +48,8 @@ class RunPhase:
 
     kind: PhaseKind
     spans: Spans
+    name: str = ""  # as the program named it
+    times: int = 0  # how often it began, if it was named
     loader: int = -1  # index into run.loaders of an evaluation; -1 otherwise
     passes: int = 0  # over DataLoaders
     batches: int = 0
@@ -65,40 +74,135 @@ class _Pass:
 
     loader: int
     start_ns: int
+    last_ns: int  # the end of its last call
     end_ns: int
     batches: int
     is_training: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Claim:
+    """A phase that claims time, of which earlier ones may have taken some."""
+
+    kind: PhaseKind
+    spans: Spans
+    name: str = ""
+    times: int = 0
+    loader: int = -1
+    passes: list[_Pass] = field(default_factory=list)
+    batches: int = 0
+    updates: int = 0
+
+
 @cached_by_run
 def find_phases(run: Run) -> tuple[RunPhase, ...]:
-    """Find the phases of a run, longest first; () if no passes over a DataLoader and no updates were recorded.
+    """Find the phases of a run, longest first; () if it has no passes over a DataLoader, updates or named phases.
 
-    Marks that gpulab did not keep, in a very long run, count as other code.
+    Phases that the program named have these names. Marks that gpulab did not keep, in a very long run, count as other
+    code.
     """
-    updates = _update_ends_ns(run)
-    passes = _passes(run, updates)
-    if not passes and not len(updates):
+    names = [name for name in phase_spans(run) if not means_evaluation(name)]
+    training = [name for name in names if means_training(name)]
+    return _partition(run, names if len(training) > 1 else [name for name in names if not means_training(name)])
+
+
+@cached_by_run
+def loop_phases(run: Run) -> tuple[RunPhase, ...]:
+    """Find training, evaluations and other code, longest first: as `find_phases`, but without parts of the training."""
+    return _partition(run, ())
+
+
+def _partition(run: Run, parts: Sequence[str]) -> tuple[RunPhase, ...]:
+    """Partition a run; `parts` are the names of phases that are neither the training nor an evaluation."""
+    names, updates = phase_spans(run), _update_ends_ns(run)
+    passes = _passes(run, updates, least=1)
+    if not names and not len(updates) and all(each.batches < _MIN_BATCHES for each in passes):
         return ()
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     run_spans = union([0], [run.span_ns])
     paused = intersect(pauses_of(run), run_spans)
     left = subtract(run_spans, paused)
     phases = [RunPhase(kind=PhaseKind.PROFILER, spans=paused)]
-    without_updates = PhaseKind.EVALUATION if len(updates) else PhaseKind.PASSES
-    # An evaluation within an epoch is not training; of two evaluations at a time, the one with fewer batches counts.
-    evaluated = sorted({each.loader for each in passes if not each.is_training})
-    evaluated.sort(key=lambda loader: sum(each.batches for each in passes if each.loader == loader))
-    for loader in evaluated:
-        evaluations = [each for each in passes if each.loader == loader and not each.is_training]
-        spans = intersect(_spans(evaluations), left)
-        phases.append(_phase(without_updates, calls, spans, evaluations, loader=loader))
-        left = subtract(left, phases[-1].spans)
-    trained = [each for each in passes if each.is_training]
-    training = intersect(union_of(_spans(trained), _updating(updates, _spans(trained))), left)
-    phases.append(_phase(PhaseKind.TRAINING, calls, training, trained, updates=len(updates)))
-    phases.append(RunPhase(kind=PhaseKind.OTHER, spans=subtract(left, training)))
+    for claim in _claims(run, passes, updates, parts):
+        spans = intersect(claim.spans, left)
+        phases.append(_phase(claim, calls, spans))
+        left = subtract(left, spans)
+    phases.append(RunPhase(kind=PhaseKind.OTHER, spans=left))
     return tuple(sorted((phase for phase in phases if phase.total_ns), key=lambda phase: -phase.total_ns))
+
+
+def _claims(run: Run, passes: list[_Pass], updates: Ints, parts: Sequence[str]) -> list[_Claim]:
+    """Return the phases that claim time, the first of them first: named parts, evaluations, training."""
+    names, calls = phase_spans(run), run.mark_rows.of_kind(MarkKind.NEXT)
+    claims = [
+        _Claim(
+            kind=PhaseKind.PART,
+            name=name,
+            spans=names[name],
+            times=times_of_phase(run, name),
+            batches=int((covered_ns(names[name], calls["start_ns"], calls["end_ns"]) > 0)[calls["yielded"]].sum()),
+            updates=int((covered_ns(names[name], updates - 1, updates) > 0).sum()),
+        )
+        for name in parts
+    ]
+    trained = [each for each in passes if each.is_training and each.batches >= _MIN_BATCHES]
+    batches = sum(each.batches for each in trained) - sum(claim.batches for claim in claims)
+    elsewhere = sum(claim.updates for claim in claims)
+    claims += _evaluations(run, [each for each in passes if not each.is_training], bool(len(updates)))
+    detected = union_of(_spans(trained), _updating(updates, _spans(trained)))
+    training = [name for name in names if means_training(name) and name not in parts]
+    claims.append(
+        _Claim(
+            kind=PhaseKind.TRAINING,
+            name=training[0] if len(training) == 1 else "",
+            spans=union_of(detected, *(names[name] for name in training)),
+            passes=trained,
+            batches=max(0, batches),
+            updates=len(updates) - elsewhere,
+        )
+    )
+    return claims
+
+
+def _evaluations(run: Run, passes: list[_Pass], has_updates: bool) -> list[_Claim]:
+    """Return the evaluations: those that the program named, then those of each DataLoader that is left.
+
+    An evaluation within an epoch is not training; of two evaluations at a time, the one with fewer batches counts.
+    """
+    names = phase_spans(run)
+    ranges = {name: named_ranges(run, name) for name in names if means_evaluation(name)}
+    by_name, rest = [], passes
+    for name in sorted(ranges, key=lambda name: ranges[name].total_ns):  # the inner one of two first
+        is_inside = [_is_mostly_in(ranges[name], each.start_ns, each.last_ns) for each in rest]
+        inside = list(compress(rest, is_inside))
+        rest = list(compress(rest, (not value for value in is_inside)))
+        # The program may name an evaluation only after its first batch.
+        spans = union_of(names[name], union([each.start_ns for each in inside], [each.last_ns for each in inside]))
+        by_name.append(_evaluation(PhaseKind.EVALUATION, inside, spans, name, times_of_phase(run, name)))
+    kind = PhaseKind.EVALUATION if has_updates else PhaseKind.PASSES
+    by_loader: defaultdict[int, list[_Pass]] = defaultdict(list)
+    for one in rest:
+        if one.batches >= _MIN_BATCHES:
+            by_loader[one.loader].append(one)
+    unnamed = [_evaluation(kind, evaluated, _spans(evaluated)) for evaluated in by_loader.values()]
+    return [*by_name, *sorted(unnamed, key=lambda claim: (claim.batches, claim.loader))]
+
+
+def _is_mostly_in(spans: Spans, start_ns: int, end_ns: int) -> bool:
+    return bool(2 * covered_ns(spans, [start_ns], [end_ns])[0] > end_ns - start_ns)
+
+
+def _evaluation(kind: PhaseKind, passes: list[_Pass], spans: Spans, name: str = "", times: int = 0) -> _Claim:
+    most = max(passes, key=lambda each: (each.batches, -each.loader), default=None)
+    return _Claim(
+        kind=kind,
+        name=name,
+        spans=spans,
+        loader=-1 if most is None else most.loader,
+        passes=passes,
+        batches=sum(each.batches for each in passes),
+        times=times,
+    )
 
 
 def gaps_between_epochs(run: Run) -> Spans | None:
@@ -112,7 +216,8 @@ def gaps_between_epochs(run: Run) -> Spans | None:
     trained = sorted((each for each in passes if each.is_training), key=lambda each: each.start_ns)
     if not trained:
         return None
-    between = _without_updates(gaps(_spans(passes), trained[0].start_ns, run.span_ns), updates)
+    worked = union_of(_spans(passes), evaluation_spans(run))
+    between = _without_updates(gaps(worked, trained[0].start_ns, run.span_ns), updates)
     length_ns = between.end_ns - between.start_ns - covered_ns(pauses_of(run), *between)
     following = np.searchsorted([each.start_ns for each in trained], between.end_ns)
     loaders = np.array([*(each.loader for each in trained), -1])
@@ -140,7 +245,7 @@ def _without_updates(between: Spans, updates: Ints) -> Spans:
 
 def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None:
     """Return the training and the evaluations of a run, longest first; None if it has not both."""
-    phases = find_phases(run)
+    phases = loop_phases(run)
     training = next((phase for phase in phases if phase.kind is PhaseKind.TRAINING and phase.updates), None)
     evaluations = [phase for phase in phases if phase.kind is PhaseKind.EVALUATION]
     return None if training is None or not evaluations else (training, evaluations)
@@ -151,18 +256,20 @@ def evaluated_loader(run: Run, phase: RunPhase) -> Loader | None:
     return run.loaders[phase.loader] if 0 <= phase.loader < len(run.loaders) else None
 
 
-def _phase(
-    kind: PhaseKind, calls: Rows, spans: Spans, passes: list[_Pass], *, loader: int = -1, updates: int = 0
-) -> RunPhase:
+def _phase(claim: _Claim, calls: Rows, spans: Spans) -> RunPhase:
     inside_ns = covered_ns(spans, calls["start_ns"], calls["end_ns"])
-    is_own = np.isin(calls["loader"], [each.loader for each in passes]) & (inside_ns > 0)
+    is_own = inside_ns > 0
+    if claim.kind is not PhaseKind.PART:
+        is_own &= np.isin(calls["loader"], [each.loader for each in claim.passes])
     return RunPhase(
-        kind=kind,
+        kind=claim.kind,
+        name=claim.name,
         spans=spans,
-        loader=loader,
-        passes=len(passes),
-        batches=sum(each.batches for each in passes),
-        updates=updates,
+        loader=claim.loader,
+        passes=len(claim.passes),
+        batches=claim.batches,
+        updates=claim.updates,
+        times=claim.times,
         waiting_ns=int(inside_ns[is_own].sum()),
         waiting_cpu_ns=int(calls["thread_cpu_ns"][is_own].sum()),
     )
@@ -177,8 +284,8 @@ def _update_ends_ns(run: Run) -> Ints:
     return np.sort(run.mark_rows.of_kind(MarkKind.OPTIMIZER)["end_ns"])
 
 
-def _passes(run: Run, updates: Ints) -> list[_Pass]:
-    """Return the passes over DataLoaders, except those of a single batch."""
+def _passes(run: Run, updates: Ints, least: int = _MIN_BATCHES) -> list[_Pass]:
+    """Return the passes over DataLoaders with at least so many batches."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return []
@@ -188,20 +295,23 @@ def _passes(run: Run, updates: Ints) -> list[_Pass]:
     passes = []
     for rows in np.split(order, begins[1:]):
         batches = int(calls["yielded"][rows].sum())
-        if batches < _MIN_BATCHES:
+        if batches < least:
             continue
         start_ns, end_ns = int(calls["start_ns"][rows[0]]), _end_ns(calls.select(rows))
+        last_ns = int(calls["end_ns"][rows[-1]])
+        if _is_mostly_in(evaluation_spans(run), start_ns, last_ns):
+            end_ns = last_ns  # a training may follow at once
         inside = int(np.searchsorted(updates, end_ns) - np.searchsorted(updates, start_ns))
         is_training = inside > RARE_UPDATES_FRAC * batches
         loader_index = int(calls["loader"][rows[0]])
-        passes.append(_Pass(loader_index, start_ns, end_ns, batches, is_training))
+        passes.append(_Pass(loader_index, start_ns, last_ns, end_ns, batches, is_training))
     return passes
 
 
 def _end_ns(calls: Rows) -> int:
     """Return when a pass ended: with the call that yielded nothing, else about when its last batch was done."""
     end_ns = int(calls["end_ns"].max())
-    if not calls["yielded"].all():
+    if not calls["yielded"].all() or len(calls) == 1:
         return end_ns
     return end_ns + int(np.median(calls["start_ns"][1:] - calls["end_ns"][:-1]))
 

@@ -27,6 +27,7 @@ from gpulab.capture.hooks.loader_settings import (
     reference_to,
 )
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
+from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.hooks.user_variables import (
     describe_model,
     describe_optimizer,
@@ -95,6 +96,7 @@ class StepMarks:
         self._on_boundary = on_boundary
         self._timer = timer or MarkClocks()
         self._guard = guard or Guard()
+        self.phases = PhaseRecorder(self._timer.now_ns)
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
         self.samplers = SamplerSettings()
@@ -120,10 +122,11 @@ class StepMarks:
     def gaps(self) -> list[Gap]:
         """What could not be recorded."""
         missing = self.buffer.missing
+        gaps = [*self._guard.gaps, *self.phases.gaps]
         if not missing:
-            return self._guard.gaps
+            return gaps
         return [
-            *self._guard.gaps,
+            *gaps,
             Gap(
                 what=f"{missing:,} of {self.buffer.count:,} step marks",
                 why="gpulab keeps the first and the latest marks only, so that its memory does not grow",
@@ -213,8 +216,10 @@ class StepMarks:
         """Whether a batch of this loader starts a step.
 
         It does not within the batches whose gradients are accumulated for one update, nor in an evaluation that comes
-        between the updates of a loop without a DataLoader.
+        between the updates of a loop without a DataLoader, or that the program names.
         """
+        if self.phases.evaluates(trained=self._updates > 0):
+            return False
         previous_epoch, updates = self._updates_before.get(loader, (-1, 0))
         is_trained_on = previous_epoch == epoch and self._updates > updates
         self._updates_before[loader] = epoch, self._updates

@@ -59,16 +59,18 @@ def find_ignore_index(innermost: FrameType | None, default: int) -> int:
 
 
 def find_framework(innermost: FrameType | None) -> str | None:
-    """The package whose training loop is running: one between this frame and the user's innermost one."""
-    frame = innermost
+    """The package whose training loop is running: the outermost between this frame and the user's innermost one.
+
+    The Trainer of Transformers iterates over a DataLoader of Accelerate.
+    """
+    frame, framework = innermost, None
     frames_of_user = user_frames(innermost)
     user_frame = frames_of_user[0] if frames_of_user else None
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package in FRAMEWORKS:
-            return FRAMEWORKS[package]
+        framework = FRAMEWORKS.get(package, framework)
         frame = frame.f_back if frame is not user_frame else None
-    return None
+    return framework
 
 
 def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer:

@@ -13,11 +13,11 @@ from gpulab.capture.spool.framing import MAX_RECORD_BYTES
 from gpulab.rows import Array, Rows, Table, TextColumn, absent_value
 from gpulab.run import FrozenModel, Gap, Loader, Machine, Model, Optimizer
 from gpulab.store.document import encode_json
-from gpulab.tables import ALLOCATOR, GPU_SAMPLES, HOST_SAMPLES, MARKS, STALLS, WORKER_SAMPLES
+from gpulab.tables import ALLOCATOR, GPU_SAMPLES, HOST_SAMPLES, MARKS, PHASES, STALLS, WORKER_SAMPLES
 
 STILL_OPEN = 2**62  # end of a window in which the profiler is recording
 TIME_COLUMNS = ("start_ns", "end_ns", "at_ns")
-TABLES = {table.name: table for table in (MARKS, GPU_SAMPLES, HOST_SAMPLES, WORKER_SAMPLES, STALLS, ALLOCATOR)}
+TABLES = {table.name: table for table in (MARKS, GPU_SAMPLES, HOST_SAMPLES, WORKER_SAMPLES, STALLS, ALLOCATOR, PHASES)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class RecordingState:
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    open_phases: tuple[tuple[str, int], ...] = ()  # name and start of those that had not ended
 
 
 class _Rows(msgspec.Struct):

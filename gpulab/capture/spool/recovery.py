@@ -29,6 +29,7 @@ from gpulab.errors import GpulabError, TraceError
 from gpulab.rows import Rows, concat
 from gpulab.run import KILLED, TABLE_FIELDS, TRACED_WORK, Gap, Recording, Run, Source
 from gpulab.store.consistency import find_inconsistency
+from gpulab.tables import PHASES
 from gpulab.wording import clean, count, duration, size
 
 _LITTLE_MEMORY_FRAC = 0.1  # of all memory: with less available, the out-of-memory killer is likely
@@ -134,6 +135,9 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
     tables = {name: _shifted(concat(TABLES[name], parts), -began_ns) for name, parts in data.parts.items()}
     fields = {name: tables[table.name] for name, table in TABLE_FIELDS.items() if table.name in tables}
     last_ns = max(_last_time(rows) for rows in tables.values())
+    if state.open_phases:
+        ended = fields.get("phase_rows", PHASES.empty())
+        fields["phase_rows"] = concat(PHASES, [ended, _open_phases(state, began_ns, last_ns)])
     # The profiler was on in the other windows, and their events are lost: no step there shows the real step time.
     lost = [span for index, span in enumerate(state.windows_ns) if index not in traced]
     spans = ((start - began_ns, min(end - began_ns, last_ns)) for start, end in (*state.pauses_ns, *lost))
@@ -203,6 +207,12 @@ def _likely_cause(run: Run) -> str:
 
 def _shifted(rows: Rows, by_ns: int) -> Rows:
     return rows.shifted(by_ns, *(name for name in TIME_COLUMNS if name in rows.columns))
+
+
+def _open_phases(state: RecordingState, began_ns: int, last_ns: int) -> Rows:
+    """The phases in which the process was killed."""
+    starts = ((name, start_ns - began_ns) for name, start_ns in state.open_phases)
+    return PHASES.of([(name, start_ns, max(start_ns, last_ns)) for name, start_ns in starts])
 
 
 def _last_time(rows: Rows) -> int:

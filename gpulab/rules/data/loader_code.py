@@ -52,8 +52,10 @@ def change_loader(
     changes: Mapping[str, object],
     dataset: str = _SAME_DATASET,
     collate: str = _SAME_COLLATE,
+    *,
+    evaluates: bool = False,
 ) -> LoaderChange:
-    """Return how to give the same DataLoader other settings.
+    """Return how to give the same DataLoader other settings; `evaluates`: it is that of an evaluation.
 
     `dataset` wraps the user's own dataset: "Cached({dataset})"; `collate` wraps its collate function. Settings
     that were not recorded, such as the order, are taken over from the existing DataLoader.
@@ -67,7 +69,9 @@ def change_loader(
     if setup.iterable and adds_workers and setup.dataset_library not in _SHARDING_LIBRARIES:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
-        return LoaderChange(advice="" if wraps else f"{_place(setup, changes)}: {_settings_text(setup, changes)}.")
+        return LoaderChange(
+            advice="" if wraps else f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}."
+        )
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
     return LoaderChange(code=_code(evidence, setup, changes, dataset, collate))
@@ -112,9 +116,11 @@ def _are_training_arguments(changes: Mapping[str, object]) -> bool:
     return all(name in _TRAINING_ARGUMENTS for name in changes)
 
 
-def _place(setup: Loader, changes: Mapping[str, object]) -> str:
+def _place(setup: Loader, changes: Mapping[str, object], evaluates: bool) -> str:
     if setup.framework == "transformers" and not _are_training_arguments(changes):
-        return "In the DataLoader that get_train_dataloader() of your Trainer returns"
+        return f"In the DataLoader that get_{'eval' if evaluates else 'train'}_dataloader() of your Trainer returns"
+    if setup.framework == "lightning" and evaluates:
+        return "In the DataLoader that your val_dataloader() returns"
     if setup.framework in _FRAMEWORK_PLACES:
         return _FRAMEWORK_PLACES[setup.framework]
     return f"Where you create the {setup.kind or _DATA_LOADER}"

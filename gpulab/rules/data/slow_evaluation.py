@@ -48,7 +48,8 @@ def slow_evaluation(evidence: Evidence) -> Finding | None:
     if loader.workers and not restarts:
         return None  # whether more workers help depends on the cores that training and evaluation share
     workers = loader.workers or _workers(evidence)
-    change = change_loader(evidence, loader, {"num_workers": workers, "persistent_workers": True})
+    settings = {"num_workers": workers, "persistent_workers": True}
+    change = change_loader(evidence, loader, settings, evaluates=True)
     return Finding(
         claim=_claim(evidence, worst, loader, share),
         evidence=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.data.workers import STARTING
 from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
-from gpulab.analysis.steps.phases import PhaseKind, find_phases, gaps_between_epochs, pauses_of
+from gpulab.analysis.steps.phases import PhaseKind, gaps_between_epochs, loop_phases, pauses_of
 from gpulab.intervals import clip, subtract
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
@@ -28,7 +28,7 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
     torch.inference_mode() and for few examples. Write files in a thread.
     """
     between, pauses = gaps_between_epochs(evidence.run), pauses_of(evidence.run)
-    training = next((phase for phase in find_phases(evidence.run) if phase.kind is PhaseKind.TRAINING), None)
+    training = next((phase for phase in loop_phases(evidence.run) if phase.kind is PhaseKind.TRAINING), None)
     if between is None or training is None or not training.updates:
         return None
     spans, gaps = subtract(between, pauses), len(between.start_ns)

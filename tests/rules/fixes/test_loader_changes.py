@@ -1,12 +1,15 @@
 """The printed change of a DataLoader, run on the real object: it has the new settings and yields the same samples."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import gpulab
+from gpulab.rules import diagnose
 from gpulab.rules.engine.pasted_names import user_names
+from tests.cases.data.slow_evaluation.case import EVALUATED, evaluated
 from tests.support.tiers import every_nth
 
 torch = pytest.importorskip("torch")
@@ -226,6 +229,19 @@ def test_a_framework_is_addressed_in_its_own_settings(package, expected):
     assert run.loaders[0].framework == package.partition(".")[0]
     assert answer.code == ""
     assert expected in answer.advice
+
+
+@pytest.mark.parametrize(
+    ("framework", "place"),
+    [
+        ("lightning", "In the DataLoader that your val_dataloader() returns"),
+        ("transformers", "In TrainingArguments(...)"),
+    ],
+)
+def test_the_loader_of_an_evaluation_is_changed_where_its_framework_creates_it(framework, place):
+    run = evaluated(loader=replace(EVALUATED, framework=framework))
+    (finding,) = (each for each in diagnose(run).findings if each.rule == "slow_evaluation")
+    assert finding.advice.startswith(place)
 
 
 def test_a_framework_that_only_started_the_program_is_not_addressed():

@@ -17,7 +17,7 @@ from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Rec
 from gpulab.tables import SIDE_TABLES, TABLES
 
 FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
-FIELDS += ("worker", "stall", "allocator", "holder")
+FIELDS += ("worker", "stall", "allocator", "holder", "phase")
 ROWS = {f"{field}_rows": table for field, table in zip(FIELDS, TABLES, strict=True)}
 HALF = 2**61
 

@@ -1,0 +1,1 @@
+"""Small trainings with real frameworks, for the tests of callbacks."""
