@@ -7,6 +7,8 @@ from gpulab.run import Run
 
 # Of an addition on all threads compared with one ("parallel_add_ns", "serial_add_ns"): threads wait for a core.
 CLEAR_SLOWDOWN = 5.0
+NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
+PYTORCH = "PyTorch"  # the fact "framework" of a run of another framework has another value
 
 
 def is_from_gpulab(run: Run) -> bool:
@@ -15,6 +17,11 @@ def is_from_gpulab(run: Run) -> bool:
     A trace of another tool has no samples of the host.
     """
     return run.source.how in ("measured", "virtual") or len(run.host_rows) > 0
+
+
+def is_of_pytorch(run: Run) -> bool:
+    """Whether the program is of PyTorch, as far as is known; traces of JAX are not."""
+    return run.facts.get("framework", PYTORCH) == PYTORCH
 
 
 def number_from_fact(run: Run, name: str) -> float | None:

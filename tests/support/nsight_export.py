@@ -1,4 +1,4 @@
-"""Write SQLite databases as `nsys export --type sqlite` does, from plain rows, in the schema of an old and a new version.
+"""Write SQLite databases like `nsys export --type sqlite`, from plain rows, in the schemas of two versions.
 
 The schemas are those of the user guides of Nsight Systems 2021.1 and 2024.6, "SQLite schema reference", without columns
 that describe neither time nor work.

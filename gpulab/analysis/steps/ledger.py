@@ -3,7 +3,8 @@
 Time in which the device works is attributed in this order: matrix kernels > other kernels > communication > copies.
 Overlapped work of lower priority is not counted again. Idle time is attributed to the activity of the launching
 threads, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
-dispatch > Python. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
+dispatch > Python. If no operators were recorded, as by Nsight Systems, the time outside CUDA calls is not divided
+further. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ GPU_PARTS = (
     Part("dispatch", "operator dispatch", False, "GPU idle while PyTorch prepared an operator"),
     Part("glue", "Python code < 0.2 ms at a time", False, "GPU idle in short gaps of Python code between operators"),
     Part("python", "Python code >= 0.2 ms at a time", False, "GPU idle in long gaps without any PyTorch call"),
+)
+# Without operators, time outside CUDA calls may be any of loading data, dispatch and Python code.
+HOST_CODE = Part(
+    "python", "host outside CUDA calls", False, "GPU idle outside CUDA calls: data, dispatch or Python, not recorded"
 )
 CPU_PARTS = (
     Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
@@ -126,10 +131,25 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     window = union(start, end)
     on_gpu = bool(run.event_rows.is_kind(*DEVICE_KINDS).any())
     layers = _gpu_layers(run, window) if on_gpu else _cpu_layers(run, window)
-    parts = GPU_PARTS if on_gpu else CPU_PARTS
+    parts = gpu_parts(run) if on_gpu else CPU_PARTS
     spans = partition(window, layers, rest=parts[-1].key)
-    part_ns = {part.key: covered_ns(spans[part.key], start, end) for part in parts}
+    part_ns = {key: covered_ns(spans[key], start, end) for key in spans}
     return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
+
+
+def has_operators(run: Run) -> bool:
+    """Whether operators were recorded; the time outside CUDA calls cannot be explained without them."""
+    return bool(run.event_rows.is_kind(EventKind.OP).any())
+
+
+def gpu_parts(run: Run) -> tuple[Part, ...]:
+    """Return the parts of the ledger of a run with GPU work, in display order."""
+    if has_operators(run):
+        return GPU_PARTS
+    absent = {"dispatch", "glue", "python"}
+    if not run.event_rows.is_kind(EventKind.LOADER).any():
+        absent.add("loader")
+    return (*(part for part in GPU_PARTS if part.key not in absent), HOST_CODE)
 
 
 def main_device(run: Run) -> int:
@@ -159,14 +179,14 @@ def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> 
 def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
     """Partition a window by host activity, whether or not the device worked at the same time."""
     on_gpu = device == "gpu"
-    layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
+    layers = host_layers(run, _host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
     return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)
 
 
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     work = _rows_in_window(run.event_rows.of_kind(*DEVICE_KINDS), window)
     work = work.select(work["device"] == main_device(run))
-    return [*device_layers(work), *host_layers(_host_events(run, window), window)]
+    return [*device_layers(work), *host_layers(run, _host_events(run, window), window)]
 
 
 def device_layers(work: Rows) -> list[tuple[str, Spans]]:
@@ -181,10 +201,10 @@ def device_layers(work: Rows) -> list[tuple[str, Spans]]:
     ]
 
 
-def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
-    """Return host activity by part, in order of priority; uncovered time is Python outside PyTorch."""
+def host_layers(run: Run, host: Rows, window: Spans) -> list[tuple[str, Spans]]:
+    """Return the activity in these host events by part, in order of priority; other time is Python outside PyTorch."""
     layers = [(key, host.of_kind(kind).spans()) for key, kind in HOST_KINDS.items()]
-    return [*layers, ("glue", _between_operators(host, window))]
+    return [*layers, ("glue", _between_operators(host, window) if has_operators(run) else no_spans())]
 
 
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:

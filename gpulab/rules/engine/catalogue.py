@@ -21,6 +21,7 @@ from gpulab.rules.engine.needs import (
     HOST_SENSORS,
     INTERPRETER_STALLS,
     LEDGER,
+    OPERATORS,
     REAL_MACHINE,
     STEP_MARKS,
 )
@@ -102,14 +103,28 @@ RULES: tuple[Rule, ...] = (
         check=no_workers,
         about="data loading in the main process (num_workers=0)",
         stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
         lesson="05_data_loading",
     ),
-    Rule(check=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(check=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(
+        check=too_few_workers,
+        about="too few DataLoader workers",
+        stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
+        lesson="05_data_loading",
+    ),
+    Rule(
+        check=slow_storage,
+        about="data loading that waits for storage",
+        stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
+        lesson="05_data_loading",
+    ),
     Rule(
         check=cpu_bound_loading,
         about="CPU-bound data loading",
         stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
         lesson="05_data_loading",
     ),
     Rule(
@@ -134,7 +149,13 @@ RULES: tuple[Rule, ...] = (
         lesson="05_data_loading",
     ),
     # Python code in the loop.
-    Rule(check=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(
+        check=host_python,
+        about="Python code in the training loop",
+        stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
+        lesson="05_data_loading",
+    ),
     Rule(
         check=gil_contention,
         about="other Python threads that hold the GIL",
@@ -177,7 +198,9 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers", "unbatched_calls"),
     ),
-    Rule(check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE),
+    Rule(
+        check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE, needs=(LEDGER, OPERATORS)
+    ),
     # Compilation and dispatch.
     Rule(
         check=recompilation,
@@ -190,6 +213,7 @@ RULES: tuple[Rule, ...] = (
         check=unbatched_calls,
         about="a model that is called for one item at a time",
         stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
         masked_by=("model_on_cpu",),
         lesson="12_launch_fusion_graphs",
     ),
@@ -197,6 +221,7 @@ RULES: tuple[Rule, ...] = (
         check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
         masked_by=(
             *("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
             "anomaly_detection",
@@ -207,6 +232,7 @@ RULES: tuple[Rule, ...] = (
         check=work_outside_model,
         about="operators outside the model and the optimizer",
         stage=Stage.IDLE,
+        needs=(LEDGER, OPERATORS),
         masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "input_preprocessing"),
         lesson="12_launch_fusion_graphs",
     ),
@@ -230,7 +256,7 @@ RULES: tuple[Rule, ...] = (
         check=cpu_tensor_creation,
         about="tensors created on the CPU and copied to the GPU",
         stage=Stage.IDLE,
-        needs=(GPU_WORK,),
+        needs=(GPU_WORK, OPERATORS),
         lesson="07_host_to_device",
     ),
     Rule(
@@ -260,7 +286,7 @@ RULES: tuple[Rule, ...] = (
         check=data_parallel,
         about="DataParallel instead of DistributedDataParallel",
         stage=Stage.BUSY,
-        needs=(GPU_WORK,),
+        needs=(GPU_WORK, OPERATORS),
     ),
     Rule(check=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
     # Kernels and operators.
@@ -294,7 +320,7 @@ RULES: tuple[Rule, ...] = (
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
     ),
-    Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
+    Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY, needs=(LEDGER, OPERATORS)),
     Rule(
         check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)
     ),
@@ -304,7 +330,12 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.BUSY,
         needs=(STEP_MARKS, LEDGER),
     ),
-    Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
+    Rule(
+        check=dense_embedding_gradients,
+        about="dense gradients of embedding tables",
+        stage=Stage.BUSY,
+        needs=(LEDGER, OPERATORS),
+    ),
     Rule(
         check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",
@@ -314,7 +345,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         check=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
     ),
-    Rule(check=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
+    Rule(
+        check=unfused_optimizer,
+        about="unfused optimizer steps",
+        stage=Stage.BUSY,
+        needs=(LEDGER, OPERATORS),
+        lesson="12_launch_fusion_graphs",
+    ),
     Rule(
         check=unfused_elementwise,
         about="unfused elementwise operators",
@@ -351,6 +388,7 @@ RULES: tuple[Rule, ...] = (
         check=activation_checkpointing,
         about="forward passes that run again for activation checkpointing",
         stage=Stage.BUSY,
+        needs=(LEDGER, OPERATORS),
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(

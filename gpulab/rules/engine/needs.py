@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpulab.analysis.steps.ledger import has_operators
 from gpulab.rules.engine.evidence import Evidence
+from gpulab.run_facts import is_of_pytorch
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,18 @@ GPU_WORK = Need(
     lambda evidence: evidence.optional_ledger is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
     "profile the loop on a GPU, or with --virtual on a simulated one",
+)
+PYTORCH = Need(
+    "a program of PyTorch, whose causes and fixes gpulab knows",
+    lambda evidence: is_of_pytorch(evidence.run),
+    "the program is not of PyTorch, and gpulab's rules and fixes are",
+    "read the timeline and the table of the step time, which hold for any program",
+)
+OPERATORS = Need(
+    "the operators that PyTorch ran on the CPU, besides the GPU work",
+    lambda evidence: not evidence.on_gpu or has_operators(evidence.run),
+    "the operators of PyTorch were not recorded",
+    "record the loop with %%gpuprofile; under Nsight Systems, run it inside `torch.autograd.profiler.emit_nvtx()`",
 )
 GPU_SENSORS = Need(
     "sensor readings of an NVIDIA GPU (by %%gpuprofile)",
