@@ -16,7 +16,7 @@ from gpulab.files.rank_order import sort_by_rank
 from gpulab.files.ranks import Ranks
 from gpulab.files.warnings import warn
 from gpulab.run import Gap, Run
-from gpulab.trace import Limits, nsight
+from gpulab.trace import Limits, nsight, xla
 
 PathOrPattern = str | os.PathLike[str]
 _MAX_REASONS = 3
@@ -137,6 +137,8 @@ def _read(path: Path, reading: ReadSettings, run_cache: RunCache, bar: Progress)
         raise nsight.report_error(path)
     if nsight.is_database(path):
         return nsight.read(path)  # not cached: this is as fast as a cached run
+    if xla.is_xla_trace(path):
+        return (run_cache.run(path, lambda: xla.read(path, limits=reading.limits, progress=bar.advance)),)
     return (
         run_cache.run(
             path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance)
