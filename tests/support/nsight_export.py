@@ -159,8 +159,10 @@ class NsightExport:
 def _write_table(connection: sqlite3.Connection, table: str, schema: str, rows: Iterable[dict[str, Any]]) -> None:
     connection.execute(f"CREATE TABLE {table} ({schema})")
     columns = _COLUMN.findall(schema)
-    required = set(re.findall(r"(\w+) INTEGER NOT NULL", schema))
-    values = [tuple(row.get(name, 0 if name in required else None) for name in columns) for row in rows]
+    required = {
+        name: "" if kind == "TEXT" else 0 for name, kind in re.findall(r"(\w+) (INTEGER|TEXT) NOT NULL", schema)
+    }
+    values = [tuple(row.get(name, required.get(name)) for name in columns) for row in rows]
     connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", values)
 
 

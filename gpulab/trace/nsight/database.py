@@ -117,6 +117,11 @@ class Database:
         values = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, len(expressions))
         return {name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(expressions)}
 
+    def row_counts(self, table: str, expression: str, where: str) -> dict[int, int]:
+        """The number of rows for each value of the expression."""
+        query = f"SELECT CAST({expression} AS INTEGER), COUNT(*) FROM {_quoted(table)} WHERE {where} GROUP BY 1"
+        return dict(self._connection.execute(query))
+
     def distinct_pairs(self, table: str, key: str, text: str, where: str = "1") -> dict[Any, str]:
         """The distinct values of a column, each with the text beside it; {} without this table or these columns."""
         if not self.has(table, key, text):

@@ -80,10 +80,7 @@ def _counts(database: Database, tables: tuple[str, ...], column: str) -> Counter
     counts: Counter[int] = Counter()
     for table in tables:
         if database.has(table, column):
-            process = process_expression(column)
-            values = database.integers(table, {"process": process}, f"{column} IS NOT NULL")["process"]
-            numbers, rows = np.unique(values, return_counts=True)
-            counts.update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
+            counts.update(database.row_counts(table, process_expression(column), f"{column} IS NOT NULL"))
     return counts
 
 

@@ -19,7 +19,7 @@ from gpulab.trace.reading.text_blocks import Progress, read_blocks
 
 FIX = "use the HOST.trace.json.gz that jax.profiler.trace wrote to plugins/profile/DATE"
 _START_BYTES = 64 * 1024  # the names of the processes come first
-_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:[A-Z]+:\d+)')
+_PROCESS = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:host:CPU|device:[A-Z]+:\d+)')
 _BETWEEN_EVENTS = b"},{"
 
 
