@@ -103,28 +103,14 @@ RULES: tuple[Rule, ...] = (
         check=no_workers,
         about="data loading in the main process (num_workers=0)",
         stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
         lesson="05_data_loading",
     ),
-    Rule(
-        check=too_few_workers,
-        about="too few DataLoader workers",
-        stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
-        lesson="05_data_loading",
-    ),
-    Rule(
-        check=slow_storage,
-        about="data loading that waits for storage",
-        stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
-        lesson="05_data_loading",
-    ),
+    Rule(check=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(check=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
         check=cpu_bound_loading,
         about="CPU-bound data loading",
         stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
         lesson="05_data_loading",
     ),
     Rule(
@@ -149,13 +135,7 @@ RULES: tuple[Rule, ...] = (
         lesson="05_data_loading",
     ),
     # Python code in the loop.
-    Rule(
-        check=host_python,
-        about="Python code in the training loop",
-        stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
-        lesson="05_data_loading",
-    ),
+    Rule(check=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
         check=gil_contention,
         about="other Python threads that hold the GIL",
@@ -198,9 +178,7 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers", "unbatched_calls"),
     ),
-    Rule(
-        check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE, needs=(LEDGER, OPERATORS)
-    ),
+    Rule(check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE),
     # Compilation and dispatch.
     Rule(
         check=recompilation,
@@ -213,7 +191,6 @@ RULES: tuple[Rule, ...] = (
         check=unbatched_calls,
         about="a model that is called for one item at a time",
         stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
         masked_by=("model_on_cpu",),
         lesson="12_launch_fusion_graphs",
     ),
@@ -221,7 +198,6 @@ RULES: tuple[Rule, ...] = (
         check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
         masked_by=(
             *("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
             "anomaly_detection",
@@ -232,7 +208,6 @@ RULES: tuple[Rule, ...] = (
         check=work_outside_model,
         about="operators outside the model and the optimizer",
         stage=Stage.IDLE,
-        needs=(LEDGER, OPERATORS),
         masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "input_preprocessing"),
         lesson="12_launch_fusion_graphs",
     ),
@@ -320,7 +295,7 @@ RULES: tuple[Rule, ...] = (
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
     ),
-    Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY, needs=(LEDGER, OPERATORS)),
+    Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
     Rule(
         check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)
     ),
@@ -330,12 +305,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.BUSY,
         needs=(STEP_MARKS, LEDGER),
     ),
-    Rule(
-        check=dense_embedding_gradients,
-        about="dense gradients of embedding tables",
-        stage=Stage.BUSY,
-        needs=(LEDGER, OPERATORS),
-    ),
+    Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
     Rule(
         check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",
@@ -345,17 +315,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         check=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
     ),
-    Rule(
-        check=unfused_optimizer,
-        about="unfused optimizer steps",
-        stage=Stage.BUSY,
-        needs=(LEDGER, OPERATORS),
-        lesson="12_launch_fusion_graphs",
-    ),
+    Rule(check=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
     Rule(
         check=unfused_elementwise,
         about="unfused elementwise operators",
         stage=Stage.BUSY,
+        needs=(LEDGER,),
         masked_by=("input_preprocessing",),
         lesson="12_launch_fusion_graphs",
     ),
@@ -388,7 +353,6 @@ RULES: tuple[Rule, ...] = (
         check=activation_checkpointing,
         about="forward passes that run again for activation checkpointing",
         stage=Stage.BUSY,
-        needs=(LEDGER, OPERATORS),
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(
@@ -433,5 +397,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(check=gpu_held_idle, about="a GPU that is reserved but idle", stage=Stage.STATE, needs=(GPU_SENSORS,)),
     Rule(check=slow_first_step, about="slow first steps", stage=Stage.STATE, needs=(STEP_MARKS, REAL_MACHINE)),
-    Rule(check=device_bound, about="a fully used device", stage=Stage.STATE, lesson="01_what_is_utilisation"),
+    Rule(
+        check=device_bound,
+        about="a fully used device",
+        stage=Stage.STATE,
+        needs=(LEDGER,),
+        lesson="01_what_is_utilisation",
+    ),
 )

@@ -97,8 +97,11 @@ def _grids(parts: Sequence[EventArrays], position: Array) -> Rows:
     columns = _joined(GRIDS, [parts[index].grids for index in with_grids], [len(parts[index]) for index in with_grids])
     events = [position[first[index] : first[index + 1]] for index in with_grids]
     event = np.concatenate(events) if events else np.empty(0, np.int32)
+    present = event >= 0
+    if columns:
+        present &= np.any([values >= 0 for values in columns.values()], axis=0)  # not of a copy among kernels
     order = np.argsort(event, kind="stable")
-    order = order[event[order] >= 0]
+    order = order[present[order]]
     return GRIDS.rows({"event": event[order], **{name: values[order] for name, values in columns.items()}})
 
 
