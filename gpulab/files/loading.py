@@ -136,9 +136,9 @@ def _read(path: Path, reading: ReadSettings, run_cache: RunCache, bar: Progress)
     if nsight.is_report(path):
         raise nsight.report_error(path)
     if nsight.is_database(path):
-        return nsight.read(path)  # not cached: this is as fast as a cached run
+        return nsight.read_export(path)  # not cached: this is as fast as a cached run
     if xla.is_xla_trace(path):
-        return (run_cache.run(path, lambda: xla.read(path, limits=reading.limits, progress=bar.advance)),)
+        return (run_cache.run(path, lambda: xla.read_xla(path, limits=reading.limits, progress=bar.advance)),)
     return (
         run_cache.run(
             path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance)

@@ -107,33 +107,33 @@ class Database:
         """An expression for the column; `absent` if the table lacks it."""
         return _quoted(name) if self.has(table, name) else absent
 
-    def integers(self, table: str, expressions: Mapping[str, str], where: str = "1") -> dict[str, Ints]:
+    def integers(self, table: str, expressions: Mapping[str, str], condition: str = "1") -> dict[str, Ints]:
         """One int64 array for each expression, over the rows of the table; NULL is -1."""
         empty = {name: np.empty(0, np.int64) for name in expressions}
         if table not in self.tables:
             return empty
         selected = ", ".join(f"CAST(IFNULL({each}, -1) AS INTEGER)" for each in expressions.values())
-        rows = self._connection.execute(f"SELECT {selected} FROM {_quoted(table)} WHERE {where}")
+        rows = self._connection.execute(f"SELECT {selected} FROM {_quoted(table)} WHERE {condition}")
         values = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, len(expressions))
         return {name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(expressions)}
 
-    def row_counts(self, table: str, expression: str, where: str) -> dict[int, int]:
+    def row_counts(self, table: str, expression: str, condition: str) -> dict[int, int]:
         """The number of rows for each value of the expression."""
-        query = f"SELECT CAST({expression} AS INTEGER), COUNT(*) FROM {_quoted(table)} WHERE {where} GROUP BY 1"
+        query = f"SELECT CAST({expression} AS INTEGER), COUNT(*) FROM {_quoted(table)} WHERE {condition} GROUP BY 1"
         return dict(self._connection.execute(query))
 
-    def distinct_pairs(self, table: str, key: str, text: str, where: str = "1") -> dict[Any, str]:
+    def distinct_pairs(self, table: str, key: str, text: str, condition: str = "1") -> dict[Any, str]:
         """The distinct values of a column, each with the text beside it; {} without this table or these columns."""
         if not self.has(table, key, text):
             return {}
-        query = f"SELECT {_quoted(key)}, {_limited(text)} FROM {_quoted(table)} WHERE {where}"
+        query = f"SELECT {_quoted(key)}, {_limited(text)} FROM {_quoted(table)} WHERE {condition}"
         return {identity: str(value) for identity, value in self._connection.execute(query) if value is not None}
 
-    def distinct_texts(self, table: str, column: str, where: str) -> tuple[list[str], Ints]:
+    def distinct_texts(self, table: str, column: str, condition: str) -> tuple[list[str], Ints]:
         """The distinct texts of a column, and the index of each row's text; -1 for NULL."""
         if not self.has(table, column):
             return [], np.empty(0, np.int64)
-        rows = self._connection.execute(f"SELECT {_limited(column)} FROM {_quoted(table)} WHERE {where}")
+        rows = self._connection.execute(f"SELECT {_limited(column)} FROM {_quoted(table)} WHERE {condition}")
         index: dict[str, int] = {}
         codes = np.fromiter(
             (-1 if text is None else index.setdefault(str(text), len(index)) for (text,) in rows), np.int64
@@ -144,9 +144,9 @@ class Database:
         """The texts of these string ids; ids without a text are left out."""
         if not self.has(STRINGS, "id", "value"):
             return {}
-        wanted = set(np.unique(ids).tolist())
+        distinct = set(np.unique(ids).tolist())
         query = f"SELECT id, {_limited('value')} FROM {STRINGS}"
-        return {identity: str(value) for identity, value in self._connection.execute(query) if identity in wanted}
+        return {identity: str(value) for identity, value in self._connection.execute(query) if identity in distinct}
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
         """All rows of a small table, with those of these columns that exist."""

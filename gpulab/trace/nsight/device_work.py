@@ -34,18 +34,18 @@ _MIGRATIONS = {11: "HtoD", 12: "DtoH", 13: "DtoD"}  # of unified memory
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 
 
-def device_parts(database: Database, where: Mapping[str, str], names: Vocabulary) -> list[EventArrays]:
+def device_parts(database: Database, condition: Mapping[str, str], names: Vocabulary) -> list[EventArrays]:
     """All device work; `where` selects the rows of each table."""
     parts = (
-        _kernels(database, where[KERNELS], names),
-        _copies(database, where[COPIES], names),
-        _memsets(database, where[MEMSETS], names),
-        _graphs(database, where[GRAPHS], names),
+        _kernels(database, condition[KERNELS], names),
+        _copies(database, condition[COPIES], names),
+        _memsets(database, condition[MEMSETS], names),
+        _graphs(database, condition[GRAPHS], names),
     )
     return [part for part in parts if len(part)]
 
 
-def _kernels(database: Database, where: str, names: Vocabulary) -> EventArrays:
+def _kernels(database: Database, condition: str, names: Vocabulary) -> EventArrays:
     # The demangled name with its template arguments, as Kineto writes it.
     name_column = database.first_column(KERNELS, "demangledName", "shortName", "mangledName")
     grid = database.product_of(KERNELS, "gridX", "gridY", "gridZ")
@@ -60,7 +60,7 @@ def _kernels(database: Database, where: str, names: Vocabulary) -> EventArrays:
             "registers": database.column(KERNELS, "registersPerThread"),
             "shared_bytes": database.sum_of(KERNELS, "staticSharedMemory", "dynamicSharedMemory"),
         },
-        where,
+        condition,
     )
     ids, index = np.unique(values.pop("name"), return_inverse=True)
     texts = texts_of(database.strings(ids), ids.tolist())
@@ -71,7 +71,7 @@ def _kernels(database: Database, where: str, names: Vocabulary) -> EventArrays:
     return EventArrays(columns, grids if has_grids else {})
 
 
-def _copies(database: Database, where: str, names: Vocabulary) -> EventArrays:
+def _copies(database: Database, condition: str, names: Vocabulary) -> EventArrays:
     expressions = {
         **_common(database, COPIES),
         "bytes": database.column(COPIES, "bytes"),
@@ -79,11 +79,11 @@ def _copies(database: Database, where: str, names: Vocabulary) -> EventArrays:
         "source": database.column(COPIES, "srcKind"),
         "target": database.column(COPIES, "dstKind"),
     }
-    values = database.integers(COPIES, expressions, where)
+    values = database.integers(COPIES, expressions, condition)
     kinds = np.stack([values.pop(name) for name in ("direction", "source", "target")], axis=1)
     triples, index = np.unique(kinds, axis=0, return_inverse=True)
     texts = [_copy_name(*triple) for triple in triples.tolist()]
-    return _named(values, names.codes(texts, len(texts))[index.reshape(-1)], EventKind.MEMCPY)
+    return _of_kind(values, names.codes(texts, len(texts))[index.reshape(-1)], EventKind.MEMCPY)
 
 
 def _copy_name(direction: int, source: int, target: int) -> str:
@@ -95,23 +95,23 @@ def _copy_name(direction: int, source: int, target: int) -> str:
     return f"Memcpy {_DIRECTIONS[direction]}{memory}" if direction in _DIRECTIONS else f"Memcpy{memory}"
 
 
-def _memsets(database: Database, where: str, names: Vocabulary) -> EventArrays:
+def _memsets(database: Database, condition: str, names: Vocabulary) -> EventArrays:
     expressions = {
         **_common(database, MEMSETS),
         "bytes": database.column(MEMSETS, "bytes"),
         "memory": database.column(MEMSETS, "memKind"),
     }
-    values = database.integers(MEMSETS, expressions, where)
+    values = database.integers(MEMSETS, expressions, condition)
     kinds, index = np.unique(values.pop("memory"), return_inverse=True)
     texts = [f"Memset ({_MEMORY[kind]})" if kind in _MEMORY else "Memset" for kind in kinds.tolist()]
-    return _named(values, names.codes(texts, len(texts))[index], EventKind.MEMSET)
+    return _of_kind(values, names.codes(texts, len(texts))[index], EventKind.MEMSET)
 
 
-def _graphs(database: Database, where: str, names: Vocabulary) -> EventArrays:
+def _graphs(database: Database, condition: str, names: Vocabulary) -> EventArrays:
     """One row for each launch of a graph whose kernels nsys did not record: `--cuda-graph-trace=graph`."""
-    values = database.integers(GRAPHS, _common(database, GRAPHS), where)
+    values = database.integers(GRAPHS, _common(database, GRAPHS), condition)
     code = names.codes([GRAPH_NAME], 1)[0]
-    return _named(values, np.full(len(values["start_ns"]), code), EventKind.KERNEL)
+    return _of_kind(values, np.full(len(values["start_ns"]), code), EventKind.KERNEL)
 
 
 def _common(database: Database, table: str) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _common(database: Database, table: str) -> dict[str, str]:
     }
 
 
-def _named(values: dict[str, Ints], codes: Array, kind: EventKind) -> EventArrays:
+def _of_kind(values: dict[str, Ints], codes: Array, kind: EventKind) -> EventArrays:
     columns = _times(values)
     return EventArrays({**columns, "kind": np.full(len(codes), kind.value, np.int8), "name": codes})
 

@@ -53,19 +53,19 @@ def _thread_name(label: str | None, global_tid: int, *, repeated: bool) -> str:
     return f"{label} {number}" if repeated else label
 
 
-def calls(database: Database, where: str, names: Vocabulary, threads: Threads) -> EventArrays:
+def runtime_calls(database: Database, condition: str, names: Vocabulary, threads: Threads) -> EventArrays:
     """Calls of the CUDA runtime and driver."""
-    return _calls(database, CALLS, where, names, threads)
+    return _calls(database, CALLS, condition, names, threads)
 
 
-def overheads(database: Database, where: str, names: Vocabulary, threads: Threads) -> EventArrays:
+def overheads(database: Database, condition: str, names: Vocabulary, threads: Threads) -> EventArrays:
     """Overhead of the profiler."""
-    part = _calls(database, OVERHEAD, where, names, threads)
+    part = _calls(database, OVERHEAD, condition, names, threads)
     kind = np.full(len(part), EventKind.OVERHEAD.value, np.int8)
     return EventArrays({**part.columns, "kind": kind})
 
 
-def _calls(database: Database, table: str, where: str, names: Vocabulary, threads: Threads) -> EventArrays:
+def _calls(database: Database, table: str, condition: str, names: Vocabulary, threads: Threads) -> EventArrays:
     values = database.integers(
         table,
         {
@@ -75,7 +75,7 @@ def _calls(database: Database, table: str, where: str, names: Vocabulary, thread
             "global_tid": database.column(table, "globalTid"),
             "correlation": database.column(table, "correlationId"),
         },
-        where,
+        condition,
     )
     ids, index = np.unique(values["name"], return_inverse=True)
     texts = [_VERSION.sub("", text) for text in texts_of(database.strings(ids), ids.tolist())]
@@ -92,7 +92,7 @@ def _calls(database: Database, table: str, where: str, names: Vocabulary, thread
     )
 
 
-def nvtx_ranges(database: Database, where: str, names: Vocabulary, threads: Threads) -> EventArrays:
+def nvtx_ranges(database: Database, condition: str, names: Vocabulary, threads: Threads) -> EventArrays:
     """Closed NVTX ranges: annotations, and the operators of PyTorch that `emit_nvtx` records.
 
     Ranges of push and pop are nested within their thread. Ranges of start and end may overlap, so each thread has a
@@ -100,7 +100,7 @@ def nvtx_ranges(database: Database, where: str, names: Vocabulary, threads: Thre
     """
     has_types = database.has(NVTX, "eventType")
     is_range = f"eventType IN ({_PUSH_POP}, {_START_END}, {_TEXT_PUSH_POP}, {_TEXT_START_END})" if has_types else "1"
-    where = f'{where} AND {is_range} AND "end" >= start'
+    condition = f'{condition} AND {is_range} AND "end" >= start'
     values = database.integers(
         NVTX,
         {
@@ -111,9 +111,9 @@ def nvtx_ranges(database: Database, where: str, names: Vocabulary, threads: Thre
             "text": database.column(NVTX, "textId"),
             "domain": database.column(NVTX, "domainId", "0"),
         },
-        where,
+        condition,
     )
-    texts, codes = _texts(database, where, values["text"])
+    texts, codes = _texts(database, condition, values["text"])
     lanes = np.isin(values["type"], (_START_END, _TEXT_START_END))
     thread = np.full(len(codes), -1, np.int32)
     for on_lane, suffix in ((False, ""), (True, ", start-end ranges")):
@@ -143,9 +143,9 @@ def _classified(
     return name, kind
 
 
-def _texts(database: Database, where: str, text_ids: Ints) -> tuple[list[str], Ints]:
+def _texts(database: Database, condition: str, text_ids: Ints) -> tuple[list[str], Ints]:
     """The distinct texts of these ranges, and the index of each range's text: its own, or one of the string table."""
-    texts, codes = database.distinct_texts(NVTX, "text", where)
+    texts, codes = database.distinct_texts(NVTX, "text", condition)
     if not len(codes):
         codes = np.full(len(text_ids), -1, np.int64)
     ids, index = np.unique(text_ids, return_inverse=True)
@@ -158,10 +158,10 @@ def _texts(database: Database, where: str, text_ids: Ints) -> tuple[list[str], I
 def _domains(database: Database) -> dict[int, str]:
     if not database.has(NVTX, "eventType", "domainId"):
         return {}
-    where = f"eventType = {_DOMAIN}"
-    names = database.distinct_pairs(NVTX, "domainId", "text", where)
+    condition = f"eventType = {_DOMAIN}"
+    names = database.distinct_pairs(NVTX, "domainId", "text", condition)
     if database.has(NVTX, "textId"):
-        ids = database.integers(NVTX, {"domain": "domainId", "text": "textId"}, where)
+        ids = database.integers(NVTX, {"domain": "domainId", "text": "textId"}, condition)
         texts = database.strings(ids["text"])
         for domain, text in zip(ids["domain"].tolist(), ids["text"].tolist(), strict=True):
             if domain not in names and text in texts:

@@ -68,12 +68,12 @@ def numbered_steps(columns: Mapping[str, Array], names: Sequence[str]) -> Array:
 def _outermost(columns: Mapping[str, Array], rows: Array) -> Array:
     """Those of these rows that are inside no other of them on their thread."""
     start, end = columns["start_ns"][rows], (columns["start_ns"] + columns["dur_ns"])[rows]
-    kept = np.zeros(len(rows), bool)
+    outer = np.zeros(len(rows), bool)
     for thread in np.unique(columns["thread"][rows]).tolist():
         of_thread = np.flatnonzero(columns["thread"][rows] == thread)
         of_thread = of_thread[np.lexsort((-end[of_thread], start[of_thread]))]
         reach = np.maximum.accumulate(end[of_thread])
-        kept[of_thread[1:]] = end[of_thread[1:]] > reach[:-1]
-        kept[of_thread[:1]] = True
-    selected: Array = rows[kept]
+        outer[of_thread[1:]] = end[of_thread[1:]] > reach[:-1]
+        outer[of_thread[:1]] = True
+    selected: Array = rows[outer]
     return selected

@@ -18,8 +18,8 @@ from gpulab.trace.columns.vocabulary import Vocabulary
 from gpulab.trace.nsight.database import CALLS, GRAPHS, NVTX, Database, opened
 from gpulab.trace.nsight.device_work import DEVICE_TABLES, device_parts
 from gpulab.trace.nsight.global_ids import process_expression, process_id
-from gpulab.trace.nsight.host_events import OVERHEAD, Threads, calls, nvtx_ranges, overheads
-from gpulab.trace.nsight.target import driver, header, nsys_version, process_name
+from gpulab.trace.nsight.host_events import OVERHEAD, Threads, nvtx_ranges, overheads, runtime_calls
+from gpulab.trace.nsight.target import driver, nsys_version, process_name, target_header
 from gpulab.trace.reading.limits import Losses
 
 PROFILER = "Nsight Systems"
@@ -41,7 +41,7 @@ _NO_GRAPH_KERNELS = Gap(
 )
 
 
-def read(path: Path, *, name: str | None = None) -> tuple[Run, ...]:
+def read_export(path: Path, *, name: str | None = None) -> tuple[Run, ...]:
     """The runs of an export, one for each process that used the GPU, by GPU and process id.
 
     If none did, the run of the process with the most events. Raises TraceError if the file is no export of Nsight
@@ -87,17 +87,17 @@ def _counts(database: Database, tables: tuple[str, ...], column: str) -> Counter
 def _run(stem: str, database: Database, process: int | None, *, alone: bool) -> Run:
     losses = Losses()
     names, threads = Vocabulary(), Threads()
-    where = _selections(database, process)
+    condition = _selections(database, process)
     parts = [
-        *device_parts(database, where, names),
-        calls(database, where[CALLS], names, threads),
-        nvtx_ranges(database, where[NVTX], names, threads),
-        overheads(database, where[OVERHEAD], names, threads),
+        *device_parts(database, condition, names),
+        runtime_calls(database, condition[CALLS], names, threads),
+        nvtx_ranges(database, condition[NVTX], names, threads),
+        overheads(database, condition[OVERHEAD], names, threads),
     ]
     tables = build_tables(parts, names, threads.names(_thread_labels(database)), losses)
     name = stem if alone or process is None else f"{stem}, process {process_id(process)}"
-    run = assemble_run(name, tables, header(database, process), losses)
-    gaps = (*run.recording.left_out, *_gaps(database, where, parts))
+    run = assemble_run(name, tables, target_header(database, process), losses)
+    gaps = (*run.recording.left_out, *_gaps(database, condition, parts))
     return replace(
         run,
         recording=replace(run.recording, left_out=gaps),
@@ -126,12 +126,12 @@ def _thread_labels(database: Database) -> dict[int, str]:
     return {thread: texts[name].strip() for thread, name in pairs if name in texts}
 
 
-def _gaps(database: Database, where: Mapping[str, str], parts: list[EventArrays]) -> list[Gap]:
+def _gaps(database: Database, condition: Mapping[str, str], parts: list[EventArrays]) -> list[Gap]:
     kinds = {kind for part in parts for kind in np.unique(part.columns["kind"]).tolist()}
     gaps = [] if EventKind.OP.value in kinds else [_NO_OPERATORS]
     if not database.has(CALLS):
         gaps.append(_NO_CALLS)
-    if len(database.integers(GRAPHS, {"start": "start"}, where[GRAPHS])["start"]):
+    if len(database.integers(GRAPHS, {"start": "start"}, condition[GRAPHS])["start"]):
         gaps.append(_NO_GRAPH_KERNELS)
     return gaps
 

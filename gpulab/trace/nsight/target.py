@@ -32,7 +32,7 @@ _HOSTNAME = re.compile(r"host ?name", re.IGNORECASE)
 _DRIVER = re.compile(r"(nvidia|gpu|cuda) ?driver ?version", re.IGNORECASE)
 
 
-def header(database: Database, process: int | None) -> Header:
+def target_header(database: Database, process: int | None) -> Header:
     """GPUs as the process numbers them, start of the session and host; None where the export has no such table."""
     return {
         **NO_HEADER,
@@ -72,8 +72,8 @@ def _gpus(database: Database, process: int | None) -> list[dict[str, Any]]:
         ]
     # CUDA_VISIBLE_DEVICES renumbers the GPUs of a process; events have the numbers of the process.
     devices = database.rows(_DEVICES, "gpuId", "cudaId", "pid")
-    wanted = None if process is None else process_id(process)
-    numbers = {row.get("cudaId"): row.get("gpuId") for row in devices if wanted is None or row.get("pid") == wanted}
+    pid = None if process is None else process_id(process)
+    numbers = {row.get("cudaId"): row.get("gpuId") for row in devices if pid is None or row.get("pid") == pid}
     listed = {cuda: by_id[gpu] for cuda, gpu in numbers.items() if cuda is not None and gpu in by_id}
     return [{"id": number, **gpu} for number, gpu in sorted((listed or by_id).items())]
 

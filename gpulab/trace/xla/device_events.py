@@ -21,7 +21,7 @@ _NOT_WORK = ("memalloc_details", "MemFree_details", "MemoryResidency_details")  
 PYTHON_FRAME = "$"  # begins the names of Python frames: "$train.py:12 step"
 
 
-class Work(NamedTuple):
+class StreamWork(NamedTuple):
     """A piece of device work. Absent values are -1."""
 
     kind: EventKind
@@ -35,7 +35,7 @@ class Work(NamedTuple):
     occupancy_frac: float
 
 
-def device_work(event: Event) -> Work | None:
+def stream_work(event: Event) -> StreamWork | None:
     """The device work that an event on a stream is; None if it is none."""
     args = event.args
     if any(detail in args for detail in _NOT_WORK):
@@ -45,7 +45,7 @@ def device_work(event: Event) -> Work | None:
     memset = _details(args.get("Memset_details", args.get("memset_details")))
     kind, name = _kind_and_name(event, copy)
     shared = [parse_count(kernel.get(key)) for key in ("static_shared", "dynamic_shared")]
-    return Work(
+    return StreamWork(
         kind=kind,
         name=name,
         bytes=parse_count((copy or memset).get("size")),

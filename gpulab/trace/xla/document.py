@@ -39,18 +39,18 @@ class _Document(msgspec.Struct):
     traceEvents: list[Event]  # noqa: N815, the name in the file
 
 
-class Lane(NamedTuple):
+class XlaLane(NamedTuple):
     """A thread of a process."""
 
     process: str  # "/device:GPU:0"
     thread: str  # "Stream #13(Compute)"
 
 
-class Document(NamedTuple):
+class XlaEvents(NamedTuple):
     """Events with a duration, and the lane of each pair of process and thread."""
 
     events: list[Event]
-    lanes: Mapping[tuple[int, int], Lane]
+    lanes: Mapping[tuple[int, int], XlaLane]
 
 
 def starts_like_xla(path: Path) -> bool:
@@ -64,7 +64,7 @@ def starts_like_xla(path: Path) -> bool:
     return False
 
 
-def read_document(path: Path, limits: Limits, losses: Losses, progress: Progress | None) -> Document:
+def read_document(path: Path, limits: Limits, losses: Losses, progress: Progress | None) -> XlaEvents:
     """All events and names. A damaged end costs the events there. Raises TraceError if nothing can be read."""
     text = b"".join(read_blocks(path, limits, losses, progress))
     events = _decoded(text)
@@ -77,7 +77,7 @@ def read_document(path: Path, limits: Limits, losses: Losses, progress: Progress
     if len(events) > limits.events:
         losses.add(EVENT_LIMIT, len(events) - limits.events)
         events = events[: limits.events]
-    return Document([event for event in events if event.ph == "X" and event.ts is not None], _lanes(events))
+    return XlaEvents([event for event in events if event.ph == "X" and event.ts is not None], _lanes(events))
 
 
 def _decoded(text: bytes) -> list[Event] | None:
@@ -87,12 +87,12 @@ def _decoded(text: bytes) -> list[Event] | None:
         return None
 
 
-def _lanes(events: list[Event]) -> dict[tuple[int, int], Lane]:
+def _lanes(events: list[Event]) -> dict[tuple[int, int], XlaLane]:
     processes = dict(_names(events, "process_name"))
     threads = dict(_names(events, "thread_name"))
     keys = {(event.pid, event.tid) for event in events if event.ph == "X"}
     names = {pid: name for (pid, _), name in processes.items()}
-    return {key: Lane(names.get(key[0], ""), threads.get(key, f"thread {key[1]}")) for key in keys}
+    return {key: XlaLane(names.get(key[0], ""), threads.get(key, f"thread {key[1]}")) for key in keys}
 
 
 def _names(events: list[Event], label: str) -> Iterator[tuple[tuple[int, int], str]]:

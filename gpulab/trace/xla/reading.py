@@ -22,8 +22,8 @@ from gpulab.trace.columns.vocabulary import Vocabulary
 from gpulab.trace.reading.chunk_events import NO_HEADER
 from gpulab.trace.reading.limits import Limits, Losses
 from gpulab.trace.reading.text_blocks import Progress
-from gpulab.trace.xla.device_events import correlation, device_work, host_kind
-from gpulab.trace.xla.document import FIX, Document, Event, Lane, read_document, starts_like_xla
+from gpulab.trace.xla.device_events import correlation, host_kind, stream_work
+from gpulab.trace.xla.document import FIX, Event, XlaEvents, XlaLane, read_document, starts_like_xla
 from gpulab.trace.xla.steps import annotated_steps, device_steps
 
 FRAMEWORK, PROFILER = "JAX", "JAX profiler"
@@ -48,7 +48,7 @@ def is_xla_trace(path: Path) -> bool:
     return starts_like_xla(path)
 
 
-def read(path: Path, *, limits: Limits | None = None, progress: Progress | None = None) -> Run:
+def read_xla(path: Path, *, limits: Limits | None = None, progress: Progress | None = None) -> Run:
     """Read a trace of JAX's profiler. Raises TraceError if it has no event, or is of a TPU.
 
     Device work is what the streams of the GPUs contain. The steps are those that XLA found on the device; else the
@@ -81,20 +81,20 @@ def read(path: Path, *, limits: Limits | None = None, progress: Progress | None 
     return replace(run, recording=recording, facts=facts)
 
 
-def _gpus(lanes: Iterable[Lane]) -> dict[str, int]:
+def _gpus(lanes: Iterable[XlaLane]) -> dict[str, int]:
     """The GPUs' processes, and their numbers."""
     matches = {lane.process: _GPU.match(lane.process) for lane in lanes}
     return {process: int(match[1]) for process, match in matches.items() if match}
 
 
-def _device_part(document: Document, gpus: Mapping[str, int], names: Vocabulary) -> tuple[Counter[str], EventArrays]:
+def _device_part(document: XlaEvents, gpus: Mapping[str, int], names: Vocabulary) -> tuple[Counter[str], EventArrays]:
     """Time of the work on each GPU, in us, and all device work."""
     totals: Counter[str] = Counter()
     events, work, devices, streams = [], [], [], []
     for event in document.events:
         lane = document.lanes[event.pid, event.tid]
         stream = _STREAM.match(lane.thread)
-        if lane.process in gpus and stream and (piece := device_work(event)) is not None:
+        if lane.process in gpus and stream and (piece := stream_work(event)) is not None:
             totals[lane.process] += int(event.dur)
             events.append(event)
             work.append(piece)
@@ -117,7 +117,7 @@ def _device_part(document: Document, gpus: Mapping[str, int], names: Vocabulary)
     return totals, EventArrays(columns, grids)
 
 
-def _host_part(document: Document, names: Vocabulary, threads: list[str], *, linked: bool) -> EventArrays:
+def _host_part(document: XlaEvents, names: Vocabulary, threads: list[str], *, linked: bool) -> EventArrays:
     """Events of the host's threads.
 
     `linked`: whether calls keep the number of the work that they start. Steps of the device already contain the work

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from gpulab.trace.xla.document import Event, Lane
+from gpulab.trace.xla.document import Event, XlaLane
 
 STEPS, MODULES = "Steps", "XLA Modules"
 _MIN_STEPS = 3
@@ -14,7 +14,7 @@ _MIN_MODULE_FRAC = 0.5  # of the time in modules; smaller ones are parts of a st
 _NUMBER = re.compile(r"\(\d+\)$")  # "jit_train_step(1234567)": a fingerprint
 
 
-def device_steps(events: Sequence[Event], lanes: Mapping[tuple[int, int], Lane], process: str) -> list[Event]:
+def device_steps(events: Sequence[Event], lanes: Mapping[tuple[int, int], XlaLane], process: str) -> list[Event]:
     """The steps on the lanes of this device, each with a name; [] if there are none."""
     by_lane: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -22,7 +22,7 @@ def device_steps(events: Sequence[Event], lanes: Mapping[tuple[int, int], Lane],
         if lane.process == process and lane.thread in (STEPS, MODULES):
             by_lane[lane.thread].append(event)
     if len(by_lane[STEPS]) >= _MIN_STEPS:
-        return [_named(event, f"step {event.name}") for event in by_lane[STEPS]]
+        return [_step_event(event, f"step {event.name}") for event in by_lane[STEPS]]
     return _repeated_module(by_lane[MODULES])
 
 
@@ -34,7 +34,7 @@ def annotated_steps(events: Sequence[Event]) -> list[Event]:
         return []
     name, count = names.most_common(1)[0]
     steps = [event for event in numbered if event.name == name]
-    return [_named(event, f"{name} {event.args['step_num']}") for event in steps] if count >= _MIN_STEPS else []
+    return [_step_event(event, f"{name} {event.args['step_num']}") for event in steps] if count >= _MIN_STEPS else []
 
 
 def _repeated_module(modules: Sequence[Event]) -> list[Event]:
@@ -47,8 +47,8 @@ def _repeated_module(modules: Sequence[Event]) -> list[Event]:
     executions = [event for event in modules if _NUMBER.sub("", event.name) == name]
     if len(executions) < _MIN_STEPS or most_us < _MIN_MODULE_FRAC * sum(total_us.values()):
         return []
-    return [_named(event, name) for event in executions]
+    return [_step_event(event, name) for event in executions]
 
 
-def _named(event: Event, name: str) -> Event:
+def _step_event(event: Event, name: str) -> Event:
     return Event(ph=event.ph, name=name[:200], pid=event.pid, tid=event.tid, ts=event.ts, dur=event.dur)
