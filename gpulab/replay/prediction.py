@@ -10,7 +10,7 @@ import numpy as np
 
 from gpulab.analysis.data.loader import loading_cost
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, has_operators
+from gpulab.analysis.steps.ledger import Ledger
 from gpulab.errors import RunError
 from gpulab.replay.batched_sweep import batch_step_times
 from gpulab.replay.graph.build import build_graph
@@ -24,6 +24,7 @@ from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_n
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
+from gpulab.run_facts import has_operators
 
 BEST_CASE = Draw(default_position=0.0)  # every unknown at its best value
 SAMPLES = 40  # a single unknown has its exact percentiles then; a sum of several varies by 0.08 of one unknown's range

@@ -20,6 +20,7 @@ from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union
 from gpulab.rows import Rows
 from gpulab.run import Run
+from gpulab.run_facts import has_operators
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind, StallKind
 
 SMALL_OP_NS = 10_000  # dispatching an operator takes 2-5 us; a shorter operator is mostly dispatch
@@ -135,11 +136,6 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     spans = partition(window, layers, rest=parts[-1].key)
     part_ns = {key: covered_ns(spans[key], start, end) for key in spans}
     return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
-
-
-def has_operators(run: Run) -> bool:
-    """Whether operators were recorded; the time outside CUDA calls cannot be explained without them."""
-    return bool(run.event_rows.is_kind(EventKind.OP).any())
 
 
 def gpu_parts(run: Run) -> tuple[Part, ...]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpulab.analysis.steps.ledger import has_operators
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.run_facts import is_of_pytorch
+from gpulab.run_facts import has_operators, is_of_pytorch
 
 
 @dataclass(frozen=True)

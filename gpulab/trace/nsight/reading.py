@@ -11,6 +11,7 @@ import numpy as np
 
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
+from gpulab.run_facts import NOT_RECORDED, NSIGHT_SYSTEMS, OPERATORS
 from gpulab.tables import EventKind
 from gpulab.trace.assembly import assemble_run
 from gpulab.trace.columns.event_arrays import EventArrays, build_tables
@@ -22,7 +23,6 @@ from gpulab.trace.nsight.host_events import OVERHEAD, Threads, nvtx_ranges, over
 from gpulab.trace.nsight.target import driver, nsys_version, process_name, target_header
 from gpulab.trace.reading.limits import Losses
 
-PROFILER = "Nsight Systems"
 _HOST_TABLES = (CALLS, NVTX, OVERHEAD)
 _NO_OPERATORS = Gap(
     what="the operators of PyTorch",
@@ -98,11 +98,16 @@ def _run(stem: str, database: Database, process: int | None, *, alone: bool) -> 
     name = stem if alone or process is None else f"{stem}, process {process_id(process)}"
     run = assemble_run(name, tables, target_header(database, process), losses)
     gaps = (*run.recording.left_out, *_gaps(database, condition, parts))
+    without_operators = {OPERATORS: NOT_RECORDED} if _NO_OPERATORS in gaps else {}
     return replace(
         run,
         recording=replace(run.recording, left_out=gaps),
         machine=replace(run.machine, driver=driver(database)),
-        facts={**run.facts, **_facts(database, process)},
+        facts={
+            **run.facts,
+            **_facts(database, process),
+            **({OPERATORS: NOT_RECORDED} if _NO_OPERATORS in gaps else {}),
+        },
     )
 
 
@@ -139,7 +144,7 @@ def _gaps(database: Database, condition: Mapping[str, str], parts: list[EventArr
 def _facts(database: Database, process: int | None) -> dict[str, str]:
     version = nsys_version(database)
     entries = {
-        "profiler": f"{PROFILER} {version}" if version else PROFILER,
+        "profiler": f"{NSIGHT_SYSTEMS} {version}" if version else NSIGHT_SYSTEMS,
         "process": str(process_id(process)) if process is not None else None,
         "program": process_name(database, process) if process is not None else None,
     }

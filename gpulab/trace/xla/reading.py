@@ -14,6 +14,7 @@ from gpulab.errors import TraceError
 from gpulab.intervals import Ints
 from gpulab.rows import Array
 from gpulab.run import TRACED_WORK, Gap, Run
+from gpulab.run_facts import NOT_RECORDED, OPERATORS
 from gpulab.tables import EventKind
 from gpulab.trace.assembly import assemble_run
 from gpulab.trace.columns.event_arrays import EventArrays, build_tables
@@ -77,7 +78,7 @@ def read_xla(path: Path, *, limits: Limits | None = None, progress: Progress | N
     recording = replace(run.recording, left_out=(*run.recording.left_out, _NOT_PYTORCH if busiest else _NO_GPU))
     if not busiest:
         recording = replace(recording, windows_ns=())
-    facts = {**run.facts, "framework": FRAMEWORK, "profiler": PROFILER}
+    facts = {**run.facts, "framework": FRAMEWORK, "profiler": PROFILER, OPERATORS: NOT_RECORDED}
     return replace(run, recording=recording, facts=facts)
 
 
