@@ -103,11 +103,7 @@ def _run(stem: str, database: Database, process: int | None, *, alone: bool) -> 
         run,
         recording=replace(run.recording, left_out=gaps),
         machine=replace(run.machine, driver=driver(database)),
-        facts={
-            **run.facts,
-            **_facts(database, process),
-            **({OPERATORS: NOT_RECORDED} if _NO_OPERATORS in gaps else {}),
-        },
+        facts={**run.facts, **_facts(database, process), **without_operators},
     )
 
 
