@@ -7,6 +7,9 @@ from gpulab.run import Run
 
 # Of an addition on all threads compared with one ("parallel_add_ns", "serial_add_ns"): threads wait for a core.
 CLEAR_SLOWDOWN = 5.0
+NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
+OPERATORS, NOT_RECORDED = "operators", "not recorded"  # a fact of runs of other profilers, and its value
+PYTORCH = "PyTorch"  # the fact "framework" of a run of another framework has another value
 
 
 def is_from_gpulab(run: Run) -> bool:
@@ -15,6 +18,16 @@ def is_from_gpulab(run: Run) -> bool:
     A trace of another tool has no samples of the host.
     """
     return run.source.how in ("measured", "virtual") or len(run.host_rows) > 0
+
+
+def is_of_pytorch(run: Run) -> bool:
+    """Whether the program is of PyTorch, as far as is known; traces of JAX are not."""
+    return run.facts.get("framework", PYTORCH) == PYTORCH
+
+
+def has_operators(run: Run) -> bool:
+    """Whether PyTorch's operators were recorded, if there were any; without them, the host's time is unexplained."""
+    return run.facts.get(OPERATORS) != NOT_RECORDED
 
 
 def number_from_fact(run: Run, name: str) -> float | None:

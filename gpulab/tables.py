@@ -16,7 +16,7 @@ class EventKind(IntEnum):
 
     OP = 0  # a PyTorch operator on the host
     ANNOTATION = 1  # record_function ranges, Optimizer.step, forward of a module
-    STEP = 2  # ProfilerStep#N
+    STEP = 2  # ProfilerStep#N; NVTX ranges of other profilers: "step 3"
     LOADER = 3  # enumerate(DataLoader)#...__next__
     PYTHON = 4  # a Python frame (with_stack)
     LAUNCH = 5  # a runtime call that starts a kernel or a graph

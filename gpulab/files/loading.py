@@ -10,13 +10,13 @@ from typing import Any
 from gpulab import store, trace
 from gpulab.errors import GpulabError, TraceError
 from gpulab.files.cache import ReadSettings, RunCache
-from gpulab.files.paths import FileSet, find_files, is_other_json, no_files_error
+from gpulab.files.paths import FileSet, find_files, is_other_database, is_other_json, no_files_error
 from gpulab.files.progress_bar import Progress
 from gpulab.files.rank_order import sort_by_rank
 from gpulab.files.ranks import Ranks
 from gpulab.files.warnings import warn
 from gpulab.run import Gap, Run
-from gpulab.trace import Limits
+from gpulab.trace import Limits, nsight, xla
 
 PathOrPattern = str | os.PathLike[str]
 _MAX_REASONS = 3
@@ -32,9 +32,11 @@ def load(
 ) -> Any:
     """Load a Run from a file, or Ranks (a sequence of Runs) from a directory or a pattern such as "runs/**/*.json.gz".
 
-    A file is a trace of PyTorch's profiler (.json, .json.gz) or a run written by `gpulab.save` (.gpulab), recognised by
-    its content. A damaged trace gives a partial run, and `run.recording.lost` lists the losses. Subdirectories are
-    searched only by a pattern with `**`. Files that cannot be read are listed in a warning and in `ranks.unread`.
+    A file is a trace of PyTorch's profiler (.json, .json.gz), an SQLite export of Nsight Systems (.sqlite), a trace of
+    JAX's profiler (.trace.json.gz) or a run written by `gpulab.save` (.gpulab), recognised by its content. An export of
+    Nsight Systems with several processes that used the GPU gives Ranks, one run for each. A damaged trace gives a
+    partial run, and `run.recording.lost` lists the losses. Subdirectories are searched only by a pattern with `**`.
+    Files that cannot be read are listed in a warning and in `ranks.unread`.
 
     `shapes=True` reads the inputs of operators of a large trace, too, if they were recorded; this takes a fifth more
     time. `limits` bounds how much of a trace is read (gpulab.trace.Limits). `progress=False` disables the progress bar,
@@ -47,9 +49,10 @@ def load(
     """
     file_set = find_files(path)
     reading = ReadSettings(limits or Limits(), shapes)
-    return (
-        _ranks(file_set, reading, progress, cache) if file_set.is_multiple else _run(file_set, reading, progress, cache)
-    )
+    if file_set.is_multiple:
+        return _ranks(file_set, reading, progress, cache)
+    runs = _runs(file_set, reading, progress, cache)
+    return runs[0] if len(runs) == 1 else Ranks(runs)
 
 
 def load_run(
@@ -68,7 +71,14 @@ def load_run(
             why="it is a directory or a pattern",
             fix="give the path of one file, or load all of them with gpulab.load(...)",
         )
-    return _run(file_set, ReadSettings(limits or Limits(), shapes), progress, cache)
+    runs = _runs(file_set, ReadSettings(limits or Limits(), shapes), progress, cache)
+    if len(runs) > 1:
+        raise TraceError(
+            f"{file_set.name} is not one run.",
+            why=f"{len(runs)} processes used the GPU",
+            fix="load all of them with gpulab.load(...), and choose one",
+        )
+    return runs[0]
 
 
 def load_ranks(
@@ -88,25 +98,25 @@ def save(run: Run, path: PathOrPattern) -> Path:
     return store.save(run, path)
 
 
-def _run(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> Run:
+def _runs(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> tuple[Run, ...]:
     run_cache = RunCache(cache, reading)
     with Progress(file_set.files, visible=progress) as bar:
-        run = _read(file_set.files[0], reading, run_cache, bar)
+        runs = _read(file_set.files[0], reading, run_cache, bar)
     run_cache.warn_of_failures()
-    return run
+    return runs
 
 
 def _ranks(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> Ranks:
     run_cache = RunCache(cache, reading)
-    runs: dict[Path, Run] = {}
+    runs: dict[Path, tuple[Run, ...]] = {}
     failed: dict[Path, GpulabError] = {}
     with Progress(file_set.files, visible=progress) as bar:
         for path in file_set.files:
             try:
                 runs[path] = _read(path, reading, run_cache, bar)
             except GpulabError as error:
-                # A JSON file of settings among the traces is not a loss.
-                if not (file_set.is_multiple and is_other_json(path)):
+                # A JSON file of settings, or a database of something else, among the traces is not a loss.
+                if not (file_set.is_multiple and (is_other_json(path) or is_other_database(path))):
                     failed[path] = error
     run_cache.warn_of_failures()
     if not runs:
@@ -117,13 +127,22 @@ def _ranks(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool
     return Ranks(sort_by_rank(runs, failed), unread)
 
 
-def _read(path: Path, reading: ReadSettings, run_cache: RunCache, bar: Progress) -> Run:
+def _read(path: Path, reading: ReadSettings, run_cache: RunCache, bar: Progress) -> tuple[Run, ...]:
+    """The runs of a file: one, unless it is of Nsight Systems."""
     bar.begin(path)
     # A run whose first bytes are damaged is recognised by its suffix, so that the error message is about a run.
     if store.is_run(path) or (path.suffix == store.SUFFIX and not trace.is_trace(path)):
-        return store.open(path)
-    return run_cache.run(
-        path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance)
+        return (store.open(path),)
+    if nsight.is_report(path):
+        raise nsight.report_error(path)
+    if nsight.is_database(path):
+        return nsight.read_export(path)  # not cached: this is as fast as a cached run
+    if xla.is_xla_trace(path):
+        return (run_cache.run(path, lambda: xla.read_xla(path, limits=reading.limits, progress=bar.advance)),)
+    return (
+        run_cache.run(
+            path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance)
+        ),
     )
 
 

@@ -13,9 +13,10 @@ from gpulab.errors import TraceError
 from gpulab.files.cache import without_sidecars
 from gpulab.files.rank_order import natural_sort_key
 from gpulab.store import SUFFIX
+from gpulab.trace import nsight
 from gpulab.wording import shorten
 
-_SUFFIXES = (".json", ".json.gz", SUFFIX)
+_SUFFIXES = (".json", ".json.gz", ".sqlite", SUFFIX)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a drive
 _MAX_PATH = 300  # characters of a path in a message
 _SETTINGS_BYTES = 16 * 2**20  # a JSON file that is not a trace is small
@@ -79,6 +80,11 @@ def is_other_json(path: Path) -> bool:
     return not (isinstance(document, dict) and "traceEvents" in document)
 
 
+def is_other_database(path: Path) -> bool:
+    """Whether this is an SQLite database of something else than Nsight Systems."""
+    return nsight.is_database(path) and not nsight.is_nsys_export(path)
+
+
 def no_files_error(name: str) -> TraceError:
     """Error for a directory or a pattern without any trace or run."""
     folder = Path(name)
@@ -105,9 +111,16 @@ def _files_in_folder(folder: Path) -> tuple[Path, ...]:
             f"The directory {folder} cannot be read.", why=error.strerror or str(error), fix="check its permissions"
         ) from None
     files = without_sidecars(sorted(candidates, key=natural_sort_key))
+    if not files and (reports := _reports_in_folder(folder)):
+        return reports  # reading one says how to export it
     if not files:
         raise no_files_error(str(folder))
     return files
+
+
+def _reports_in_folder(folder: Path) -> tuple[Path, ...]:
+    """Reports in the format of Nsight Systems, which gpulab cannot read."""
+    return tuple(sorted(path for path in folder.iterdir() if path.name.lower().endswith(nsight.REPORT_SUFFIXES)))
 
 
 def _is_candidate(path: Path) -> bool:

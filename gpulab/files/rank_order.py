@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +12,18 @@ from gpulab.run import Run
 
 _RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LAST = re.compile(r"(.*[-_.])(\d{1,7})")
-_ENDINGS = (".gpulab", ".gz", ".json", ".trace", ".pt")
+_ENDINGS = (".gpulab", ".gz", ".json", ".sqlite", ".trace", ".pt")
 
 
-def sort_by_rank(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run, ...]:
+def sort_by_rank(runs_of_files: Mapping[Path, Sequence[Run]], unread: Iterable[Path]) -> tuple[Run, ...]:
     """The runs by rank; those of one rank by start; those without a rank at the end, by name.
 
-    If a trace does not contain its rank, consistent file names decide; `run.facts["rank"]` then says so.
+    If a trace does not contain its rank, consistent file names decide; `run.facts["rank"]` then says so. They do not
+    if a file has several runs.
     """
-    name_ranks = _ranks_from_names(runs, unread)
-    ranked = {path: _with_rank(run, name_ranks.get(path)) for path, run in runs.items()}
+    single = {path: runs[0] for path, runs in runs_of_files.items() if len(runs) == 1}
+    name_ranks = _ranks_from_names(single, unread) if len(single) == len(runs_of_files) else {}
+    ranked = [(path, _with_rank(run, name_ranks.get(path))) for path, runs in runs_of_files.items() for run in runs]
 
     def sort_key(item: tuple[Path, Run]) -> tuple[object, ...]:
         path, run = item
@@ -29,7 +31,7 @@ def sort_by_rank(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run,
             return True, 0, False, 0, natural_sort_key(path)
         return False, run.rank, run.began_ns is None, run.began_ns or 0, natural_sort_key(path)
 
-    return tuple(run for _, run in sorted(ranked.items(), key=sort_key))
+    return tuple(run for _, run in sorted(ranked, key=sort_key))
 
 
 def natural_sort_key(path: Path) -> tuple[object, ...]:

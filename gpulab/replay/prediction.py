@@ -21,9 +21,10 @@ from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.quality import Quality, assess_quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
-from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
+from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
+from gpulab.run_facts import has_operators
 
 BEST_CASE = Draw(default_position=0.0)  # every unknown at its best value
 SAMPLES = 40  # a single unknown has its exact percentiles then; a sum of several varies by 0.08 of one unknown's range
@@ -166,12 +167,18 @@ def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:
         return model.quality.refusal_reason
     graph = model.graph
     for position, change in enumerate(changes):
-        reason = change.rewrite.refusal_reason(graph, change.value)
+        reason = _no_operators(change.rewrite, graph) or change.rewrite.refusal_reason(graph, change.value)
         if reason is not None:
             return f"{change}: {reason}" if len(changes) > 1 else reason
         if position + 1 < len(changes):
             graph = change.rewrite.edit(graph, change.value, MIDDLE)  # another GPU may support another precision
     return None
+
+
+def _no_operators(rewrite: Rewrite, graph: Graph) -> str | None:
+    if not rewrite.needs_operators or not graph.on_gpu or has_operators(graph.run):
+        return None
+    return "The operators of PyTorch were not recorded, so what the host does is unknown."
 
 
 def predict(

@@ -11,6 +11,7 @@ from gpulab.analysis.steps.detection import burst_means
 from gpulab.replay.graph.build import with_usual_delays
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.sweep import burst_median, sweep
+from gpulab.run_facts import is_of_pytorch
 from gpulab.wording import percent
 
 MAX_REPLAY_ERROR = 0.02  # maximum error of an unchanged replay, as a fraction of the step
@@ -75,6 +76,8 @@ def _median_error(graph: Graph) -> float:
 
 
 def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
+    if not is_of_pytorch(graph.run):
+        return "the program is not of PyTorch, and the changes that gpulab predicts are", "read its report and timeline"
     if graph.waits_inferred and _other_streams_share(graph) > MIN_OTHER_STREAMS_FRAC:
         return (
             "the GPU uses several streams, and the waits between them were not recorded",

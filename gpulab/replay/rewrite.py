@@ -89,6 +89,7 @@ class Rewrite:
     default: Value | None = True  # the default value; None: a value is required
     parse: Callable[[str], Value] | None = None  # parse the typed value; raises ValueError with the reason
     removes_waits: bool = True  # it removes waits or interruptions; on a CPU the rest of the step may then run faster
+    needs_operators: bool = False  # on a GPU: what the host does outside CUDA calls must be known
     bound_only: bool = False  # not a possible change, only an upper bound
     cost: str = ""  # its other costs: memory, accuracy, work
     code: Callable[[Graph, Value], str] | None = None  # code that applies it, if it is short

@@ -43,7 +43,8 @@ class Steps:
     recorded: Mask
     interior: Mask
     unprofiled: Mask
-    detected_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
+    detected_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "ranges named X" (the
+    # first of them), "repetition of X" or "whole run"
     burst: int = 1  # steps come in groups of this size: this many workers finish together
     host: Steps | None = None  # the steps of the Python loop, if the host ran ahead of the GPU
     prefetch_biased: int = 0  # unprofiled steps excluded from plain: their batches were prefetched during a pause
@@ -241,7 +242,8 @@ def _from_events(run: Run) -> Steps:
             # Each step ends where the next starts; the last one ends with its own range.
             order = np.argsort(rows["start_ns"], kind="stable")
             end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
-            return _classify(run, start, end, found_by)
+            first = rows.text("name")[int(order[0])] or ""
+            return _classify(run, start, end, found_by if first.startswith(found_by) else f"ranges named {first}")
         return _classify(run, start[:-1], start[1:], found_by)
     if len(run.host_rows) and not len(run.mark_rows):
         # Recorded by gpulab, without marks: a cell, most likely a loop. In traces of other tools the layers of a model

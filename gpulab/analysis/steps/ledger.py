@@ -3,8 +3,9 @@
 Time in which the device works is attributed in this order: matrix kernels > other kernels > communication > copies.
 Overlapped work of lower priority is not counted again. Idle time is attributed to the activity of the launching
 threads, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
-dispatch > Python. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
-Ranks on CPUs communicate in threads of the backend (gloo): time without an operator meanwhile is communication.
+dispatch > Python. If no operators were recorded, as by Nsight Systems, the time outside CUDA calls is not divided
+further. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch. Ranks on
+CPUs communicate in threads of the backend (gloo): time without an operator meanwhile is communication.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union
 from gpulab.rows import Rows
 from gpulab.run import Run
+from gpulab.run_facts import has_operators
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind, StallKind
 
 SMALL_OP_NS = 10_000  # dispatching an operator takes 2-5 us; a shorter operator is mostly dispatch
@@ -51,6 +53,10 @@ GPU_PARTS = (
     Part("dispatch", "operator dispatch", False, "GPU idle while PyTorch prepared an operator"),
     Part("glue", "Python code < 0.2 ms at a time", False, "GPU idle in short gaps of Python code between operators"),
     Part("python", "Python code >= 0.2 ms at a time", False, "GPU idle in long gaps without any PyTorch call"),
+)
+# Without operators, time outside CUDA calls may be any of loading data, dispatch and Python code.
+HOST_CODE = Part(
+    "python", "host outside CUDA calls", False, "GPU idle outside CUDA calls: data, dispatch or Python, not recorded"
 )
 CPU_PARTS = (
     Part("compute", "long operators (>= 10 us)", True, "operators of 10 us and more"),
@@ -129,9 +135,9 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     window = union(start, end)
     on_gpu = bool(run.event_rows.is_kind(*DEVICE_KINDS).any())
     layers = _gpu_layers(run, window) if on_gpu else _cpu_layers(run, window)
-    parts = GPU_PARTS if on_gpu else _cpu_parts(run)
+    parts = gpu_parts(run) if on_gpu else _cpu_parts(run)
     spans = partition(window, layers, rest=parts[-1].key)
-    part_ns = {part.key: covered_ns(spans[part.key], start, end) for part in parts}
+    part_ns = {key: covered_ns(spans[key], start, end) for key in spans}
     return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
 
 
@@ -139,6 +145,16 @@ def _cpu_parts(run: Run) -> tuple[Part, ...]:
     """Return the parts of a CPU ledger: communication only if there is any, as most programs are alone."""
     has_collectives = len(cpu_collective_rows(run)) > 0
     return tuple(part for part in CPU_PARTS if has_collectives or part.key != "communication")
+
+
+def gpu_parts(run: Run) -> tuple[Part, ...]:
+    """Return the parts of the ledger of a run with GPU work, in display order."""
+    if has_operators(run):
+        return GPU_PARTS
+    absent = {"dispatch", "glue", "python"}
+    if not run.event_rows.is_kind(EventKind.LOADER).any():
+        absent.add("loader")
+    return (*(part for part in GPU_PARTS if part.key not in absent), HOST_CODE)
 
 
 def main_device(run: Run) -> int:
@@ -168,14 +184,14 @@ def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> 
 def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
     """Partition a window by host activity, whether or not the device worked at the same time."""
     on_gpu = device == "gpu"
-    layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
+    layers = host_layers(run, _host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
     return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)
 
 
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     work = _rows_in_window(run.event_rows.of_kind(*DEVICE_KINDS), window)
     work = work.select(work["device"] == main_device(run))
-    return [*device_layers(work), *host_layers(_host_events(run, window), window)]
+    return [*device_layers(work), *host_layers(run, _host_events(run, window), window)]
 
 
 def device_layers(work: Rows) -> list[tuple[str, Spans]]:
@@ -190,20 +206,20 @@ def device_layers(work: Rows) -> list[tuple[str, Spans]]:
     ]
 
 
-def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
-    """Return host activity by part, in order of priority; uncovered time is Python outside PyTorch."""
+def host_layers(run: Run, host: Rows, window: Spans) -> list[tuple[str, Spans]]:
+    """Return the activity in these host events by part, in order of priority; other time is Python outside PyTorch."""
     layers = [(key, host.of_kind(kind).spans()) for key, kind in HOST_KINDS.items()]
-    return [*layers, ("glue", _between_operators(host, window))]
+    return [*layers, ("glue", _between_operators(host, window) if has_operators(run) else no_spans())]
 
 
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
-    host = _host_events(run, window)
+    host, exchanges = _host_events(run, window), cpu_collectives(run)
     ops = host.of_kind(EventKind.OP)
     return [
         ("loader", host.of_kind(EventKind.LOADER).spans()),
         ("compute", _compute(ops)),
         ("dispatch", ops.spans()),
-        ("communication", _rows_in_window(cpu_collectives(run), window).spans()),
+        *([("communication", _rows_in_window(exchanges, window).spans())] if len(exchanges) else []),
         ("glue", _between_operators(host, window)),
     ]
 

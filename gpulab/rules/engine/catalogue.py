@@ -1,7 +1,6 @@
 """The catalogue of all rules. To add a rule, write its function in the folder of its topic and list it here.
 
-Findings with equal savings are shown in this order. `masked_by` names rules whose finding about the same time explains
-this one.
+Findings with equal savings are shown in this order. `masked_by`: rules whose finding about the same time explains it.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from gpulab.rules.engine.needs import (
     HOST_SENSORS,
     INTERPRETER_STALLS,
     LEDGER,
+    OPERATORS,
     REAL_MACHINE,
     STEP_MARKS,
 )
@@ -66,10 +66,10 @@ from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 from gpulab.rules.steps.work_between_epochs import work_between_epochs
 
+_DISPATCH_RULES = ("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls")
 _LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
 
 RULES: tuple[Rule, ...] = (
-    # How the run ended.
     Rule(
         check=out_of_memory,
         about="out-of-memory errors",
@@ -107,12 +107,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(check=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(check=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(
-        check=cpu_bound_loading,
-        about="CPU-bound data loading",
-        stage=Stage.IDLE,
-        lesson="05_data_loading",
-    ),
+    Rule(check=cpu_bound_loading, about="CPU-bound data loading", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
         check=slow_evaluation,
         about="evaluations that wait for data",
@@ -198,10 +193,7 @@ RULES: tuple[Rule, ...] = (
         check=dispatch_bound,
         about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
-        masked_by=(
-            *("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls"),
-            "anomaly_detection",
-        ),
+        masked_by=(*_DISPATCH_RULES, "anomaly_detection"),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
@@ -231,7 +223,7 @@ RULES: tuple[Rule, ...] = (
         check=cpu_tensor_creation,
         about="tensors created on the CPU and copied to the GPU",
         stage=Stage.IDLE,
-        needs=(GPU_WORK,),
+        needs=(GPU_WORK, OPERATORS),
         lesson="07_host_to_device",
     ),
     Rule(
@@ -261,7 +253,7 @@ RULES: tuple[Rule, ...] = (
         check=data_parallel,
         about="DataParallel instead of DistributedDataParallel",
         stage=Stage.BUSY,
-        needs=(GPU_WORK,),
+        needs=(GPU_WORK, OPERATORS),
     ),
     Rule(check=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
     # Kernels and operators.
@@ -315,11 +307,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         check=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
     ),
-    Rule(check=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
+    Rule(
+        check=unfused_optimizer,
+        about="unfused optimizer steps",
+        stage=Stage.BUSY,
+        needs=(LEDGER,),
+        lesson="12_launch_fusion_graphs",
+    ),
     Rule(
         check=unfused_elementwise,
         about="unfused elementwise operators",
         stage=Stage.BUSY,
+        needs=(LEDGER,),
         masked_by=("input_preprocessing",),
         lesson="12_launch_fusion_graphs",
     ),
@@ -396,5 +395,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(check=gpu_held_idle, about="a GPU that is reserved but idle", stage=Stage.STATE, needs=(GPU_SENSORS,)),
     Rule(check=slow_first_step, about="slow first steps", stage=Stage.STATE, needs=(STEP_MARKS, REAL_MACHINE)),
-    Rule(check=device_bound, about="a fully used device", stage=Stage.STATE, lesson="01_what_is_utilisation"),
+    Rule(
+        check=device_bound, about="a busy device", stage=Stage.STATE, needs=(LEDGER,), lesson="01_what_is_utilisation"
+    ),
 )

@@ -13,13 +13,14 @@ from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Finding, Gain, Masked, Unjudged
-from gpulab.rules.engine.needs import first_unmet_need, why_no_ledger
+from gpulab.rules.engine.needs import OPERATORS, PYTORCH, first_unmet_need, why_no_ledger
 from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
 from gpulab.wording import count, percent, ratio, sentence
 
+_MIN_IDLE_FRAC = 0.05  # of a step; less is not worth an explanation
 _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
 
@@ -76,7 +77,7 @@ def _reported_step(evidence: Evidence, first: Finding | None) -> TypicalStep:
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Finding | Unjudged | None:
-    missing = first_unmet_need(rule.needs, evidence)
+    missing = first_unmet_need((PYTORCH, *rule.needs), evidence)
     answer = rule.check(evidence) if missing is None else Unjudged(reason=missing[0], fix=missing[1])
     if isinstance(answer, Unjudged):
         return replace(answer, rule=rule.name, about=answer.about or rule.about)
@@ -237,6 +238,10 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     largest_share = percent(evidence.part_share(largest.key))
     idle_share = evidence.part_share(*(part.key for part in idle_parts))
     idle = f"(idle {percent(idle_share)}, most of it {largest.label}: {largest_share})"
+    if not PYTORCH.is_met(evidence):
+        return f"No diagnosis: {PYTORCH.why}. The {'GPU' if evidence.on_gpu else 'CPU'} is {idle[1:-1]}."
+    if not OPERATORS.is_met(evidence) and idle_share >= _MIN_IDLE_FRAC:
+        return f"The cause is unknown: the GPU is {idle[1:-1]}, and {OPERATORS.why}. {sentence(OPERATORS.fix)}"
     if not evidence.on_gpu:
         idle = f"({largest.label}: {largest_share} of a step)"
     if evidence.steps.too_few and evidence.steps.detected_by != "whole run":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
+from gpulab.run_facts import has_operators, is_of_pytorch
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,18 @@ COLLECTIVES = Need(
     ),
     GPU_WORK.why,
     GPU_WORK.fix,
+)
+PYTORCH = Need(
+    "a program of PyTorch, whose causes and fixes gpulab knows",
+    lambda evidence: is_of_pytorch(evidence.run),
+    "the program is not of PyTorch, and gpulab's rules and fixes are",
+    "read the timeline and the table of the step time, which hold for any program",
+)
+OPERATORS = Need(
+    "the operators that PyTorch ran on the CPU, besides the GPU work",
+    lambda evidence: not evidence.on_gpu or has_operators(evidence.run),
+    "the operators of PyTorch were not recorded",
+    "record the loop with %%gpuprofile; under Nsight Systems, run it inside `torch.autograd.profiler.emit_nvtx()`",
 )
 GPU_SENSORS = Need(
     "sensor readings of an NVIDIA GPU (by %%gpuprofile)",

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Finding, Unjudged
-from gpulab.rules.engine.needs import LEDGER, Need
+from gpulab.rules.engine.needs import LEDGER, OPERATORS, Need
 
 
 class Stage(IntEnum):
@@ -29,7 +29,7 @@ class Rule:
     check: Callable[[Evidence], Finding | Unjudged | None]
     about: str  # the cause it looks for, as a noun phrase: "too few DataLoader workers"
     stage: Stage
-    needs: tuple[Need, ...] = (LEDGER,)
+    needs: tuple[Need, ...] = (LEDGER, OPERATORS)
     masked_by: tuple[str, ...] = ()  # rules that explain this finding if theirs covers the same time
     lesson: str = ""  # the course notebook about it, e.g. "05_data_loading"; "" if there is none
 

@@ -17,6 +17,7 @@ from gpulab.tables import EVENTS, EventKind
 from gpulab.trace.columns.categories import EventFamily, event_family, kind_of
 from gpulab.trace.columns.growing_array import GrowingArray
 from gpulab.trace.columns.memory_events import MemoryEvents
+from gpulab.trace.columns.row_times import time_order, usable_times
 from gpulab.trace.columns.side_tables import (
     CALL_ARGUMENTS,
     COLLECTIVE_ARGUMENTS,
@@ -29,7 +30,6 @@ from gpulab.trace.columns.side_tables import (
     SideTableBuilder,
 )
 from gpulab.trace.columns.times import (
-    MISSING,
     UNPADDED,
     are_unpadded,
     nanoseconds_from_numbers,
@@ -38,12 +38,10 @@ from gpulab.trace.columns.times import (
 )
 from gpulab.trace.columns.vocabulary import Vocabulary, as_text, encodable_name
 from gpulab.trace.reading.chunk_events import Batch, ReadOptions, argument_columns
-from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, TOO_LONG, Losses
+from gpulab.trace.reading.limits import Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
 
-_WEEK_NS = 7 * 86_400 * 10**9
-_MAX_TOTAL_NS = 2**62
 _COLLECTIVE_OPERATOR = "record_param_comms"  # the operator with which PyTorch records a collective
 _TAKES_INPUTS = np.array(
     [family in (EventFamily.OP, EventFamily.MIXED, EventFamily.ANNOTATION) for family in range(12)]
@@ -205,8 +203,8 @@ class ColumnBuilder:
         """All rows, relative to the earliest; rows without a usable time are left out and counted."""
         joined = {name: column.take_all() for name, column in self._columns.items()}
         losses.repairs |= {UNPADDED} if self._unpadded else set()
-        usable = _usable_times(joined["start_ns"], joined["dur_ns"], losses)
-        order = _time_order(joined["start_ns"], joined["dur_ns"])
+        usable = usable_times(joined["start_ns"], joined["dur_ns"], losses)
+        order = time_order(joined["start_ns"], joined["dur_ns"])
         order = order if usable.all() else order[usable[order]]
         for name in joined:
             joined[name] = joined[name][order]
@@ -274,38 +272,3 @@ def _changes(first: Ints, second: Ints) -> Ints:
 
 def _select(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
     return values if mask.all() else list(compress(values, mask.tolist()))
-
-
-def _time_order(start: Ints, dur: Ints) -> Ints:
-    """Sort by start; with equal starts, as in traces in whole us, parents come before their children."""
-    # A trace is a few sorted sequences, which are cheap to merge; only equal starts need sorting by length.
-    order = np.argsort(start, kind="stable")
-    ordered = start[order]
-    same = np.append(ordered[1:] == ordered[:-1], False)
-    same[1:] |= same[:-1]
-    ties = np.flatnonzero(same)
-    events = order[ties]
-    order[ties] = events[np.lexsort((-dur[events], start[events]))]
-    return order
-
-
-def _usable_times(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
-    """Mask of rows with a plausible time. Changes missing and negative durations to zero."""
-    usable: NDArray[np.bool_] = start != MISSING
-    losses.add(NO_TIME, int((~usable).sum()))
-    unknown = dur == MISSING
-    dur[unknown] = 0
-    losses.add(NEGATIVE, int((dur < 0).sum()))
-    np.maximum(dur, 0, out=dur)
-    if usable.any():
-        middle = int(np.median(start[usable].astype(np.float64)))
-        # A single event of the year 1970 would make a run of half a century.
-        near = (abs(start - middle) < _WEEK_NS) & (dur < _WEEK_NS)
-        losses.add(FAR_AWAY, int((usable & ~near).sum()))
-        usable &= near
-    # Sums of durations must fit in 64 bits: in a recording they are a tiny fraction of that.
-    if dur[usable].sum(dtype=np.float64) > _MAX_TOTAL_NS:
-        short = dur < _MAX_TOTAL_NS // len(dur)
-        losses.add(TOO_LONG, int((usable & ~short).sum()))
-        usable &= short
-    return usable

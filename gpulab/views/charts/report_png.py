@@ -24,7 +24,7 @@ from gpulab.views.charts.drawing.style import (
 )
 from gpulab.views.charts.drawing.text_layout import break_lines, text_width_in
 from gpulab.views.report.headline import headline
-from gpulab.views.report.ledger_table import ledger_bar, ledger_blocks, method_of
+from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_bar, ledger_blocks, method_of
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes
 from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
 from gpulab.views.sheet.sheet import Answer, Segment, TableBlock
@@ -132,7 +132,9 @@ def _table(diagnosis: Diagnosis) -> TableBlock:
     if diagnosis.ledger is None or diagnosis.step is None:
         return TableBlock(header=("", ""), rows=())
     looped, method = diagnosis.steps.detected_by != WHOLE_RUN, method_of(diagnosis.run, diagnosis.steps)
-    blocks = ledger_blocks(diagnosis.ledger, diagnosis.step, has_steps=looped, method=method)
+    blocks = ledger_blocks(
+        diagnosis.ledger, diagnosis.step, has_steps=looped, method=method, marking=how_to_mark_steps(diagnosis.run)
+    )
     return next(block for block in blocks if isinstance(block, TableBlock))
 
 

@@ -6,24 +6,36 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.analysis.steps.typical_step import TypicalStep
 from gpulab.run import Run
+from gpulab.run_facts import NSIGHT_SYSTEMS, is_of_pytorch
 from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, TableBlock
 from gpulab.wording import Scale, count, percent, scale
 
 MIN_SEGMENT_FRAC = 0.005  # narrower parts are drawn as one "all else" segment; the table lists each
-HOW_TO_MARK_STEPS = "If it is a loop, call gpulab.step(), or step() of torch.profiler, at the end of each iteration."
+MARK_STEPS = "If it is a loop, call gpulab.step(), or step() of torch.profiler, at the end of each iteration."
 DEVICE_LABELS = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("long operators (>= 10 us)", "other time")}
 _ROUNDED = " (apart from rounding in this table)"
 RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
 WITHOUT_PROFILER = "without the time that the profiler adds"
 
 
+def how_to_mark_steps(run: Run) -> str:
+    """Say how to record the steps of a loop, by the profiler that recorded the run."""
+    if run.facts.get("profiler", "").startswith(NSIGHT_SYSTEMS):
+        return 'If it is a loop, run each iteration inside `with torch.cuda.nvtx.range(f"step {number}"):`.'
+    if not is_of_pytorch(run):
+        return (
+            'If it is a loop, run each iteration inside `jax.profiler.StepTraceAnnotation("train", step_num=number)`.'
+        )
+    return MARK_STEPS
+
+
 def ledger_blocks(
-    ledger: Ledger, step: TypicalStep, *, has_steps: bool = True, method: str = RECORDED
+    ledger: Ledger, step: TypicalStep, *, has_steps: bool = True, method: str = RECORDED, marking: str = MARK_STEPS
 ) -> tuple[Block, ...]:
     """Return the bar, the table and a line with the parts that took no time.
 
-    Without a training loop (`has_steps=False`) they cover the whole recording. `method`: RECORDED, WITHOUT_PROFILER or
-    ESTIMATED.
+    Without a training loop (`has_steps=False`) they cover the whole recording, and `marking` says how to mark steps.
+    `method`: RECORDED, WITHOUT_PROFILER or ESTIMATED.
     """
     unit = scale(float(step.step_ns), figures=4)
     present = [part for part in ledger.parts if ledger.part_ns[part.key].any() or step.part_ns[part.key]]
@@ -47,7 +59,7 @@ def ledger_blocks(
         *(("range",) if step_count > 1 else ()),
     )
     meanwhile = _IDLE_ROWS if any(not part.busy for part in present) and ledger.device == "gpu" else ""
-    caption = f"{_caption(step_count, has_steps, method, is_mean=step.is_mean)}{meanwhile}"
+    caption = f"{_caption(step_count, has_steps, method, marking, is_mean=step.is_mean)}{meanwhile}"
     table = TableBlock(header=header, rows=tuple(rows), caption=caption)
     no_time = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
     title = "Where the step time goes" if has_steps else "Where the time goes"
@@ -92,12 +104,9 @@ def ledger_bar(
 _IDLE_ROWS = " The rows under GPU idle name what the CPU did meanwhile."
 
 
-def _caption(steps: int, looped: bool, method: str, *, is_mean: bool) -> str:
+def _caption(steps: int, looped: bool, method: str, marking: str, *, is_mean: bool) -> str:
     if not looped:
-        return (
-            f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. "
-            + HOW_TO_MARK_STEPS
-        )
+        return f"No steps were found, so this covers the whole recording; the parts sum to it{_ROUNDED}. " + marking
     if steps == 1:
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
     if is_mean:

@@ -12,7 +12,7 @@ from gpulab.analysis.steps.interior import recorded_parts
 from gpulab.analysis.steps.marked_steps import LOADER, OPTIMIZER, USER
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
-from gpulab.views.report.ledger_table import HOW_TO_MARK_STEPS
+from gpulab.views.report.ledger_table import how_to_mark_steps
 from gpulab.views.report.sensor_table import sampling_summary
 from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
@@ -32,7 +32,7 @@ def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "source", str(run.source)
     yield "steps", _steps(run, steps)
     yield "step time", _step_time(steps)
-    yield "profiler", _inflation(steps)
+    yield "profiler", "; ".join(filter(None, (run.facts.get("profiler"), _inflation(steps))))
     yield "events", _events(run)
     yield "sensors", sampling_summary(run)
     yield "host", _host(run)
@@ -74,7 +74,7 @@ def how_detected(steps: Steps) -> str:
 
 def _steps(run: Run, steps: Steps) -> str:
     if steps.detected_by == "whole run":
-        return f"no steps were found; the whole run counts as one step. {HOW_TO_MARK_STEPS}"
+        return f"no steps were found; the whole run counts as one step. {how_to_mark_steps(run)}"
     burst = (
         f"; batches arrive in groups of {steps.burst}, so step times are averaged over groups of {steps.burst} steps"
         if steps.burst > 1

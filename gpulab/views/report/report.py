@@ -14,7 +14,7 @@ from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
-from gpulab.views.report.ledger_table import ledger_blocks, method_of
+from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, method_of
 from gpulab.views.report.line_table import line_section
 from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.operator_table import operator_section
@@ -98,7 +98,14 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
     if ledger is not None and diagnosis.step is not None:
         method = method_of(run, diagnosis.steps)
         title = "Where the step time goes" if looped else "Where the time goes"
-        blocks.append(Section(title, ledger_blocks(ledger, diagnosis.step, has_steps=looped, method=method)))
+        blocks.append(
+            Section(
+                title,
+                ledger_blocks(
+                    ledger, diagnosis.step, has_steps=looped, method=method, marking=how_to_mark_steps(diagnosis.run)
+                ),
+            )
+        )
     else:
         blocks.append(Section("Sensor readings", sensor_blocks(run)))
     if (phases := run_phases(run, find_phases(run))) is not None:

@@ -82,7 +82,7 @@ def _host_lane(run: Run, events: Rows, time_window: Window) -> Lane:
     threads = launching_threads(run)
     host = events.select(np.isin(events["thread"], threads))
     whole_window = Spans(np.array([time_window.start_ns]), np.array([time_window.end_ns]))
-    layers = [*host_layers(host, whole_window), ("python", whole_window)]
+    layers = [*host_layers(run, host, whole_window), ("python", whole_window)]
     return Lane("host threads" if len(threads) > 1 else "main thread", disjoint_layers(layers))
 
 

@@ -287,6 +287,7 @@ def _code(graph: Graph, value: Value) -> str:
 
 FREE_INPUT = Rewrite(
     name="free_input",
+    needs_operators=True,
     edit=free_input,
     best_case=lambda graph, value: without_loading(graph),
     grade="A",
@@ -297,6 +298,7 @@ FREE_INPUT = Rewrite(
 )
 ITEM_COST = Rewrite(
     name="item_cost",
+    needs_operators=True,
     edit=item_cost,
     best_case=lambda graph, value: without_loading(graph),
     grade="B",
@@ -309,6 +311,7 @@ ITEM_COST = Rewrite(
 )
 WORKER_PROCESSES = Rewrite(
     name="workers",
+    needs_operators=True,
     edit=workers,
     best_case=lambda graph, value: without_loading(graph),
     grade="B",

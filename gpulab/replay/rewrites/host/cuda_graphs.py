@@ -187,6 +187,7 @@ def _interrupting_calls(graph: Graph, region: CapturableRegions) -> str:
 CUDA_GRAPH_REWRITES = (
     Rewrite(
         name="cuda_graphs",
+        needs_operators=True,
         edit=cuda_graphs,
         best_case=cuda_graphs_best_case,
         grade="C",

@@ -104,6 +104,7 @@ def _without_python(graph: Graph, value: Value) -> Graph:
 PYTHON_REWRITES = (
     Rewrite(
         name="python",
+        needs_operators=True,
         edit=scale_python,
         best_case=_without_python,
         grade="B",
@@ -116,6 +117,7 @@ PYTHON_REWRITES = (
     ),
     Rewrite(
         name="no_python",
+        needs_operators=True,
         edit=no_python,
         best_case=_without_python,
         grade="B",

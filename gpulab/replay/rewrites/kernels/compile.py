@@ -194,6 +194,7 @@ def _code(graph: Graph, value: Value) -> str:
 COMPILE_REWRITES = (
     Rewrite(
         name="compile",
+        needs_operators=True,
         removes_waits=False,
         edit=compile_,
         best_case=compile_best_case,

@@ -243,6 +243,7 @@ def _code(graph: Graph, value: Value) -> str:
 OPTIMIZER_REWRITES = (
     Rewrite(
         name="optimizer",
+        needs_operators=True,
         edit=fuse_optimizer,
         best_case=optimizer_best_case,
         grade="C",
