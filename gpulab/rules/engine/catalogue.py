@@ -86,10 +86,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(check=clock_throttling, about="throttled GPU clocks", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)),
     Rule(
-        check=shared_gpu,
-        about="other processes on the same GPU",
-        stage=Stage.ENVIRONMENT,
-        needs=(GPU_SENSORS, PROCESS_LIST),
+        check=shared_gpu, about="other programs on the GPU", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, PROCESS_LIST)
     ),
     Rule(
         check=slow_pcie_link,
