@@ -10,14 +10,15 @@ from gpulab.analysis.steps.ledger import CPU_PARTS, Ledger
 from gpulab.analysis.steps.typical_step import mean_step, typical_step
 from gpulab.intervals import Spans, no_spans
 
-KEYS = [part.key for part in CPU_PARTS]
+PARTS = tuple(part for part in CPU_PARTS if part.key != "communication")  # of a program without ranks
+KEYS = [part.key for part in PARTS]
 
 
 def ledger_of(*steps, burst=1):
     """A ledger of a CPU with these parts (compute, loader, dispatch, glue, python) in each step."""
     columns = {key: np.array(values, np.int64) for key, values in zip(KEYS, zip(*steps, strict=True), strict=True)}
     total = np.array([sum(step) for step in steps], np.int64)
-    return Ledger("cpu", CPU_PARTS, total, columns, dict.fromkeys(KEYS, no_spans()), burst)
+    return Ledger("cpu", PARTS, total, columns, dict.fromkeys(KEYS, no_spans()), burst)
 
 
 def steps_of(ledger, *, unprofiled_ns=None, burst=1):
