@@ -64,6 +64,7 @@ def test_the_results_agree_with_the_recording(recorded):
     assert loaded.name == "train"
 
 
+@pytest.mark.full
 def test_a_recording_is_not_replaced_and_the_program_runs_all_the_same(recorded, tmp_path):
     folder, first = recorded
     before = (folder / "results" / "run.gpulab").read_bytes()
@@ -99,6 +100,7 @@ def test_an_exception_ends_the_program_as_under_python_and_the_run_is_kept(tmp_p
     assert json.loads((tmp_path / "results" / "summary.json").read_text())["outcome"] == "RuntimeError"
 
 
+@pytest.mark.full
 def test_settings_made_before_the_import_of_torch_count(tmp_path):
     (tmp_path / "threads.py").write_text(
         "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"

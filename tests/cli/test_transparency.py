@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiers import every_nth
+
 PROBES = {
     "arguments": "import sys; print(sys.argv)",
     "name and file": "import os; print(__name__, os.path.basename(__file__), __spec__, __package__, __doc__)",
@@ -76,7 +78,7 @@ def run(folder: Path, *command: str, **extra: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", every_nth(PROBES, 3))
 def test_a_program_behaves_as_under_python(folder, name):
     script = f"probe{list(PROBES).index(name)}.py"
     plain = run(folder, script, "--lr", "0.1", "-m", "x")
