@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -36,12 +37,14 @@ class BackgroundRecorder(ActiveRecorder, Protocol):
 
 
 _active: ActiveRecorder | None = None
+_give_way: Callable[[], None] | None = None  # ends the active recording, if it is one that may be ended
 _behind: BackgroundRecorder | None = None
 
 
 def activate(recorder: ActiveRecorder) -> None:
     """Make this the active recorder. Raises CaptureError if another one is active."""
     global _active
+    _make_way()
     if _active is not None:
         raise CaptureError(
             f"Cannot record {recorder.name!r} while {_active.name!r} is being recorded.",
@@ -61,6 +64,20 @@ def deactivate() -> None:
         _behind.resume()
 
 
+def give_way_with(function: Callable[[], None]) -> None:
+    """Let the active recording end by this function when the program starts one of its own, as in `gpulab run`."""
+    global _give_way
+    _give_way = function
+
+
+def _make_way() -> None:
+    """End the active recording if it gives way to others."""
+    global _give_way
+    function, _give_way = _give_way, None
+    if function is not None and _active is not None:
+        function()
+
+
 def leave_to_child() -> None:
     """In a forked process: end its copy of the parent's recording and of the monitor, which goes on in the parent."""
     global _active, _behind
@@ -73,6 +90,7 @@ def leave_to_child() -> None:
 def register_monitor(monitor: BackgroundRecorder) -> None:
     """Make this the background monitor. Raises CaptureError if there is another one, or if a cell is being recorded."""
     global _behind
+    _make_way()
     if _behind is not None:
         raise CaptureError(
             f"The monitor {_behind.name!r} is already running.",

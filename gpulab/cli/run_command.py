@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpulab.capture.active_session import give_way_with
 from gpulab.capture.job_rank import JobRank, launched_rank
 from gpulab.cli.program import Program, without_our_frames
 from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, rank_stem, wait_for_ranks
@@ -82,6 +83,15 @@ class ProgramRecording:
         session = self._new_session()
         session.start()
         self._session = session
+        give_way_with(self._give_way)
+
+    def _give_way(self) -> None:
+        """The program starts a recording of its own, which may not run beside this one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.abandon()
+            self._results.finish()
+            self._show("gpulab: the program records itself; the recording of `gpulab run` ends here, without a result")
 
     def _new_session(self) -> Session | VirtualGpu:
         options, name = self._options, self._options.program.title

@@ -109,6 +109,16 @@ def test_settings_made_before_the_import_of_torch_count(tmp_path):
     assert result.stdout == "1\n"
 
 
+def test_a_program_that_records_itself_does_so(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch, gpulab\nwith gpulab.profile('mine'):\n    torch.ones(3).sum()\nprint(list(gpulab.runs))\n"
+    )
+    result = run(tmp_path, *RECORD, "own.py")
+    assert result.stdout == "['mine']\n"
+    assert result.returncode == 0
+    assert "records itself" in result.stderr
+
+
 def test_ranks_of_torchrun_give_one_report_that_names_the_slow_one(tmp_path):
     result = run(tmp_path, *TORCHRUN, "--out", "job", PROGRAMS / "ranks.py", "--slow-rank", 1)
     assert result.returncode == 0, result.stderr
