@@ -53,7 +53,7 @@ def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
     setup = training_loader(run)
     if setup is None or steps.step_ns is None:
         return None
-    scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
+    scale = steps.step_ns / (steps.traced_ns or steps.step_ns or 1)  # a damaged recording may have empty steps
     traced_fetch_ns = fetch_ns = _fetch_in_events(run, steps)
     exposed_ns = ledger.median_ns("loader")
     by_marks: dict[str, int | None] = {}

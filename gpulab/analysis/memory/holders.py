@@ -83,5 +83,5 @@ def growing_lists(run: Run) -> tuple[GrowingList, ...]:
     return tuple(
         GrowingList(name=name, kind=kind or "graph", entries=count, bytes=size if size >= 0 else None)
         for name, kind, size, count in columns
-        if name
+        if name and kind in (None, "", "graph", "buffer")  # others are holders of memory after an error
     )
