@@ -51,9 +51,9 @@ class LoadingCost:
 def loading_cost(run: Run, steps: Steps, ledger: Ledger) -> LoadingCost | None:
     """Compute the cost of data loading per step; None without a DataLoader or without a step time."""
     setup = training_loader(run)
-    if setup is None or steps.step_ns is None:
+    if setup is None or not steps.step_ns:  # the steps of a damaged recording may be empty
         return None
-    scale = steps.step_ns / (steps.traced_ns or steps.step_ns or 1)  # a damaged recording may have empty steps
+    scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
     traced_fetch_ns = fetch_ns = _fetch_in_events(run, steps)
     exposed_ns = ledger.median_ns("loader")
     by_marks: dict[str, int | None] = {}

@@ -160,7 +160,7 @@ class Evidence:
     def step_ns(self) -> int:
         """The step time that predictions start from."""
         assert self.steps.step_ns is not None, "a run with a ledger has interior steps"
-        return self.steps.step_ns
+        return max(1, self.steps.step_ns)
 
     @cached_property
     def typical_step(self) -> TypicalStep:
