@@ -187,7 +187,7 @@ def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
         # Rare events may happen between two steps, such as the start of the workers of an epoch.
         adjacent = eligible[1:] & eligible[:-1]
         durations_ns, undisturbed = np.diff(steps.start_ns)[adjacent], _compared(diagnosis, basis)[:-1][adjacent]
-    if not len(durations_ns):
+    if not len(durations_ns) or not np.median(durations_ns):  # those of a damaged recording may be empty
         raise RunError(
             f"The run {diagnosis.run.name!r} has no steps to compare.",
             why="it contains no complete step of a loop",
