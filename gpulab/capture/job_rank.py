@@ -56,5 +56,15 @@ def rank_from_facts(facts: Mapping[str, str]) -> int | None:
     return _number(facts.get("rank"))
 
 
+def rank_name(rank: int) -> str:
+    """Return the name of a rank in names of runs and files: "rank3"."""
+    return f"rank{rank}"
+
+
+def rank_of_name(name: str) -> int | None:
+    """Return the rank in such a name; None if it is another name."""
+    return _number(name.removeprefix("rank")) if name.startswith("rank") else None
+
+
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpulab import store
+from gpulab.capture.job_rank import rank_name, rank_of_name
 from gpulab.cli.result_folder import RUN_SUFFIX, spool_of, unfinished_stems
 from gpulab.cli.summary import summary_json
 from gpulab.cli.terminal import terminal_text
@@ -77,20 +78,15 @@ def recover_ranks(folder: Path) -> tuple[Path, ...]:
     for stem in unfinished_stems(folder):
         copy = spool_of(folder, stem)
         for run in recover_from(copy):  # it deletes the copy of a run when the next one is asked for: after saving
-            path = store.save(replace(run, rank=_rank_of(stem)), folder / f"{stem}{RUN_SUFFIX}")
+            path = store.save(replace(run, rank=rank_of_name(stem)), folder / f"{stem}{RUN_SUFFIX}")
             saved.append(path)
         with suppress(OSError):
             copy.rmdir()
     return tuple(saved)
 
 
-def _rank_of(stem: str) -> int | None:
-    digits = stem.removeprefix("rank")
-    return int(digits) if digits.isdigit() else None
-
-
 def _file_of(run: Run, folder: Path) -> Path:
-    stem = "run" if run.rank is None else f"rank{run.rank}"
+    stem = "run" if run.rank is None else rank_name(run.rank)
     return folder / f"{stem}{RUN_SUFFIX}"
 
 

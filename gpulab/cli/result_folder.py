@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulab.capture.job_rank import JobRank
+from gpulab.capture.job_rank import JobRank, rank_name
 from gpulab.errors import GpulabError
 
 PARENT = Path("gpulab-results")
@@ -30,7 +30,7 @@ class ResultFolder:
     @property
     def stem(self) -> str:
         """Name of this process's files: "run", or "rank3"."""
-        return "run" if self.job is None else rank_stem(self.job.rank)
+        return "run" if self.job is None else rank_name(self.job.rank)
 
     @property
     def run_path(self) -> Path:
@@ -70,10 +70,14 @@ class ResultFolder:
         with suppress(OSError):
             self.spool_path.rmdir()
 
-
-def rank_stem(rank: int) -> str:
-    """Name of the files of a rank."""
-    return f"rank{rank}"
+    def remove(self) -> None:
+        """Remove the mark, and the folder if nothing else is in it: there is no recording."""
+        self.finish()
+        with suppress(OSError):
+            self.path.rmdir()
+        if self.path.parent.name == PARENT.name:
+            with suppress(OSError):
+                self.path.parent.rmdir()
 
 
 def spool_of(folder: Path, stem: str) -> Path:
@@ -104,7 +108,7 @@ def wait_for_ranks(folder: Path, world_size: int) -> tuple[int, ...]:
     """Wait until all ranks have written their recordings; return those that will not: they were killed, or are away."""
     began_s = time.monotonic()
     while True:
-        waiting = [rank for rank in range(world_size) if not (folder / f"{rank_stem(rank)}{RUN_SUFFIX}").exists()]
+        waiting = [rank for rank in range(world_size) if not (folder / f"{rank_name(rank)}{RUN_SUFFIX}").exists()]
         states = {rank: _is_running(folder, rank) for rank in waiting}
         elapsed_s = time.monotonic() - began_s
         pending = [
@@ -134,7 +138,7 @@ def _is_running(folder: Path, rank: int) -> bool | None:
     from gpulab.sensors.host.process_identity import ProcessIdentity
 
     try:
-        process = ProcessIdentity.parse(_mark_of(folder, rank_stem(rank)).read_text())
+        process = ProcessIdentity.parse(_mark_of(folder, rank_name(rank)).read_text())
     except OSError:
         return None  # not started yet, or just finished
     if process is None or not process.is_local:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpulab.capture.active_session import give_way_with
-from gpulab.capture.job_rank import JobRank, launched_rank
+from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
 from gpulab.cli.program import Program, without_our_frames
-from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, rank_stem, wait_for_ranks
+from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, wait_for_ranks
 from gpulab.cli.torch_import import call_after_torch_import
 from gpulab.errors import GpulabError, problem_text
 
@@ -90,7 +90,7 @@ class ProgramRecording:
         session, self._session = self._session, None
         if session is not None:
             session.abandon()
-            self._results.finish()
+            self._results.remove()
             self._show("gpulab: the program records itself; the recording of `gpulab run` ends here, without a result")
 
     def _new_session(self) -> Session | VirtualGpu:
@@ -127,6 +127,10 @@ class ProgramRecording:
         if children and self._job is None:
             self._save_children(children)
             return
+        if self._job is None and self._options.level != "sensors" and not (len(run.event_rows) or len(run.mark_rows)):
+            self._results.remove()
+            self._show("gpulab: nothing to report, because PyTorch ran no operator before the program ended")
+            return
         self._save(run)
         if self._job is None:
             self._report([run], ())
@@ -151,7 +155,7 @@ class ProgramRecording:
 
         for index, run in enumerate(runs):
             rank = index if run.rank is None else run.rank
-            store.save(run, self._results.path / f"{rank_stem(rank)}{RUN_SUFFIX}")
+            store.save(run, self._results.path / f"{rank_name(rank)}{RUN_SUFFIX}")
         self._results.finish()
         self._report(list(runs), ())
 
@@ -162,20 +166,18 @@ class ProgramRecording:
 
         folder = self._results.path
         missing = set(wait_for_ranks(folder, job.world_size))
-        for path in recover_ranks(folder):
-            missing.discard(int(path.stem.removeprefix("rank")))
+        missing -= {rank_of_name(path.stem) for path in recover_ranks(folder)}
         loaded = load(folder, progress=False)
         self._report([loaded] if not hasattr(loaded, "runs") else list(loaded.runs), tuple(sorted(missing)))
 
     def _report(self, runs: list[Run], missing: tuple[int, ...]) -> None:
-        from gpulab.cli.job_report import job_report
+        from gpulab.cli.job_report import PAGE, job_report
 
         report = job_report(runs, missing)
-        saved = report.save(self._results.path)
+        report.save(self._results.path)
         if not self._options.quiet:
             self._show("\n" + report.text(self._results.path, folded=False))
-        files = ", ".join(path.name for path in saved)
-        self._show(f"gpulab: recording, {files} in {_shown_path(self._results.path)}")
+        self._show(f"gpulab: recording and page with all details: {_shown_path(self._results.path / PAGE)}")
 
     def _guarded(self, function: Callable[[], None], consequence: str) -> None:
         """Call a function of gpulab; show why it failed. What a signal handler of the program raises passes on."""

@@ -191,7 +191,7 @@ def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
         raise RunError(
             f"The run {diagnosis.run.name!r} has no steps to compare.",
             why="it contains no complete step of a loop",
-            fix="profile the cell with the training loop, and let it run for at least twelve steps",
+            fix="record the training loop, and let it run for at least twelve steps",
         )
     # A burst of steps counts only if none of its steps was disturbed.
     calm_bursts = burst_means(undisturbed.astype(np.int64) * 1000, steps.burst) == 1000

@@ -54,7 +54,7 @@ class GroupArrivals:
     spread_ns: int  # time from the first arrival to the last: largest of a step, median over steps
     step_ns: int  # median recorded step over ranks
     is_persistent: bool  # one rank is the straggler, by the criteria of the rule
-    is_long: bool  # the wait takes 5 % of a step or more, whoever is last
+    has_long_wait: bool  # at least 5 % of a step, whichever rank is last
     cause: LateCause | None  # of a persistent straggler; None if no part of its step explains the wait
     waits_ns: tuple[int, ...]  # per compared rank, its wait per step
     clock_offset_ns: tuple[int | None, ...]  # per compared rank, its clock minus the median clock; None: unknown
@@ -140,7 +140,7 @@ def _described(
         spread_ns=_step_spread(shared),
         step_ns=step_ns,
         is_persistent=is_persistent,
-        is_long=is_long_wait(order.others_wait_ns, step_ns),
+        has_long_wait=is_long_wait(order.others_wait_ns, step_ns),
         cause=_cause(summaries, order) if is_persistent else None,
         waits_ns=order.rank_waits_ns,
         clock_offset_ns=_clock_offsets(summaries, shared),

@@ -7,15 +7,13 @@ from types import TracebackType
 from typing import Any
 
 from gpulab.integrations.method_phases import name_method, restore_method
-from gpulab.integrations.recorded_training import RecordedTraining
+from gpulab.integrations.recorded_training import RecordedTraining, RecordsTraining
 from gpulab.phase_names import CHECKPOINT
-from gpulab.run import Run
-from gpulab.views.report.report import Report
 
 _SAVES = ("save_state", "save_model")
 
 
-class Profile:
+class Profile(RecordsTraining):
     """Records a block in every process of an `Accelerator`; afterwards `run` and `report` have the results.
 
     out: a folder for `NAME.gpulab` and `NAME.html`; each of several ranks writes `rankN.gpulab`. level: "sensors",
@@ -37,16 +35,6 @@ class Profile:
     ) -> None:
         self._accelerator = accelerator
         self._recording = RecordedTraining(out, name, level, steps, report)
-
-    @property
-    def run(self) -> Run | None:
-        """The run of this process; None before the block ends."""
-        return self._recording.run
-
-    @property
-    def report(self) -> Report | None:
-        """The report of `run`."""
-        return self._recording.report
 
     def __enter__(self) -> Profile:
         self._recording.start(self._accelerator.process_index, self._accelerator.num_processes)

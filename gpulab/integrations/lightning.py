@@ -7,10 +7,8 @@ from typing import Any
 
 from gpulab.integrations.method_phases import name_method, restore_method
 from gpulab.integrations.open_phases import OpenPhases
-from gpulab.integrations.recorded_training import RecordedTraining
+from gpulab.integrations.recorded_training import RecordedTraining, RecordsTraining
 from gpulab.phase_names import CHECKPOINT, PREDICTION, SANITY_CHECK, TEST, TRAINING, VALIDATION
-from gpulab.run import Run
-from gpulab.views.report.report import Report
 
 try:
     from lightning.pytorch import Callback
@@ -18,7 +16,7 @@ except ImportError:
     from pytorch_lightning import Callback  # its name before 2.0
 
 
-class Profile(Callback):
+class Profile(RecordsTraining, Callback):
     """Records `trainer.fit` from its start to its end; afterwards `run` and `report` have the results.
 
     out: a folder for `NAME.gpulab` and `NAME.html`; each of several ranks writes `rankN.gpulab`. level: "sensors",
@@ -38,16 +36,6 @@ class Profile(Callback):
         super().__init__()
         self._recording = RecordedTraining(out, name, level, steps, report)
         self._phases = OpenPhases()
-
-    @property
-    def run(self) -> Run | None:
-        """The run of the latest `trainer.fit` in this process; None before it ends."""
-        return self._recording.run
-
-    @property
-    def report(self) -> Report | None:
-        """The report of `run`."""
-        return self._recording.report
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Start recording."""

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpulab.capture.active_session import is_recording
+from gpulab.capture.job_rank import rank_name
 from gpulab.capture.profile_block import ProfiledBlock, profile
+from gpulab.capture.protection.guard import is_from_outside
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
 from gpulab.files import save
@@ -77,13 +79,15 @@ class RecordedTraining:
         try:
             self._publish(self.run)
         except Exception as problem:  # protects the training, which may have taken days
+            if is_from_outside(problem):
+                raise
             with contextlib.suppress(Warning):
                 warnings.warn(f"gpulab: {problem_text(problem)}", stacklevel=2)
 
     def _publish(self, run: Run) -> None:
         saved: list[Path] = []
         if self._out is not None:
-            file_name = self._name if self._world_size == 1 else f"rank{self._rank}"
+            file_name = self._name if self._world_size == 1 else rank_name(self._rank)
             saved.append(save(run, self._out / f"{file_name}.gpulab"))
         if self._rank or not (self._prints or self._out):
             return
@@ -95,6 +99,22 @@ class RecordedTraining:
             # A progress bar of the framework's may have left an unfinished line.
             lines = [f"\ngpulab: report of {self._name!r}", repr(view), *(f"gpulab: saved {path}" for path in saved)]
             sys.stderr.write("\n".join(lines) + "\n")
+
+
+class RecordsTraining:
+    """Base of the callbacks: the results of their recording."""
+
+    _recording: RecordedTraining
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the latest training in this process; None before it ends."""
+        return self._recording.run
+
+    @property
+    def report(self) -> Report | None:
+        """The report of `run`."""
+        return self._recording.report
 
 
 def _create_folder(path: Path) -> None:

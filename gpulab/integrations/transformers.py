@@ -15,15 +15,13 @@ from gpulab.capture.active_session import is_recording
 from gpulab.capture.hooks.user_variables import frame_variables
 from gpulab.integrations.method_phases import name_method
 from gpulab.integrations.open_phases import OpenPhases
-from gpulab.integrations.recorded_training import RecordedTraining
+from gpulab.integrations.recorded_training import RecordedTraining, RecordsTraining
 from gpulab.phase_names import CHECKPOINT, EVALUATION, PREDICTION, TRAINING
-from gpulab.run import Run
-from gpulab.views.report.report import Report
 
 _PHASES = {"evaluate": EVALUATION, "predict": PREDICTION, "_save_checkpoint": CHECKPOINT}  # by method of the Trainer
 
 
-class Profile(TrainerCallback):
+class Profile(RecordsTraining, TrainerCallback):
     """Records `trainer.train` from its start to its end; afterwards `run` and `report` have the results.
 
     out: a folder for `NAME.gpulab` and `NAME.html`; each of several ranks writes `rankN.gpulab`. level: "sensors",
@@ -46,16 +44,6 @@ class Profile(TrainerCallback):
         self._recording = RecordedTraining(out, name, level, steps, report)
         self._phases = OpenPhases()
         self._is_watched = False  # the training that runs: its failure ends the recording
-
-    @property
-    def run(self) -> Run | None:
-        """The run of the latest `trainer.train`; None before it ends."""
-        return self._recording.run
-
-    @property
-    def report(self) -> Report | None:
-        """The report of `run`."""
-        return self._recording.report
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Watch the methods of the Trainer that is being created."""

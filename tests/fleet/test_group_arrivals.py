@@ -47,7 +47,7 @@ def test_summaries_give_the_straggler_of_the_complete_runs_and_its_cause(case_na
 
 def test_ranks_that_take_turns_are_no_stragglers_but_their_waits_are_long():
     (group,) = group_arrivals(summaries_of(JOB.spared_as_ranks_take_turns_in_being_late()))
-    assert (group.is_persistent, group.is_long) == (False, True)
+    assert (group.is_persistent, group.has_long_wait) == (False, True)
     assert len(group.late_ranks) > 1
     assert sum(steps for _, steps in group.late_ranks) == group.steps
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.capture.active_session import leave_to_child
+from gpulab.capture.job_rank import rank_name
 from gpulab.capture.protection.guard import is_from_outside
 from gpulab.capture.protection.temporary_folder import temporary_folder
 from gpulab.run import Run
@@ -153,7 +154,7 @@ def _has_work(run: Run) -> bool:
 
 
 def _of_child(run: Run) -> Run:
-    return run if run.rank is None else replace(run, name=f"{run.name}-rank{run.rank}")
+    return run if run.rank is None else replace(run, name=f"{run.name}-{rank_name(run.rank)}")
 
 
 def _saved(folder: Path) -> list[Run]:

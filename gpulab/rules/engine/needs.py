@@ -119,12 +119,12 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     """Return why the run has no ledger of its steps, and what to record."""
     run = evidence.run
     if run.recording.level == "sensors":
-        return "only sensors and step marks were recorded", "run the cell again without --level sensors"
+        return "only sensors and step marks were recorded", "record it again without --level sensors"
     gaps = [gap for gap in run.recording.left_out if gap.concerns_trace or not len(run.event_rows)]
     if gaps:
         return gaps[0].why, gaps[0].fix
     if not len(run.event_rows):
-        return "PyTorch ran no operator while the profiler was on", "profile the cell that holds the training loop"
+        return "PyTorch ran no operator while the profiler was on", "record the training loop"
     if evidence.steps.detected_by == "whole run":
-        return "no steps were found", "if the cell has a loop, call gpulab.step() at the end of each iteration"
+        return "no steps were found", "if there is a loop, call gpulab.step() at the end of each iteration"
     return "no complete step was recorded", "let the loop run for at least twelve steps"

@@ -52,7 +52,7 @@ def _headline(fleet: Fleet) -> Answer:
         return _straggler_answer(straggler)
     spread = fleet.step_times
     step = f" A step takes {duration(spread.median_ns)} (median over ranks)." if spread else ""
-    rotating = next((group for group in fleet.arrivals if group.is_long), None)
+    rotating = next((group for group in fleet.arrivals if group.has_long_wait), None)
     if rotating is not None:
         return _rotating_answer(rotating)
     first = next((item for item in fleet.findings if item.rule), None)
