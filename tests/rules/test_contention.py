@@ -1,5 +1,7 @@
 """Other programs on the cores: the report says so first, and no finding is certain."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpulab.analysis.steps.detection import find_steps
@@ -50,3 +52,9 @@ def test_a_finding_is_less_certain_beside_other_programs():
     assert (quiet.rule, busy.rule) == ("no_workers", "no_workers")
     assert quiet.confidence != busy.confidence
     assert "other processes" in busy.confidence_reason
+
+
+def test_other_programs_are_unknown_for_a_rank_as_they_may_be_its_peers():
+    run = replace(loop(1.0), rank=1)
+    assert cores_of_other_programs(run, find_steps(run)) is None
+    assert "Other processes used" not in str(report(diagnose(run)))

@@ -1,0 +1,118 @@
+"""Ranks of a job: what a launcher or torch.distributed says, runs of started ranks, groups of gloo that stay alive."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
+from gpulab.capture.run_registry import Runs
+from tests.support.runs.made_runs import run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, JobRank(3, 8)),  # torchrun, Accelerate, DeepSpeed, Ray
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, JobRank(0, 2)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, JobRank(1, 2)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "16"}, JobRank(5, 16)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),  # a batch script
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+            JobRank(1, 2),
+        ),  # torchrun in Slurm
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "high", "WORLD_SIZE": "8"}, None),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, None),
+        ({"RANK": "1"}, None),
+    ],
+)
+def test_the_rank_is_that_of_the_launcher(environ, expected):
+    assert launched_rank(environ) == expected
+
+
+def test_the_name_of_a_rank_returns_the_rank():
+    assert [rank_of_name(rank_name(rank)) for rank in (0, 7, 512)] == [0, 7, 512]
+    assert rank_of_name("run") is None
+    assert rank_of_name("ranking") is None
+
+
+def test_the_runs_of_ranks_belong_to_the_run_that_started_them():
+    runs = Runs()
+    runs.add(run_of([], name="job"))
+    runs.add_ranks("job", [run_of([], name="job-rank0"), run_of([], name="job-rank1")])
+    assert [run.name for run in runs.with_ranks("job")] == ["job-rank0", "job-rank1"]
+    assert runs.last.name == "job"
+    runs.add(run_of([], name="job"))  # recorded again, without ranks
+    assert [run.name for run in runs.with_ranks("job")] == ["job"]
+
+
+def run_python(folder, source):
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "GPULAB_SPOOL": "off"}
+    (folder / "program.py").write_text(source)
+    command = [sys.executable, "program.py"]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=170)
+
+
+RANKS_IN_A_BLOCK = """
+import torch, torch.multiprocessing as mp, gpulab
+import torch.distributed as dist
+
+def train(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(30):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    before = mp.start_processes
+    with gpulab.profile("job") as session:
+        mp.start_processes(train, args=(__file__ + ".store",), nprocs=2, start_method="%s")
+    assert mp.start_processes is before
+    print([run.rank for run in session.child_runs], [run.facts["world_size"] for run in session.child_runs])
+    print([run.name for run in gpulab.runs.with_ranks("job")])
+    from gpulab.analysis.steps.detection import find_steps
+    print([len(find_steps(run)) >= 29 for run in session.child_runs])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
+def test_ranks_that_a_recorded_block_starts_are_recorded(tmp_path, method):
+    result = run_python(tmp_path, RANKS_IN_A_BLOCK % method)
+    assert result.stdout.splitlines() == ["[0, 1] ['2', '2']", "['job-rank0', 'job-rank1']", "[True, True]"], (
+        result.stderr
+    )
+
+
+GROUP_OF_GLOO = """
+import sys, torch, torch.distributed as dist
+from gpulab.capture.hooks.gloo_threads import GlooThreads
+
+hook = GlooThreads()
+counts = []
+for name in ("plain", "kept"):
+    dist.init_process_group("gloo", init_method=f"file://{__file__}.{name}", rank=0, world_size=1)
+    if name == "kept":
+        hook.install()
+    group = dist.distributed_c10d._get_default_group()
+    dist.destroy_process_group()
+    counts.append(sys.getrefcount(group))
+    hook.remove()
+print(counts[1] - counts[0], dist.is_initialized())
+"""
+
+
+def test_a_group_of_gloo_keeps_one_owner_after_it_is_destroyed(tmp_path):
+    result = run_python(tmp_path, GROUP_OF_GLOO)
+    assert result.stdout == "1 False\n", result.stderr
