@@ -48,11 +48,11 @@ class TimedRun:
     def run(self, code: CodeType, namespace: dict[str, Any]) -> None:
         """Run the code in this thread. Exceptions of the code are raised."""
         watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="gpulab trial", daemon=True)
-        watcher.start()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # the end may come just after a library opened a socket
             try:
                 try:
+                    watcher.start()
                     exec(code, namespace)
                     synchronize_gpus()
                 finally:

@@ -18,9 +18,10 @@ import torch
 from gpulab.trial.timed_run import TimedRun, preserved_settings, preserved_variables
 
 
-def run(code, seconds=0.05, steps=1000, **variables):
-    """Run code while so many steps are counted; return the run and its variables."""
-    timed, namespace = TimedRun(seconds, lambda: steps), {"__name__": "__main__", **variables}
+def run(code, seconds=0.05, steps=1000, after="__builtins__", **variables):
+    """Run code while so many steps are counted, once it has set a variable; return the run and its variables."""
+    namespace = {"__name__": "__main__", **variables}
+    timed = TimedRun(seconds, lambda: steps if after in namespace else 0)
     timed.run(compile(code, "<cell>", "exec"), namespace)
     return timed, namespace
 
@@ -43,7 +44,7 @@ def test_an_endless_cell_ends(code):
 def test_what_a_cell_has_open_when_it_is_ended_is_closed_without_a_warning():
     """The time may be up just after a library opened a socket; warnings are errors here."""
     code = "import socket\nwhile True: opened = socket.socket()"
-    timed, namespace = run(code)
+    timed, namespace = run(code, after="opened")
     assert timed.ended_early
     namespace["opened"].close()
 
@@ -77,7 +78,8 @@ assert lines
 
 
 def test_cleanup_code_of_the_cell_runs():
-    _, namespace = run("done = []\ntry:\n    while True: sum([1])\nfinally:\n    done.append(1)")
+    code = "done = []\ntry:\n    is_entered = True\n    while True: sum([1])\nfinally:\n    done.append(1)"
+    _, namespace = run(code, after="is_entered")
     assert namespace["done"] == [1]
 
 
