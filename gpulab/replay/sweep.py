@@ -7,13 +7,16 @@ host's step marks are closer together until the launch queue is full. So the ste
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from heapq import merge
+from itertools import chain
 
 import numpy as np
 
 from gpulab.analysis.steps.detection import burst_means
 from gpulab.intervals import Ints
-from gpulab.replay.graph.graph import DeviceOps, Floats, Graph, HostNodes
+from gpulab.replay.graph.graph import NONE, DeviceOps, Floats, Graph, HostNodes
 
 NEVER = -1e30
 
@@ -120,29 +123,36 @@ def delayed_ends(ends_alone: Floats, waiting: Ints, delays: Floats) -> Floats:
 
 
 def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floats, Floats, Floats]:
-    """Do the sweep: a loop over plain lists, because numpy scalars are several times slower.
+    """Do the sweep of a single rank, which waits for no other one."""
+    try:
+        next(sweep_until_joint(host, device, ends_alone, np.empty(0, np.int64)))
+    except StopIteration as finished:
+        times: tuple[Floats, Floats, Floats] = finished.value
+        return times
+    raise AssertionError("a sweep without joint ops yields nothing")
 
-    `ends_alone`: the end of each host node if the host never waits. `delay` is what its waits add to these.
+
+def sweep_until_joint(
+    host: HostNodes, device: DeviceOps, ends_alone: Floats, joint_ops: Ints
+) -> Generator[float, float, tuple[Floats, Floats, Floats]]:
+    """Do the sweep, and at each joint op, yield when it could start alone and receive when it ends.
+
+    Joint ops are collectives, whose end depends on other ranks; they are indices of launched device ops, sorted. Their
+    own duration does not count. Return the ends of host nodes, and the starts and ends of device ops. A loop over plain
+    lists, because numpy scalars are several times slower. `ends_alone`: the end of each host node if the host never
+    waits. `delay` is what its waits add to these.
     """
     first, last = int(host.first_op[0]), int(host.first_op[-1])
     done = np.where(device.call < 0, device.end_ns, NEVER).tolist()
-    turn, lag = ((wait_ns + device.dur_ns).tolist() for wait_ns in (device.gap_ns, device.awaited_delay_ns))
-    alone = device.latency_ns + device.dur_ns
+    dur_ns = device.dur_ns.copy()
+    dur_ns[joint_ops] = 0.0
+    turn, lag = ((wait_ns + dur_ns).tolist() for wait_ns in (device.gap_ns, device.awaited_delay_ns))
+    alone = device.latency_ns + dur_ns
     add_launches(host, ends_alone - host.call_ns, alone)
     alone_ns = alone.tolist()
     earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
-    waiting = waiting_nodes(host)
-    columns = (
-        ends_alone[waiting],
-        host.awaited_op[waiting],
-        host.return_delay_ns[waiting],
-        host.queue_op[waiting],
-        host.queue_delay_ns[waiting],
-        host.first_op[waiting + 1],
-    )
-    rows = zip(*(each.tolist() for each in columns), strict=True)
     delay, delays, k = 0.0, [0.0], first
-    for end_alone, wait, wait_ns, queue_wait, queue_ns, until in (*rows, (0.0, -1, 0.0, -1, 0.0, last)):
+    for until, joint, end_alone, wait, wait_ns, queue_wait, queue_ns in _stops(host, ends_alone, joint_ops, last):
         while k < until:
             end = alone_ns[k] + delay
             p = earlier[k]
@@ -157,6 +167,11 @@ def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floa
                     end = ready
             done[k] = end
             k += 1
+        if joint:
+            end = yield done[k - 1]
+            dur_ns[k - 1] = end - done[k - 1]
+            done[k - 1] = end
+            continue
         if wait >= 0:
             needed = done[wait] + wait_ns - end_alone
             if needed > delay:
@@ -167,5 +182,30 @@ def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floa
                 delay = needed
         delays.append(delay)
     done_ns, starts = np.array(done), np.where(device.call < 0, device.start_ns, NEVER)
-    starts[first:last] = done_ns[first:last] - device.dur_ns[first:last]
-    return delayed_ends(ends_alone, waiting, np.array(delays)), starts, done_ns
+    starts[first:last] = done_ns[first:last] - dur_ns[first:last]
+    return delayed_ends(ends_alone, waiting_nodes(host), np.array(delays)), starts, done_ns
+
+
+def _stops(
+    host: HostNodes, ends_alone: Floats, joint_ops: Ints, last: int
+) -> Iterator[tuple[int, bool, float, int, float, int, float]]:
+    """Return where the sweep of device ops stops: after each joint op, for each wait of the host, and at the end.
+
+    A stop: the device op after it, whether it is a joint op, and the host's wait.
+    """
+    waiting = waiting_nodes(host)
+    columns = (
+        ends_alone[waiting],
+        host.awaited_op[waiting],
+        host.return_delay_ns[waiting],
+        host.queue_op[waiting],
+        host.queue_delay_ns[waiting],
+    )
+    untils = host.first_op[waiting + 1].tolist()
+    waits = [
+        (until, False, *wait)
+        for until, wait in zip(untils, zip(*(each.tolist() for each in columns), strict=True), strict=True)
+    ]
+    stops = [(op + 1, True, 0.0, NONE, 0.0, NONE, 0.0) for op in joint_ops.tolist()]
+    end = (last, False, 0.0, NONE, 0.0, NONE, 0.0)
+    return chain(merge(waits, stops, key=lambda stop: (stop[0], not stop[1])) if stops else waits, (end,))
