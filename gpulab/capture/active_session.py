@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.errors import CaptureError
+
+if TYPE_CHECKING:
+    from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 
 
 class ActiveRecorder(Protocol):

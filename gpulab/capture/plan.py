@@ -62,6 +62,7 @@ class RecordingLimits:
     rest_steps: int = 5  # un-profiled steps between two windows
     rest_ns: int = SECOND_NS // 2  # and at least this time between two windows, or a few times
     rest_holds: int = 4  # what the loop waited when the latest one ended, if that is shorter
+    aligned_steps: int = 1  # a window starts after a multiple of so many steps: ranks then record the same steps
     opening_timeout_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
     idle_timeout_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
@@ -258,6 +259,12 @@ class RecordingPlan:
 
     def _may_record(self, at_ns: int) -> bool:
         """Whether a window of recorded steps may start at this boundary."""
+        if self.boundaries % self.limits.aligned_steps:
+            return False
+        if self.phase is ProfilerPhase.WARMING and self.limits.aligned_steps > 1:
+            # The opening of one rank may last longer than that of another, and steps may be short on one only.
+            steps = self.limits.aligned_steps if self._is_short_or_slow() else self.limits.short_warm_up_steps
+            return self.boundaries >= steps and self._phase_steps > 0
         if self.phase is ProfilerPhase.WARMING:
             return self._phase_steps >= self._warm_steps()
         has_rested = self._phase_steps >= self.limits.rest_steps and at_ns - self._phase_ns >= self._rest_ns()
@@ -283,12 +290,15 @@ class RecordingPlan:
     def _warm_steps(self) -> int:
         if self.boundaries == 1:  # the opening timed out before the first step, which is cold: skip it
             return 2
-        short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_up_steps
-        slow = self._slowest_ns > self.limits.slow_ns
-        if short or slow:
+        if self._is_short_or_slow():
             return 2
         is_short = 0 < self._shortest_ns < self.limits.short_ns
         return max(self.limits.warm_up_steps, self.limits.short_warm_up_steps * is_short)
+
+    def _is_short_or_slow(self) -> bool:
+        """Whether the loop is known to have few steps, or a step takes very long: there is no time for a warm-up."""
+        is_short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_up_steps
+        return is_short or self._slowest_ns > self.limits.slow_ns
 
     def _next_step_exceeds(self, events: int | None) -> bool:
         """Whether another step like those so far may have more events than the window may hold."""

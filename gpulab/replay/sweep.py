@@ -41,7 +41,7 @@ class Schedule:
     def device_steps_ns(self) -> Floats:
         """Step times measured between the ends of each step's last device op."""
         graph = self.graph
-        if not len(self.device_end_ns):
+        if not len(self.device_end_ns) or not graph.on_gpu:  # a CPU ends its step when the main thread does
             return np.zeros(len(graph.step_start_node))
         reach = np.maximum.accumulate(np.where(graph.device.call >= 0, self.device_end_ns, NEVER))
         until, since = graph.host.first_op[graph.step_end_node], graph.host.first_op[graph.step_start_node]

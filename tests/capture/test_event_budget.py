@@ -130,3 +130,19 @@ def test_a_heap_that_cannot_be_read_counts_nothing(monkeypatch):
     assert watch.step_started() is None
     assert watch._thread.ident is None
     watch.stop()
+
+
+def test_gradients_that_live_at_every_step_boundary_are_no_events(heap):
+    gradients_bytes, events = 9_000_000, 600
+    heap.used_bytes = 50_000_000 + gradients_bytes
+    watch = EventWatch(lambda: None)
+    watch.profiler_started(40_000)
+    heap.used_bytes -= gradients_bytes  # zero_grad() frees them
+    watch._read_s = 0.0
+    watch._heap_bytes()
+    for step in range(1, 4):
+        heap.used_bytes = 50_000_000 + gradients_bytes + step * events * BYTES_PER_EVENT
+        watch._read_s = 0.0
+        assert watch.step_started() == step * events
+        heap.used_bytes -= gradients_bytes
+    watch.stop()

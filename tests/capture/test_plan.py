@@ -368,3 +368,32 @@ def test_short_steps_are_measured_without_the_profiler_a_little_longer(step_ms, 
     while plan.boundary(steps * step_ms * MS) is not ProfilerAction.START:
         steps += 1
     assert steps == warm + 1
+
+
+def start_of_ranks(openings, steps_ms, known_steps=None):
+    """Return after which boundary each of several ranks starts to record, and after which one it rests and restarts."""
+    starts = []
+    for opening_ns, step_ms in zip(openings, steps_ms, strict=True):
+        plan = RecordingPlan(RecordingLimits(aligned_steps=4))
+        plan.begin(0)
+        if opening_ns:
+            plan.tick(opening_ns)
+        acts = walk(plan, 14, step_ms * MS, known_steps, start_ns=opening_ns)
+        starts.append([number for number, act in acts.items() if act is ProfilerAction.START])
+    return starts
+
+
+@pytest.mark.parametrize("known_steps", [None, 14])
+def test_ranks_record_the_same_steps_although_one_starts_later_and_has_longer_steps(known_steps):
+    first, *others = start_of_ranks([0, 3 * SECOND, 0], [30, 40, 70], known_steps)
+    assert first
+    assert others == [first, first]
+
+
+def test_windows_of_ranks_begin_at_multiples_of_the_same_number_of_steps():
+    plan = RecordingPlan(RecordingLimits(aligned_steps=4, max_events=1000, rest_ns=0))
+    plan.begin(0)
+    acts = walk(plan, 200, 10 * MS, step_events=300)
+    starts = [number for number, act in acts.items() if act is ProfilerAction.START]
+    assert len(starts) > 1
+    assert not [number for number in starts if number % 4]

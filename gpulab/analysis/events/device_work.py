@@ -74,8 +74,10 @@ def device_work(run: Run, device: int | None = None) -> DeviceWork:
 
 
 def stream_keys(work: DeviceWork) -> Ints:
-    """Return one integer per device op that identifies its device and stream."""
-    keys: Ints = work["device"].astype(np.int64) << 32 | (work["stream"] & 0xFFFFFFFF)
+    """Return one integer per device op that identifies its device and stream; on a CPU, its thread."""
+    on_cpu = work["device"] < 0
+    stream = np.where(on_cpu & (work["stream"] < 0), work["thread"], work["stream"])
+    keys: Ints = work["device"].astype(np.int64) << 32 | (stream & 0xFFFFFFFF)
     return keys
 
 

@@ -61,8 +61,9 @@ def return_freed_memory() -> None:
 class EventWatch:
     """Counts events while the profiler records, in a thread of its own; calls `exceeded` if there are too many.
 
-    Tensors of a step may lie in the heap, too: glibc moves them there once some were freed. At a step boundary they are
-    gone; within a step, the most that the heap held in steps without the profiler is subtracted.
+    Tensors may lie in the heap, too: glibc moves them there once some were freed. Those that live at a step boundary,
+    such as gradients, live at the others, too, so boundaries are compared with each other. Within a step, the most
+    that the heap held beyond its boundary in steps without the profiler is subtracted.
     """
 
     def __init__(self, exceeded: Callable[[], None]) -> None:
@@ -71,6 +72,7 @@ class EventWatch:
         self._limit: int | None = None  # None: not to be watched
         self._is_plain = False  # the profiler is off, and a step has begun since
         self._window_bytes = self._most_bytes = 0  # least and largest heap in the window
+        self._boundary_bytes = 0  # least heap at a step boundary of the window
         self._step_bytes = 0  # heap at the start of the step
         self._step_s = 0.0
         self._min_step_s = MIN_STEP_S
@@ -103,7 +105,7 @@ class EventWatch:
         if self._cost_s > SLOW_READ_S:
             return_freed_memory()  # joins free blocks, so that there are few to count
         self._read_s = 0.0  # an old reading is no start for a count
-        self._window_bytes = self._most_bytes = self._heap_bytes()
+        self._window_bytes = self._most_bytes = self._boundary_bytes = self._heap_bytes()
         self._limit = limit  # last: from now on, a smaller heap means that the program has freed memory
         self.step_started()
         self._wake.set()
@@ -132,7 +134,9 @@ class EventWatch:
             return None
         now = self._heap_bytes()
         self._step_bytes, self._step_s = now, time.monotonic()
-        return None if self._limit is None else max(0, now - self._window_bytes) // BYTES_PER_EVENT
+        events = max(0, now - self._boundary_bytes) // BYTES_PER_EVENT
+        self._boundary_bytes = min(self._boundary_bytes, now)
+        return None if self._limit is None else events
 
     def _heap_bytes(self) -> int:
         """Return the bytes in the heap, read now, or a moment ago if reading is slow."""

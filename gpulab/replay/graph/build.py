@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpulab.analysis.events.device_work import stream_keys
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Ints
-from gpulab.replay.graph.dependencies import awaited_device_ops, launch_queue_capacity, launch_queue_waits, stream_waits
+from gpulab.intervals import Ints, no_spans
+from gpulab.replay.graph.cpu_exchanges import awaited_exchanges
+from gpulab.replay.graph.dependencies import (
+    awaited_device_ops,
+    launch_queue_capacity,
+    launch_queue_waits,
+    no_queue,
+    stream_waits,
+)
 from gpulab.replay.graph.graph import NONE, DeviceOps, Floats, Graph, HostNodes, NodeKind, UsualDelays
 from gpulab.replay.graph.host_track import HostTrack, build_host_track
 from gpulab.run import Run
@@ -23,16 +31,26 @@ def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     track = build_host_track(run, steps, ledger.device)
     before = _previous_on_stream(track)
     usual = _usual_delays(track, before)
-    device, guessed, unexplained_ns = _device(run, track, before, usual)
-    awaited_op, return_delay_ns = awaited_device_ops(run, track)
-    queue_op, queue_delay_ns, call_ns = launch_queue_waits(track, launch_queue_capacity(run))
-    call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
+    on_gpu = ledger.device == "gpu"
+    device, guessed, unexplained_ns = _device(run, track, before, usual, on_gpu)
+    before_ns = track.before_ns
+    if on_gpu:
+        awaited_op, return_delay_ns = awaited_device_ops(run, track)
+        queue_op, queue_delay_ns, call_ns = launch_queue_waits(track, launch_queue_capacity(run))
+        call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
+    else:
+        waiting = track.part_spans.get("communication", no_spans())
+        awaited_op, return_delay_ns = awaited_exchanges(waiting, track.at_ns, track.kind, track.work)
+        queue_op, queue_delay_ns, call_ns = no_queue(len(track.kind)), np.zeros(len(track.kind)), track.dur_ns * 1.0
+        if len(track.work):
+            waited = np.where(awaited_op >= 0, 0.0, before_ns["communication"])
+            before_ns = {**before_ns, "communication": waited}
     host = HostNodes(
         kind=track.kind,
         event=track.event,
         previous_end_ns=np.append(track.at_ns[:1], track.end_ns[:-1]).astype(float),
         start_ns=track.at_ns.astype(float),
-        before_ns=track.before_ns,
+        before_ns=before_ns,
         call_ns=call_ns,
         awaited_op=awaited_op,
         return_delay_ns=return_delay_ns,
@@ -58,9 +76,9 @@ def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
 
 def _previous_on_stream(track: HostTrack) -> Ints:
     """For each device op, the previously launched op of the same stream, or -1."""
-    device, stream = track.work["device"], track.work["stream"]
-    order = np.lexsort((np.arange(len(stream)), stream, device))
-    follows = (stream[order][1:] == stream[order][:-1]) & (device[order][1:] == device[order][:-1])
+    stream = stream_keys(track.work)
+    order = np.argsort(stream, kind="stable")
+    follows = stream[order][1:] == stream[order][:-1]
     previous_op = np.full(len(stream), NONE, np.int64)
     previous_op[order[1:][follows]] = order[:-1][follows]
     return previous_op
@@ -79,10 +97,14 @@ def _usual_delays(track: HostTrack, previous_op: Ints) -> UsualDelays:
     )
 
 
-def _device(run: Run, track: HostTrack, previous_op: Ints, usual: UsualDelays) -> tuple[DeviceOps, bool, float]:
+def _device(
+    run: Run, track: HostTrack, previous_op: Ints, usual: UsualDelays, on_gpu: bool
+) -> tuple[DeviceOps, bool, float]:
     """Device ops with delays: the dependency that bound an op keeps its delay, the others get at most the usual one."""
     start, end = track.work.start_ns.astype(float), track.work.end_ns.astype(float)
-    awaited_op, waits_recorded = stream_waits(run, track, previous_op, usual.latency_ns)
+    awaited_op, waits_recorded = np.full(len(start), NONE, np.int64), True  # threads of a backend wait for no other
+    if on_gpu:
+        awaited_op, waits_recorded = stream_waits(run, track, previous_op, usual.latency_ns)
     is_launched = track.call >= 0
     at = track.at_ns[track.call] if len(track.at_ns) else start
     sources = (

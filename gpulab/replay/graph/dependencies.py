@@ -164,6 +164,11 @@ def _of_stream(track: HostTrack, device: int, stream: int) -> Ints:
     return np.flatnonzero(mask)
 
 
+def no_queue(count: int) -> Ints:
+    """Return, for this many host nodes, that none waits for a free slot in a launch queue."""
+    return np.full(count, NONE, np.int64)
+
+
 def launch_queue_capacity(run: Run) -> int | None:
     """Return the launch queue capacity of a virtual GPU; None if the run does not record one."""
     return count_from_fact(run, QUEUE_FACT) or None
@@ -176,7 +181,7 @@ def launch_queue_waits(track: HostTrack, queue: int | None = None) -> tuple[Ints
     host. `queue`: the capacity in this run, if known.
     """
     count = len(track.kind)
-    target, delay, own_ns = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
+    target, delay, own_ns = no_queue(count), np.zeros(count), track.dur_ns.astype(float)
     calls = np.flatnonzero(track.first[1:] > track.first[:-1])
     if not len(calls):
         return target, delay, own_ns

@@ -12,6 +12,7 @@ from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import host_parts, launching_threads
 from gpulab.intervals import Coverage, Ints, Spans, union
+from gpulab.replay.graph.cpu_exchanges import exchange_calls, exchanges
 from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.run import Run
 from gpulab.tables import EventKind
@@ -45,9 +46,9 @@ class HostTrack:
 def build_host_track(run: Run, steps: Steps, device: str) -> HostTrack:
     """Return the host track of a run whose device is "gpu" or "cpu"."""
     steps = steps.host_steps
-    work = device_work(run)
-    caller = launch_calls(work)
-    calls = _calls(run, caller) if device == "gpu" else np.empty(0, np.int64)
+    work = device_work(run) if device == "gpu" else exchanges(run)
+    caller = launch_calls(work) if device == "gpu" else exchange_calls(work)
+    calls = _calls(run, caller)
     marks = _marks(run, steps, calls)
     spans = host_parts(run, _window(run, calls, marks), device)
     points = _points(spans, device)
