@@ -17,6 +17,8 @@ from gpulab.comparison.sides import Runs
 from gpulab.errors import RunError
 from gpulab.replay import parsing, prediction
 from gpulab.replay.history import History
+from gpulab.replay.job.job_prediction import JobChange, JobPrediction, job_model, predict_job
+from gpulab.replay.job.job_rewrites import JOB_REWRITES_BY_NAME
 from gpulab.replay.prediction import Prediction, ReplayModel
 from gpulab.rules import Diagnosis, Gain
 from gpulab.rules.engine.evidence import gain_from_prediction
@@ -45,6 +47,16 @@ def predict(run: Run, rewrites: str, *, samples: int | None = None) -> Predictio
     return prediction.predict(
         prepare_scene(run), parsing.parse_changes(rewrites), samples=samples, history=prediction_history(run)
     )
+
+
+def predict_ranks(ranks: Sequence[Run], rewrites: str) -> JobPrediction:
+    """Predict the step time of a job with these changes together: "no_straggler", "bandwidth=2", "workers=6".
+
+    All ranks are replayed together, joined at their collectives. Raises RunError for an unknown change, for one that
+    does not apply to these ranks, and if their replay is not reliable.
+    """
+    values = parsing.parse_values(rewrites, JOB_REWRITES_BY_NAME)
+    return predict_job(job_model(ranks), tuple(JobChange(rewrite, value) for rewrite, value in values))
 
 
 def prepare_scene(run: Run) -> ReplayModel:

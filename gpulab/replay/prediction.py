@@ -288,7 +288,12 @@ def adjust_for_cpu_caches(model: ReplayModel, changes: Sequence[Change], remaini
     removes_waits = any(each.rewrite.removes_waits for each in changes)
     if model.graph.on_gpu or remaining_ns >= model.step_ns or not removes_waits:
         return remaining_ns
-    return remaining_ns * (1 - draw.between("warmer", *CACHE_EFFECT) * (1 - remaining_ns / model.step_ns))
+    return with_warm_caches(remaining_ns, model.step_ns, draw)
+
+
+def with_warm_caches(remaining_ns: float, step_ns: float, draw: Draw) -> float:
+    """Return what remains of a step on a CPU without some waits, during which other code uses caches and cores."""
+    return remaining_ns * (1 - draw.between("warmer", *CACHE_EFFECT) * (1 - remaining_ns / step_ns))
 
 
 def _drawn_ns(ready: ReplayModel, chosen: Sequence[Change], draws: Sequence[Draw]) -> list[float]:

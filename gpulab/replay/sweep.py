@@ -89,12 +89,26 @@ def device_step_ns(graph: Graph, work: Ints) -> float:
 
 
 def sweep(graph: Graph) -> Schedule:
-    """Return the times of everything in a graph."""
+    """Return the times of everything in a graph of a rank that waits for no other one."""
+    try:
+        next(rank_sweep(graph, np.empty(0, np.int64)))
+    except StopIteration as finished:
+        schedule: Schedule = finished.value
+        return schedule
+    raise AssertionError("a sweep without joint ops yields nothing")
+
+
+def rank_sweep(graph: Graph, joint_ops: Ints) -> Generator[float, float, Schedule]:
+    """Sweep a graph, and at each joint op, yield when it could start alone and receive when it ends.
+
+    Joint ops are collectives, whose end depends on other ranks; they are indices of launched device ops, sorted. Their
+    own duration does not count.
+    """
     host, device = graph.host, graph.device
     before = sum(host.before_ns.values(), np.zeros(len(host)))
     ends_alone = host.start_ns[0] + np.cumsum(before + host.call_ns)
     if len(device):
-        ends, starts, done = _sweep(host, device, ends_alone)
+        ends, starts, done = yield from _sweep(host, device, ends_alone, joint_ops)
     else:
         ends, starts, done = ends_alone, np.empty(0), np.empty(0)
     begins = np.append(host.start_ns[:1], ends[:-1]) + before
@@ -122,25 +136,13 @@ def delayed_ends(ends_alone: Floats, waiting: Ints, delays: Floats) -> Floats:
     return ends
 
 
-def _sweep(host: HostNodes, device: DeviceOps, ends_alone: Floats) -> tuple[Floats, Floats, Floats]:
-    """Do the sweep of a single rank, which waits for no other one."""
-    try:
-        next(sweep_until_joint(host, device, ends_alone, np.empty(0, np.int64)))
-    except StopIteration as finished:
-        times: tuple[Floats, Floats, Floats] = finished.value
-        return times
-    raise AssertionError("a sweep without joint ops yields nothing")
-
-
-def sweep_until_joint(
+def _sweep(
     host: HostNodes, device: DeviceOps, ends_alone: Floats, joint_ops: Ints
 ) -> Generator[float, float, tuple[Floats, Floats, Floats]]:
-    """Do the sweep, and at each joint op, yield when it could start alone and receive when it ends.
+    """Do the sweep; return the ends of host nodes, and the starts and ends of device ops.
 
-    Joint ops are collectives, whose end depends on other ranks; they are indices of launched device ops, sorted. Their
-    own duration does not count. Return the ends of host nodes, and the starts and ends of device ops. A loop over plain
-    lists, because numpy scalars are several times slower. `ends_alone`: the end of each host node if the host never
-    waits. `delay` is what its waits add to these.
+    It is a loop over plain lists, because numpy scalars are several times slower. `ends_alone`: the end of each host
+    node if the host never waits. `delay` is what its waits add to these.
     """
     first, last = int(host.first_op[0]), int(host.first_op[-1])
     done = np.where(device.call < 0, device.end_ns, NEVER).tolist()

@@ -41,7 +41,11 @@ def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     else:
         waiting = track.part_spans.get("communication", no_spans())
         awaited_op, return_delay_ns = awaited_exchanges(waiting, track.at_ns, track.kind, track.work)
-        queue_op, queue_delay_ns, call_ns = no_queue(len(track.kind)), np.zeros(len(track.kind)), track.dur_ns * 1.0
+        queue_op, queue_delay_ns, call_ns = (
+            no_queue(len(track.kind)),
+            np.zeros(len(track.kind)),
+            track.dur_ns.astype(float),
+        )
         if len(track.work):
             waited = np.where(awaited_op >= 0, 0.0, before_ns["communication"])
             before_ns = {**before_ns, "communication": waited}

@@ -50,9 +50,9 @@ def overlap_code(
         )
     if parallelism.ddp or parallelism.is_training:
         code = ddp_code(evidence, bucket_mb=bucket_mb, ddp=parallelism.ddp, static_graph=True)
-        return code + (_bf16_compression_code(evidence) if half_bytes else ""), (
+        return code + (_bf16_compression_code(evidence) if half_bytes and evidence.on_gpu else ""), (
             f"Communicate less often: with {evidence.names.model}.no_sync() around all but every fourth backward pass "
-            "(gradient accumulation), or use a larger batch per GPU. static_graph is for models that use the same "
+            f"(gradient accumulation), or use a larger batch per {'GPU' if evidence.on_gpu else 'rank'}. static_graph is for models that use the same "
             "parameters in every step."
         )
     return "", "A larger batch per GPU, or fewer GPUs per model, gives compute a larger share of each step."
@@ -61,12 +61,13 @@ def overlap_code(
 def ddp_code(evidence: Evidence, *, bucket_mb: int | None, ddp: bool, static_graph: bool = False) -> str:
     """Return code that wraps the model in DDP with better arguments."""
     model = evidence.names.model
-    arguments = ["device_ids=[torch.cuda.current_device()]", "gradient_as_bucket_view=True"]
+    arguments = ["device_ids=[torch.cuda.current_device()]"] if evidence.on_gpu else []
+    arguments += ["gradient_as_bucket_view=True"]
     arguments += [f"bucket_cap_mb={bucket_mb}"] if bucket_mb is not None else []
     arguments += ["static_graph=True"] if static_graph else []
     comment = "replaces the line that wraps the model now" if ddp else "replaces all_reduce for each parameter"
     return (
-        "import torch\n"
+        f"{'import torch' + chr(10) if evidence.on_gpu else ''}"
         "from torch.nn.parallel import DistributedDataParallel as DDP\n\n"
         f'{model} = getattr({model}, "module", {model})  # {comment}\n'
         f"{model} = DDP({model}, {', '.join(arguments)})"

@@ -1,0 +1,172 @@
+"""Predict the step time of a whole job with several changes: all ranks are replayed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpulab.errors import RunError
+from gpulab.replay.job.job_graph import RECORD_ALL, JobGraph, build_job_graph
+from gpulab.replay.job.job_rewrites import JobRewrite
+from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
+from gpulab.replay.prediction import BEST_CASE, NOISE_CPU, NOISE_GPU, draw_unknowns, with_warm_caches
+from gpulab.replay.rewrite import GRADES, MIDDLE, Draw, Value
+from gpulab.run import Run
+from gpulab.wording import percent
+
+MAX_REPLAY_ERROR = 0.05  # of the step of a job, replayed without changes
+SAMPLES = 12
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """A change of a job with its value."""
+
+    rewrite: JobRewrite
+    value: Value
+
+    def __str__(self) -> str:
+        return self.rewrite.name if self.value is True else f"{self.rewrite.name}={self.value}"
+
+
+@dataclass(frozen=True, eq=False)
+class JobModel:
+    """The ranks of a job, prepared for predictions."""
+
+    job: JobGraph
+
+    @cached_property
+    def schedule(self) -> JobSchedule:
+        """The unchanged job, replayed."""
+        return joint_sweep(self.job)
+
+    @property
+    def step_ns(self) -> int:
+        """The typical step, without the profiler if that was measured: the median over ranks."""
+        return round(float(np.median([graph.steps.step_ns or 0 for graph in self.job.graphs])))
+
+    @property
+    def replay_error(self) -> float:
+        """Error of the replay without changes, as a fraction of the step."""
+        return self.schedule.step_ns / max(1, self.step_ns) - 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobPrediction:
+    """The typical step of a job with all changes applied: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
+
+    model: JobModel
+    changes: tuple[JobChange, ...]
+    step_ns: int  # without the changes
+    likely_ns: int
+    best_ns: int
+    worst_ns: int
+    floor_ns: int
+    grade: str
+    work_factor: float
+    schedule: JobSchedule  # with all unknowns in the middle
+
+    @property
+    def speedup(self) -> float:
+        """Speed-up for the same work."""
+        return self.work_factor * self.step_ns / self.likely_ns
+
+    @property
+    def bound(self) -> float:
+        """Upper bound of the speed-up."""
+        return self.work_factor * self.step_ns / self.floor_ns
+
+    @property
+    def bound_label(self) -> str:
+        """What the bound assumes, a noun phrase."""
+        if len(self.changes) == 1:
+            return self.changes[0].rewrite.bound_label
+        return f"{' and '.join(change.rewrite.name for change in self.changes)} at their best"
+
+
+def job_model(runs: Sequence[Run]) -> JobModel:
+    """Prepare the ranks of a job for predictions.
+
+    Raises RunError if they cannot be matched, or if the replay without changes does not reproduce the recording.
+    """
+    model = JobModel(build_job_graph(runs))
+    if abs(model.replay_error) > MAX_REPLAY_ERROR:
+        direction = "longer" if model.replay_error > 0 else "shorter"
+        raise RunError(
+            "Nothing can be predicted from these ranks.",
+            why=f"the replay does not reproduce the recording: its step is {percent(abs(model.replay_error), 1)} "
+            f"{direction}",
+            fix=f"{RECORD_ALL}, and no other programs running",
+        )
+    return model
+
+
+def predict_job(model: JobModel, changes: Sequence[JobChange]) -> JobPrediction:
+    """Replay the job with these changes. Raises RunError if one of them does not apply to it."""
+    _check(model.job, changes)
+    middle = joint_sweep(_applied(model.job, changes, MIDDLE))
+    likely_ns = _scaled_ns(model, middle, MIDDLE)
+    draws = draw_unknowns(SAMPLES)
+    drawn = [_scaled_ns(model, joint_sweep(_applied(model.job, changes, draw)), draw) for draw in draws]
+    floor = model.job
+    for change in changes:
+        floor = change.rewrite.best_case(floor, change.value)
+    floor_ns = min(likely_ns, *drawn, _scaled_ns(model, joint_sweep(floor), BEST_CASE))
+    grade = max((change.rewrite.grade for change in changes), default="A")
+    noise = NOISE_GPU if model.job.graphs[0].on_gpu else NOISE_CPU
+    margin = GRADES[grade][1] * min(abs(model.step_ns - likely_ns), 2 * likely_ns) + noise * likely_ns
+    margin += abs(model.replay_error) * likely_ns
+    low, high = np.percentile(drawn, (10, 90))
+    factors = [each.rewrite.work_factor(model.job, each.value) for each in changes if each.rewrite.work_factor]
+    return JobPrediction(
+        model=model,
+        changes=tuple(changes),
+        step_ns=model.step_ns,
+        likely_ns=max(1, round(likely_ns)),
+        best_ns=max(1, round(max(floor_ns, min(float(low), likely_ns - margin)))),
+        worst_ns=max(1, round(max(float(high), likely_ns + margin))),
+        floor_ns=max(1, round(floor_ns)),
+        grade=grade,
+        work_factor=float(np.prod(factors)),
+        schedule=middle,
+    )
+
+
+def _applied(job: JobGraph, changes: Sequence[JobChange], draw: Draw) -> JobGraph:
+    for change in changes:
+        job = change.rewrite.edit(job, change.value, draw)
+    return job
+
+
+def _scaled_ns(model: JobModel, schedule: JobSchedule, draw: Draw) -> float:
+    """Return the typical step on the scale of the un-profiled step, with the effect of caches on a CPU."""
+    step_ns = model.step_ns / max(1.0, model.schedule.step_ns) * _blended_ns(schedule)
+    if model.job.graphs[0].on_gpu or step_ns >= model.step_ns:
+        return step_ns
+    return with_warm_caches(step_ns, model.step_ns, draw)
+
+
+def _blended_ns(schedule: JobSchedule) -> float:
+    """Return the typical step; of a job that seldom exchanges data, the mean of steps with and without."""
+    job = schedule.job
+    if job.synced_frac == 1.0:
+        return schedule.step_ns
+    alone = joint_sweep(job.without_collectives(np.ones(len(job.joint), bool)))
+    paces = [ns for rank, ns in enumerate(alone.rank_steps_ns) if rank not in job.excused] or [alone.step_ns]
+    return job.synced_frac * schedule.step_ns + (1 - job.synced_frac) * job.awaited(np.array(paces))
+
+
+def _check(job: JobGraph, changes: Sequence[JobChange]) -> None:
+    for position, change in enumerate(changes):
+        reason = change.rewrite.refusal_reason(job, change.value)
+        if reason is not None:
+            raise RunError(
+                f"{', '.join(map(str, changes))} cannot be predicted from these ranks.",
+                why=f"{change}: {reason}" if len(changes) > 1 else reason,
+                fix="leave this change out, or record a job to which it applies",
+            )
+        if position + 1 < len(changes):
+            job = change.rewrite.edit(job, change.value, MIDDLE)

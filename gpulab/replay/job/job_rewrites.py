@@ -1,0 +1,344 @@
+"""Changes of a whole job: of its communication, and every change of a rank, made on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpulab.analysis.ranks.collectives import KINDS, collectives
+from gpulab.intervals import Ints
+from gpulab.replay.job.job_graph import JobGraph
+from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
+from gpulab.replay.job.scaling import later_last_arrival_ns, ring_transfer_ns, with_later_start
+from gpulab.replay.rewrite import Draw, Rewrite, Value
+from gpulab.replay.rewrites.catalogue import REWRITES
+from gpulab.replay.rewrites.ranks.collectives import GRADIENTS
+from gpulab.replay.rewrites.ranks.communication import MIB, parse_mib
+
+LATENCY_GPU_NS = (10_000.0, 40_000.0)  # of one message between GPUs of one machine
+LATENCY_CPU_NS = (50_000.0, 400_000.0)  # of gloo over the loopback device of a busy machine
+COMPRESSED = (0.5, 0.8)  # of the time of the data: half the bytes, and converting them on both sides
+MIN_LATE_FRAC = 0.02  # of a step: a smaller wait of the others is chance
+MAX_RANKS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRewrite:
+    """One kind of change of a job. `edit` is a function of job, value and draw; its docstring explains the model."""
+
+    name: str
+    edit: Callable[[JobGraph, Value, Draw], JobGraph]
+    best_case: Callable[[JobGraph, Value], JobGraph]  # all costs of the change are zero
+    grade: str  # one of gpulab.replay.rewrite.GRADES
+    about: str
+    bound_label: str
+    refusal_reason: Callable[[JobGraph, Value], str | None]
+    value_help: str = ""
+    default: Value | None = True
+    parse: Callable[[str], Value] | None = None
+    cost: str = ""
+    code: str = ""
+    work_factor: Callable[[JobGraph, Value], float] | None = None
+    bound_only: bool = False
+    of_ranks: bool = False  # a change of each rank, not of the communication
+
+
+def latency_ns(job: JobGraph, draw: Draw) -> float:
+    """Return the latency of a message: drawn, but at most the shortest recorded transfer."""
+    limits = LATENCY_GPU_NS if job.graphs[0].on_gpu else LATENCY_CPU_NS
+    return min(draw.ratio("latency of a message", *limits), float(job.joint.transfer_ns.min(initial=limits[1])))
+
+
+def latest_rank(schedule: JobSchedule) -> int | None:
+    """Return the rank that the others wait for most; None if they hardly wait."""
+    last = np.nanargmax(schedule.arrival_ns, axis=1)
+    lead_ns = np.nanmean(schedule.wait_ns, axis=1)
+    waited = np.bincount(last, weights=lead_ns, minlength=len(schedule.job.graphs))
+    steps = max(1, len(np.unique(schedule.job.joint.step)))
+    return int(waited.argmax()) if waited.max() / steps >= MIN_LATE_FRAC * schedule.step_ns else None
+
+
+def no_straggler(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """No rank waits for the slowest one any more: it arrives with the others at the latest.
+
+    Models: the ranks are replayed together. A collective starts when the last of the other ranks has arrived. Without
+    a value, the straggler is the rank that the others wait for most.
+
+    Cannot know: what it costs to make that rank faster, and whether it then slows down others on the same machine.
+    """
+    rank = latest_rank(joint_sweep(job)) if value is True else int(float(value))
+    return job if rank is None else replace(job, excused=(*job.excused, rank))
+
+
+def balance(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """All ranks have the same amount of work in each step.
+
+    Models: a collective starts at the mean arrival of its ranks, as the work that makes some late is spread over all.
+    For stragglers that rotate, as with batches of unequal length.
+    """
+    return replace(job, arrival="mean")
+
+
+def first_arrival(job: JobGraph, value: Value) -> JobGraph:
+    """Return the job where every collective starts as soon as the first rank arrives: no rank waits for another."""
+    return replace(job, arrival="first")
+
+
+def bandwidth(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """The link between the ranks is N times as fast.
+
+    Models: a transfer takes a latency (10 to 40 us between GPUs, 50 to 400 us with gloo) plus the time of its data,
+    which becomes N times shorter. Waiting for other ranks is replayed.
+    """
+    return _scaled_data(job, 1 / float(value), draw, np.ones(len(job.joint), bool))
+
+
+def compress(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """Gradients are sent in 16 bits (a communication hook of DistributedDataParallel).
+
+    Models: the data of gradients takes 50 to 80 % of the time: half the bytes, and the conversion. The latency stays.
+    """
+    gradients = np.isin(job.joint.kind, [KINDS.index(kind) for kind in GRADIENTS])
+    return _scaled_data(job, draw.between("conversion of gradients", *COMPRESSED), draw, gradients)
+
+
+def _scaled_data(
+    job: JobGraph, factor: float, draw: Draw, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> JobGraph:
+    latency, transfer = latency_ns(job, draw), job.joint.transfer_ns
+    data_ns = np.maximum(transfer - latency, 0.0)
+    return job.with_joint(transfer_ns=np.where(mask, transfer - data_ns * (1 - factor), transfer))
+
+
+def no_communication(job: JobGraph, value: Value) -> JobGraph:
+    """Return the job whose transfers take no time; ranks still wait for each other."""
+    return job.with_joint(transfer_ns=np.zeros(len(job.joint)))
+
+
+def no_sync(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """Gradients are exchanged in one of N backward passes only: `model.no_sync()` and gradient accumulation.
+
+    Models: N - 1 of N steps have no collectives, at the pace of the slowest rank. The optimizer runs as often as now;
+    with accumulation it runs less often, which saves more.
+
+    Cannot know: how the N times larger batch changes the training.
+    """
+    return replace(job, synced_frac=job.synced_frac / float(value))
+
+
+def bucket_mb(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """Gradients are all-reduced in buckets of N MiB, so that there are fewer and larger collectives.
+
+    Models: consecutive all-reduces of a step are joined up to that size, pay the latency once, and start when the last
+    of them would.
+    """
+    latency, joint = latency_ns(job, draw), job.joint
+    group, last = _buckets(job, float(value) * MIB)
+    data_ns = np.maximum(joint.transfer_ns - latency, 0.0)
+    merged_ns = np.bincount(group, weights=data_ns, minlength=len(last)) + latency
+    transfer_ns = np.where(np.bincount(group, minlength=len(last))[group] > 1, merged_ns[group], joint.transfer_ns)
+    is_last = np.isin(np.arange(len(joint)), last)
+    return job.with_joint(transfer_ns=transfer_ns).without_collectives(~is_last)
+
+
+def _buckets(job: JobGraph, max_bytes: float) -> tuple[Ints, Ints]:
+    """Return the bucket of each collective, and the last collective of each bucket; others than all-reduces stay."""
+    joint, first_rank = job.joint, 0
+    order = np.lexsort((joint.op[:, first_rank], joint.step))
+    bucket, last, held, open_step = np.zeros(len(joint), np.int64), [], np.inf, None
+    for index in order.tolist():
+        joins = joint.kind[index] == KINDS.index("all-reduce")
+        if not joins or open_step != joint.step[index] or held + joint.bytes[index] > max_bytes:
+            last.append(index)
+            held, open_step = 0.0, joint.step[index] if joins else None
+        held += float(joint.bytes[index])
+        last[-1] = index
+        bucket[index] = len(last) - 1
+    return bucket, np.array(last, np.int64)
+
+
+def more_ranks(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+    """The job has N ranks, each with as much work as now.
+
+    Models: transfers by the alpha-beta model of a ring, with a latency of 10 to 40 us (gloo: 50 to 400 us) and the
+    recorded bandwidth; the last of N ranks arrives later than the last one now, as their arrivals vary.
+
+    Cannot know: the network between machines, which is slower than links inside one, and hierarchical algorithms.
+    """
+    ranks = int(float(value))
+    joint = job.joint
+    transfer = ring_transfer_ns(
+        joint.transfer_ns, joint.kind, joint.ranks, to_ranks=ranks, latency_ns=latency_ns(job, draw)
+    )
+    later_ns = draw.between("arrival of the last rank", *later_last_arrival_ns(joint_sweep(job), ranks))
+    return with_later_start(job.with_joint(transfer_ns=transfer), later_ns)
+
+
+def _more_ranks_best_case(job: JobGraph, value: Value) -> JobGraph:
+    """No rank arrives later, and messages have no latency."""
+    joint = job.joint
+    return job.with_joint(
+        transfer_ns=ring_transfer_ns(
+            joint.transfer_ns, joint.kind, joint.ranks, to_ranks=int(float(value)), latency_ns=0.0
+        )
+    )
+
+
+def _number(low: float, high: float, meaning: str) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        try:
+            number = float(text.removeprefix("x"))
+        except ValueError:
+            raise ValueError(f"{text!r} is not {meaning}") from None
+        if not low <= number <= high:
+            raise ValueError(f"{meaning} from {low:g} to {high:g} is needed")
+        return int(number) if number == int(number) else number
+
+    return parse
+
+
+def _never(job: JobGraph, value: Value) -> str | None:
+    return None
+
+
+def _straggler_refusal(job: JobGraph, value: Value) -> str | None:
+    if value is True:
+        return None if latest_rank(joint_sweep(job)) is not None else "no rank keeps the others waiting"
+    return None if int(float(value)) < len(job.graphs) else f"there are only {len(job.graphs)} ranks"
+
+
+def _compress_refusal(job: JobGraph, value: Value) -> str | None:
+    if not job.graphs[0].on_gpu:  # with fp16_compress_hook, a step of 59 ms took 69 ms (gloo, two ranks, 8 MB)
+        return "on a CPU, converting the gradients takes longer than it saves"
+    graph = job.graphs[0]
+    recorded = collectives(graph.run, graph.steps, graph.ledger)
+    if recorded is not None and not recorded.float32:
+        return "the gradients have 16 bits already"
+    return None if np.isin(job.joint.kind, [KINDS.index(kind) for kind in GRADIENTS]).any() else "no gradients are sent"
+
+
+def _bucket_refusal(job: JobGraph, value: Value) -> str | None:
+    if (job.joint.bytes[job.joint.kind == KINDS.index("all-reduce")] < 0).any():
+        return "the sizes of its collectives were not recorded"
+    if len(_buckets(job, float(value) * MIB)[1]) == len(job.joint):
+        return "no two of its collectives fit into one bucket; choose a larger size"
+    return None
+
+
+def of_all_ranks(rewrite: Rewrite) -> JobRewrite:
+    """Return the change of a job that makes this change on every rank."""
+    return JobRewrite(
+        name=rewrite.name,
+        edit=lambda job, value, draw: job.with_graphs([rewrite.edit(graph, value, draw) for graph in job.graphs]),
+        best_case=lambda job, value: job.with_graphs([rewrite.best_case(graph, value) for graph in job.graphs]),
+        grade=rewrite.grade,
+        about=rewrite.about,
+        bound_label=rewrite.bound_label,
+        refusal_reason=lambda job, value: next(
+            (reason for graph in job.graphs if (reason := rewrite.refusal_reason(graph, value)) is not None), None
+        ),
+        value_help=rewrite.value_help,
+        default=rewrite.default,
+        parse=rewrite.parse,
+        cost=rewrite.cost,
+        work_factor=None
+        if rewrite.work_factor is None
+        else lambda job, value: rewrite.work_factor(job.graphs[0], value),  # type: ignore[misc]  # it is not None here
+        bound_only=rewrite.bound_only,
+        of_ranks=True,
+    )
+
+
+COMMUNICATION_OF_JOBS = (
+    JobRewrite(
+        name="no_straggler",
+        edit=no_straggler,
+        best_case=first_arrival,
+        grade="A",
+        about="no rank waits for the slowest one",
+        bound_label="ranks that never wait for each other",
+        refusal_reason=_straggler_refusal,
+        value_help="the number of a rank",
+        parse=_number(0, MAX_RANKS, "the number of a rank"),
+    ),
+    JobRewrite(
+        name="balance",
+        edit=balance,
+        best_case=first_arrival,
+        grade="B",
+        about="the same amount of work on all ranks",
+        bound_label="ranks that never wait for each other",
+        refusal_reason=_never,
+    ),
+    JobRewrite(
+        name="bucket_mb",
+        edit=bucket_mb,
+        best_case=no_communication,
+        grade="B",
+        about="gradients all-reduced in buckets of N MiB",
+        bound_label="transfers in no time",
+        refusal_reason=_bucket_refusal,
+        value_help="a size in MiB",
+        default=None,
+        parse=parse_mib,
+        cost="GPU memory for the buckets",
+    ),
+    JobRewrite(
+        name="bandwidth",
+        edit=bandwidth,
+        best_case=no_communication,
+        grade="B",
+        about="a link N times as fast",
+        bound_label="transfers in no time",
+        refusal_reason=_never,
+        value_help="a factor, such as 2",
+        default=2,
+        parse=_number(0.01, 1000, "a factor"),
+    ),
+    JobRewrite(
+        name="compress",
+        edit=compress,
+        best_case=no_communication,
+        grade="C",
+        about="gradients sent in 16 bits",
+        bound_label="transfers in no time",
+        refusal_reason=_compress_refusal,
+        cost="accuracy of the gradients",
+        code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
+        "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+    ),
+    JobRewrite(
+        name="no_sync",
+        edit=no_sync,
+        best_case=lambda job, value: first_arrival(no_communication(no_sync(job, value, Draw()), value), value),
+        grade="B",
+        about="gradients exchanged in one of N backward passes",
+        bound_label="ranks that neither wait nor send",
+        refusal_reason=_never,
+        value_help="a number of backward passes",
+        default=4,
+        parse=_number(2, 1000, "a number of backward passes"),
+        cost="an N times larger batch per update",
+    ),
+    JobRewrite(
+        name="ranks",
+        edit=more_ranks,
+        best_case=_more_ranks_best_case,
+        grade="C",
+        about="N ranks with as much work each",
+        bound_label="messages without latency, and no later ranks",
+        refusal_reason=_never,
+        value_help="a number of ranks",
+        default=None,
+        parse=_number(2, MAX_RANKS, "a number of ranks"),
+        work_factor=lambda job, value: float(value) / len(job.graphs),
+    ),
+)
+_NOT_OF_JOBS = {"overlap"} | {rewrite.name for rewrite in COMMUNICATION_OF_JOBS}
+JOB_REWRITES: tuple[JobRewrite, ...] = (
+    *(of_all_ranks(rewrite) for rewrite in REWRITES if rewrite.name not in _NOT_OF_JOBS),
+    *COMMUNICATION_OF_JOBS,
+)
+JOB_REWRITES_BY_NAME: Mapping[str, JobRewrite] = {rewrite.name: rewrite for rewrite in JOB_REWRITES}
