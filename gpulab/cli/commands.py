@@ -37,12 +37,11 @@ def run_report(options: Namespace) -> Output:
 
 
 def run_whatif(options: Namespace) -> Output:
-    """Return the prediction for changes; without any, all of them ranked."""
+    """Return the prediction for changes of a run or of the ranks in a folder; without any, all of them ranked."""
     from gpulab.cli.terminal import terminal_text
-    from gpulab.files import load_run
     from gpulab.views.whatif.whatif import whatif
 
-    return Output(terminal_text(whatif(load_run(options.path), " ".join(options.changes)), Path(options.path)))
+    return Output(terminal_text(whatif(_load(options.path), " ".join(options.changes)), Path(options.path)))
 
 
 def run_why(options: Namespace) -> Output:

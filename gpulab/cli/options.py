@@ -61,7 +61,7 @@ def _add_views(commands: _Commands) -> None:
     report.add_argument("--json", action="store_true", help="print the figures as JSON instead")
     report.add_argument("--short", action="store_true", help="leave out the details")
     whatif = commands.add_parser("whatif", help="predict the step time after changes")
-    whatif.add_argument("path", metavar="PATH", help="a .gpulab file or a trace of torch.profiler")
+    whatif.add_argument("path", metavar="PATH", help="a .gpulab file, a trace of torch.profiler, or a folder of ranks")
     whatif.add_argument("changes", nargs="*", metavar="CHANGE", help="workers=4, amp=bf16, ...; none: rank all of them")
     why = commands.add_parser("why", help="explain a rule or a change; without a name, list them")
     why.add_argument("name", nargs="?", metavar="NAME")

@@ -181,7 +181,8 @@ class GpuProfileMagics(Magics):
 
         has_name = options.name is not None and (options.name in runs or not is_change(options.name))
         changes = options.changes if has_name or options.name is None else [options.name, *options.changes]
-        return whatif(runs[options.name] if has_name else runs.last, " ".join(changes))
+        run = runs[options.name] if has_name else runs.last
+        return whatif(runs.with_ranks(run.name), " ".join(changes))
 
     @with_arguments(*FIX)
     @line_magic

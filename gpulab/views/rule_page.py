@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from gpulab.errors import GpulabError
+from gpulab.replay.job.job_rewrites import COMMUNICATION_OF_JOBS, JobRewrite
 from gpulab.replay.rewrite import Rewrite, grade_text, least_margin_text
-from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
+from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES, Rule
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.sheet.view import View
@@ -27,6 +28,10 @@ _DISPLAYED = {  # headings of docstrings that pages show in other words
     "Confused with": "Similar symptoms",
     "Models": "Model",
     "Cannot know": "Not modelled",
+}
+_CHANGES: dict[str, Rewrite | JobRewrite] = {
+    **{rewrite.name: rewrite for rewrite in COMMUNICATION_OF_JOBS},
+    **{rewrite.name: rewrite for rewrite in REWRITES},  # of a run: the page of a change of both is about one rank
 }
 _STAGES = {
     "ENDING": "Failed runs",
@@ -42,7 +47,7 @@ def page(name: str | None = None) -> View:
     """Return the page of a rule or of a change; without a name, the list of all pages."""
     if name is None:
         return _contents()
-    return _change(BY_NAME[name]) if name in BY_NAME else _page(_rule(name))
+    return _change(_CHANGES[name]) if name in _CHANGES else _page(_rule(name))
 
 
 def _rule(name: str) -> Rule:
@@ -50,7 +55,7 @@ def _rule(name: str) -> Rule:
         if rule.name == name:
             return rule
     names = [rule.name for rule in RULES]
-    near = difflib.get_close_matches(name, [*names, *BY_NAME], n=1)
+    near = difflib.get_close_matches(name, [*names, *_CHANGES], n=1)
     raise GpulabError(
         f"There is no rule or change {name!r}.",
         why=f"did you mean {near[0]}?" if near else f"the rules are {', '.join(names)}",
@@ -88,7 +93,7 @@ def _blocks(facts: Sequence[tuple[str, str]]) -> Iterator[Block]:
             yield Section(heading, tuple(Line(line) for line in lines if line.strip()))
 
 
-def _change(rewrite: Rewrite) -> View:
+def _change(rewrite: Rewrite | JobRewrite) -> View:
     """Return the page of a change: what it models, by its docstring, and what it costs."""
     summary, sections = _split_docstring(inspect.getdoc(rewrite.edit) or rewrite.about, _REWRITE_HEADINGS)
     facts = [
@@ -101,14 +106,19 @@ def _change(rewrite: Rewrite) -> View:
             f"{grade_text(rewrite.grade)}. The range extends at least this far on each side: "
             f"{least_margin_text(rewrite.grade)}. Predictions that were wrong on this machine widen it.",
         ),
-        ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.value_help else ''}"),
+        ("Try it", _try_it(rewrite)),
     ]
     known_facts = tuple(fact for fact in facts if fact[1])
     answer = Answer(claim=sentence(summary), leading=True)
     return View(Sheet(f"gpulab: {rewrite.name}", (answer, *_blocks(known_facts))))
 
 
-def _default_text(rewrite: Rewrite) -> str:
+def _try_it(rewrite: Rewrite | JobRewrite) -> str:
+    changes = f"{rewrite.name}{'=...' if rewrite.value_help else ''}"
+    return f'gpulab.whatif(RANKS, "{changes}")' if isinstance(rewrite, JobRewrite) else f"%gpuwhatif RUN {changes}"
+
+
+def _default_text(rewrite: Rewrite | JobRewrite) -> str:
     if rewrite.default is True or not rewrite.value_help:
         return ""
     return "; a value is required" if rewrite.default is None else f"; the default is {rewrite.default}"
@@ -128,7 +138,7 @@ def _contents() -> View:
 
 def _introduction() -> Block:
     return Line(
-        f"{len(RULES)} rules and {len(REWRITES)} changes. %gpuwhy NAME shows the evidence of a rule and similar "
+        f"{len(RULES)} rules and {len(_CHANGES)} changes. %gpuwhy NAME shows the evidence of a rule and similar "
         "symptoms, or how a change is modelled."
     )
 
@@ -140,3 +150,5 @@ def _sections() -> Iterator[Section]:
             yield Section(title, (Facts(rows),))
     changes = tuple((rewrite.name, rewrite.about) for rewrite in REWRITES)
     yield Section("What %gpuwhatif can change", (Facts(changes),))
+    of_jobs = tuple((rewrite.name, rewrite.about) for rewrite in COMMUNICATION_OF_JOBS)
+    yield Section("What it can change in a job of several ranks", (Facts(of_jobs),))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpulab
@@ -136,6 +137,10 @@ def test_ranks_of_torchrun_give_one_report_that_names_the_slow_one(tmp_path):
     assert first.numbers["rank"] == 1
     assert result.stderr.count("Rank 1 is a straggler") == 1
     assert json.loads((tmp_path / "job" / "summary.json").read_text())["ranks"] == [0, 1]
+    interior = [set(np.flatnonzero(find_steps(each).interior).tolist()) for each in ranks]
+    assert len(interior[0] & interior[1]) >= 8  # the ranks record the same steps
+    prediction = gpulab.whatif(ranks, "no_straggler").prediction
+    assert prediction.speedup > 1.5  # it sleeps for 30 ms, which is most of a step
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import numpy as np
 from gpulab.analysis.events.cpu_collectives import cpu_collective_rows
 from gpulab.analysis.events.device_work import DeviceWork
 from gpulab.analysis.ranks.collectives import collective_kind
+from gpulab.analysis.steps.ledger import LONG_GAP_NS
 from gpulab.intervals import Ints, Spans
 from gpulab.replay.graph.graph import NONE, Floats, NodeKind
 from gpulab.run import Run
@@ -18,6 +19,8 @@ from gpulab.tables import EventKind
 
 _CALL = "c10d::"
 WAKE_NS = 1_000_000  # the waiting thread goes on within this time after the exchange, also on a busy CPU
+# The backend wakes the waiting thread before its own event ends; on a busy CPU its thread may then have to wait.
+EARLY_NS = 5_000_000
 
 
 def exchanges(run: Run) -> DeviceWork:
@@ -52,18 +55,23 @@ def exchange_calls(work: DeviceWork) -> Ints:
 def awaited_exchanges(waiting: Spans, at_ns: Ints, kind: Ints, work: DeviceWork) -> tuple[Ints, Floats]:
     """For each host node, the exchange that the main thread waited for (-1: none), and the delay after its end.
 
-    `waiting`: the spans in which the main thread waited. A span ends shortly after an exchange; a span that does not
-    was no wait, but code that ran during an exchange.
+    `waiting`: the spans in which the main thread waited. A span ends about when an exchange does; another span was no
+    wait, but code that ran during an exchange.
     """
     awaited, delay_ns = np.full(len(at_ns), NONE, np.int64), np.zeros(len(at_ns))
-    order = np.argsort(work.end_ns, kind="stable")
-    ends = work.end_ns[order]
     points = np.flatnonzero(kind == NodeKind.POINT)
-    nodes = points[np.minimum(np.searchsorted(at_ns[points], waiting.end_ns), max(0, len(points) - 1))]
-    position = np.searchsorted(ends, waiting.end_ns, side="right") - 1
-    for node, start_ns, end_ns, index in zip(
-        nodes.tolist(), waiting.start_ns.tolist(), waiting.end_ns.tolist(), position.tolist(), strict=True
-    ):
-        if index >= 0 and at_ns[node] == end_ns and ends[index] > start_ns and end_ns - ends[index] < WAKE_NS:
+    if not len(work) or not len(points):
+        return awaited, delay_ns
+    order = np.argsort(work.end_ns, kind="stable")
+    ends, starts = work.end_ns[order], work.start_ns[order]
+    nodes = points[np.minimum(np.searchsorted(at_ns[points], waiting.end_ns), len(points) - 1)]
+    for node, start_ns, end_ns in zip(nodes.tolist(), waiting.start_ns.tolist(), waiting.end_ns.tolist(), strict=True):
+        if at_ns[node] != end_ns:
+            continue
+        earliest_ns = max(start_ns, end_ns - WAKE_NS)
+        latest_ns = end_ns + (EARLY_NS if end_ns - start_ns >= LONG_GAP_NS else 0)
+        near = np.flatnonzero((ends > earliest_ns) & (ends <= latest_ns) & (starts < end_ns))
+        if len(near):
+            index = near[np.abs(ends[near] - end_ns).argmin()]
             awaited[node], delay_ns[node] = order[index], float(end_ns - ends[index])
     return awaited, delay_ns

@@ -14,6 +14,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.build import build_graph
 from gpulab.replay.graph.calibration import calibrate
 from gpulab.replay.graph.graph import NONE, Floats, Graph
+from gpulab.replay.quality import assess_quality
 from gpulab.run import Run
 
 RECORD_ALL = "record all ranks, with the same steps on each: torchrun ... -m gpulab run train.py"
@@ -55,7 +56,7 @@ class JobGraph:
     offset_ns: Floats  # per rank: added to its clock, it gives the clock of the first rank
     arrival: str = "last"  # a collective starts when the "last" or the "first" rank arrives, or at the "mean"
     excused: tuple[int, ...] = ()  # ranks that no other rank waits for
-    synced_frac: float = 1.0  # share of the steps that exchange data
+    synced_every: int = 1  # ranks exchange data in every n-th step only
 
     def awaited(self, arrivals_ns: Floats) -> float:
         """Return what a collective waits for, of the arrivals of its ranks: the last, the mean or the first."""
@@ -98,7 +99,9 @@ def build_job_graph(runs: Sequence[Run]) -> JobGraph:
     if len(ranks) < max(2, len(runs)):
         problem = "a job has two ranks or more" if len(runs) < 2 else "no collectives were recorded on some ranks"
         raise RunError("These runs cannot be replayed together.", why=problem, fix=RECORD_ALL)
-    graphs = tuple(calibrate(build_graph(rank.run, rank.steps, rank.ledger)).graph for rank in ranks)
+    traced = [build_graph(rank.run, rank.steps, rank.ledger) for rank in ranks]
+    _check_quality(traced)
+    graphs = tuple(calibrate(graph).graph for graph in traced)
     sides = [
         rank_arrivals(rank.run, rank.steps, rank.collectives, np.ones(len(rank.collectives), bool)) for rank in ranks
     ]
@@ -110,6 +113,19 @@ def build_job_graph(runs: Sequence[Run]) -> JobGraph:
             fix=RECORD_ALL,
         )
     return JobGraph(graphs, joint, _offsets(ranks, sides))
+
+
+def _check_quality(graphs: Sequence[Graph]) -> None:
+    """Raise RunError if the replay of one of the ranks alone cannot be trusted."""
+    for index, graph in enumerate(graphs):
+        quality = assess_quality(graph)
+        if quality.refusal_reason is not None:
+            rank = graph.run.rank if graph.run.rank is not None else index
+            raise RunError(
+                "These runs cannot be replayed together.",
+                why=f"on rank {rank}, {quality.refusal_reason}",
+                fix=quality.fix,
+            )
 
 
 def _match(ranks: Sequence[Rank], graphs: Sequence[Graph], sides: Sequence[RankArrivals]) -> JointCollectives:

@@ -143,20 +143,14 @@ def _applied(job: JobGraph, changes: Sequence[JobChange], draw: Draw) -> JobGrap
 
 def _scaled_ns(model: JobModel, schedule: JobSchedule, draw: Draw) -> float:
     """Return the typical step on the scale of the un-profiled step, with the effect of caches on a CPU."""
-    step_ns = model.step_ns / max(1.0, model.schedule.step_ns) * _blended_ns(schedule)
+    every = schedule.job.synced_every
+    if every == 1:
+        step_ns = model.step_ns * schedule.step_ns / max(1.0, model.schedule.step_ns)
+    else:  # steps with and without an exchange differ, so there is no typical one
+        step_ns = model.step_ns * schedule.mean_step_ns(every) / max(1.0, model.schedule.mean_step_ns(every))
     if model.job.graphs[0].on_gpu or step_ns >= model.step_ns:
         return step_ns
     return with_warm_caches(step_ns, model.step_ns, draw)
-
-
-def _blended_ns(schedule: JobSchedule) -> float:
-    """Return the typical step; of a job that seldom exchanges data, the mean of steps with and without."""
-    job = schedule.job
-    if job.synced_frac == 1.0:
-        return schedule.step_ns
-    alone = joint_sweep(job.without_collectives(np.ones(len(job.joint), bool)))
-    paces = [ns for rank, ns in enumerate(alone.rank_steps_ns) if rank not in job.excused] or [alone.step_ns]
-    return job.synced_frac * schedule.step_ns + (1 - job.synced_frac) * job.awaited(np.array(paces))
 
 
 def _check(job: JobGraph, changes: Sequence[JobChange]) -> None:

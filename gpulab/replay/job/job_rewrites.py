@@ -16,6 +16,7 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.replay.rewrites.ranks.collectives import GRADIENTS
 from gpulab.replay.rewrites.ranks.communication import MIB, parse_mib
+from gpulab.replay.rewrites.steps.gradient_accumulation import with_updates_in
 
 LATENCY_GPU_NS = (10_000.0, 40_000.0)  # of one message between GPUs of one machine
 LATENCY_CPU_NS = (50_000.0, 400_000.0)  # of gloo over the loopback device of a busy machine
@@ -120,12 +121,19 @@ def no_communication(job: JobGraph, value: Value) -> JobGraph:
 def no_sync(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     """Gradients are exchanged in one of N backward passes only: `model.no_sync()` and gradient accumulation.
 
-    Models: N - 1 of N steps have no collectives, at the pace of the slowest rank. The optimizer runs as often as now;
-    with accumulation it runs less often, which saves more.
+    Models: N - 1 of N steps have neither collectives nor an optimizer step, and add to the gradients instead. Delays
+    that rotate among the ranks average out.
 
     Cannot know: how the N times larger batch changes the training.
     """
-    return replace(job, synced_frac=job.synced_frac / float(value))
+    every = int(float(value))
+    number = np.unique(job.joint.step, return_inverse=True)[1]
+    graphs = []
+    for graph in job.graphs:
+        steps = np.arange(len(graph.step_start_node))
+        graphs.append(with_updates_in(graph, steps % every == every - 1, draw))
+    rare = replace(job, graphs=tuple(graphs), synced_every=every)
+    return rare.without_collectives(number % every != every - 1)
 
 
 def bucket_mb(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
@@ -207,6 +215,11 @@ def _straggler_refusal(job: JobGraph, value: Value) -> str | None:
     if value is True:
         return None if latest_rank(joint_sweep(job)) is not None else "no rank keeps the others waiting"
     return None if int(float(value)) < len(job.graphs) else f"there are only {len(job.graphs)} ranks"
+
+
+def _no_sync_refusal(job: JobGraph, value: Value) -> str | None:
+    steps = len(np.unique(job.joint.step))
+    return None if steps >= float(value) else f"the ranks share the collectives of only {steps} steps"
 
 
 def _compress_refusal(job: JobGraph, value: Value) -> str | None:
@@ -316,7 +329,7 @@ COMMUNICATION_OF_JOBS = (
         grade="B",
         about="gradients exchanged in one of N backward passes",
         bound_label="ranks that neither wait nor send",
-        refusal_reason=_never,
+        refusal_reason=_no_sync_refusal,
         value_help="a number of backward passes",
         default=4,
         parse=_number(2, 1000, "a number of backward passes"),

@@ -45,6 +45,11 @@ class JobSchedule:
         """Return the typical step of the job: all ranks have about the same, as they wait for each other."""
         return float(np.median(self.rank_steps_ns))
 
+    def mean_step_ns(self, every: int) -> float:
+        """Return the mean step, over as many steps as make complete groups of this many."""
+        pairs = zip(self.schedules, self.removed_ns, strict=True)
+        return float(np.mean([_mean_step_ns(*pair, every) for pair in pairs]))
+
 
 def _typical_step_ns(schedule: Schedule, removed_ns: Floats) -> float:
     burst = schedule.graph.steps.burst
@@ -52,6 +57,15 @@ def _typical_step_ns(schedule: Schedule, removed_ns: Floats) -> float:
     if schedule.graph.on_gpu and len(schedule.device_end_ns):
         times.append(burst_median(np.maximum(schedule.device_steps_ns - removed_ns, 0.0), burst))
     return max(*times, *schedule.graph.limits_ns.values(), 0.0)
+
+
+def _mean_step_ns(schedule: Schedule, removed_ns: Floats, every: int) -> float:
+    """Return the mean of the steps, as many as make complete groups of `every` steps."""
+    times = [schedule.host_steps_ns - removed_ns]
+    if schedule.graph.on_gpu and len(schedule.device_end_ns):
+        times.append(schedule.device_steps_ns - removed_ns)
+    complete = len(removed_ns) // every * every or len(removed_ns)
+    return max(*(float(np.maximum(ns, 0.0)[:complete].mean()) for ns in times), *schedule.graph.limits_ns.values(), 0.0)
 
 
 @dataclass(eq=False)

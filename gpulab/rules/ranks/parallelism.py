@@ -52,8 +52,8 @@ def overlap_code(
         code = ddp_code(evidence, bucket_mb=bucket_mb, ddp=parallelism.ddp, static_graph=True)
         return code + (_bf16_compression_code(evidence) if half_bytes and evidence.on_gpu else ""), (
             f"Communicate less often: with {evidence.names.model}.no_sync() around all but every fourth backward pass "
-            f"(gradient accumulation), or use a larger batch per {'GPU' if evidence.on_gpu else 'rank'}. static_graph is for models that use the same "
-            "parameters in every step."
+            f"(gradient accumulation), or use a larger batch per {'GPU' if evidence.on_gpu else 'rank'}. static_graph "
+            "is for models that use the same parameters in every step."
         )
     return "", "A larger batch per GPU, or fewer GPUs per model, gives compute a larger share of each step."
 

@@ -17,9 +17,9 @@ from gpulab.views.report.headline import PREDICTED, UPPER_BOUND
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
-from gpulab.wording import count, percent, plural, ratio, scale, sentence
+from gpulab.wording import count, percent, ratio, scale, sentence
 
-MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
+_MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 _MAX_RANKS = 32  # in a table
 
 
@@ -40,7 +40,7 @@ def whatif_job(ranks: Sequence[Run], rewrites: str = "") -> View:
     prediction = predict_ranks(ranks, rewrites)
     blocks: tuple[Block, ...] = (
         _answer(prediction),
-        Line(sentence(f"{plural(len(ranks), 'rank')}; {origin(ranks[0])}"), soft=True),
+        Line(sentence(f"{count(len(ranks), 'rank')}; {origin(ranks[0])}"), soft=True),
         Section("Waiting for other ranks", (_waits(prediction),)),
         Section("How this was predicted", tuple(_method(prediction)), folded=True),
     )
@@ -73,9 +73,7 @@ def _answer(prediction: JobPrediction) -> Answer:
             worst_frac=prediction.worst_ns / longest,
             floor_frac=prediction.floor_ns / longest,
         ),
-        notes=tuple(
-            (f"Cost of {change}", change.rewrite.cost) for change in prediction.changes if change.rewrite.cost
-        ),
+        notes=tuple((f"Cost of {change}", change.rewrite.cost) for change in prediction.changes if change.rewrite.cost),
         fix="\n\n".join(change.rewrite.code for change in prediction.changes if change.rewrite.code),
     )
 
@@ -103,8 +101,10 @@ def _waits(prediction: JobPrediction) -> TableBlock:
 
 def _wait_per_step_ns(schedule: JobSchedule) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     steps = max(1, len(np.unique(schedule.job.joint.step)))
-    waits: np.ndarray[tuple[int], np.dtype[np.float64]] = np.nansum(schedule.wait_ns, axis=0) / steps
-    return waits * schedule.job.synced_frac
+    waits: np.ndarray[tuple[int], np.dtype[np.float64]] = np.nansum(schedule.wait_ns, axis=0) / (
+        steps * schedule.job.synced_every
+    )
+    return waits
 
 
 def _method(prediction: JobPrediction) -> list[Block]:
@@ -119,7 +119,9 @@ def _method(prediction: JobPrediction) -> list[Block]:
             f"{percent(abs(model.replay_error), 2)} (a replay without changes, compared with the recording)",
         ),
     )
-    pages = [Line(f"How {change} is modelled: %gpuwhy {change.rewrite.name}", soft=True) for change in prediction.changes]
+    pages = [
+        Line(f"How {change} is modelled: %gpuwhy {change.rewrite.name}", soft=True) for change in prediction.changes
+    ]
     return [Facts(rows), *pages]
 
 
@@ -136,18 +138,18 @@ def _list_all(model: JobModel, ranks: Sequence[Run]) -> View:
         else:
             unpredictable.append((rewrite.name, sentence(reason)))
     predictions.sort(key=lambda prediction: -prediction.speedup)
-    useful = [prediction for prediction in predictions if prediction.speedup >= MIN_SPEEDUP]
+    useful = [prediction for prediction in predictions if prediction.speedup >= _MIN_SPEEDUP]
     useless = tuple(
         (_names(prediction), sentence(prediction.changes[0].rewrite.about))
         for prediction in predictions
-        if prediction.speedup < MIN_SPEEDUP
+        if prediction.speedup < _MIN_SPEEDUP
     )
     blocks: list[Block] = [
         Line(
-            "Changes of the communication, each alone, largest speed-up first. Every change of one rank can be asked "
-            "for, too, and is then made on all of them."
+            "Changes of the communication, each alone, largest speed-up first. A change of the training loop, such as "
+            "workers=4, is made on all ranks."
         ),
-        Line(sentence(f"{plural(len(ranks), 'rank')}; {origin(ranks[0])}"), soft=True),
+        Line(sentence(f"{count(len(ranks), 'rank')}; {origin(ranks[0])}"), soft=True),
         _table(useful) if useful else Line("None of these changes would make a step shorter."),
     ]
     if useless:
@@ -163,7 +165,6 @@ def _table(predictions: Sequence[JobPrediction]) -> TableBlock:
         Row(
             (
                 _names(prediction),
-                prediction.changes[0].rewrite.about,
                 unit.number(prediction.likely_ns),
                 unit.range(prediction.best_ns, prediction.worst_ns),
                 ratio(prediction.speedup),
@@ -177,7 +178,7 @@ def _table(predictions: Sequence[JobPrediction]) -> TableBlock:
     grades = ", ".join(f"{grade} ({grounds})" for grade, (grounds, _) in GRADES.items() if grade in used)
     step = scale(predictions[0].step_ns)(predictions[0].step_ns)
     return TableBlock(
-        header=("change", "meaning", f"step, {unit.unit}", "range", "speed-up", "at most", "grade"),
+        header=("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade"),
         rows=rows,
         caption=f"A step of the job takes {step} now; speed-ups are for the same work. Grades, from A (best) to D "
         f"(worst): {grades}.",

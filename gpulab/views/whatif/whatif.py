@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -21,6 +21,7 @@ from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Ro
 from gpulab.views.sheet.view import View
 from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
+from gpulab.views.whatif.job import whatif_job
 from gpulab.wording import count, percent, percent_range, ratio, scale, sentence
 
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
@@ -42,13 +43,21 @@ class WhatIf(View):
 def whatif(run: Run, *, samples: int | None = None) -> View: ...
 @overload
 def whatif(run: Run, rewrites: str, *, samples: int | None = None) -> WhatIf: ...
-def whatif(run: Run, rewrites: str = "", *, samples: int | None = None) -> View:
+@overload
+def whatif(run: Sequence[Run], rewrites: str = "", *, samples: int | None = None) -> View: ...
+def whatif(run: Run | Sequence[Run], rewrites: str = "", *, samples: int | None = None) -> View:
     """Predict the step time with these changes made together: "workers=6, pin_memory, amp=bf16".
 
     The result has `prediction`, the numbers, and `run`, the predicted run. Without changes, return a list of all
-    changes that can be predicted from this run, each alone, largest speed-up first. Raises RunError if a change is
-    unknown, if it cannot be predicted from this run, or if the replay does not reproduce the recording.
+    changes that can be predicted from this run, each alone, largest speed-up first. The ranks of a job, as
+    `gpulab.load("folder/")` returns them, are replayed together, and can do without the straggler, for example:
+    `gpulab.whatif(ranks, "no_straggler")`. Raises RunError if a change is unknown, if it cannot be predicted from this
+    run, or if the replay does not reproduce the recording.
     """
+    if not isinstance(run, Run):
+        if len(run) != 1:
+            return whatif_job(run, rewrites)
+        run = run[0]
     scene, changes = prepare_scene(run), parse_changes(rewrites)
     if not changes:
         return _list_all(scene)

@@ -108,6 +108,19 @@ def without_updates(graph: Graph) -> Graph:
     return cheaper.scaled_before({part: 1 - share for part, share in _optimizer_shares(graph).items()})
 
 
+def with_updates_in(graph: Graph, is_updating: Mask, draw: Draw) -> Graph:
+    """Return the graph where only some interior steps (a mask) update parameters; the others add to gradients."""
+    update = update_work(graph)
+    step_of_node = graph.step_of
+    skips = np.append(~is_updating, False)[step_of_node] & (step_of_node >= 0)
+    nodes = update.nodes[skips[update.nodes]]
+    ops = update.ops[skips[graph.device.call[update.ops]]]
+    cheaper = graph.without_calls(nodes).without_work(ops)
+    saved_frac = skips * (1 - draw.ratio("adding", *_adding_range(graph)))
+    shares = _optimizer_shares(graph) if len(update.spans.start_ns) else {}
+    return cheaper.scaled_before({part: 1 - saved_frac * share for part, share in shares.items()})
+
+
 @cached_per_run
 def _optimizer_shares(graph: Graph) -> dict[str, Floats]:
     """Share of the host work before each node that belongs to the optimizer."""
