@@ -8,6 +8,7 @@ from gpulab.run import Run
 # Of an addition on all threads compared with one ("parallel_add_ns", "serial_add_ns"): threads wait for a core.
 CLEAR_SLOWDOWN = 5.0
 NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
+BUCKETS = "ddp_bucket_bytes"  # sizes of the buckets in which DDP all-reduces gradients, in this order, with commas
 OPERATORS, NOT_RECORDED = "operators", "not recorded"  # a fact of runs of other profilers, and its value
 PYTORCH = "PyTorch"  # the fact "framework" of a run of another framework has another value
 
@@ -43,3 +44,10 @@ def count_from_fact(run: Run, name: str) -> int | None:
     """Return a fact of a run as an integer; None if there is none, or if it is any other text."""
     number = number_from_fact(run, name)
     return int(number) if number is not None and number.is_integer() else None
+
+
+def bucket_sizes(run: Run) -> tuple[int, ...]:
+    """Return the sizes in bytes of the buckets in which DDP all-reduces gradients, in this order; () if unknown."""
+    texts = run.facts.get(BUCKETS, "").split(",")
+    sizes = tuple(int(word) for word in texts if word.isdecimal() and len(word) < 16)
+    return sizes if len(sizes) == len(texts) else ()

@@ -220,7 +220,7 @@ class Session:
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
         began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
-        facts = {**(self._facts or torch_settings()), **self._operator_times}
+        facts = {**(self._facts or torch_settings()), **self._operator_times, **self._marks.buckets.facts}
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),

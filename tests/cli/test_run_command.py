@@ -15,6 +15,7 @@ import pytest
 import gpulab
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.run import KILLED
+from gpulab.run_facts import bucket_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "support" / "programs"
@@ -132,6 +133,7 @@ def test_ranks_of_torchrun_give_one_report_that_names_the_slow_one(tmp_path):
     ranks = gpulab.load(tmp_path / "job")
     assert [each.rank for each in ranks] == [0, 1]
     assert {each.facts["world_size"] for each in ranks} == {"2"}
+    assert [bucket_sizes(each) for each in ranks] == [(35344,), (35344,)]  # bytes of 8,836 parameters
     first = gpulab.diagnose(ranks).first
     assert first.rule == "straggler"
     assert first.numbers["rank"] == 1

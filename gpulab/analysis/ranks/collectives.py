@@ -19,6 +19,7 @@ from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Coverage, Ints, Spans, intersect, union
 from gpulab.rows import Array
 from gpulab.run import Run
+from gpulab.run_facts import bucket_sizes
 from gpulab.tables import EventKind
 
 # Kinds of collective: the first pattern that matches a name, ignoring case. NCCL also implements all-to-all by send and
@@ -98,12 +99,15 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
         for name in ("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence")
     }
     sizes, float32 = _sizes(run, details)
+    kind = _fill_unknown_kinds(_kinds(run, work["name"], details["collective"]), dur)
+    if (sizes < 0).all():
+        sizes = _bucket_sizes(run, steps, kind, start)
     return Collectives(
         event=work.event_rows,
         start_ns=start,
         dur_ns=dur,
-        exposed_ns=Coverage.of(ledger.spans["communication"]).covered_ns(start, start + dur),
-        kind=_fill_unknown_kinds(_kinds(run, work["name"], details["collective"]), dur),
+        exposed_ns=_exposed_once(ledger.spans["communication"], start, start + dur),
+        kind=kind,
         bytes=sizes,
         group_size=details["group_size"].astype(np.int64),
         sequence=details["sequence"],
@@ -112,6 +116,12 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
         float32=float32,
         interior=steps.interior_mask(start),
     )
+
+
+def _exposed_once(exposed: Spans, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the exposed time of each collective; time that several share, as on two threads, counts for the first."""
+    earlier_end = np.maximum.accumulate(np.append(start_ns[:1], end_ns[:-1]))
+    return Coverage.of(exposed).covered_ns(np.minimum(np.maximum(start_ns, earlier_end), end_ns), end_ns)
 
 
 def _kinds(run: Run, names: Array, backend_codes: Array) -> Ints:
@@ -147,6 +157,24 @@ def _sizes(run: Run, details: dict[str, Array]) -> tuple[Ints, bool]:
     is_known = (elements >= 0) & (item_bytes > 0)
     is_float32 = np.array([*(word.lower() == "float" for word in dtypes), False], bool)[details["dtype"]]
     return np.where(is_known, elements * item_bytes, -1), bool(is_float32.any() or not is_known.any())
+
+
+def _bucket_sizes(run: Run, steps: Steps, kind: Ints, start_ns: Ints) -> Ints:
+    """Return the sizes of the all-reduces that are DDP's buckets, as recorded with the run; -1 for all others.
+
+    A step with more or fewer all-reduces than buckets is left out.
+    """
+    sizes = np.full(len(kind), -1, np.int64)
+    buckets = np.array(bucket_sizes(run), np.int64)
+    reduces = np.flatnonzero(kind == KINDS.index("all-reduce"))
+    if not len(buckets) or not len(reduces):
+        return sizes
+    step = np.searchsorted(steps.start_ns, start_ns[reduces], side="right")
+    for number in np.unique(step).tolist():
+        of_step = reduces[step == number]
+        if len(of_step) == len(buckets):
+            sizes[of_step] = buckets
+    return sizes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
 from gpulab.capture.hooks.frozen_models import FrozenModels
+from gpulab.capture.hooks.gradient_buckets import GradientBuckets
 from gpulab.capture.hooks.loader_settings import (
     SamplerSettings,
     collate_name,
@@ -38,6 +39,7 @@ from gpulab.capture.hooks.user_variables import (
     group_count,
     parameter_count,
 )
+from gpulab.capture.job_rank import rank_facts
 from gpulab.capture.protection.guard import Guard, class_name
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.rows import Rows
@@ -48,6 +50,7 @@ from gpulab.tables import MARKS, MarkKind
 STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
 FROZEN = "models that no optimizer trains"
+BUCKETS = "sizes of the buckets of gradients"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class StepMarks:
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
         self.frozen = FrozenModels()
+        self.buckets = GradientBuckets()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0  # boundaries so far
@@ -255,11 +259,14 @@ class StepMarks:
             self._optimizer_numbers[id(optimizer)] = self._optimizer_count
             self._optimizer_count += 1
             self._guard.call(SETTINGS, self._inspect_optimizer, None, optimizer)
+            if rank_facts():
+                self._guard.call(BUCKETS, self._find_buckets, None)
             if len(self.optimizers) == self._optimizer_count:  # otherwise it cannot be read
                 self._guard.call(FROZEN, self._find_frozen_models, None, optimizer)
         number = self._optimizer_numbers[id(optimizer)]
         if group_count(optimizer) != self._group_counts.get(number):
             self._guard.call(SETTINGS, self._count_parameters, None, number, optimizer)
+        self._guard.call(BUCKETS, self.buckets.optimizer_stepped, None)
         if self.frozen.is_due():
             self._guard.call(FROZEN, self.frozen.compare, None)
         self._instant(MarkKind.OPTIMIZER, number)
@@ -321,6 +328,9 @@ class StepMarks:
             model = describe_model(frame, optimizer)
         if model is not None:
             self.models.append(model)
+
+    def _find_buckets(self) -> None:
+        self.buckets.find_model(sys._getframe(1))
 
     def _find_frozen_models(self, optimizer: Any) -> None:
         import torch

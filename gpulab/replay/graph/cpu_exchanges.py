@@ -35,12 +35,12 @@ def exchange_calls(work: DeviceWork) -> Ints:
     """
     events = work.events
     names = events.text("name").vocabulary
-    called = np.flatnonzero(events.is_kind(EventKind.OP) & events.matching(lambda word: word.startswith(_CALL)))
-    called = called[np.argsort(events["start_ns"][called], kind="stable")]
+    call_rows = np.flatnonzero(events.is_kind(EventKind.OP) & events.matching(lambda word: word.startswith(_CALL)))
+    call_rows = call_rows[np.argsort(events["start_ns"][call_rows], kind="stable")]
     starts, codes = events["start_ns"], events["name"]
     calls = np.full(len(work), NONE, np.int64)
     open_calls: dict[str, list[int]] = {}
-    for row in called.tolist():
+    for row in call_rows.tolist():
         open_calls.setdefault(collective_kind(names[codes[row]].removeprefix(_CALL)), []).append(row)
     for index in range(len(work) - 1, -1, -1):
         row = int(work.event_rows[index])

@@ -110,16 +110,16 @@ def predict_job(model: JobModel, changes: Sequence[JobChange]) -> JobPrediction:
     middle = joint_sweep(_applied(model.job, changes, MIDDLE))
     likely_ns = _scaled_ns(model, middle, MIDDLE)
     draws = draw_unknowns(SAMPLES)
-    drawn = [_scaled_ns(model, joint_sweep(_applied(model.job, changes, draw)), draw) for draw in draws]
+    drawn_ns = [_scaled_ns(model, joint_sweep(_applied(model.job, changes, draw)), draw) for draw in draws]
     floor = model.job
     for change in changes:
         floor = change.rewrite.best_case(floor, change.value)
-    floor_ns = min(likely_ns, *drawn, _scaled_ns(model, joint_sweep(floor), BEST_CASE))
+    floor_ns = min(likely_ns, *drawn_ns, _scaled_ns(model, joint_sweep(floor), BEST_CASE))
     grade = max((change.rewrite.grade for change in changes), default="A")
     noise = NOISE_GPU if model.job.graphs[0].on_gpu else NOISE_CPU
     margin = GRADES[grade][1] * min(abs(model.step_ns - likely_ns), 2 * likely_ns) + noise * likely_ns
     margin += abs(model.replay_error) * likely_ns
-    low, high = np.percentile(drawn, (10, 90))
+    low, high = np.percentile(drawn_ns, (10, 90))
     factors = [each.rewrite.work_factor(model.job, each.value) for each in changes if each.rewrite.work_factor]
     return JobPrediction(
         model=model,

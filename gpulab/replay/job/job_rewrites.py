@@ -46,10 +46,31 @@ class JobRewrite:
     of_ranks: bool = False  # a change of each rank, not of the communication
 
 
+MIN_SIZE_RATIO = 4  # of the largest to the smallest collective: with less, latency and bandwidth cannot be told apart
+
+
 def latency_ns(job: JobGraph, draw: Draw) -> float:
-    """Return the latency of a message: drawn, but at most the shortest recorded transfer."""
+    """Return the latency of a message: drawn, but at most the shortest recorded transfer.
+
+    On a CPU it is the intercept of the transfer over the size, if the sizes differ enough.
+    """
+    fitted_ns = None if job.graphs[0].on_gpu else fitted_latency_ns(job)
+    if fitted_ns is not None:
+        return min(fitted_ns * draw.ratio("latency of a message", 0.7, 1.4), float(job.joint.transfer_ns.min()))
     limits = LATENCY_GPU_NS if job.graphs[0].on_gpu else LATENCY_CPU_NS
     return min(draw.ratio("latency of a message", *limits), float(job.joint.transfer_ns.min(initial=limits[1])))
+
+
+def fitted_latency_ns(job: JobGraph) -> float | None:
+    """Return the latency of a collective by a line through the median transfer of each size; None if they are alike."""
+    joint = job.joint
+    is_known = joint.bytes > 0
+    sizes = np.unique(joint.bytes[is_known])
+    if len(sizes) < 2 or sizes[-1] < MIN_SIZE_RATIO * sizes[0]:
+        return None
+    medians = [float(np.median(joint.transfer_ns[joint.bytes == size])) for size in sizes.tolist()]
+    slope, intercept = np.polyfit(sizes.astype(float), medians, 1)
+    return float(intercept) if slope > 0 and intercept > 0 else None
 
 
 def latest_rank(schedule: JobSchedule) -> int | None:
@@ -61,7 +82,7 @@ def latest_rank(schedule: JobSchedule) -> int | None:
     return int(waited.argmax()) if waited.max() / steps >= MIN_LATE_FRAC * schedule.step_ns else None
 
 
-def no_straggler(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+def without_straggler(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     """No rank waits for the slowest one any more: it arrives with the others at the latest.
 
     Models: the ranks are replayed together. A collective starts when the last of the other ranks has arrived. Without
@@ -136,7 +157,7 @@ def no_sync(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     return rare.without_collectives(number % every != every - 1)
 
 
-def bucket_mb(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+def larger_buckets(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     """Gradients are all-reduced in buckets of N MiB, so that there are fewer and larger collectives.
 
     Models: consecutive all-reduces of a step are joined up to that size, pay the latency once, and start when the last
@@ -155,19 +176,19 @@ def _buckets(job: JobGraph, max_bytes: float) -> tuple[Ints, Ints]:
     """Return the bucket of each collective, and the last collective of each bucket; others than all-reduces stay."""
     joint, first_rank = job.joint, 0
     order = np.lexsort((joint.op[:, first_rank], joint.step))
-    bucket, last, held, open_step = np.zeros(len(joint), np.int64), [], np.inf, None
+    bucket, last, size, open_step = np.zeros(len(joint), np.int64), [], np.inf, None
     for index in order.tolist():
         joins = joint.kind[index] == KINDS.index("all-reduce")
-        if not joins or open_step != joint.step[index] or held + joint.bytes[index] > max_bytes:
+        if not joins or open_step != joint.step[index] or size + joint.bytes[index] > max_bytes:
             last.append(index)
-            held, open_step = 0.0, joint.step[index] if joins else None
-        held += float(joint.bytes[index])
+            size, open_step = 0.0, joint.step[index] if joins else None
+        size += float(joint.bytes[index])
         last[-1] = index
         bucket[index] = len(last) - 1
     return bucket, np.array(last, np.int64)
 
 
-def more_ranks(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
+def scaled_to_ranks(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     """The job has N ranks, each with as much work as now.
 
     Models: transfers by the alpha-beta model of a ring, with a latency of 10 to 40 us (gloo: 50 to 400 us) and the
@@ -184,7 +205,7 @@ def more_ranks(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     return with_later_start(job.with_joint(transfer_ns=transfer), later_ns)
 
 
-def _more_ranks_best_case(job: JobGraph, value: Value) -> JobGraph:
+def _scaled_best_case(job: JobGraph, value: Value) -> JobGraph:
     """No rank arrives later, and messages have no latency."""
     joint = job.joint
     return job.with_joint(
@@ -235,6 +256,8 @@ def _compress_refusal(job: JobGraph, value: Value) -> str | None:
 def _bucket_refusal(job: JobGraph, value: Value) -> str | None:
     if (job.joint.bytes[job.joint.kind == KINDS.index("all-reduce")] < 0).any():
         return "the sizes of its collectives were not recorded"
+    if not job.graphs[0].on_gpu and fitted_latency_ns(job) is None:
+        return "its collectives have similar sizes, so it is unknown which part of their time is latency"
     if len(_buckets(job, float(value) * MIB)[1]) == len(job.joint):
         return "no two of its collectives fit into one bucket; choose a larger size"
     return None
@@ -267,7 +290,7 @@ def of_all_ranks(rewrite: Rewrite) -> JobRewrite:
 COMMUNICATION_OF_JOBS = (
     JobRewrite(
         name="no_straggler",
-        edit=no_straggler,
+        edit=without_straggler,
         best_case=first_arrival,
         grade="A",
         about="no rank waits for the slowest one",
@@ -287,7 +310,7 @@ COMMUNICATION_OF_JOBS = (
     ),
     JobRewrite(
         name="bucket_mb",
-        edit=bucket_mb,
+        edit=larger_buckets,
         best_case=no_communication,
         grade="B",
         about="gradients all-reduced in buckets of N MiB",
@@ -337,8 +360,8 @@ COMMUNICATION_OF_JOBS = (
     ),
     JobRewrite(
         name="ranks",
-        edit=more_ranks,
-        best_case=_more_ranks_best_case,
+        edit=scaled_to_ranks,
+        best_case=_scaled_best_case,
         grade="C",
         about="N ranks with as much work each",
         bound_label="messages without latency, and no later ranks",

@@ -144,8 +144,8 @@ def _start_ns(job: JobGraph, arrivals_ns: Floats) -> float:
 
 def _rank_sweep(job: JobGraph, rank: int) -> _RankSweep:
     graph, ops = job.graphs[rank], job.joint.op[:, rank]
-    mine = np.flatnonzero(ops >= 0)
-    order = mine[np.argsort(ops[mine], kind="stable")]
+    at_first = np.flatnonzero(ops >= 0)
+    order = at_first[np.argsort(ops[at_first], kind="stable")]
     return _RankSweep(
         graph=graph,
         order=order,

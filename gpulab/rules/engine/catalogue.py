@@ -243,7 +243,7 @@ RULES: tuple[Rule, ...] = (
         check=small_buckets,
         about="all-reduce buckets that are too small",
         stage=Stage.BUSY,
-        needs=(GPU_WORK,),
+        needs=(COLLECTIVES,),
         masked_by=("straggler",),
     ),
     Rule(

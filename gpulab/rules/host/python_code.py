@@ -14,11 +14,12 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain,
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import gain_without_interruptions
 from gpulab.rules.host.outside_model import includes_python
-from gpulab.wording import duration, percent
+from gpulab.wording import count, duration, percent
 
 _MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
 _MIN_GIL_FRAC = 0.05
 _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
+_MIN_SAMPLES = 3  # of the main thread in a wait, to name its line
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
 _ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
 _MIN_PAIR_FRAC = 0.3
@@ -145,9 +146,8 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         return None
     spans = evidence.ledger.spans["python"]
     frame, library_function = evidence.python_frame, library_call(evidence.run, spans)
-    is_known = (
-        frame is not None and frame.frac >= KNOWN_FRAC
-    )  # a waiting thread has released the GIL, so samples find it
+    # A waiting thread has released the GIL, so samples find it.
+    is_known = frame is not None and frame.frac >= KNOWN_FRAC and _has_enough_samples(frame)
     confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
     device = "GPU and CPU" if evidence.on_gpu else "the CPU"
     wait = f"A wait in {frame.name}" if frame is not None and is_known else "A wait of unknown cause"
@@ -164,11 +164,16 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         fix=_prefetch_code(name) if (name := _function_name(frame.name) if frame and is_known else None) else "",
         advice="The loop sleeps, or waits for a lock, the network, a file or another process. Move the wait out of the "
         "loop, or request the next result while the model works on this one.",
-        gain=_overlap_gain(evidence, wait_ns),
+        gain=_overlap_gain(evidence, wait_ns, 0.7 if is_known else 0.0),
         confidence=confidence,
         confidence_reason=why,
         spans=spans,
     )
+
+
+def _has_enough_samples(frame: Frame) -> bool:
+    """Whether the line of a wait is more than chance: one or two samples may show any line."""
+    return frame.source == "recorded" or (frame.samples or 0) >= _MIN_SAMPLES
 
 
 def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_known: bool) -> Unjudged | None:
@@ -213,7 +218,9 @@ def _frame_evidence(frame: Frame | None) -> tuple[str, ...]:
     if frame is None:
         return ()
     source = (
-        "by recorded Python frames" if frame.source == "recorded" else f"in {frame.samples} samples of the main thread"
+        "by recorded Python frames"
+        if frame.source == "recorded"
+        else f"in {count(frame.samples or 0, 'sample')} of the main thread"
     )
     return (f"{percent(frame.frac)} of that time is in {frame.name} ({source}).",)
 
@@ -258,17 +265,20 @@ def _gain_without_threads(evidence: Evidence, lost_ns: int) -> Gain:
     return gain_without_interruptions(evidence.step_ns, lost_ns, basis, "no other Python thread", 0.7)
 
 
-def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
-    """Return the gain of requesting a result in advance: the wait overlaps with the rest of the step."""
+def _overlap_gain(evidence: Evidence, wait_ns: int, least_frac: float) -> Gain:
+    """Return the gain of requesting a result in advance: the wait overlaps with the rest of the step.
+
+    `least_frac`: the share of it that surely overlaps; none if it is unknown what waits.
+    """
     step_ns = evidence.step_ns
     rest_ns = max(1, step_ns - wait_ns)
     floor_ns = rest_ns if evidence.on_gpu else with_warm_caches_ns(rest_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=min(step_ns, max(floor_ns, wait_ns)),
-        worst_ns=round(step_ns - 0.7 * min(wait_ns, rest_ns)),
+        worst_ns=round(step_ns - least_frac * min(wait_ns, rest_ns)),
         floor_ns=floor_ns,
-        basis="overlapping 70 to 100 % of the wait with the rest of the step",
+        basis=f"overlapping {'70 to 100 %' if least_frac else 'up to all'} of the wait with the rest of the step",
         floor_assumes="no wait",
         cold_floor_ns=rest_ns,
     )

@@ -13,7 +13,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import range_over_steps, step_or_recording, step_spends
 from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
-from gpulab.run_facts import count_from_fact
+from gpulab.run_facts import bucket_sizes, count_from_fact
 from gpulab.wording import duration, metric, percent, size
 
 # TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.
@@ -28,6 +28,7 @@ _WAITING_FRAC = 0.2  # of the communication; less waiting is jitter
 
 _MIN_SMALL_FRAC = 0.03  # the fix is one argument
 _MANY_SMALL = 8  # DDP's first bucket is small on purpose; buffers and metrics add a few small all-reduces
+_MANY_BUCKETS = 3  # if they are known to be DDP's: the first may be small, and the last holds what is left
 
 _OPERATIONS = {
     "all-reduce": "all-reduces of results",
@@ -167,7 +168,7 @@ def _caveats(evidence: Evidence) -> tuple[str, ...]:
 def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
     """Gradients are all-reduced in many small buckets, each of which costs a launch and a round between all GPUs.
 
-    Proof: at least eight exposed all-reduces of less than 1 MiB per step.
+    Proof: at least eight exposed all-reduces of less than 1 MiB per step; three, if they are known to be DDP's buckets.
 
     Confused with: DDP's first bucket, which is small on purpose; synchronised batch normalisation, whose statistics are
     small by nature; sharded inference, which all-reduces activations.
@@ -182,7 +183,7 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
         return _unknown_sizes(evidence)
     small_ns = evidence.unprofiled_ns(all_reduces.small_exposed_ns, "communication")
     share = small_ns / evidence.step_ns
-    if all_reduces.small_per_step < _MANY_SMALL or share < _MIN_SMALL_FRAC:
+    if all_reduces.small_per_step < _many_small(evidence) or share < _MIN_SMALL_FRAC:
         return None
     return Finding(
         ledger_parts=("communication",),
@@ -216,6 +217,11 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
     )
 
 
+def _many_small(evidence: Evidence) -> int:
+    """Return from which number on small all-reduces per step are too many."""
+    return _MANY_BUCKETS if bucket_sizes(evidence.run) else _MANY_SMALL
+
+
 def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
     collectives = evidence.cached(exposed_collective_time)
     if collectives is None or collectives.by_kind[0][0] != "all-reduce" or collectives.per_step < _MANY_SMALL:
@@ -231,7 +237,8 @@ def _bucket_evidence(evidence: Evidence, all_reduces: Buckets, small_ns: int) ->
         f"{round(all_reduces.small_per_step)} of {round(all_reduces.per_step)} all-reduces per step move less than "
         f"{size(SMALL_BYTES)} each (median of all: {size(all_reduces.median_bytes)}; total "
         f"{size(all_reduces.total_bytes)}).",
-        f"{step_spends(evidence, small_ns)} in the small ones, with no concurrent kernel.",
+        f"{step_spends(evidence, small_ns)} in the small ones, with no concurrent "
+        f"{'kernel' if evidence.on_gpu else 'operator'}.",
     )
 
 

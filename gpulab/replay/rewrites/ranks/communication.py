@@ -223,6 +223,8 @@ def _overlap_refusal(graph: Graph, value: Value) -> str | None:
 
 
 def _bucket_refusal(graph: Graph, value: Value) -> str | None:
+    if not graph.on_gpu:
+        return "on a CPU, the latency of a collective is unknown; it is often most of its time"
     reason = _refusal(graph, value)
     if reason is not None:
         return reason

@@ -1,0 +1,1 @@
+"""How right what-ifs of a job are: live ranks on gloo, before and after a change."""
