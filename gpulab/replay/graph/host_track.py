@@ -46,8 +46,7 @@ class HostTrack:
 def build_host_track(run: Run, steps: Steps, device: str) -> HostTrack:
     """Return the host track of a run whose device is "gpu" or "cpu"."""
     steps = steps.host_steps
-    work = device_work(run) if device == "gpu" else exchanges(run)
-    caller = launch_calls(work) if device == "gpu" else exchange_calls(work)
+    work, caller = _device_work_and_calls(run, device)
     calls = _calls(run, caller)
     marks = _marks(run, steps, calls)
     spans = host_parts(run, _window(run, calls, marks), device)
@@ -80,6 +79,19 @@ def build_host_track(run: Run, steps: Steps, device: str) -> HostTrack:
         part_spans=spans,
         concurrent_calls_ns=_overlap_of_threads_ns(run, calls),
     )
+
+
+def _device_work_and_calls(run: Run, device: str) -> tuple[DeviceWork, Ints]:
+    """Return the device ops, and the event row of the call that launched each; -1 if it was not recorded.
+
+    On a CPU, an exchange between ranks without a call stays host work: nothing says when it could start.
+    """
+    if device == "gpu":
+        work = device_work(run)
+        return work, launch_calls(work)
+    work = exchanges(run)
+    caller = exchange_calls(work)
+    return work.select(caller >= 0), caller[caller >= 0]
 
 
 def _calls(run: Run, caller: Ints) -> Ints:
