@@ -175,6 +175,8 @@ def scale_kind(graph: Graph, kind: str, factor: float) -> Graph:
 def ledger_parts_of_work(graph: Graph) -> NDArray[np.str_]:
     """Return the part of the ledger that each device op belongs to."""
     events, work = graph.run.event_rows, graph.device.event
+    if not graph.on_gpu:  # exchanges between ranks
+        return np.full(len(work), "communication", "<U16")
     names = events.text("name")
     is_gemm = np.array([is_matrix(word) for word in names.vocabulary] + [False])[events["name"][work]]
     parts = np.where(is_gemm, "matmul", "kernels").astype("<U16")
@@ -186,7 +188,7 @@ def ledger_parts_of_work(graph: Graph) -> NDArray[np.str_]:
 def is_device_bound(schedule: Schedule) -> bool:
     """Return whether the device determines the step time while the host runs ahead."""
     graph = schedule.graph
-    if not len(graph.device):
+    if not len(graph.device) or not graph.on_gpu:
         return False
     if graph.steps.detected_by == "whole run":
         return bool(_last_work(schedule, len(graph.device))[1] > schedule.node_end_ns[graph.step_end_node[-1]])

@@ -7,6 +7,7 @@ import pytest
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.critical_path import critical_path
 from gpulab.replay.graph.build import build_graph
 from gpulab.replay.graph.cpu_exchanges import exchange_calls, exchanges
 from gpulab.replay.sweep import sweep
@@ -88,6 +89,23 @@ def test_exchanges_belong_to_calls_in_their_order_and_kind():
 def test_an_exchange_whose_call_was_not_recorded_has_none():
     work = exchanges(run_of([exchange(0, 1), call(2), exchange(3, 1)]))
     assert exchange_calls(work).tolist() == [-1, 1]
+
+
+def test_an_exchange_without_its_call_stays_host_work_at_its_time():
+    def first_exchange_only(at):
+        return [
+            each for each in step(at) if not (each["kind"] == EventKind.OP.value and each["name"].startswith("c10d"))
+        ]
+
+    graph = graph_of(first_exchange_only)
+    assert not len(graph.device)
+    assert sweep(graph).step_ns == pytest.approx(40e6, rel=1e-3)
+
+
+def test_the_critical_path_goes_through_the_exchange_that_is_awaited():
+    path = critical_path(sweep(graph_of(step)))
+    exchange_ns = sum(segment.dur_ns for segment in path.segments if segment.kind == "communication")
+    assert exchange_ns == pytest.approx(25e6, rel=0.01)  # the second one queues behind the first
 
 
 def test_a_program_that_is_alone_has_no_exchanges():
