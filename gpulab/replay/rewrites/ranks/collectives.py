@@ -46,7 +46,8 @@ class GraphCollectives:
 @cached_per_run
 def all_collectives(graph: Graph) -> GraphCollectives:
     """Return all collectives of the busiest GPU whose launch was recorded."""
-    recorded = collectives(graph.run, graph.steps, graph.ledger)
+    # Without device ops, no launch was recorded, as of exchanges on a CPU.
+    recorded = collectives(graph.run, graph.steps, graph.ledger) if len(graph.device) else None
     if recorded is None:
         empty = np.empty(0, np.int64)
         return GraphCollectives(empty, empty, empty, empty, empty.astype(float), empty.astype(float))
