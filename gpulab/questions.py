@@ -17,8 +17,8 @@ from gpulab.comparison.sides import Runs
 from gpulab.errors import RunError
 from gpulab.replay import parsing, prediction
 from gpulab.replay.history import History
+from gpulab.replay.job.job_catalogue import JOB_REWRITES_BY_NAME
 from gpulab.replay.job.job_prediction import JobChange, JobPrediction, job_model, predict_job
-from gpulab.replay.job.job_rewrites import JOB_REWRITES_BY_NAME
 from gpulab.replay.prediction import Prediction, ReplayModel
 from gpulab.rules import Diagnosis, Gain
 from gpulab.rules.engine.evidence import gain_from_prediction

@@ -19,9 +19,10 @@ from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.graph.representative_part import representative_part
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.pace_of_workers import with_pace_of_workers
+from gpulab.replay.predicted_step import PredictedStep
 from gpulab.replay.quality import Quality, assess_quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
-from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite
+from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite, joint_bound_label
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
 from gpulab.run_facts import has_operators
@@ -90,39 +91,22 @@ class ReplayModel:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prediction:
-    """The typical step with all rewrites applied: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
+class Prediction(PredictedStep):
+    """The typical step of a run with all rewrites applied."""
 
     model: ReplayModel
     changes: tuple[Change, ...]
-    step_ns: int  # without the changes
-    likely_ns: int
-    best_ns: int  # the 10th percentile of the possible values
-    worst_ns: int  # the 90th percentile; it may be longer than `step_ns`
-    floor_ns: int  # lower bound for any implementation of these changes
-    cold_floor_ns: int  # the same if the rest of the step takes as long as now, without the allowance for warm caches
+    cold_floor_ns: int  # the floor if the rest of the step takes as long as now, without the allowance for warm caches
     replayed_ns: int  # the likely step before that allowance
-    grade: str  # the worst grade of its rewrites
     samples: int  # number of draws of the unknowns behind the range
     limit: str | None  # what limits the step if not host or device: "data loading by the workers"
     past_count: int = 0  # number of earlier predictions of this kind measured on this machine
-    work_factor: float = 1.0  # samples per step relative to now: 4 for four times the batch
     schedule: Schedule  # replay with all unknowns in the middle
 
     @property
     def run(self) -> Run:
         """The run that the prediction is about."""
         return self.model.graph.run
-
-    @property
-    def speedup(self) -> float:
-        """Speed-up for the same work: present step time over the likely one, times the change in samples per step."""
-        return self.work_factor * self.step_ns / self.likely_ns
-
-    @property
-    def bound(self) -> float:
-        """Upper bound of the speed-up."""
-        return self.work_factor * self.step_ns / self.floor_ns
 
     @cached_property
     def part_ns(self) -> Mapping[str, int]:
@@ -142,9 +126,7 @@ class Prediction:
     @property
     def bound_label(self) -> str:
         """What the bound assumes, a noun phrase after "upper bound with"."""
-        if len(self.changes) == 1:
-            return self.changes[0].rewrite.bound_label
-        return f"{' and '.join(change.rewrite.name for change in self.changes)} at their best"
+        return joint_bound_label([change.rewrite for change in self.changes])
 
 
 def replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
@@ -167,7 +149,7 @@ def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:
         return model.quality.refusal_reason
     graph = model.graph
     for position, change in enumerate(changes):
-        reason = _no_operators(change.rewrite, graph) or change.rewrite.refusal_reason(graph, change.value)
+        reason = no_operators_reason(change.rewrite, graph) or change.rewrite.refusal_reason(graph, change.value)
         if reason is not None:
             return f"{change}: {reason}" if len(changes) > 1 else reason
         if position + 1 < len(changes):
@@ -175,7 +157,8 @@ def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:
     return None
 
 
-def _no_operators(rewrite: Rewrite, graph: Graph) -> str | None:
+def no_operators_reason(rewrite: Rewrite, graph: Graph) -> str | None:
+    """Return why a rewrite cannot be predicted without operators, if it needs them; None if it can."""
     if not rewrite.needs_operators or not graph.on_gpu or has_operators(graph.run):
         return None
     return "The operators of PyTorch were not recorded, so what the host does is unknown."

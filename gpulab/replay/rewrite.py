@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -105,3 +106,22 @@ class Change:
 
     def __str__(self) -> str:
         return self.rewrite.name if self.value is True else f"{self.rewrite.name}={self.value}"
+
+
+class _Bounded(Protocol):
+    """A kind of change, of a run or of a job, that has a best case."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that users type."""
+
+    @property
+    def bound_label(self) -> str:
+        """Return what its best case assumes, a noun phrase."""
+
+
+def joint_bound_label(rewrites: Sequence[_Bounded]) -> str:
+    """Return what the bound of these changes together assumes, a noun phrase after "upper bound with"."""
+    if len(rewrites) == 1:
+        return rewrites[0].bound_label
+    return f"{' and '.join(rewrite.name for rewrite in rewrites)} at their best"

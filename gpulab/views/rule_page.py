@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from gpulab.errors import GpulabError
-from gpulab.replay.job.job_rewrites import COMMUNICATION_OF_JOBS, JobRewrite
+from gpulab.replay.job.job_catalogue import COMMUNICATION_OF_JOBS
+from gpulab.replay.job.job_rewrite import JobRewrite
 from gpulab.replay.rewrite import Rewrite, grade_text, least_margin_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES, Rule

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from gpulab.analysis.events.device_work import stream_keys
@@ -33,33 +36,18 @@ def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     usual = _usual_delays(track, before)
     on_gpu = ledger.device == "gpu"
     device, guessed, unexplained_ns = _device(run, track, before, usual, on_gpu)
-    before_ns = track.before_ns
-    if on_gpu:
-        awaited_op, return_delay_ns = awaited_device_ops(run, track)
-        queue_op, queue_delay_ns, call_ns = launch_queue_waits(track, launch_queue_capacity(run))
-        call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
-    else:
-        waiting = track.part_spans.get("communication", no_spans())
-        awaited_op, return_delay_ns = awaited_exchanges(waiting, track.at_ns, track.kind, track.work)
-        queue_op, queue_delay_ns, call_ns = (
-            no_queue(len(track.kind)),
-            np.zeros(len(track.kind)),
-            track.dur_ns.astype(float),
-        )
-        if len(track.work):
-            waited = np.where(awaited_op >= 0, 0.0, before_ns["communication"])
-            before_ns = {**before_ns, "communication": waited}
+    waits = _waits_for_gpu(run, track) if on_gpu else _waits_for_ranks(track)
     host = HostNodes(
         kind=track.kind,
         event=track.event,
         previous_end_ns=np.append(track.at_ns[:1], track.end_ns[:-1]).astype(float),
         start_ns=track.at_ns.astype(float),
-        before_ns=before_ns,
-        call_ns=call_ns,
-        awaited_op=awaited_op,
-        return_delay_ns=return_delay_ns,
-        queue_op=queue_op,
-        queue_delay_ns=queue_delay_ns,
+        before_ns=waits.before_ns,
+        call_ns=waits.call_ns,
+        awaited_op=waits.awaited_op,
+        return_delay_ns=waits.return_delay_ns,
+        queue_op=waits.queue_op,
+        queue_delay_ns=waits.queue_delay_ns,
         first_op=track.first,
     )
     return Graph(
@@ -76,6 +64,38 @@ def build_graph(run: Run, steps: Steps, ledger: Ledger) -> Graph:
         waits_inferred=guessed,
         concurrent_calls_ns=float(track.concurrent_calls_ns),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Waits:
+    """What the host nodes wait for, and what they cost without waiting; the columns of HostNodes."""
+
+    before_ns: Mapping[str, Floats]
+    call_ns: Floats
+    awaited_op: Ints
+    return_delay_ns: Floats
+    queue_op: Ints
+    queue_delay_ns: Floats
+
+
+def _waits_for_gpu(run: Run, track: HostTrack) -> _Waits:
+    """Calls wait for device work, and for a free slot in the launch queue."""
+    awaited_op, return_delay_ns = awaited_device_ops(run, track)
+    queue_op, queue_delay_ns, call_ns = launch_queue_waits(track, launch_queue_capacity(run))
+    call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
+    return _Waits(track.before_ns, call_ns, awaited_op, return_delay_ns, queue_op, queue_delay_ns)
+
+
+def _waits_for_ranks(track: HostTrack) -> _Waits:
+    """The main thread of a CPU rank waits for exchanges, in time that is no host work then."""
+    waiting = track.part_spans.get("communication", no_spans())
+    awaited_op, return_delay_ns = awaited_exchanges(waiting, track.at_ns, track.kind, track.work)
+    before_ns = dict(track.before_ns)
+    if "communication" in before_ns:
+        before_ns["communication"] = np.where(awaited_op >= 0, 0.0, before_ns["communication"])
+    count = len(track.kind)
+    call_ns = track.dur_ns.astype(float)
+    return _Waits(before_ns, call_ns, awaited_op, return_delay_ns, no_queue(count), np.zeros(count))
 
 
 def _previous_on_stream(track: HostTrack) -> Ints:

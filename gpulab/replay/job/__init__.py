@@ -3,6 +3,8 @@
 job_graph        the graphs of the ranks, and which of their collectives are the same
 joint_sweep      start and end of everything on all ranks
 scaling          arrivals and transfers on another number of ranks
-job_rewrites     changes of the communication: no_straggler, balance, bandwidth, compress, no_sync, bucket_mb, ranks
+communication    changes of the communication: stragglers, balance, bandwidth, compression, buckets, more ranks
+job_rewrite      one kind of change; every change of a rank is one of a job, too
+job_catalogue    all of them, by name
 job_prediction   the step time with changes: a likely value, a range and a bound
 """

@@ -145,12 +145,12 @@ def _match(ranks: Sequence[Rank], graphs: Sequence[Graph], sides: Sequence[RankA
     for index, (rank, side) in enumerate(zip(ranks, sides, strict=True)):
         member = row[:, index] >= 0
         recorded[member, index] = rank.collectives.dur_ns[row[member, index]]
-        at_first = member & (first == index)
-        rows = row[at_first, index]
-        sizes[at_first], kind[at_first], size[at_first] = (
+        is_first = member & (first == index)
+        rows = row[is_first, index]
+        sizes[is_first], kind[is_first], size[is_first] = (
             getattr(rank.collectives, name)[rows] for name in ("group_size", "kind", "bytes")
         )
-        step[at_first] = side.step[np.searchsorted(side.key, keys[at_first])]
+        step[is_first] = side.step[np.searchsorted(side.key, keys[is_first])]
     count = (op >= 0).sum(axis=1)
     complete = (count == np.where(sizes > 0, sizes, len(ranks))) & (count > 1)
     return JointCollectives(

@@ -10,10 +10,11 @@ import numpy as np
 
 from gpulab.errors import RunError
 from gpulab.replay.job.job_graph import RECORD_ALL, JobGraph, build_job_graph
-from gpulab.replay.job.job_rewrites import JobRewrite
+from gpulab.replay.job.job_rewrite import JobRewrite
 from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
+from gpulab.replay.predicted_step import PredictedStep
 from gpulab.replay.prediction import BEST_CASE, NOISE_CPU, NOISE_GPU, draw_unknowns, with_warm_caches
-from gpulab.replay.rewrite import GRADES, MIDDLE, Draw, Value
+from gpulab.replay.rewrite import GRADES, MIDDLE, Draw, Value, joint_bound_label
 from gpulab.run import Run
 from gpulab.wording import percent
 
@@ -55,36 +56,17 @@ class JobModel:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JobPrediction:
-    """The typical step of a job with all changes applied: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
+class JobPrediction(PredictedStep):
+    """The typical step of a job with all changes applied."""
 
     model: JobModel
     changes: tuple[JobChange, ...]
-    step_ns: int  # without the changes
-    likely_ns: int
-    best_ns: int
-    worst_ns: int
-    floor_ns: int
-    grade: str
-    work_factor: float
     schedule: JobSchedule  # with all unknowns in the middle
-
-    @property
-    def speedup(self) -> float:
-        """Speed-up for the same work."""
-        return self.work_factor * self.step_ns / self.likely_ns
-
-    @property
-    def bound(self) -> float:
-        """Upper bound of the speed-up."""
-        return self.work_factor * self.step_ns / self.floor_ns
 
     @property
     def bound_label(self) -> str:
         """What the bound assumes, a noun phrase."""
-        if len(self.changes) == 1:
-            return self.changes[0].rewrite.bound_label
-        return f"{' and '.join(change.rewrite.name for change in self.changes)} at their best"
+        return joint_bound_label([change.rewrite for change in self.changes])
 
 
 def job_model(runs: Sequence[Run]) -> JobModel:

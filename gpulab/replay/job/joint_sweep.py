@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,9 +20,7 @@ class JobSchedule:
 
     job: JobGraph
     schedules: tuple[Schedule, ...]  # of each rank, on its own clock
-    removed_ns: tuple[
-        Floats, ...
-    ]  # per rank: time by which each interior step is shorter, as the rank is not waited for
+    removed_ns: tuple[Floats, ...]  # per rank and interior step: the time that no other rank waits for
     arrival_ns: Floats  # collective x rank: when the rank arrives, on the clock of the first rank; NaN: not a member
     start_ns: Floats  # when the transfer of each collective starts, on that clock
 
@@ -79,7 +77,6 @@ class _RankSweep:
     removed_ns: Floats
     position: int = 0
     schedule: Schedule | None = None
-    _collective_of: dict[int, int] = field(default_factory=dict)
 
     def next_arrival(self, end_ns: float | None) -> float | None:
         """Go on from the end of a collective (on the clock of the job) to the next; return when the rank arrives."""
@@ -144,8 +141,8 @@ def _start_ns(job: JobGraph, arrivals_ns: Floats) -> float:
 
 def _rank_sweep(job: JobGraph, rank: int) -> _RankSweep:
     graph, ops = job.graphs[rank], job.joint.op[:, rank]
-    at_first = np.flatnonzero(ops >= 0)
-    order = at_first[np.argsort(ops[at_first], kind="stable")]
+    members = np.flatnonzero(ops >= 0)
+    order = members[np.argsort(ops[members], kind="stable")]
     return _RankSweep(
         graph=graph,
         order=order,

@@ -10,8 +10,8 @@ import numpy as np
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler, straggler_excess_ns
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.errors import RunError
+from gpulab.replay.job.job_catalogue import JOB_REWRITES_BY_NAME
 from gpulab.replay.job.job_prediction import JobChange, job_model, predict_job
-from gpulab.replay.job.job_rewrites import JOB_REWRITES_BY_NAME
 from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.questions import predict_ranks
+from gpulab.replay.job.job_catalogue import COMMUNICATION_OF_JOBS
 from gpulab.replay.job.job_prediction import JobChange, JobModel, JobPrediction, job_model, predict_job
-from gpulab.replay.job.job_rewrites import JOB_REWRITES
 from gpulab.replay.job.joint_sweep import JobSchedule
 from gpulab.replay.rewrite import GRADES, grade_text
 from gpulab.run import Run
 from gpulab.views.report.headline import PREDICTED, UPPER_BOUND
 from gpulab.views.report.provenance import origin
-from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
+from gpulab.views.whatif.range_of_step import expectation_of, predicted_text
 from gpulab.wording import count, percent, ratio, scale, sentence
 
 _MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
@@ -51,30 +52,17 @@ def whatif_job(ranks: Sequence[Run], rewrites: str = "") -> View:
 def _answer(prediction: JobPrediction) -> Answer:
     unit = scale(prediction.step_ns)
     work = "" if prediction.work_factor == 1 else f" for {ratio(prediction.work_factor)} the samples"
-    longest = max(prediction.step_ns, prediction.worst_ns)
-    speedups = [
-        ratio(prediction.work_factor * prediction.step_ns / ns) for ns in (prediction.worst_ns, prediction.best_ns)
-    ]
     return Answer(
         claim=f"With {_names(prediction)}, a step of the job takes {unit(prediction.likely_ns)}{work} instead of "
         f"{unit(prediction.step_ns)}: {ratio(prediction.speedup)}.",
         leading=True,
         facts=(
-            (
-                PREDICTED,
-                f"{unit.number(prediction.step_ns)} -> {unit.range(prediction.best_ns, prediction.worst_ns)} "
-                f"{unit.unit} ({speedups[0].removesuffix('x')}-{speedups[1]})",
-            ),
+            (PREDICTED, predicted_text(prediction)),
             (UPPER_BOUND, f"{ratio(prediction.bound)} with {prediction.bound_label}"),
             ("Grade of the prediction", grade_text(prediction.grade)),
         ),
-        expectation=Expectation(
-            best_frac=prediction.best_ns / longest,
-            worst_frac=prediction.worst_ns / longest,
-            floor_frac=prediction.floor_ns / longest,
-        ),
+        expectation=expectation_of(prediction),
         notes=tuple((f"Cost of {change}", change.rewrite.cost) for change in prediction.changes if change.rewrite.cost),
-        fix="\n\n".join(change.rewrite.code for change in prediction.changes if change.rewrite.code),
     )
 
 
@@ -128,8 +116,8 @@ def _method(prediction: JobPrediction) -> list[Block]:
 def _list_all(model: JobModel, ranks: Sequence[Run]) -> View:
     """Predict every change of the communication at its default value, each alone."""
     predictions, unpredictable = [], []
-    for rewrite in JOB_REWRITES:
-        if rewrite.of_ranks or rewrite.default is None:
+    for rewrite in COMMUNICATION_OF_JOBS:
+        if rewrite.default is None:
             continue
         change = JobChange(rewrite, rewrite.default)
         reason = rewrite.refusal_reason(model.job, change.value)

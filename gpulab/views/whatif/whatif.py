@@ -17,11 +17,12 @@ from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
 from gpulab.views.report.headline import PREDICTED, UPPER_BOUND, bound_text
 from gpulab.views.report.provenance import origin
-from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, TableBlock
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
 from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.views.whatif.job import whatif_job
+from gpulab.views.whatif.range_of_step import expectation_of, predicted_text
 from gpulab.wording import count, percent, percent_range, ratio, scale, sentence
 
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
@@ -77,31 +78,24 @@ def whatif(run: Run | Sequence[Run], rewrites: str = "", *, samples: int | None 
 
 def _answer(prediction: Prediction) -> Answer:
     unit = scale(prediction.step_ns)
-    step, likely = unit.number(prediction.step_ns), unit(prediction.likely_ns)
+    likely = unit(prediction.likely_ns)
     work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
     claim = (
         f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
         f"{ratio(prediction.speedup)}."
     )
-    best, worst = _speedups(prediction)
-    speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
     bound = bound_text(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
-    span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
-    longest, code = max(prediction.step_ns, prediction.worst_ns), tuple(_code(prediction))
+    code = tuple(_code(prediction))
     return Answer(
         claim=claim,
         leading=True,
         facts=(
-            (PREDICTED, f"{span} ({speedups})"),
+            (PREDICTED, predicted_text(prediction)),
             (UPPER_BOUND, bound),
             ("Grade of the prediction", grade_text(prediction.grade)),
             *((("Next bottleneck", prediction.limit),) if prediction.limit else ()),
         ),
-        expectation=Expectation(
-            best_frac=prediction.best_ns / longest,
-            worst_frac=prediction.worst_ns / longest,
-            floor_frac=prediction.floor_ns / longest,
-        ),
+        expectation=expectation_of(prediction),
         notes=tuple(_costs(prediction)),
         fix="\n".join(each for each in code if not _is_comment(each)),
         advice=" ".join(sentence(each.removeprefix("#").strip()) for each in code if _is_comment(each)),
@@ -128,12 +122,6 @@ def _code(prediction: Prediction) -> Iterator[str]:
 def _change_names(prediction: Prediction) -> str:
     names = [str(each) for each in prediction.changes]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _speedups(prediction: Prediction) -> tuple[str, str]:
-    return ratio(prediction.work_factor * prediction.step_ns / prediction.best_ns), ratio(
-        prediction.work_factor * prediction.step_ns / prediction.worst_ns
-    )
 
 
 def _table(predictions: list[Prediction]) -> TableBlock:

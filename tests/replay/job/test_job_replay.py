@@ -167,3 +167,16 @@ def test_a_change_of_the_loop_is_made_on_all_ranks_or_refused_for_a_reason():
         gpulab.whatif(job(late(0, 0)), "workers=4")
     with pytest.raises(RunError, match="did you mean no_straggler"):
         gpulab.whatif(job(late(0, 0)), "nostraggler")
+
+
+def test_a_straggler_is_named_by_the_number_of_its_rank():
+    ranks = [replace(run, rank=run.rank + 4) for run in job(late(2, 30))]
+    assert predict_ranks(ranks, "no_straggler=6").likely_ns == predict_ranks(ranks, "no_straggler").likely_ns
+    with pytest.raises(RunError, match="there is no rank 2"):
+        predict_ranks(ranks, "no_straggler=2")
+
+
+def test_seldom_exchanges_happen_in_the_same_steps_of_ranks_that_recorded_different_ones():
+    everything, later = job(rotating(20), steps=26), job(rotating(20), steps=26, first_step=3)
+    prediction = predict_ranks([later[0], *everything[1:]], "no_sync=4")
+    assert prediction.best_ns <= oracle_ms(rotating(20), synced_every=4) * MS <= prediction.worst_ns

@@ -22,8 +22,11 @@ def step_ends(compute_ms, transfer_ms, *, ranks, steps, synced_every=1):
     return ends
 
 
-def job(compute_ms, transfer_ms=5.0, *, ranks=4, steps=10, groups=None, offset_ms=lambda rank: 0.0):
-    """The runs of a job. `groups`: the name of the group of each rank, if not all communicate with all."""
+def job(compute_ms, transfer_ms=5.0, *, ranks=4, steps=10, groups=None, offset_ms=lambda rank: 0.0, first_step=0):
+    """The runs of a job. `groups`: the name of the group of each rank, if not all communicate with all.
+
+    Steps before `first_step` happen, and are not recorded.
+    """
     names = groups or ["0"] * ranks
     events = [[] for _ in range(ranks)]
     at = [0.0] * ranks
@@ -47,6 +50,9 @@ def job(compute_ms, transfer_ms=5.0, *, ranks=4, steps=10, groups=None, offset_m
             ]
             end = done + UPDATE_MS
             wait_from = start + 4 * LAUNCH_MS
+            at[rank] = end - offset_ms(rank)
+            if step < first_step:
+                continue
             events[rank] += [
                 event(EventKind.STEP, f"ProfilerStep#{step}", start, end - start),
                 event(EventKind.OP, "aten::linear", start, 3 * LAUNCH_MS),
@@ -54,5 +60,4 @@ def job(compute_ms, transfer_ms=5.0, *, ranks=4, steps=10, groups=None, offset_m
                 event(EventKind.SYNC, "cudaDeviceSynchronize", wait_from, end - wait_from),
                 *work,
             ]
-            at[rank] = end - offset_ms(rank)
     return [rank_of(events[rank], rank, ranks=ranks, name=f"rank{rank}") for rank in range(ranks)]

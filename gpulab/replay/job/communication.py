@@ -1,9 +1,8 @@
-"""Changes of a whole job: of its communication, and every change of a rank, made on all of them."""
+"""Changes of the communication of a job: without waits, with faster or rarer exchanges, on more ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,40 +11,15 @@ from gpulab.intervals import Ints
 from gpulab.replay.job.job_graph import JobGraph
 from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
 from gpulab.replay.job.scaling import later_last_arrival_ns, ring_transfer_ns, with_later_start
-from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.catalogue import REWRITES
+from gpulab.replay.rewrite import Draw, Value
 from gpulab.replay.rewrites.ranks.collectives import GRADIENTS
-from gpulab.replay.rewrites.ranks.communication import MIB, parse_mib
+from gpulab.replay.rewrites.ranks.communication import MIB
 from gpulab.replay.rewrites.steps.gradient_accumulation import with_updates_in
 
 LATENCY_GPU_NS = (10_000.0, 40_000.0)  # of one message between GPUs of one machine
 LATENCY_CPU_NS = (50_000.0, 400_000.0)  # of gloo over the loopback device of a busy machine
 COMPRESSED = (0.5, 0.8)  # of the time of the data: half the bytes, and converting them on both sides
 MIN_LATE_FRAC = 0.02  # of a step: a smaller wait of the others is chance
-MAX_RANKS = 100_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobRewrite:
-    """One kind of change of a job. `edit` is a function of job, value and draw; its docstring explains the model."""
-
-    name: str
-    edit: Callable[[JobGraph, Value, Draw], JobGraph]
-    best_case: Callable[[JobGraph, Value], JobGraph]  # all costs of the change are zero
-    grade: str  # one of gpulab.replay.rewrite.GRADES
-    about: str
-    bound_label: str
-    refusal_reason: Callable[[JobGraph, Value], str | None]
-    value_help: str = ""
-    default: Value | None = True
-    parse: Callable[[str], Value] | None = None
-    cost: str = ""
-    code: str = ""
-    work_factor: Callable[[JobGraph, Value], float] | None = None
-    bound_only: bool = False
-    of_ranks: bool = False  # a change of each rank, not of the communication
-
-
 MIN_SIZE_RATIO = 4  # of the largest to the smallest collective: with less, latency and bandwidth cannot be told apart
 
 
@@ -74,7 +48,7 @@ def fitted_latency_ns(job: JobGraph) -> float | None:
 
 
 def latest_rank(schedule: JobSchedule) -> int | None:
-    """Return the rank that the others wait for most; None if they hardly wait."""
+    """Return the position of the rank that the others wait for most; None if they hardly wait."""
     last = np.nanargmax(schedule.arrival_ns, axis=1)
     lead_ns = np.nanmean(schedule.wait_ns, axis=1)
     waited = np.bincount(last, weights=lead_ns, minlength=len(schedule.job.graphs))
@@ -90,8 +64,14 @@ def without_straggler(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
 
     Cannot know: what it costs to make that rank faster, and whether it then slows down others on the same machine.
     """
-    rank = latest_rank(joint_sweep(job)) if value is True else int(float(value))
-    return job if rank is None else replace(job, excused=(*job.excused, rank))
+    index = latest_rank(joint_sweep(job)) if value is True else rank_index(job, value)
+    return job if index is None else replace(job, excused=(*job.excused, index))
+
+
+def rank_index(job: JobGraph, value: Value) -> int | None:
+    """Return the position of the rank of this number; None if there is none. Ranks without a number count from 0."""
+    numbers = [index if graph.run.rank is None else graph.run.rank for index, graph in enumerate(job.graphs)]
+    return numbers.index(int(float(value))) if int(float(value)) in numbers else None
 
 
 def balance(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
@@ -149,12 +129,13 @@ def no_sync(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     """
     every = int(float(value))
     number = np.unique(job.joint.step, return_inverse=True)[1]
+    is_synced = number % every == every - 1
     graphs = []
-    for graph in job.graphs:
-        steps = np.arange(len(graph.step_start_node))
-        graphs.append(with_updates_in(graph, steps % every == every - 1, draw))
-    rare = replace(job, graphs=tuple(graphs), synced_every=every)
-    return rare.without_collectives(number % every != every - 1)
+    for rank, graph in enumerate(job.graphs):
+        ops = job.joint.op[is_synced, rank]
+        steps = graph.step_of[graph.device.call[ops[ops >= 0]]]
+        graphs.append(with_updates_in(graph, np.isin(np.arange(len(graph.step_start_node)), steps), draw))
+    return replace(job, graphs=tuple(graphs), synced_every=every).without_collectives(~is_synced)
 
 
 def larger_buckets(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
@@ -205,7 +186,7 @@ def scaled_to_ranks(job: JobGraph, value: Value, draw: Draw) -> JobGraph:
     return with_later_start(job.with_joint(transfer_ns=transfer), later_ns)
 
 
-def _scaled_best_case(job: JobGraph, value: Value) -> JobGraph:
+def scaled_best_case(job: JobGraph, value: Value) -> JobGraph:
     """No rank arrives later, and messages have no latency."""
     joint = job.joint
     return job.with_joint(
@@ -215,35 +196,21 @@ def _scaled_best_case(job: JobGraph, value: Value) -> JobGraph:
     )
 
 
-def _number(low: float, high: float, meaning: str) -> Callable[[str], Value]:
-    def parse(text: str) -> Value:
-        try:
-            number = float(text.removeprefix("x"))
-        except ValueError:
-            raise ValueError(f"{text!r} is not {meaning}") from None
-        if not low <= number <= high:
-            raise ValueError(f"{meaning} from {low:g} to {high:g} is needed")
-        return int(number) if number == int(number) else number
-
-    return parse
-
-
-def _never(job: JobGraph, value: Value) -> str | None:
-    return None
-
-
-def _straggler_refusal(job: JobGraph, value: Value) -> str | None:
+def straggler_refusal_reason(job: JobGraph, value: Value) -> str | None:
+    """Return why no_straggler cannot be predicted; None if it can."""
     if value is True:
         return None if latest_rank(joint_sweep(job)) is not None else "no rank keeps the others waiting"
-    return None if int(float(value)) < len(job.graphs) else f"there are only {len(job.graphs)} ranks"
+    return f"there is no rank {value}" if rank_index(job, value) is None else None
 
 
-def _no_sync_refusal(job: JobGraph, value: Value) -> str | None:
+def no_sync_refusal_reason(job: JobGraph, value: Value) -> str | None:
+    """Return why no_sync cannot be predicted; None if it can."""
     steps = len(np.unique(job.joint.step))
     return None if steps >= float(value) else f"the ranks share the collectives of only {steps} steps"
 
 
-def _compress_refusal(job: JobGraph, value: Value) -> str | None:
+def compress_refusal_reason(job: JobGraph, value: Value) -> str | None:
+    """Return why compress cannot be predicted; None if it can."""
     if not job.graphs[0].on_gpu:  # with fp16_compress_hook, a step of 59 ms took 69 ms (gloo, two ranks, 8 MB)
         return "on a CPU, converting the gradients takes longer than it saves"
     graph = job.graphs[0]
@@ -253,7 +220,8 @@ def _compress_refusal(job: JobGraph, value: Value) -> str | None:
     return None if np.isin(job.joint.kind, [KINDS.index(kind) for kind in GRADIENTS]).any() else "no gradients are sent"
 
 
-def _bucket_refusal(job: JobGraph, value: Value) -> str | None:
+def bucket_refusal_reason(job: JobGraph, value: Value) -> str | None:
+    """Return why bucket_mb cannot be predicted; None if it can."""
     if (job.joint.bytes[job.joint.kind == KINDS.index("all-reduce")] < 0).any():
         return "the sizes of its collectives were not recorded"
     if not job.graphs[0].on_gpu and fitted_latency_ns(job) is None:
@@ -261,120 +229,3 @@ def _bucket_refusal(job: JobGraph, value: Value) -> str | None:
     if len(_buckets(job, float(value) * MIB)[1]) == len(job.joint):
         return "no two of its collectives fit into one bucket; choose a larger size"
     return None
-
-
-def of_all_ranks(rewrite: Rewrite) -> JobRewrite:
-    """Return the change of a job that makes this change on every rank."""
-    return JobRewrite(
-        name=rewrite.name,
-        edit=lambda job, value, draw: job.with_graphs([rewrite.edit(graph, value, draw) for graph in job.graphs]),
-        best_case=lambda job, value: job.with_graphs([rewrite.best_case(graph, value) for graph in job.graphs]),
-        grade=rewrite.grade,
-        about=rewrite.about,
-        bound_label=rewrite.bound_label,
-        refusal_reason=lambda job, value: next(
-            (reason for graph in job.graphs if (reason := rewrite.refusal_reason(graph, value)) is not None), None
-        ),
-        value_help=rewrite.value_help,
-        default=rewrite.default,
-        parse=rewrite.parse,
-        cost=rewrite.cost,
-        work_factor=None
-        if rewrite.work_factor is None
-        else lambda job, value: rewrite.work_factor(job.graphs[0], value),  # type: ignore[misc]  # it is not None here
-        bound_only=rewrite.bound_only,
-        of_ranks=True,
-    )
-
-
-COMMUNICATION_OF_JOBS = (
-    JobRewrite(
-        name="no_straggler",
-        edit=without_straggler,
-        best_case=first_arrival,
-        grade="A",
-        about="no rank waits for the slowest one",
-        bound_label="ranks that never wait for each other",
-        refusal_reason=_straggler_refusal,
-        value_help="the number of a rank",
-        parse=_number(0, MAX_RANKS, "the number of a rank"),
-    ),
-    JobRewrite(
-        name="balance",
-        edit=balance,
-        best_case=first_arrival,
-        grade="B",
-        about="the same amount of work on all ranks",
-        bound_label="ranks that never wait for each other",
-        refusal_reason=_never,
-    ),
-    JobRewrite(
-        name="bucket_mb",
-        edit=larger_buckets,
-        best_case=no_communication,
-        grade="B",
-        about="gradients all-reduced in buckets of N MiB",
-        bound_label="transfers in no time",
-        refusal_reason=_bucket_refusal,
-        value_help="a size in MiB",
-        default=None,
-        parse=parse_mib,
-        cost="GPU memory for the buckets",
-    ),
-    JobRewrite(
-        name="bandwidth",
-        edit=bandwidth,
-        best_case=no_communication,
-        grade="B",
-        about="a link N times as fast",
-        bound_label="transfers in no time",
-        refusal_reason=_never,
-        value_help="a factor, such as 2",
-        default=2,
-        parse=_number(0.01, 1000, "a factor"),
-    ),
-    JobRewrite(
-        name="compress",
-        edit=compress,
-        best_case=no_communication,
-        grade="C",
-        about="gradients sent in 16 bits",
-        bound_label="transfers in no time",
-        refusal_reason=_compress_refusal,
-        cost="accuracy of the gradients",
-        code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-        "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-    ),
-    JobRewrite(
-        name="no_sync",
-        edit=no_sync,
-        best_case=lambda job, value: first_arrival(no_communication(no_sync(job, value, Draw()), value), value),
-        grade="B",
-        about="gradients exchanged in one of N backward passes",
-        bound_label="ranks that neither wait nor send",
-        refusal_reason=_no_sync_refusal,
-        value_help="a number of backward passes",
-        default=4,
-        parse=_number(2, 1000, "a number of backward passes"),
-        cost="an N times larger batch per update",
-    ),
-    JobRewrite(
-        name="ranks",
-        edit=scaled_to_ranks,
-        best_case=_scaled_best_case,
-        grade="C",
-        about="N ranks with as much work each",
-        bound_label="messages without latency, and no later ranks",
-        refusal_reason=_never,
-        value_help="a number of ranks",
-        default=None,
-        parse=_number(2, MAX_RANKS, "a number of ranks"),
-        work_factor=lambda job, value: float(value) / len(job.graphs),
-    ),
-)
-_NOT_OF_JOBS = {"overlap"} | {rewrite.name for rewrite in COMMUNICATION_OF_JOBS}
-JOB_REWRITES: tuple[JobRewrite, ...] = (
-    *(of_all_ranks(rewrite) for rewrite in REWRITES if rewrite.name not in _NOT_OF_JOBS),
-    *COMMUNICATION_OF_JOBS,
-)
-JOB_REWRITES_BY_NAME: Mapping[str, JobRewrite] = {rewrite.name: rewrite for rewrite in JOB_REWRITES}

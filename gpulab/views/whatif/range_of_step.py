@@ -1,0 +1,25 @@
+"""The range of a predicted step, as text and as a bar; of a run as of a job."""
+
+from __future__ import annotations
+
+from gpulab.replay.predicted_step import PredictedStep
+from gpulab.views.sheet.sheet import Expectation
+from gpulab.wording import ratio, scale
+
+
+def predicted_text(step: PredictedStep) -> str:
+    """Return the present step, the range of the predicted one, and of the speed-up: "59.6 -> 38.6-46.9 ms (...)"."""
+    unit = scale(step.step_ns)
+    best, worst = ratio(step.best_speedup), ratio(step.worst_speedup)
+    speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
+    return f"{unit.number(step.step_ns)} -> {unit.range(step.best_ns, step.worst_ns)} {unit.unit} ({speedups})"
+
+
+def expectation_of(step: PredictedStep) -> Expectation:
+    """Return the range and the floor as fractions of the longest step."""
+    longest_ns = max(step.step_ns, step.worst_ns)
+    return Expectation(
+        best_frac=step.best_ns / longest_ns,
+        worst_frac=step.worst_ns / longest_ns,
+        floor_frac=step.floor_ns / longest_ns,
+    )
