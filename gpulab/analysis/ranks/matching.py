@@ -56,7 +56,9 @@ class MatchedCollectives:
     @property
     def transfer_ns(self) -> Ints:
         """The time from the arrival of the last rank: the shortest duration on a rank."""
-        return np.where(self.member, self.dur_ns, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+        longest = np.iinfo(np.int64).max
+        shortest: Ints = np.where(self.member, self.dur_ns, longest).min(axis=1, initial=longest)
+        return shortest
 
     @property
     def last(self) -> Ints:

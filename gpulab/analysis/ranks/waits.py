@@ -90,7 +90,7 @@ def waits_of(all_matched: MatchedCollectives) -> JobWaits | None:
     if not len(matched):
         return None
     # A name may be that of other ranks later in the run: the members tell such groups apart.
-    members, of_team = np.unique(matched.member, axis=0, return_inverse=True)
+    _, of_team = np.unique(matched.member, axis=0, return_inverse=True)
     teams = of_team.reshape(-1) * len(matched.groups) + matched.group
     groups = [_group_waits(matched.select(teams == team)) for team in np.unique(teams)]
     numbers = np.unique(matched.step)
