@@ -49,6 +49,7 @@ class GpuSpec:
     l2_bytes: int
     pcie_generation: int
     pcie_lanes: int
+    nvlink_bytes_per_s: float | None  # to all other GPUs of the board together, in one direction; None without NVLink
     idle_w: int  # an allowance: with a CUDA context and no work
     power_limit_w: int
     shares: Shares

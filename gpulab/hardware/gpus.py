@@ -7,6 +7,8 @@ Sources of the figures:
 * `usable_bytes` is the "total capacity" of PyTorch's out-of-memory messages, as quoted by users (drivers differ by
   up to 1 %). Clocks and caches are from the vendors' data sheets and white papers; those marked "from memory" could
   not be looked up again.
+* `nvlink_bytes_per_s` is half of the total of both directions that the makers state for boards with NVLink between all
+  GPUs (SXM). Bridges between pairs of PCIe cards are optional, so PCIe cards are listed without.
 * `context_bytes` and `idle_w` are allowances, not measurements: a CUDA context with cuBLAS and cuDNN loaded takes 300
   to 600 MiB, more on newer GPUs, and a GPU with a context idles at a tenth to a fifth of its limit.
 
@@ -42,8 +44,12 @@ def _gpu(
     name: str, driver_name: str, aliases: tuple[str, ...], pattern: str, *, capability: str, sms: int, mhz: int,
     tflops: tuple[float, float | None, float, float | None], gb_per_s: int, gb: int, usable_gib: float,
     context_mib: int, l2_mib: int, pcie: int, watts: tuple[int, int], shares: Shares, peaks: str, source: str,
+    nvlink: int | None = None,
 ) -> GpuSpec:  # fmt: skip
-    """`tflops`: in float32, TF32, FP16 and bfloat16. `watts`: idle, and the limit. `peaks`: their source."""
+    """`tflops`: in float32, TF32, FP16 and bfloat16. `watts`: idle, and the limit. `peaks`: their source.
+
+    `nvlink`: GB/s in one direction.
+    """
     float32, tf32, half, bfloat16 = tflops
     return GpuSpec(
         name=name,
@@ -64,6 +70,7 @@ def _gpu(
         l2_bytes=l2_mib * _MIB,
         pcie_generation=pcie,
         pcie_lanes=16,
+        nvlink_bytes_per_s=None if nvlink is None else nvlink * _GIGA,
         idle_w=watts[0],
         power_limit_w=watts[1],
         shares=shares,
@@ -115,10 +122,12 @@ SPECS: tuple[GpuSpec, ...] = (
          context_mib=350, l2_mib=4, pcie=3, watts=(25, 70), shares=_T4_SHARES, peaks=_SHEET, source=_T4),
     _gpu("V100 16 GB", "Tesla V100-SXM2-16GB", ("v100", "v100-sxm2"), r"V100(?!.*PCIE).*16GB",
          capability="7.0", sms=80, mhz=1530, tflops=(15.7, None, 125, None), gb_per_s=900, gb=16, usable_gib=15.77,
-         context_mib=400, l2_mib=6, pcie=3, watts=(55, 300), shares=_V100_SHARES, peaks=_SHEET, source=_V100),
+         context_mib=400, l2_mib=6, pcie=3, watts=(55, 300), nvlink=150, shares=_V100_SHARES, peaks=_SHEET,
+         source=_V100),
     _gpu("V100 32 GB", "Tesla V100-SXM2-32GB", ("v100-32gb",), r"V100(?!.*PCIE)(?!.*16GB)",
          capability="7.0", sms=80, mhz=1530, tflops=(15.7, None, 125, None), gb_per_s=900, gb=32, usable_gib=31.73,
-         context_mib=400, l2_mib=6, pcie=3, watts=(55, 300), shares=_V100_SHARES, peaks=_SHEET, source=_V100),
+         context_mib=400, l2_mib=6, pcie=3, watts=(55, 300), nvlink=150, shares=_V100_SHARES, peaks=_SHEET,
+         source=_V100),
     _gpu("V100 PCIe 16 GB", "Tesla V100-PCIE-16GB", ("v100-pcie",), r"V100.*PCIE-16GB",
          capability="7.0", sms=80, mhz=1380, tflops=(14, None, 112, None), gb_per_s=900, gb=16, usable_gib=15.77,
          context_mib=400, l2_mib=6, pcie=3, watts=(40, 250), shares=_V100_SHARES, peaks=_SHEET, source=_V100),
@@ -150,7 +159,7 @@ SPECS: tuple[GpuSpec, ...] = (
          context_mib=500, l2_mib=40, pcie=4, watts=(55, 250), shares=_A100_40_SHARES, peaks=_SHEET, source=_A100),
     _gpu("A100-40 SXM", "NVIDIA A100-SXM4-40GB", ("a100-40gb",), r"A100(?!.*80GB)(?!.*PCI)",
          capability="8.0", sms=108, mhz=1410, tflops=(19.5, 156, 312, 312), gb_per_s=1555, gb=40, usable_gib=39.49,
-         context_mib=500, l2_mib=40, pcie=4, watts=(70, 400), shares=_A100_40_SHARES, peaks=_ENGINEERING,
+         context_mib=500, l2_mib=40, pcie=4, watts=(70, 400), nvlink=300, shares=_A100_40_SHARES, peaks=_ENGINEERING,
          source=_A100),
     _gpu("A100-80 PCIe", "NVIDIA A100 80GB PCIe", ("a100-pcie", "a100-80gb-pcie"), r"A100.*80GB PCI",
          capability="8.0", sms=108, mhz=1410, tflops=(19.5, 156, 312, 312), gb_per_s=1935, gb=80, usable_gib=79.15,
@@ -158,7 +167,7 @@ SPECS: tuple[GpuSpec, ...] = (
          source=_A100),
     _gpu("A100-80 SXM", "NVIDIA A100-SXM4-80GB", ("a100", "a100-80gb", "a100-sxm"), r"A100.*80GB(?! PCI)",
          capability="8.0", sms=108, mhz=1410, tflops=(19.5, 156, 312, 312), gb_per_s=2039, gb=80, usable_gib=79.15,
-         context_mib=500, l2_mib=40, pcie=4, watts=(80, 400), shares=_A100_80_SHARES, peaks=_ENGINEERING,
+         context_mib=500, l2_mib=40, pcie=4, watts=(80, 400), nvlink=300, shares=_A100_80_SHARES, peaks=_ENGINEERING,
          source=_A100),
     _gpu("H100 PCIe", "NVIDIA H100 PCIe", ("h100-pcie", "h100-80gb-pcie"), r"H100 PCIe",
          capability="9.0", sms=114, mhz=1755, tflops=(51, 378, 756, 756), gb_per_s=2000, gb=80, usable_gib=79.10,
@@ -166,14 +175,15 @@ SPECS: tuple[GpuSpec, ...] = (
          source=_H100),
     _gpu("H100 SXM", "NVIDIA H100 80GB HBM3", ("h100", "h100-80gb-sxm"), r"H100(?! (?:PCIe|NVL))",
          capability="9.0", sms=132, mhz=1980, tflops=(67, 494.5, 989, 989), gb_per_s=3350, gb=80, usable_gib=79.10,
-         context_mib=600, l2_mib=50, pcie=5, watts=(115, 700), shares=_H100_SHARES, peaks=_ENGINEERING, source=_H100),
+         context_mib=600, l2_mib=50, pcie=5, watts=(115, 700), nvlink=450, shares=_H100_SHARES, peaks=_ENGINEERING,
+         source=_H100),
     _gpu("H200", "NVIDIA H200", ("h200", "h200-sxm"), r"\bH200\b(?! NVL)",
          capability="9.0", sms=132, mhz=1980, tflops=(67, 494.5, 989, 989), gb_per_s=4800, gb=141, usable_gib=139.80,
-         context_mib=600, l2_mib=50, pcie=5, watts=(120, 700), shares=_H200_SHARES, peaks=_ENGINEERING,
+         context_mib=600, l2_mib=50, pcie=5, watts=(120, 700), nvlink=450, shares=_H200_SHARES, peaks=_ENGINEERING,
          source=f"as H100 SXM; {_QUOTED}"),
     _gpu("B200", "NVIDIA B200", ("b200", "b200-sxm"), r"\bB200\b",
          capability="10.0", sms=148, mhz=1965, tflops=(75, 1125, 2250, 2250), gb_per_s=8000, gb=192,
-         usable_gib=178.35, context_mib=700, l2_mib=126, pcie=5, watts=(190, 1000), shares=_B200_SHARES,
+         usable_gib=178.35, context_mib=700, l2_mib=126, pcie=5, watts=(190, 1000), nvlink=900, shares=_B200_SHARES,
          peaks=_ENGINEERING, source=f"clock and L2 {_FROM_MEMORY}; {_QUOTED}"),
 )
 # fmt: on
