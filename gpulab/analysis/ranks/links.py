@@ -9,6 +9,7 @@ from gpulab.analysis.steps.ledger import main_device
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Run
+from gpulab.tables import DEVICE_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,8 @@ def link_of(runs: Sequence[Run], ranks: int, *, network_bytes_per_s: float | Non
     hosts = {run.facts.get("host") for run in runs}
     is_one_host = len(hosts) == 1 and None not in hosts and len(runs) == ranks
     if not any(run.machine.gpus for run in runs):
-        return _unknown("the ranks ran on CPUs")
+        on_gpu = any(bool(run.event_rows.is_kind(*DEVICE_KINDS).any()) for run in runs)
+        return _unknown("the recordings do not name their GPUs" if on_gpu else "the ranks ran on CPUs")
     if not is_one_host and not _share_a_board(runs):
         if network_bytes_per_s is not None:
             return Link(name="network", bytes_per_s=network_bytes_per_s, reason="the speed was given")

@@ -14,13 +14,13 @@ from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
+from gpulab.views.report.job.sections import job_sections
 from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, method_of
 from gpulab.views.report.line_table import line_section
 from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.operator_table import operator_section
 from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
-from gpulab.views.report.rank_table import rank_table
 from gpulab.views.report.sensor_table import sensor_blocks
 from gpulab.views.report.virtual_notice import assumptions, estimate_notice
 from gpulab.views.sheet.html import fragment
@@ -76,8 +76,7 @@ def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
     """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
     diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
     several = subject if isinstance(subject, Sequence) else ()
-    table = rank_table(tuple(run for run in several if isinstance(run, Run)))
-    ranks = () if table is None else (Section("Ranks of the job", (table,)),)
+    ranks = job_sections(tuple(run for run in several if isinstance(run, Run)))
     blocks = (*_overview(diagnosis, ranks), *_details(diagnosis))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
 

@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from html import escape
 
+from gpulab.views.sheet.html_table import SMALL, SOFT, TABLE_STYLE, safe_text, swatch, table_html
 from gpulab.views.sheet.palette import (
     ACCENT,
     ACCENT_PALE,
@@ -36,7 +37,6 @@ from gpulab.views.sheet.sheet import (
     Facts,
     Line,
     Mark,
-    Row,
     Section,
     Segment,
     Sheet,
@@ -44,10 +44,8 @@ from gpulab.views.sheet.sheet import (
     Timeline,
     Verdict,
 )
-from gpulab.wording import clean, clean_code, percent
+from gpulab.wording import clean_code, percent
 
-SOFT = "opacity:.78"
-SMALL = "font-size:.88em"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 GAP = "margin:0 0 10px"
 _POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
@@ -59,7 +57,7 @@ def fragment(sheet: Sheet) -> str:
     """Return the sheet as one element for the output of a notebook cell."""
     return (
         f'<div style="max-width:920px;line-height:1.5;overflow-wrap:break-word" '
-        f'role="group" aria-label="{_safe(sheet.title)}">{_blocks(sheet.blocks)}</div>'
+        f'role="group" aria-label="{safe_text(sheet.title)}">{_blocks(sheet.blocks)}</div>'
     )
 
 
@@ -69,15 +67,11 @@ def document(sheet: Sheet) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="color-scheme" content="light dark"><title>{_safe(sheet.title)}</title></head>'
+        f'<meta name="color-scheme" content="light dark"><title>{safe_text(sheet.title)}</title></head>'
         '<body style="max-width:920px;margin:24px auto;padding:0 16px;font:15px/1.5 system-ui,sans-serif;'
         'background:Canvas;color:CanvasText">'
         f"<main>{fragment(sheet)}</main></body></html>\n"
     )
-
-
-def _safe(text: str, most: int = 1200) -> str:
-    return escape(clean(text, most))
 
 
 def _blocks(blocks: Iterable[Block]) -> str:
@@ -88,7 +82,9 @@ def _block(block: Block) -> str:
     if isinstance(block, Verdict):
         return _verdict(block)
     if isinstance(block, Line):
-        return f'<div style="margin:0 0 6px{";" + SMALL + ";" + SOFT if block.soft else ""}">{_safe(block.text)}</div>'
+        return (
+            f'<div style="margin:0 0 6px{";" + SMALL + ";" + SOFT if block.soft else ""}">{safe_text(block.text)}</div>'
+        )
     if isinstance(block, Code):
         return _code(block.text)
     if isinstance(block, Answer):
@@ -105,7 +101,7 @@ def _block(block: Block) -> str:
 
 
 def _section(section: Section) -> str:
-    title = _safe(section.title)
+    title = safe_text(section.title)
     if section.folded:
         return (
             f'<details style="margin:0;padding:6px 0;border-top:1px solid {LINE_COLOUR}">'
@@ -122,8 +118,8 @@ def _verdict(verdict: Verdict) -> str:
     before, after = verdict.text_around_result
     shade = {True: GOOD, False: BAD, None: UNDECIDED}[verdict.good]
     style = f"padding:1px 7px;border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
-    badge = f'<span style="{style}">{_safe(verdict.result)}</span>'
-    return f'<div style="margin:0 0 6px">{_safe(before)}{badge}{_safe(after)}</div>'
+    badge = f'<span style="{style}">{safe_text(verdict.result)}</span>'
+    return f'<div style="margin:0 0 6px">{safe_text(before)}{badge}{safe_text(after)}</div>'
 
 
 def _code(code: str) -> str:
@@ -135,14 +131,14 @@ def _code(code: str) -> str:
 
 
 def _answer(answer: Answer) -> str:
-    evidence = "".join(f'<div style="margin:0 0 4px">{_safe(line)}</div>' for line in answer.evidence)
+    evidence = "".join(f'<div style="margin:0 0 4px">{safe_text(line)}</div>' for line in answer.evidence)
     fix = f'<div style="margin:10px 0 0;{SMALL};{SOFT}">Fix</div>{_code(answer.fix)}' if answer.fix else ""
-    advice = f'<div style="{GAP}">{_safe(answer.advice)}</div>' if answer.advice else ""
+    advice = f'<div style="{GAP}">{safe_text(answer.advice)}</div>' if answer.advice else ""
     expected = _expectation(answer.expectation) if answer.expectation else ""
     facts = _facts(answer.facts, _typeset) if answer.facts else ""
     notes = f'<div style="{SMALL}">{_facts(answer.notes)}</div>' if answer.notes else ""
     picture = _timeline(answer.picture) if answer.picture else ""
-    claim = _safe(answer.claim)
+    claim = safe_text(answer.claim)
     if not answer.leading:
         return _folded(
             f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
@@ -213,78 +209,21 @@ def _fill_style(fill: str) -> str:
 
 def _typeset(text: str) -> str:
     """Return a line written by gpulab with typographic arrows and dashes in place of ASCII."""
-    return re.sub(r"(?<=\d)-(?=[<\d])", "\u2013", _safe(text)).replace(" -&gt; ", " → ")
+    return re.sub(r"(?<=\d)-(?=[<\d])", "\u2013", safe_text(text)).replace(" -&gt; ", " → ")
 
 
 def _share(frac: float) -> str:
     return f"{max(0.0, 100 * frac):.2f}"
 
 
-def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = _safe) -> str:
+def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = safe_text) -> str:
     cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0"
     rows = "".join(
-        f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{_safe(name)}</th>'
+        f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{safe_text(name)}</th>'
         f'<td style="{cell}">{form(value)}</td></tr>'
         for name, value in pairs
     )
-    return f'<div style="overflow-x:auto"><table style="{_TABLE}">{rows}</table></div>'
-
-
-_TABLE = (
-    "border-collapse:collapse;table-layout:auto;width:auto;max-width:100%;margin:0 0 10px;border:none;font-size:.95em"
-)
-_MOST_SPACES, _LONG_WORD = 2, 20  # in a cell of one line; letters of a word that a narrow page has no room for
-_TEXT_CELL = "text-align:left;vertical-align:top;padding:3px 6px 3px 0"
-_NUMBER_CELL = (
-    "text-align:right;vertical-align:top;padding:3px 0 3px 10px;white-space:nowrap;font-variant-numeric:tabular-nums"
-)
-
-
-def table_html(table: TableBlock) -> str:
-    """Return a table as HTML."""
-    head = "".join(
-        f'<th scope="col" style="{_cell(column, table.text_columns)};white-space:normal;font-weight:400;{SOFT}">'
-        f"{_safe(name)}</th>"
-        for column, name in enumerate(table.header)
-    )
-    header = f'<thead><tr style="background:none;border-bottom:1px solid {LINE_COLOUR}">{head}</tr></thead>'
-    body = "".join(_row(row, table.text_columns) for row in table.rows)
-    caption = f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(table.caption)}</div>' if table.caption else ""
-    grid = f'<table style="{_TABLE}">{header if any(table.header) else ""}<tbody>{body}</tbody></table>'
-    return f'{caption}<div style="overflow-x:auto">{grid}</div>'
-
-
-def _cell(column: int, left: int) -> str:
-    return _TEXT_CELL if column < left else _NUMBER_CELL
-
-
-def _row(row: Row, left: int) -> str:
-    first, *rest = (_safe(cell, 300) for cell in row.cells)
-    weight = "font-weight:600" if row.kind != "plain" else "font-weight:400"
-    # A hanging indent as wide as the swatch, so that a second line aligns with the first.
-    indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
-    line = f";border-top:1px solid {LINE_COLOUR}" if row.kind == "total" else ""
-    breaking = ";overflow-wrap:anywhere" if any(len(word) > _LONG_WORD for word in first.split()) else ""
-    cells = "".join(
-        f'<td style="{_cell(n + 1, left)}{_wrapping(cell)};{weight}">{cell}</td>' for n, cell in enumerate(rest)
-    )
-    return (
-        f'<tr style="background:none{line}">'
-        f'<th scope="row" style="{_cell(0, left)}{indent}{breaking};{weight}">'
-        f"{_swatch(row.key) if row.key else ''}{first}</th>{cells}</tr>"
-    )
-
-
-def _wrapping(cell: str) -> str:
-    """Let a cell of several words have several lines; a number stays beside its unit."""
-    return ";white-space:normal" if cell.count(" ") > _MOST_SPACES else ""
-
-
-def _swatch(key: str) -> str:
-    return (
-        f'<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;border-radius:2px;'
-        f'background:{colour(key)}"></span>'
-    )
+    return f'<div style="overflow-x:auto"><table style="{TABLE_STYLE}">{rows}</table></div>'
 
 
 def _bar(bar: Bar) -> str:
@@ -294,9 +233,9 @@ def _bar(bar: Bar) -> str:
     labels = "".join(_flex_cell(_label(segment, total), segment.frac) for segment in bar.segments)
     row = "display:flex;gap:1px"
     inner = "".join(f'<div style="{row}">{cells}</div>' for cells in (groups, fills, labels) if cells)
-    name = f'<div style="margin:0 0 3px">{_safe(bar.name)}</div>' if bar.name else ""
+    name = f'<div style="margin:0 0 3px">{safe_text(bar.name)}</div>' if bar.name else ""
     return (
-        f'<div role="img" aria-label="{_safe(bar.title)}" style="margin:0 0 12px">{name}'
+        f'<div role="img" aria-label="{safe_text(bar.title)}" style="margin:0 0 12px">{name}'
         f'<div style="width:{100 * bar.length:.2f}%">{inner}</div></div>'
     )
 
@@ -306,7 +245,7 @@ def _flex_cell(content: str, frac: float) -> str:
 
 
 def _group(group: Segment) -> str:
-    text = f"{_safe(group.label)} {percent(group.frac, 1)}"
+    text = f"{safe_text(group.label)} {percent(group.frac, 1)}"
     # A group may be narrower than its label, which matters most: give the label the width it needs.
     return (
         f'<div style="flex:{_share(group.frac)} 1 0;min-width:{0.6 * len(text):.1f}em;{SMALL};white-space:nowrap;'
@@ -315,7 +254,7 @@ def _group(group: Segment) -> str:
 
 
 def _fill(segment: Segment) -> str:
-    title = f"{_safe(segment.label)} {percent(segment.frac, 1)}"
+    title = f"{safe_text(segment.label)} {percent(segment.frac, 1)}"
     return f'<div title="{title}" style="height:24px;background:{colour(segment.key)}"></div>'
 
 
@@ -324,7 +263,7 @@ def _label(segment: Segment, total: float) -> str:
         return ""
     return (
         f'<div style="{SMALL};{SOFT};white-space:nowrap;overflow:hidden;text-overflow:ellipsis;padding:2px 4px 0 0">'
-        f"{_safe(segment.label)}</div>"
+        f"{safe_text(segment.label)}</div>"
     )
 
 
@@ -334,20 +273,20 @@ _NAMES = "flex:0 0 112px;min-width:0;overflow:hidden;padding:0 8px 0 0;box-sizin
 def _timeline(picture: Timeline) -> str:
     height = picture.lane_px * len(picture.lane_names)
     names = "".join(
-        f'<div title="{_safe(name)}" style="height:{picture.lane_px}px;line-height:{picture.lane_px}px;'
-        f'white-space:nowrap;overflow:hidden;text-overflow:ellipsis">{_safe(name)}</div>'
+        f'<div title="{safe_text(name)}" style="height:{picture.lane_px}px;line-height:{picture.lane_px}px;'
+        f'white-space:nowrap;overflow:hidden;text-overflow:ellipsis">{safe_text(name)}</div>'
         for name in picture.lane_names
     )
     data = b64encode(picture.svg.encode()).decode()
     # A small picture has its full description below it; a screen reader would read it twice.
     alt = picture.alt if picture.table else f"Lanes: {', '.join(picture.lane_names)}. Described in the text below."
     image = (
-        f'<img src="data:image/svg+xml;base64,{data}" alt="{_safe(alt)}" '
+        f'<img src="data:image/svg+xml;base64,{data}" alt="{safe_text(alt)}" '
         f'style="display:block;width:100%;max-width:none;height:{height}px;margin:0;background:none">'
     )
-    shaded = f"<div>{_PATCH}{_safe(picture.shaded)}</div>" if picture.shaded else ""
-    legend = "".join(_key(_swatch(key), label) for key, label in picture.legend)
-    description = f'<div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
+    shaded = f"<div>{_PATCH}{safe_text(picture.shaded)}</div>" if picture.shaded else ""
+    legend = "".join(_key(swatch(key), label) for key, label in picture.legend)
+    description = f'<div style="margin:0 0 6px">{safe_text(picture.alt)}</div>'
     if picture.table is None:
         below = f'<div style="{SMALL}">{description}</div>'
     else:
@@ -356,7 +295,7 @@ def _timeline(picture: Timeline) -> str:
             f'<div style="padding:6px 0 0 16px">{description}{table_html(picture.table)}</div></details>'
         )
     step_labels = _aligned("", _scale(picture.steps)) if picture.steps else ""
-    anchor = f' data-gpulab-timeline="{_safe(picture.element_key)}"' if picture.element_key else ""
+    anchor = f' data-gpulab-timeline="{safe_text(picture.element_key)}"' if picture.element_key else ""
     return (
         f'<div{anchor}><div style="{SMALL}">{step_labels}'
         f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
@@ -372,7 +311,9 @@ _PATCH = (
 
 
 def _key(swatch: str, label: str) -> str:
-    return f'<span style="display:inline-block;margin:0 16px 2px 0;white-space:nowrap">{swatch}{_safe(label)}</span>'
+    return (
+        f'<span style="display:inline-block;margin:0 16px 2px 0;white-space:nowrap">{swatch}{safe_text(label)}</span>'
+    )
 
 
 def _aligned(name: str, content: str) -> str:
@@ -391,7 +332,7 @@ def _scale(marks: tuple[Mark, ...]) -> str:
         cells.append(
             f'<div style="flex:{_share(mark.end - mark.start)} 1 0;min-width:0;overflow:hidden;white-space:nowrap;'
             f"text-overflow:ellipsis;padding:2px 0 2px 4px;border-left:1px solid {NEUTRAL};box-sizing:border-box;"
-            f'{SOFT}" title="{_safe(mark.text)}">{_safe(mark.text)}</div>'
+            f'{SOFT}" title="{safe_text(mark.text)}">{safe_text(mark.text)}</div>'
         )
         end = mark.end
     if end < 1:

@@ -44,3 +44,12 @@ EVIDENCE, EVIDENCE_SHADING = "#D12C7A", "rgba(209,44,122,.22)"  # marks at evide
 def colour(key: str) -> str:
     """Return the colour of a part of the ledger."""
     return _BY_KEY.get(key, NEUTRAL)
+
+
+_MAX_OPACITY = 0.45  # behind text: black or white text keeps a contrast of 4.5:1 on it
+
+
+def cell_background(shade_frac: float) -> str:
+    """Return the background of a table cell, 0-1 as strong as the strongest; text is readable on any page."""
+    red, green, blue = (int(_BY_KEY["communication"][at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{_MAX_OPACITY * min(1.0, max(0.0, shade_frac)):.2f})"

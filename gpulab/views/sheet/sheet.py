@@ -79,6 +79,7 @@ class Row:
     cells: tuple[str, ...]
     key: str | None = None
     kind: str = "plain"  # "plain", "group" or "total"
+    shades: tuple[float, ...] = ()  # of the cells after the first: how strong their background is in HTML, 0-1
 
 
 @dataclass(frozen=True, kw_only=True)

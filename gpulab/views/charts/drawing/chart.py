@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from gpulab.run import Run
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, TITLE_PT, chart_style
 from gpulab.views.charts.drawing.text_layout import LEFT_FRAC, break_lines, file_format
-from gpulab.views.sheet.html import table_html
+from gpulab.views.sheet.html_table import table_html
 from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import clean, sentence, shorten
 
