@@ -29,7 +29,7 @@ class GroupWaits:
     collectives: int  # compared
     matrix_ns: Floats  # members x members: exposed wait of the row's rank for the column's rank, per step
     transfer_ns: float  # from the arrival of the last rank to the end, per step: mean; hidden by kernels or not
-    last_steps: Ints  # per member: the number of steps in which it arrives last
+    last_steps: Floats  # per member: the number of steps in which it arrives last; ranks that tie share a step
     skew_ns: Ints  # members x steps: arrival after the first rank, in the step's collective that differs most
 
     @property
@@ -111,10 +111,9 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
     """Return the waits of one group, whose ranks take part in all of these collectives."""
     members = np.flatnonzero(matched.member[0])
     dur, waits = matched.dur_ns[:, members], matched.exposed_wait_ns[:, members]
-    last = dur.argmin(axis=1)
+    last = _last_shares(dur)
     numbers, of_step = np.unique(matched.step, return_inverse=True)
-    matrix = np.zeros((len(members), len(members)))
-    np.add.at(matrix.T, last, waits.astype(np.float64))
+    matrix = waits.astype(np.float64).T @ last
     step_dur = np.zeros((len(numbers), len(members)), np.int64)
     np.add.at(step_dur, of_step, dur)
     is_apart = np.ptp(step_dur, axis=1) > 0  # in other steps, all arrive at the same time
@@ -125,9 +124,16 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
         collectives=len(matched),
         matrix_ns=matrix / len(numbers),
         transfer_ns=float(matched.transfer_ns.sum() / len(numbers)),
-        last_steps=np.bincount(step_dur[is_apart].argmin(axis=1), minlength=len(members)),
+        last_steps=_last_shares(step_dur[is_apart]).sum(axis=0),
         skew_ns=_skew(dur, of_step),
     )
+
+
+def _last_shares(dur_ns: Ints) -> Floats:
+    """Return 1 where a rank arrives last, as its collective is shortest; ranks that arrive together share it."""
+    is_last = dur_ns == dur_ns.min(axis=1, keepdims=True)
+    shares: Floats = is_last / is_last.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _skew(dur_ns: Ints, of_step: Ints) -> Ints:

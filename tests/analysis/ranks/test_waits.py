@@ -39,9 +39,11 @@ def true_matrix_ms(made, steps, ranks):
     inside = range(steps)[INTERIOR]
     for step, _, arrivals in made.arrivals:
         if step in inside:
-            last = max(arrivals, key=lambda rank: (arrivals[rank], -rank))
+            latest_ms = max(arrivals.values())
+            last = [rank for rank, at_ms in arrivals.items() if at_ms > latest_ms - 1e-6]
             for rank, at_ms in arrivals.items():
-                matrix[rank, last] += (arrivals[last] - at_ms) / len(inside)
+                for each in last:
+                    matrix[rank, each] += (latest_ms - at_ms) / len(last) / len(inside)
     return matrix
 
 
@@ -123,3 +125,9 @@ def test_a_collective_that_a_rank_of_the_group_lacks_is_not_compared():
 def test_the_clocks_of_the_ranks_do_not_matter():
     shifted = mesh_job(grid_program, ranks=8, clock=lambda rank, at_ms: at_ms + 1_000.0 * rank)
     assert job_waits(shifted.runs).matrix_ns == pytest.approx(job_waits(mesh_job(grid_program, ranks=8).runs).matrix_ns)
+
+
+def test_ranks_that_arrive_last_together_share_the_wait():
+    (group,) = job_waits(job(usual(lambda rank, step: 15.0 * (rank >= 2)))).groups
+    assert group.matrix_ns[:2, 2:] / MS == pytest.approx(7.5)
+    assert group.last_steps == pytest.approx([0, 0, 4, 4])
