@@ -14,7 +14,7 @@ from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.run import Run
 from gpulab.views.report.job.bandwidth_table import bandwidth_blocks
 from gpulab.views.report.job.job_ledger import job_ledger
-from gpulab.views.report.job.skew_map import skew_map
+from gpulab.views.report.job.skew_map import skew_caption, skew_map
 from gpulab.views.report.job.wait_matrix import group_lines, wait_matrix
 from gpulab.views.report.rank_table import rank_table
 from gpulab.views.sheet.sheet import Block, Line, Section
@@ -47,7 +47,8 @@ def _wait_sections(waits: JobWaits) -> tuple[Section, ...]:
         text = f"No rank waits for another one for more than {percent(_MIN_WAIT_FRAC)} of a step."
         return (Section("Who waits for whom", (Line(text),)),)
     blocks: tuple[Block, ...] = (*group_lines(waits), wait_matrix(waits))
-    return Section("Who waits for whom", blocks), Section("Skew of the ranks in each step", (skew_map(waits),))
+    skew = (Line(skew_caption(waits), soft=True), skew_map(waits))
+    return Section("Who waits for whom", blocks), Section("Skew of the ranks in each step", skew)
 
 
 def _communicates(run: Run, ledger: Ledger) -> bool:

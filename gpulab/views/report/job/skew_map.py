@@ -17,7 +17,7 @@ _LANE_PX, _LARGE_LANE_PX = 16, 22
 _GAP_PX = 1
 _SHADES = 20  # distinct strengths; finer ones look alike
 _MIN_OPACITY = 0.05
-_MAX_TICKS = 8
+_MAX_TICKS = 6
 
 
 def skew_map(waits: JobWaits) -> Timeline:
@@ -27,17 +27,28 @@ def skew_map(waits: JobWaits) -> Timeline:
     unit = scale(max(1.0, float(np.nanmax(skew))))
     lane_px = _LARGE_LANE_PX if len(ranks) <= 8 else _LANE_PX
     steps_per_cell = -(-skew.shape[1] // _MAX_COLUMNS)
-    note = f", each cell the latest of {steps_per_cell} steps" if steps_per_cell > 1 else ""
     return Timeline(
         svg=_svg(_merged(skew, steps_per_cell), lane_px),
         lane_names=tuple(f"rank {_name(waits, rank)}" for rank in ranks),
         lane_px=lane_px,
         steps=(),
         ticks=_step_ticks(waits),
-        legend=(("communication", f"the darker, the later: up to {unit(float(np.nanmax(skew)))}{note}"),),
+        legend=(("communication", f"the stronger, the later: up to {unit(float(np.nanmax(skew)))}"),),
         alt=_alt(waits, unit, ranks),
         table=_table(waits, unit, ranks),
     )
+
+
+def skew_caption(waits: JobWaits) -> str:
+    """Say what the rows, columns and cells of the heat map are."""
+    steps_per_cell = -(-len(waits.step_numbers) // _MAX_COLUMNS)
+    cells = f"; each cell is the latest of {steps_per_cell} steps" if steps_per_cell > 1 else ""
+    return f"How much later than the first rank each rank arrives at the collectives, in {_range(waits)}{cells}."
+
+
+def _range(waits: JobWaits) -> str:
+    first, last = int(waits.step_numbers[0]), int(waits.step_numbers[-1])
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _merged(skew_ns: NDArray[np.float64], steps_per_cell: int) -> NDArray[np.float64]:
@@ -66,7 +77,7 @@ def _svg(skew_ns: NDArray[np.float64], lane_px: int) -> str:
             for row, column in np.argwhere(levels == level).tolist()
         )
         fill = colour("communication") if level else NEUTRAL
-        opacity = max(_MIN_OPACITY, level / _SHADES) if level else 0.16
+        opacity = max(_MIN_OPACITY, level / _SHADES) if level else 0.08
         parts.append(f'<path fill="{fill}" fill-opacity="{opacity:.2f}" d="{cells}"/>')
     return "".join((*parts, "</svg>"))
 
@@ -77,7 +88,7 @@ def _step_ticks(waits: JobWaits) -> tuple[Mark, ...]:
     positions = list(range(0, len(numbers), every))
     ends = [*positions[1:], len(numbers)]
     return tuple(
-        Mark(start / len(numbers), end / len(numbers), f"{'step ' if start == 0 else ''}{int(numbers[start])}")
+        Mark(start / len(numbers), end / len(numbers), str(int(numbers[start])))
         for start, end in zip(positions, ends, strict=True)
     )
 
