@@ -51,6 +51,7 @@ class Bandwidth:
     transfer_ns: int  # median
     total_ns: int  # transfers together
     algorithm_bytes_per_s: float  # median over the collectives
+    fastest_bytes_per_s: float  # algorithm bandwidth of the fastest
     is_lower_limit: bool  # some ranks were not recorded, so the time may contain a wait
     link: Link
 
@@ -64,6 +65,12 @@ class Bandwidth:
         """Share of the link's speed; None if the link is unknown."""
         speed = self.link.bytes_per_s
         return None if speed is None else self.bus_bytes_per_s / speed
+
+    @property
+    def fastest_link_frac(self) -> float | None:
+        """Share of the link's speed that the fastest of them reaches; None if the link is unknown."""
+        frac = self.link_frac
+        return None if frac is None else frac * self.fastest_bytes_per_s / self.algorithm_bytes_per_s
 
     @property
     def is_large(self) -> bool:
@@ -99,7 +106,16 @@ def bandwidths(runs: Sequence[Run], *, network_bytes_per_s: float | None = None)
     timed = _of_matched(matched) if matched is not None else None
     if timed is None or not len(timed.kind):
         timed = _of_one_rank(runs)
-    if timed is None:
+    return () if timed is None else _entries(timed, runs, network_bytes_per_s)
+
+
+def bandwidths_of(matched: MatchedCollectives) -> tuple[Bandwidth, ...]:
+    """Return the same of matched collectives; empty if no group's collectives with sizes were recorded completely."""
+    return _entries(_of_matched(matched), [rank.run for rank in matched.ranks], None)
+
+
+def _entries(timed: _Timed, runs: Sequence[Run], network_bytes_per_s: float | None) -> tuple[Bandwidth, ...]:
+    if not len(timed.kind):
         return ()
     size_class = np.searchsorted(SIZE_CLASSES, timed.bytes, side="right")
     table = np.stack([timed.kind, timed.group, timed.ranks, size_class], axis=1)
@@ -164,6 +180,7 @@ def _bandwidth(timed: _Timed, link: Link) -> Bandwidth:
         transfer_ns=int(np.median(timed.dur_ns)),
         total_ns=int(timed.dur_ns.sum()),
         algorithm_bytes_per_s=rate,
+        fastest_bytes_per_s=float(rates.max()),
         is_lower_limit=timed.is_lower_limit,
         link=link,
     )

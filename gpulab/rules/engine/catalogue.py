@@ -13,9 +13,7 @@ from gpulab.rules.data.padding import padding
 from gpulab.rules.data.slow_evaluation import slow_evaluation
 from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
 from gpulab.rules.engine.needs import (
-    ALL_RANKS,
     ALLOCATOR,
-    COLLECTIVES,
     GPU_SENSORS,
     GPU_WORK,
     HOST_SENSORS,
@@ -25,6 +23,7 @@ from gpulab.rules.engine.needs import (
     REAL_MACHINE,
     STEP_MARKS,
 )
+from gpulab.rules.engine.rank_catalogue import RANK_RULES
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.anomaly_detection import anomaly_detection
 from gpulab.rules.host.cpu_threads import cpu_oversubscription
@@ -59,9 +58,6 @@ from gpulab.rules.memory.fragmentation_and_growth import (
     unused_gpu_memory,
 )
 from gpulab.rules.memory.out_of_memory import out_of_memory
-from gpulab.rules.ranks.communication import exposed_communication, small_buckets
-from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus
-from gpulab.rules.ranks.stragglers import straggler
 from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 from gpulab.rules.steps.work_between_epochs import work_between_epochs
@@ -230,29 +226,7 @@ RULES: tuple[Rule, ...] = (
         needs=(GPU_WORK,),
         lesson="12_launch_fusion_graphs",
     ),
-    # Several GPUs.
-    Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, COLLECTIVES)),
-    Rule(
-        check=exposed_communication,
-        about="exposed communication",
-        stage=Stage.BUSY,
-        needs=(COLLECTIVES,),
-        masked_by=("straggler", "small_buckets", "data_parallel"),
-    ),
-    Rule(
-        check=small_buckets,
-        about="all-reduce buckets that are too small",
-        stage=Stage.BUSY,
-        needs=(COLLECTIVES,),
-        masked_by=("straggler",),
-    ),
-    Rule(
-        check=data_parallel,
-        about="DataParallel instead of DistributedDataParallel",
-        stage=Stage.BUSY,
-        needs=(GPU_WORK, OPERATORS),
-    ),
-    Rule(check=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
+    *RANK_RULES,
     # Kernels and operators.
     Rule(
         check=no_tf32,

@@ -12,6 +12,7 @@ from gpulab.analysis.events.device_work import missing_work_reason
 from gpulab.analysis.host.frames import Frame, deepest_frame
 from gpulab.analysis.host.launches import LaunchStats, launch_stats
 from gpulab.analysis.host.other_programs import shared_cores_used_by_others
+from gpulab.analysis.ranks.matching import MatchedCollectives, match_collectives
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
@@ -134,6 +135,11 @@ class Evidence:
     def arrivals(self) -> Straggler | None:
         """The arrival times of all ranks at collectives; None for a single run or if the ranks cannot be compared."""
         return find_straggler(self.peers) if len(self.peers) > 1 else None
+
+    @cached_property
+    def matched_collectives(self) -> MatchedCollectives | None:
+        """The collectives of all ranks, matched; None for a single run or if the ranks share none."""
+        return match_collectives(self.peers) if len(self.peers) > 1 else None
 
     @cached_property
     def contention(self) -> str | None:

@@ -9,19 +9,18 @@ import numpy as np
 
 from gpulab.analysis.ranks.stragglers import Straggler, find_straggler, straggler_excess_ns
 from gpulab.analysis.steps.ledger import main_device
-from gpulab.errors import RunError
 from gpulab.replay.job.job_catalogue import JOB_REWRITES_BY_NAME
-from gpulab.replay.job.job_prediction import JobChange, job_model, predict_job
+from gpulab.replay.job.job_prediction import JobChange
 from gpulab.replay.worker_count_model import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
+from gpulab.rules.ranks.job_gain import replayed_gain
 from gpulab.run import Run
 from gpulab.wording import duration, percent, quantity
 
 _MIN_WAIT_FRAC = 0.05
 _MIN_LATE_FRAC = 0.6  # the same rank is last in more steps than this; random jitter does not do that
 _MIN_EXPLAINED_FRAC = 0.3  # of the wait: a part of the step that is longer by this much is the reason
-_MAX_REPLAYED_RANKS, _MAX_REPLAYED_EVENTS = 16, 500_000  # a replay of more takes longer than the rest of a report
 _SLOWER_CLOCK_FRAC = 0.95  # of the others' clock; boost clocks of equal GPUs differ by 1-2 %
 
 
@@ -81,7 +80,11 @@ def _others_wait(evidence: Evidence, others: int) -> str:
 
 def _gain(evidence: Evidence, timing: Straggler) -> Gain:
     """Return the gain of fixing this rank: at best the next slowest then arrives last. The floor: no rank waits."""
-    replayed = _replayed_gain(timing)
+    replayed = replayed_gain(
+        [side.run for side in timing.ranks],
+        JobChange(JOB_REWRITES_BY_NAME["no_straggler"], _rank(timing)),
+        "a replay of all ranks together, in which no rank waits for this one",
+    )
     if replayed is not None:
         return replayed
     removable_frac = min(1.0, timing.gain_ns / timing.others_wait_ns)
@@ -90,26 +93,6 @@ def _gain(evidence: Evidence, timing: Straggler) -> Gain:
         "removing 70 to 100 % of the wait for this rank beyond the wait for the next slowest",
         "ranks that all arrive together",
         (REALISED_FRAC * removable_frac, removable_frac),
-    )
-
-
-def _replayed_gain(timing: Straggler) -> Gain | None:
-    """Return the gain by a replay of all ranks together; None if they are too many, or cannot be replayed."""
-    runs = [side.run for side in timing.ranks]
-    if len(runs) > _MAX_REPLAYED_RANKS or sum(len(run.event_rows) for run in runs) > _MAX_REPLAYED_EVENTS:
-        return None
-    change = JobChange(JOB_REWRITES_BY_NAME["no_straggler"], timing.index)
-    try:
-        prediction = predict_job(job_model(runs), (change,))
-    except RunError:  # the replay of a rank does not reproduce its recording, for example
-        return None
-    return Gain(
-        step_ns=prediction.step_ns,
-        best_ns=min(prediction.best_ns, prediction.step_ns),
-        worst_ns=prediction.worst_ns,
-        floor_ns=min(prediction.floor_ns, prediction.step_ns),
-        basis="a replay of all ranks together, in which no rank waits for this one",
-        floor_assumes=prediction.bound_label,
     )
 
 

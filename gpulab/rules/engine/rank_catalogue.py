@@ -1,0 +1,49 @@
+"""The rules about several GPUs and ranks: part of the catalogue of all rules."""
+
+from __future__ import annotations
+
+from gpulab.rules.engine.needs import ALL_RANKS, COLLECTIVES, GPU_WORK, OPERATORS
+from gpulab.rules.engine.rule import Rule, Stage
+from gpulab.rules.ranks.communication import exposed_communication, small_buckets
+from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus
+from gpulab.rules.ranks.slow_link import slow_link
+from gpulab.rules.ranks.stragglers import straggler
+from gpulab.rules.ranks.unequal_work import uneven_batches
+
+RANK_RULES: tuple[Rule, ...] = (
+    Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, COLLECTIVES)),
+    Rule(
+        check=uneven_batches,
+        about="batches that need unequal work on the ranks",
+        stage=Stage.ENVIRONMENT,
+        needs=(ALL_RANKS, COLLECTIVES),
+        masked_by=("straggler",),
+    ),
+    Rule(
+        check=slow_link,
+        about="a slow link between GPUs",
+        stage=Stage.ENVIRONMENT,
+        needs=(ALL_RANKS, GPU_WORK, COLLECTIVES),
+    ),
+    Rule(
+        check=exposed_communication,
+        about="exposed communication",
+        stage=Stage.BUSY,
+        needs=(COLLECTIVES,),
+        masked_by=("straggler", "uneven_batches", "slow_link", "small_buckets", "data_parallel"),
+    ),
+    Rule(
+        check=small_buckets,
+        about="all-reduce buckets that are too small",
+        stage=Stage.BUSY,
+        needs=(COLLECTIVES,),
+        masked_by=("straggler",),
+    ),
+    Rule(
+        check=data_parallel,
+        about="DataParallel instead of DistributedDataParallel",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK, OPERATORS),
+    ),
+    Rule(check=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
+)
