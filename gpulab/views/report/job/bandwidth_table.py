@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpulab.analysis.ranks.bandwidth import Bandwidth
 from gpulab.views.sheet.sheet import Block, Line, Row, TableBlock
-from gpulab.wording import count, metric, percent, size
+from gpulab.wording import count, duration, metric, percent, size
 
 _MAX_ROWS = 24
 _UNKNOWN = "-"
@@ -37,14 +37,13 @@ def bandwidth_blocks(entries: Sequence[Bandwidth]) -> tuple[Block, ...]:
 def _cells(entry: Bandwidth, groups: bool) -> tuple[str, ...]:
     low, high = size(entry.min_bytes), size(entry.max_bytes)
     least = ">= " if entry.is_lower_limit else ""
-    total_s = entry.total_ns / 1e9
     return (
         entry.kind,
         *((entry.group or _UNKNOWN,) if groups else ()),
         str(entry.ranks),
         low if low == high else f"{low} to {high}",
         f"{entry.count:,}",
-        f"{total_s * 1e3:,.1f} ms",
+        duration(entry.total_ns),
         f"{least}{metric(entry.algorithm_bytes_per_s, 'B/s')}",
         f"{least}{metric(entry.bus_bytes_per_s, 'B/s')}",
         _UNKNOWN if entry.link_frac is None else f"{least}{percent(entry.link_frac)}",

@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.analysis.ranks.waits import JobWaits
 from gpulab.analysis.steps.ledger import Ledger, Part
 from gpulab.run import Run
-from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_name
+from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_label
 from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.sheet.sheet import Bar, Block, Line, Row, TableBlock
 from gpulab.wording import count, percent, scale
@@ -39,7 +39,7 @@ def _table(ranks: Sequence[tuple[Run, Ledger]]) -> TableBlock:
     }
     steps_ns = np.array([float(ledger.step_ns.mean()) for _, ledger in ranks])
     unit = scale(float(steps_ns.max()), figures=4)
-    names = [rank_name(run, index) for index, (run, _) in enumerate(ranks)]
+    names = [rank_label(run, index) for index, (run, _) in enumerate(ranks)]
 
     def row(label: str, values_ns: np.ndarray[tuple[int], np.dtype[np.float64]], key: str | None, kind: str) -> Row:
         least, most = int(values_ns.argmin()), int(values_ns.argmax())
@@ -76,8 +76,8 @@ def _bars(ranks: Sequence[tuple[Run, Ledger]], waits: JobWaits | None) -> tuple[
     bars = [
         ledger_bar(
             ranks[index][1],
-            f"Step of rank {rank_name(ranks[index][0], index)}",
-            name=f"rank {rank_name(ranks[index][0], index)}: {unit(steps_ns[index])}",
+            f"Step of rank {rank_label(ranks[index][0], index)}",
+            name=f"rank {rank_label(ranks[index][0], index)}: {unit(steps_ns[index])}",
             length=steps_ns[index] / longest,
         )
         for index in chosen

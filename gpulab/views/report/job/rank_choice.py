@@ -12,7 +12,7 @@ from gpulab.run import Run
 MAX_RANKS = 16  # rows of a table or lanes of a picture that are readable at once
 
 
-def rank_name(run: Run, index: int) -> str:
+def rank_label(run: Run, index: int) -> str:
     """Return the number of the rank of a run; its position in the job if it was not recorded."""
     return str(index if run.rank is None else run.rank)
 

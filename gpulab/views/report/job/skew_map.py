@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.ranks.waits import JobWaits
-from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_name
+from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_label
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Mark, Row, TableBlock, Timeline
 from gpulab.views.sheet.step_picture import WIDTH
@@ -132,4 +132,4 @@ def _table(waits: JobWaits, unit: Scale, ranks: tuple[int, ...]) -> TableBlock:
 
 
 def _name(waits: JobWaits, index: int) -> str:
-    return rank_name(waits.matched.ranks[index].run, index)
+    return rank_label(waits.matched.ranks[index].run, index)

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpulab.analysis.ranks.waits import GroupWaits, JobWaits
 from gpulab.rules.ranks.stragglers import is_straggler
-from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_name
+from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_label
 from gpulab.views.sheet.sheet import Line, Row, TableBlock
 from gpulab.wording import Scale, count, duration, percent, scale
 
@@ -79,7 +79,7 @@ def _pattern(waits: JobWaits, group: GroupWaits, step_ns: int) -> str:
 
 
 def _name(waits: JobWaits, index: int) -> str:
-    return rank_name(waits.matched.ranks[index].run, index)
+    return rank_label(waits.matched.ranks[index].run, index)
 
 
 def _number(ns: float, unit: Scale, is_self: bool) -> str:
