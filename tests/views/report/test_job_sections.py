@@ -16,10 +16,12 @@ from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.views.report.job.bandwidth_table import bandwidth_blocks
 from gpulab.views.report.job.job_ledger import job_ledger
 from gpulab.views.report.job.rank_choice import MAX_RANKS, most_telling_ranks
+from gpulab.views.report.job.rank_lanes import rank_lanes
 from gpulab.views.report.job.sections import job_sections
 from gpulab.views.report.job.skew_map import skew_map
 from gpulab.views.report.job.wait_matrix import group_lines, wait_matrix
 from gpulab.views.sheet.html import fragment
+from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Bar, Sheet, TableBlock
 from tests.support.runs.made_jobs import job
 from tests.support.runs.mesh_jobs import Exchange, mesh_job
@@ -100,6 +102,33 @@ def test_a_long_recording_has_a_small_picture_that_keeps_the_latest_arrival():
     assert len(picture.svg) < 20_000
     assert 'fill-opacity="1.00"' in picture.svg
     assert "step 302" in picture.alt
+
+
+def communication_columns(runs):
+    """The shape of the communication in each rank's lane: the path in its colour."""
+    picture = rank_lanes(job_waits(runs))
+    lanes = [element for element in ElementTree.fromstring(picture.svg) if element.tag.endswith("g")]
+    return [[path.get("d") for path in lane if path.get("fill") == colour("communication")] for lane in lanes]
+
+
+def test_lanes_of_ranks_look_the_same_however_far_their_clocks_are_apart():
+    shifted = job(late(2, 15), offset_ms=lambda rank: 700.0 * rank)
+    assert communication_columns(shifted) == communication_columns(job(late(2, 15)))
+
+
+def test_in_the_lanes_all_ranks_leave_a_collective_together_and_the_last_enters_it_late():
+    first, *_, third, _last = (path for (path,) in communication_columns(job(late(2, 15))))
+    begins = [[int(start) for start in re.findall(r"M(\d+)", path)] for path in (first, third)]
+    ends = [[int(end) for end in re.findall(r"H(\d+)(?:M|V0z)", path)] for path in (first, third)]
+    assert all(early < late_ for early, late_ in zip(*begins, strict=True))
+    assert ends[0] == ends[1]
+
+
+def test_lanes_of_many_ranks_are_few_and_include_the_straggler():
+    picture = rank_lanes(job_waits(random_job()))
+    assert len(picture.lane_names) == MAX_RANKS
+    assert "rank 17" in picture.lane_names
+    assert len(picture.svg) <= 120_000
 
 
 def test_the_parts_of_the_job_s_ledger_sum_to_its_step():

@@ -14,6 +14,7 @@ from gpulab.analysis.steps.ledger import Ledger, build_ledger
 from gpulab.run import Run
 from gpulab.views.report.job.bandwidth_table import bandwidth_blocks
 from gpulab.views.report.job.job_ledger import job_ledger
+from gpulab.views.report.job.rank_lanes import rank_lanes
 from gpulab.views.report.job.skew_map import skew_caption, skew_map
 from gpulab.views.report.job.wait_matrix import group_lines, wait_matrix
 from gpulab.views.report.rank_table import rank_table
@@ -48,7 +49,10 @@ def _wait_sections(waits: JobWaits) -> tuple[Section, ...]:
         return (Section("Who waits for whom", (Line(text),)),)
     blocks: tuple[Block, ...] = (*group_lines(waits), wait_matrix(waits))
     skew = (Line(skew_caption(waits), soft=True), skew_map(waits))
-    return Section("Who waits for whom", blocks), Section("Skew of the ranks in each step", skew)
+    sections = [Section("Who waits for whom", blocks), Section("Skew of the ranks in each step", skew)]
+    if (lanes := rank_lanes(waits)) is not None:
+        sections.append(Section("Ranks on one time axis", (lanes,)))
+    return tuple(sections)
 
 
 def _communicates(run: Run, ledger: Ledger) -> bool:
