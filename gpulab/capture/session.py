@@ -142,8 +142,9 @@ class Session:
 
     def _measure_operator(self) -> None:
         """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run."""
-        samples = self._sensors.host_rows(self._began_ns)
-        self._operator_times = self._guard.call("operator times", parallel_operator_times, {}, samples)
+        self._operator_times = self._guard.call(
+            "operator times", lambda: parallel_operator_times(self._sensors.host_rows(self._began_ns)), {}
+        )
 
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""

@@ -85,9 +85,6 @@ class Sensors:
         self._latest = Reading()
         self._gpu_samples = Samples(GPU_SAMPLES)
         self._host_samples = Samples(HOST_SAMPLES)
-        self._texts: dict[str, list[str | None]] = {
-            column.name: [] for column in HOST_SAMPLES.columns if column.dtype == "words"
-        }
         self._position = _Position()
         # The host first: a hanging driver must not falsify the times of the host's samples.
         readers = [
@@ -137,7 +134,7 @@ class Sensors:
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
-        return HOST_SAMPLES.rows({**self._host_samples.columns(began_ns), **self._texts})
+        return HOST_SAMPLES.rows(self._host_samples.columns(began_ns))
 
     def worker_rows(self, began_ns: int) -> Rows:
         """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
@@ -147,9 +144,8 @@ class Sensors:
         """Samples since the previous call, with UNIX times; call it in the sampler's thread, from `on_tick`."""
         first = self._position
         self._position = _Position(len(self._host_samples), len(self._gpu_samples), self._workers.count)
-        texts = {column: values[first.host :] for column, values in self._texts.items()}
         return (
-            HOST_SAMPLES.rows({**self._host_samples.columns(0, first.host), **texts}),
+            HOST_SAMPLES.rows(self._host_samples.columns(0, first.host)),
             self._gpu_rows_from(first.gpu, 0, None),
             self._workers.rows(0, first.worker),
         )
@@ -169,11 +165,8 @@ class Sensors:
         del innermost  # it would keep the values of its variables alive
         self._workers.set_pids(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
-        self._host_samples.append({**tick._asdict(), **values})
         texts = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
-        for column, values_of_column in self._texts.items():
-            text = texts.get(column)
-            values_of_column.append(sys.intern(text) if text is not None else None)
+        self._host_samples.append({**tick._asdict(), **values, **texts})
         self._latest = Reading(
             gpus=self._latest.gpus,
             core_fracs=self._host.core_fracs,

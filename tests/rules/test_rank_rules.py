@@ -53,6 +53,18 @@ def test_the_wait_of_the_other_ranks_bounds_the_gain():
     assert gain.floor_ns == 70 * MS
 
 
+def test_the_gain_is_of_the_late_rank_whatever_number_the_ranks_start_from():
+    ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
+    renumbered = [replace(run, rank=run.rank + 8) for run in ranks]
+    straggler, moved = finding("straggler", ranks), finding("straggler", renumbered)
+    assert moved.numbers["rank"] == LATE + 8
+    assert (moved.gain.best_ns, moved.gain.worst_ns, moved.gain.basis) == (
+        straggler.gain.best_ns,
+        straggler.gain.worst_ns,
+        straggler.gain.basis,
+    )
+
+
 def test_fixing_one_of_two_late_ranks_saves_the_distance_to_the_next():
     ranks = JOB.job(compute_ms=lambda rank, step: {3: 85, 5: 75}.get(rank, 60))
     timing = find_straggler(ranks)

@@ -7,13 +7,13 @@ from gpulab.analysis.ranks.waits import waits_of
 from gpulab.replay.job.job_catalogue import JOB_REWRITES_BY_NAME
 from gpulab.replay.job.job_prediction import JobChange
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.ranks.job_gain import replayed_gain
 from gpulab.rules.ranks.stragglers import is_long_wait, is_straggler
 from gpulab.wording import duration, number, percent
 
 _MIN_STEPS = 4
-_MIN_CORRELATION, _STRONG_CORRELATION = 0.8, 0.95  # of compute and arrival; delays of another cause have about none
+_MIN_CORRELATION = 0.8  # of compute and arrival; delays of another cause have about none
 _MIN_SPREAD_FRAC = 0.5  # of the mean wait: the difference in compute must be able to cause it
 
 
@@ -53,7 +53,7 @@ def uneven_batches(evidence: Evidence) -> Finding | None:
         "samples, or samples sorted by length into groups, from which all ranks draw in the same step. Gradient "
         "accumulation over several batches averages the differences.",
         gain=_gain(evidence, work),
-        confidence=CERTAIN if work.correlation >= _STRONG_CORRELATION else LIKELY,
+        confidence=LIKELY,
         spans=evidence.ledger.spans["communication"],
     )
 

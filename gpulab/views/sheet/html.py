@@ -232,7 +232,8 @@ def _bar(bar: Bar) -> str:
     fills = "".join(_flex_cell(_fill(segment), segment.frac) for segment in bar.segments)
     labels = "".join(_flex_cell(_label(segment, total), segment.frac) for segment in bar.segments)
     row = "display:flex;gap:1px"
-    inner = "".join(f'<div style="{row}">{cells}</div>' for cells in (groups, fills, labels) if cells)
+    rows = (f"{row};flex-wrap:wrap", groups), (row, fills), (row, labels)  # a narrow page puts groups below each other
+    inner = "".join(f'<div style="{style}">{cells}</div>' for style, cells in rows if cells)
     name = f'<div style="margin:0 0 3px">{safe_text(bar.name)}</div>' if bar.name else ""
     return (
         f'<div role="img" aria-label="{safe_text(bar.title)}" style="margin:0 0 12px">{name}'
