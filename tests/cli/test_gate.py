@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
 from gpulab.cli.gate import judge
 from gpulab.comparison import compare
 from tests.support.runs.made_runs import NO_WORKERS, awaited, loader_call, mark, run_of
 
 SEEDS = range(10)
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / "docs" / "examples" / "performance.yml"
 
 
 def recorded(step_ms, seed):
@@ -66,3 +75,31 @@ def test_the_text_has_the_measured_change_and_the_limit(after_ms):
     text = judge(compared, 0.05).text
     assert "limit 5 %" in text
     assert ("+30" in text or "+29" in text or "+31" in text) == (after_ms == 65)
+
+
+@pytest.mark.full
+def test_the_commands_of_the_example_workflow_record_both_versions_and_compare_them(tmp_path):
+    for version in ("main", "change"):
+        (tmp_path / version / "benchmarks").mkdir(parents=True)
+        shutil.copy(ROOT / "benchmarks" / "gate" / "program.py", tmp_path / version / "benchmarks" / "train_small.py")
+    steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["step-time"]["steps"]
+    commands = {step["name"]: step["run"] for step in steps if "run" in step}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+    def shell(name):
+        return subprocess.run(
+            ["bash", "-euc", commands[name]],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "GPULAB_HISTORY": "off"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    recorded = shell("Record")
+    assert (recorded.returncode, recorded.stdout) == (0, ""), recorded.stderr
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 6
+    compared = shell("Compare")
+    verdict = next(line for line in compared.stdout.splitlines() if line.startswith(("PASS", "FAIL")))
+    assert compared.returncode == verdict.startswith("FAIL")  # which of them depends on what else the machine does
+    assert "limit 5 %" in verdict

@@ -1,0 +1,1 @@
+"""How often `gpulab compare --fail-over` is right about live recordings: equal code, and code that is 10 % slower."""
