@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -46,9 +47,9 @@ def joined_rank() -> JobRank | None:
 
 
 def rank_facts() -> dict[str, str]:
-    """Return rank and world size as facts of a run; {} if this process is alone."""
+    """Return rank, world size and name of the machine as facts of a run; {} if this process is alone."""
     job = joined_rank() or launched_rank()
-    return {} if job is None else {"rank": str(job.rank), "world_size": str(job.world_size)}
+    return {} if job is None else {"rank": str(job.rank), "world_size": str(job.world_size), "host": platform.node()}
 
 
 def rank_from_facts(facts: Mapping[str, str]) -> int | None:

@@ -121,7 +121,7 @@ def _described(
     numbers = tuple(-1 if summary.rank is None else summary.rank for summary in summaries)
     last = Counter(order.last.tolist())
     step_ns = int(np.median([summary.traced_ns or summary.step_ns or 0 for summary in summaries]))
-    is_persistent = is_straggler(order.others_wait_ns, order.last_frac, step_ns)
+    is_persistent = is_straggler(order.others_wait_ns, order, step_ns)
     host, host_frac = _late_host(summaries, last)
     return GroupArrivals(
         group=name,
@@ -176,7 +176,7 @@ def _cause(summaries: Sequence[RankSummary], order: ArrivalOrder) -> LateCause |
     others_clock = float(np.median(clocks)) if clocks else None
     return LateCause(
         part=key,
-        clause=cause_clause(key, late.clock_mhz, others_clock),
+        clause=cause_clause(key, late.clock_mhz, others_clock, on_gpu=late.device != "cpu"),
         late_ns=sum(late.median_part_ns.get(name, 0) for name in keys),
         others_ns=int(np.median([sum(each.median_part_ns.get(name, 0) for name in keys) for each in others])),
         clock_mhz=late.clock_mhz,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
+from gpulab.capture.job_rank import JobRank, launched_rank, rank_facts, rank_name, rank_of_name
 from gpulab.capture.run_registry import Runs
 from tests.support.runs.made_runs import run_of
 
@@ -37,6 +38,14 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_the_rank_is_that_of_the_launcher(environ, expected):
     assert launched_rank(environ) == expected
+
+
+def test_a_rank_is_recorded_with_its_job_and_its_machine_a_single_process_with_neither(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    assert rank_facts() == {}
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rank_facts() == {"rank": "1", "world_size": "2", "host": platform.node()}
 
 
 def test_the_name_of_a_rank_returns_the_rank():

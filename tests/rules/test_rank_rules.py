@@ -299,3 +299,33 @@ def test_idle_gpus_are_the_verdict_if_the_working_gpu_is_busy():
 def test_idle_gpus_are_not_judged_from_a_trace_of_one_gpu(recorded):
     unjudged = {each.rule for each in diagnose(gpulab.load(recorded("v100_resnet50_workers0.json.gz"))).unjudged}
     assert "idle_gpus" in unjudged
+
+
+# Ranks on CPUs.
+
+
+def gloo_ranks(*compute_ms, count=8):
+    """Ranks without a GPU, each with an operator of so many ms in each step of 100 ms, then an exchange."""
+
+    def step(compute):
+        return lambda at: [
+            event(EventKind.OP, "aten::linear", at, compute),
+            event(EventKind.OP, "c10d::allreduce_", at + compute, 0.1),
+            event(EventKind.ANNOTATION, "gloo:all_reduce", at + compute + 0.2, 95 - compute, thread=1),
+        ]
+
+    world = len(compute_ms)
+    return [rank_of(stepped(step(compute), count=count), rank, ranks=world) for rank, compute in enumerate(compute_ms)]
+
+
+def test_a_slow_rank_without_a_gpu_has_longer_compute_times_and_nothing_about_gpus():
+    first = diagnose(Ranks(tuple(gloo_ranks(40, 70)))).first
+    assert first.rule == "straggler"
+    assert first.numbers["rank"] == 1
+    assert "compute" in first.claim
+    assert "GPU" not in f"{first.claim} {first.advice} {first.fix}"
+    assert not first.advice or "cores" in first.advice
+
+
+def test_equal_ranks_without_a_gpu_have_no_straggler():
+    assert finding("straggler", gloo_ranks(60, 60)) is None

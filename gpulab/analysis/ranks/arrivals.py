@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from gpulab.analysis.ranks.collectives import KINDS, SYNCHRONISING_KINDS, Collectives
+from gpulab.analysis.ranks.persistence import is_persistent
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.intervals import Ints
 from gpulab.run import Run
@@ -53,6 +54,7 @@ class ArrivalOrder:
     waits_ns: Ints  # rank x collective: the exposed wait for the last rank
     step_waits_ns: Ints  # rank x step: the same, summed over the collectives of a step
     last_frac: float  # share of the steps in which that rank arrives last
+    is_persistent: bool  # equal ranks would hardly have one that is last so often, or so much later
     others_wait_ns: int  # exposed wait of the other ranks per step: mean over ranks, median over steps
     gain_ns: int  # gain per step if that rank arrived together with the second-last rank
 
@@ -106,7 +108,8 @@ def compare_arrivals(sides: Sequence[RankArrivals]) -> ArrivalOrder | None:
         return None
     dur = np.array([side.dur_ns for side in sides])
     waits = np.minimum(dur - dur.min(axis=0), np.array([side.exposed_ns for side in sides]))
-    last = _by_step(dur, of_step, step_count).argmin(axis=0)  # the last rank has the least time
+    step_dur = _by_step(dur, of_step, step_count)
+    last = step_dur.argmin(axis=0)  # the last rank has the least time
     latest = int(np.bincount(last, minlength=len(sides)).argmax())
     step_waits = _by_step(waits, of_step, step_count)
     others = np.delete(np.arange(len(sides)), latest)
@@ -119,6 +122,7 @@ def compare_arrivals(sides: Sequence[RankArrivals]) -> ArrivalOrder | None:
         waits_ns=waits,
         step_waits_ns=step_waits,
         last_frac=float((last == latest).mean()),
+        is_persistent=is_persistent(step_dur[others].min(axis=0) - step_dur[latest], len(sides)),
         others_wait_ns=int(np.median(step_waits[others].mean(axis=0))),
         gain_ns=int(np.median(np.bincount(of_step, weights=gain, minlength=step_count))),
     )

@@ -36,6 +36,7 @@ class Straggler:
     ranks: tuple[Rank, ...]
     index: int  # index of the straggler: the side that arrives last most often
     last_frac: float  # share of the steps in which it arrives last
+    is_persistent: bool  # not by chance
     steps: int  # number of compared steps
     collectives: int  # number of compared collectives
     others_wait_ns: int  # exposed wait of the other ranks per step: mean over ranks, median over steps
@@ -70,6 +71,7 @@ def find_straggler(runs: Sequence[Run]) -> Straggler | None:
         ranks=ranks,
         index=order.index,
         last_frac=order.last_frac,
+        is_persistent=order.is_persistent,
         steps=order.steps,
         collectives=order.rows.shape[1],
         others_wait_ns=order.others_wait_ns,

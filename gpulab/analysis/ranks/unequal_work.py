@@ -25,6 +25,7 @@ class UnequalWork:
     correlation: float  # of both, after the mean over ranks is subtracted in each step; NaN if either is constant
     mean_wait_ns: float  # exposed wait per step: mean over ranks
     last_frac: float  # share of the steps in which the rank that is last most often is last
+    is_persistent: bool  # that rank is not last so often by chance
     distinct_last: int  # ranks that are last in some step
 
     @property
@@ -55,6 +56,7 @@ def unequal_work(waits: JobWaits) -> UnequalWork | None:
         correlation=_correlation(work - work.mean(axis=0), skew - skew.mean(axis=0)),
         mean_wait_ns=float(group.waits_ns.mean()),
         last_frac=group.last_frac,
+        is_persistent=group.is_persistent,
         distinct_last=int((group.last_steps > 0).sum()),
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.ranks.matching import MatchedCollectives, match_collectives
+from gpulab.analysis.ranks.persistence import is_persistent
 from gpulab.intervals import Ints
 from gpulab.run import Run
 
@@ -29,6 +30,7 @@ class GroupWaits:
     collectives: int  # compared
     matrix_ns: Floats  # members x members: exposed wait of the row's rank for the column's rank, per step
     transfer_ns: float  # from the arrival of the last rank to the end, per step: mean; hidden by kernels or not
+    is_persistent: bool  # the member that is last most often is not so by chance
     last_steps: Floats  # per member: the number of steps in which it arrives last; ranks that tie share a step
     skew_ns: Ints  # members x steps: arrival after the first rank, in the step's collective that differs most
 
@@ -117,6 +119,8 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
     step_dur = np.zeros((len(numbers), len(members)), np.int64)
     np.add.at(step_dur, of_step, dur)
     is_apart = np.ptp(step_dur, axis=1) > 0  # in other steps, all arrive at the same time
+    last_steps = _last_shares(step_dur[is_apart]).sum(axis=0)
+    latest = int(last_steps.argmax())
     return GroupWaits(
         group=matched.groups[int(matched.group[0])],
         members=tuple(members.tolist()),
@@ -124,7 +128,10 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
         collectives=len(matched),
         matrix_ns=matrix / len(numbers),
         transfer_ns=float(matched.transfer_ns.sum() / len(numbers)),
-        last_steps=_last_shares(step_dur[is_apart]).sum(axis=0),
+        is_persistent=is_persistent(
+            np.delete(step_dur, latest, axis=1).min(axis=1) - step_dur[:, latest], len(members)
+        ),
+        last_steps=last_steps,
         skew_ns=_skew(dur, of_step),
     )
 

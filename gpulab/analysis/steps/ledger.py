@@ -158,10 +158,10 @@ def gpu_parts(run: Run) -> tuple[Part, ...]:
 
 
 def main_device(run: Run) -> int:
-    """Return the index of the GPU that worked most in this run."""
+    """Return the index of the GPU that worked most in this run; 0 if none did."""
     events = run.event_rows
     work = np.flatnonzero(events["kind"] >= min(DEVICE_KINDS))
-    busiest = np.bincount(np.maximum(events["device"][work], 0), weights=events["dur_ns"][work])
+    busiest = np.bincount(np.maximum(events["device"][work], 0), weights=events["dur_ns"][work], minlength=1)
     return int(busiest.argmax())
 
 

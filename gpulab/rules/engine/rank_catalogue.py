@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from gpulab.rules.engine.needs import ALL_RANKS, COLLECTIVES, GPU_WORK, OPERATORS
+from gpulab.rules.engine.needs import ALL_RANKS, COLLECTIVES, GPU_WORK, HOST_SENSORS, LEDGER, OPERATORS
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.ranks.communication import exposed_communication, small_buckets
 from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus
+from gpulab.rules.ranks.shared_cores import ranks_share_cores
 from gpulab.rules.ranks.slow_link import slow_link
 from gpulab.rules.ranks.stragglers import straggler
 from gpulab.rules.ranks.unequal_work import uneven_batches
 
 RANK_RULES: tuple[Rule, ...] = (
+    Rule(
+        check=ranks_share_cores,
+        about="more ranks on a machine than its CPU cores can run",
+        stage=Stage.ENVIRONMENT,
+        needs=(ALL_RANKS, LEDGER, HOST_SENSORS),
+    ),
     Rule(check=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(ALL_RANKS, COLLECTIVES)),
     Rule(
         check=uneven_batches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gpulab.run import Run
 from gpulab.wording import duration, percent, quantity
 
 _MIN_WAIT_FRAC = 0.05
-_MIN_LATE_FRAC = 0.6  # the same rank is last in more steps than this; random jitter does not do that
+_MIN_LATE_FRAC = 0.6  # of the steps in which the same rank is last
 _MIN_EXPLAINED_FRAC = 0.3  # of the wait: a part of the step that is longer by this much is the reason
 _SLOWER_CLOCK_FRAC = 0.95  # of the others' clock; boost clocks of equal GPUs differ by 1-2 %
 
@@ -28,7 +29,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
     """One rank is a straggler: it arrives last at the collectives, and all other ranks wait for it.
 
     Proof: the same collective is shortest on the rank that arrives last, and longer on the others by their wait; the
-    same rank is last in most steps.
+    same rank is last in most steps, and more often or later than equal ranks are by chance.
 
     Confused with: slow communication, which is equally long on all ranks; ranks that are late alternately, as with
     uneven batches; pipeline parallelism, whose stages wait for each other by design and are not compared.
@@ -39,7 +40,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
     if timing is None:
         return _not_comparable(evidence)
     step_ns = evidence.steps.traced_ns or 1
-    if not is_straggler(timing.others_wait_ns, timing.last_frac, step_ns):
+    if not is_straggler(timing.others_wait_ns, timing, step_ns):
         return None
     cause = _cause(evidence, timing)
     rank = _rank(timing)
@@ -103,12 +104,22 @@ def straggler_run(ranks: Sequence[Run]) -> Run | None:
         return None
     slowest = timing.ranks[timing.index]
     step_ns = slowest.steps.traced_ns or 1
-    return slowest.run if is_straggler(timing.others_wait_ns, timing.last_frac, step_ns) else None
+    return slowest.run if is_straggler(timing.others_wait_ns, timing, step_ns) else None
 
 
-def is_straggler(others_wait_ns: float, last_frac: float, step_ns: int) -> bool:
-    """Whether a rank that is last in this share of the steps, and for which the others wait so long, is a straggler."""
-    return is_long_wait(others_wait_ns, step_ns) and last_frac >= _MIN_LATE_FRAC
+class _Lateness(Protocol):
+    """How often the rank that is last most often is last, and whether that may be chance."""
+
+    @property
+    def last_frac(self) -> float: ...
+
+    @property
+    def is_persistent(self) -> bool: ...
+
+
+def is_straggler(others_wait_ns: float, latest: _Lateness, step_ns: int) -> bool:
+    """Whether the latest rank, for which the others wait so long, is a straggler: in most steps, and not by chance."""
+    return is_long_wait(others_wait_ns, step_ns) and latest.last_frac >= _MIN_LATE_FRAC and latest.is_persistent
 
 
 def is_long_wait(wait_ns: float, step_ns: int) -> bool:
@@ -150,6 +161,7 @@ _CLAUSES = {
     "alloc": " that calls cudaMalloc",
 }
 _LOWER_CLOCK, _LONGER_KERNELS = " with a lower GPU clock", " with longer kernel times"
+_LONGER_OPERATORS = " with longer compute times"
 _COMPUTES = ("matmul", "kernels", "compute")
 
 
@@ -193,13 +205,15 @@ def late_part(excess_ns: Mapping[str, int], others_wait_ns: float) -> tuple[str,
     return key, tuple(part for part in _COMPUTES if part in excess_ns) if key == "compute" else (key,)
 
 
-def cause_clause(part: str, clock_mhz: float | None, others_clock_mhz: float | None) -> str:
+def cause_clause(part: str, clock_mhz: float | None, others_clock_mhz: float | None, *, on_gpu: bool = True) -> str:
     """Return the clause of a claim for a part that `late_part` returned: "waits for data", "a lower GPU clock".
 
     The clocks are medians of the straggler's GPU and of the other ranks' GPUs; None: not recorded.
     """
     if part != "compute":
         return _CLAUSES.get(part, "")
+    if not on_gpu:
+        return _LONGER_OPERATORS
     return _LOWER_CLOCK if _is_slower_clock(clock_mhz, others_clock_mhz) else _LONGER_KERNELS
 
 
@@ -217,15 +231,21 @@ def _clause_and_advice(timing: Straggler, key: str) -> tuple[str, str]:
     rank = _rank(timing)
     if key != "compute":
         return cause_clause(key, None, None), f"Fix that on rank {rank}; gpulab.report() of its run shows more."
-    clause = cause_clause(key, *_clocks(timing))
+    on_gpu = timing.ranks[timing.index].ledger.device == "gpu"
+    clause = cause_clause(key, *_clocks(timing), on_gpu=on_gpu)
     if clause == _LOWER_CLOCK:
         return clause, (
             f"Check the cooling, the power limit and other processes on the GPU of rank {rank}; if it cannot be fixed, "
             "exclude that machine."
         )
+    slower = (
+        "that GPU is slower: check its clocks and other processes on it."
+        if on_gpu
+        else "that rank has slower or fewer cores: check its threads and what else runs on its machine."
+    )
     return clause, (
         "Give every rank the same amount of work: batches of equal length (sort samples by length, or count tokens "
-        "instead of samples). If the work is equal, that GPU is slower: check its clocks and other processes on it."
+        f"instead of samples). If the work is equal, {slower}"
     )
 
 

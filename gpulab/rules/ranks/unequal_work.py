@@ -70,7 +70,7 @@ def _is_uneven(work: UnequalWork, step_ns: int) -> bool:
     return (
         work.steps >= _MIN_STEPS
         and is_long_wait(work.mean_wait_ns, step_ns)
-        and not is_straggler(others_wait_ns, work.last_frac, step_ns)
+        and not is_straggler(others_wait_ns, work, step_ns)
         and work.correlation >= _MIN_CORRELATION
         and work.spread_ns >= _MIN_SPREAD_FRAC * work.mean_wait_ns
     )

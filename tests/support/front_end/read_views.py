@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 # JupyterLab 4.6's sanitizer for untrusted notebooks lets these CSS properties through, of those a report may want.
 SURVIVING_CSS = {
     "align-items", "background", "border", "border-bottom", "border-collapse", "border-left", "border-radius",
-    "border-top", "box-sizing", "cursor", "display", "flex", "font", "font-family", "font-size", "font-weight", "gap",
-    "height", "line-height", "margin", "max-width", "min-width", "opacity", "overflow", "overflow-wrap", "overflow-x",
-    "padding", "table-layout", "text-align", "text-indent", "text-overflow", "vertical-align", "white-space", "width",
-    "word-break",
+    "border-top", "box-sizing", "cursor", "display", "flex", "flex-wrap", "font", "font-family", "font-size",
+    "font-weight", "gap", "height", "line-height", "margin", "max-width", "min-width", "opacity", "overflow",
+    "overflow-wrap", "overflow-x", "padding", "table-layout", "text-align", "text-indent", "text-overflow",
+    "vertical-align", "white-space", "width", "word-break",
 }  # fmt: skip
 DECORATION = {"font-variant-numeric"}  # taken away there; the page reads the same without it
 SURVIVING_TAGS = {

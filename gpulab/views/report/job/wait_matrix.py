@@ -69,7 +69,7 @@ def _pattern(waits: JobWaits, group: GroupWaits, step_ns: int) -> str:
     several = len(waits.groups) > 1
     subject = f"In group {group.group or 'without a name'} of {len(group.members)} ranks" if several else ""
     share = f"{percent(group.last_frac)} of {count(group.steps, 'step')}"
-    if is_straggler(float(np.mean(others)), group.last_frac, step_ns):
+    if is_straggler(float(np.mean(others)), group, step_ns):
         text = f"rank {latest} is last in {share}: a persistent straggler"
     else:
         distinct = int((group.last_steps > 0).sum())
