@@ -110,7 +110,7 @@ class GpuProfileMagics(Magics):
     def gputimeline(self, line: str) -> Any:
         """Show the timeline of a run, with zoom; below it, on the same scale, a second run or a predicted step.
 
-        %gputimeline NAME                the run
+        %gputimeline NAME                the run; if it started ranks, a lane for each of them
         %gputimeline NAME OTHER          two runs
         %gputimeline NAME workers=6      the run, and the predicted step with a change
         """
@@ -128,7 +128,9 @@ class GpuProfileMagics(Magics):
         if len(rest) == 1 and (rest[0] in runs or not is_change(rest[0])):
             return timeline(run, runs[rest[0]])
         predicted = whatif(run, " ".join(rest)) if rest else None
-        return timeline(run, predicted if isinstance(predicted, WhatIf) else None)
+        if isinstance(predicted, WhatIf):
+            return timeline(run, predicted)
+        return timeline(runs.with_ranks(run.name) if runs.holds(run) else run)
 
     @with_arguments(*COMPARE)
     @line_magic

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpulab.analysis.steps.phases import find_phases
 from gpulab.questions import diagnose
@@ -29,12 +29,16 @@ from gpulab.views.sheet.step_picture import step_timeline
 from gpulab.views.sheet.view import View, text_bytes, write_file
 from gpulab.wording import count, sentence
 
+if TYPE_CHECKING:
+    from gpulab.views.timeline.scene.scene import Scene
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(View):
     """A diagnosis as a view: end a cell with it, print it, or `save` it."""
 
     diagnosis: Diagnosis
+    ranks: tuple[Run, ...] = ()  # of a job
     suffixes: ClassVar[tuple[str, ...]] = (*View.suffixes, ".png")
 
     def save(self, path: str | Path, *, timeline: bool = True) -> Path:
@@ -60,13 +64,18 @@ class Report(View):
         """The same HTML with a zoom button on the picture, which works as long as the kernel lives."""
         from gpulab.views.timeline.zoom_button import with_timeline_button
 
-        return fragment(with_timeline_button(self.sheet, self.diagnosis))
+        return fragment(with_timeline_button(self.sheet, self._scene))
 
     def _with_timeline(self) -> str:
         from gpulab.views.timeline.page import timeline_page
+
+        return timeline_page(self._scene(), self._repr_html_(), MOST_PAGE_BYTES)
+
+    def _scene(self) -> Scene:
+        from gpulab.views.timeline.scene.rank_scene import build_rank_scene
         from gpulab.views.timeline.scene.scene import build_scene
 
-        return timeline_page(build_scene(self.diagnosis), self._repr_html_(), MOST_PAGE_BYTES)
+        return build_rank_scene(self.diagnosis, self.ranks) if len(self.ranks) > 1 else build_scene(self.diagnosis)
 
 
 MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for an e-mail
@@ -76,9 +85,9 @@ def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
     """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
     diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
     several = subject if isinstance(subject, Sequence) else ()
-    ranks = job_sections(tuple(run for run in several if isinstance(run, Run)))
-    blocks = (*_overview(diagnosis, ranks), *_details(diagnosis))
-    return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
+    ranks = tuple(run for run in several if isinstance(run, Run))
+    blocks = (*_overview(diagnosis, job_sections(ranks)), *_details(diagnosis))
+    return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis, ranks)
 
 
 def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, ...]:

@@ -15,6 +15,7 @@ from gpulab.views.report.virtual_notice import estimate_notice
 from gpulab.views.sheet.lanes import Window, timeline_lanes
 from gpulab.views.sheet.sheet import Block, Facts, Line, Mark, Row, Section, Sheet, TableBlock, Timeline
 from gpulab.views.sheet.step_picture import LANE_PX, axis_ticks, lane_legend, lanes_svg
+from gpulab.views.timeline.rank_lanes_picture import rank_lanes_picture
 from gpulab.views.timeline.scene.placed_run import PlacedRun
 from gpulab.wording import count, duration, percent, scale, sentence
 
@@ -27,9 +28,13 @@ _MAX_KERNELS = 5
 def window_sheet(sides: tuple[PlacedRun, ...], brushed: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Sheet:
     """Return a sheet of a window, given as `Scene.brush` returns it: for each run a picture, its ledger and kernels."""
     start_ns, end_ns = int(brushed["start_ns"]), int(brushed["end_ns"])
-    names = " and ".join(side.name for side in sides)
+    names = " and ".join(side.name for side in sides if not side.is_lane)
     blocks: list[Block] = [Line(_headline(sides, start_ns, end_ns))]
+    if any(side.is_lane and side.ledger is not None for side in sides):
+        blocks.append(Section("Ranks", (rank_lanes_picture(sides, start_ns, end_ns),)))
     for side, contents in zip(sides, brushed["sides"], strict=True):
+        if side.is_lane:
+            continue
         side_blocks = tuple(_side(side, contents, start_ns, end_ns))
         blocks += [Section(side.name, side_blocks)] if len(sides) > 1 else side_blocks
     blocks += [Line(sentence(note), soft=True) for note in notes]

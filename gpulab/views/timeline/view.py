@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from gpulab.views.report.report import report
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.view import View, text_bytes, write_file
 from gpulab.views.timeline.page import timeline_page
+from gpulab.views.timeline.scene.rank_scene import build_rank_scene
 from gpulab.views.timeline.scene.scene import Scene, build_scene
 from gpulab.views.timeline.static_picture import window_sheet
 from gpulab.views.whatif.whatif import WhatIf
@@ -24,26 +26,38 @@ from gpulab.views.whatif.whatif import WhatIf
 if TYPE_CHECKING:
     from gpulab.views.timeline.widget import TimelineModel
 
+FirstRun = Run | Diagnosis | Sequence[Run]
 SecondRun = Run | Diagnosis | Prediction | WhatIf
 Bundle = dict[str, str]
 EVIDENCE_MARGIN_FRAC = 0.35  # of the duration of the evidence, on either side
 MIN_WINDOW_NS = 20_000  # the narrowest window that Python requests
 
 
-def timeline(run: Run | Diagnosis, other: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
+def timeline(run: FirstRun, other: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
     """Return the zoomable timeline of a run, with a second run or a prediction below it if one is given.
 
-    `live`: whether it is interactive; detected if None. Raises RunError for objects that are not runs.
+    For the ranks of a job, as `gpulab.load("folder/")` returns them, it has a lane for each rank, with aligned clocks,
+    above the diagnosed rank in detail. `live`: whether it is interactive; detected if None. Raises RunError for objects
+    that are not runs.
     """
+    ranks = run if isinstance(run, Sequence) and not isinstance(run, str) else ()
+    if ranks and all(isinstance(each, Run) for each in ranks) and other is None:
+        return TimelineView(_ranks_scene(ranks), live=live, report_of=ranks)
     for argument in (run,) if other is None else (run, other):
         if not isinstance(argument, Run | Diagnosis if argument is run else SecondRun):
             raise RunError(
                 f"A {type(argument).__name__} has no timeline.",
-                why="the first argument must be a run, the second a run or a prediction",
+                why="the first argument must be a run or, without a second one, the ranks of a job; the second must be "
+                "a run or a prediction",
                 fix='pass runs: gpulab.timeline(gpulab.runs["before"], gpulab.runs["after"])',
             )
     diagnosis = run if isinstance(run, Diagnosis) else diagnose(run)
     return TimelineView(build_scene(diagnosis, other), live=live)
+
+
+def _ranks_scene(ranks: Sequence[Run]) -> Scene:
+    diagnosis = diagnose(ranks)
+    return build_scene(diagnosis) if len(ranks) == 1 else build_rank_scene(diagnosis, ranks)
 
 
 class TimelineView:
@@ -52,8 +66,9 @@ class TimelineView:
     Python can read the selection and the visible window, and move the window.
     """
 
-    def __init__(self, scene: Scene, *, live: bool | None = None) -> None:
+    def __init__(self, scene: Scene, *, live: bool | None = None, report_of: Sequence[Run] = ()) -> None:
         self.scene = scene
+        self._report_of = report_of  # the ranks, if it is about a job
         self._header: dict[str, Any] = scene.header()
         self._live = live
         self._key = uuid4().hex
@@ -151,9 +166,8 @@ class TimelineView:
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             return self.static().save(path)
-        return write_file(
-            path, text_bytes(timeline_page(self.scene, report(self.scene.diagnosis)._repr_html_(), timeline_first=True))
-        )
+        html = report(self._report_of or self.scene.diagnosis)._repr_html_()
+        return write_file(path, text_bytes(timeline_page(self.scene, html, timeline_first=True)))
 
     def _has_widget(self) -> bool:
         try:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from gpulab.rules import Diagnosis
 from gpulab.views.sheet.sheet import Block, Section, Sheet, Timeline
 
+if TYPE_CHECKING:
+    from gpulab.views.timeline.scene.scene import Scene
 
-def with_timeline_button(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
+
+def with_timeline_button(sheet: Sheet, build: Callable[[], Scene]) -> Sheet:
     """Return the sheet with a timeline button at its first picture; unchanged if widgets are not available.
 
     The timeline is computed when the button is pressed: most reports are only read.
     """
-    from gpulab.views.timeline.scene.scene import build_scene
-
     key = uuid4().hex
     blocks = _with_key(sheet.blocks, key)
     if blocks == sheet.blocks:
@@ -24,7 +26,7 @@ def with_timeline_button(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
         from gpulab.views.timeline.widget import TimelineModel
     except ImportError:
         return sheet
-    TimelineModel(lambda: build_scene(diagnosis), key, offered=True)  # ipywidgets keeps a reference to it
+    TimelineModel(build, key, offered=True)  # ipywidgets keeps a reference to it
     return replace(sheet, blocks=blocks)
 
 

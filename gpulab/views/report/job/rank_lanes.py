@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gpulab.analysis.ranks.clock_alignment import RankClock, clock_alignment
@@ -53,16 +55,20 @@ def _on_first_clock(spans: Spans, clock: RankClock) -> Spans:
     return union(clock.aligned_ns(spans.start_ns), clock.aligned_ns(spans.end_ns))
 
 
+def alignment_sentence(clocks: Sequence[RankClock]) -> str:
+    """Say by what the clocks of some ranks are aligned, and how well."""
+    error_ns = float(np.max([clock.error_ns or 0.0 for clock in clocks]))
+    return f"The clocks are aligned by the ends of the collectives, within {duration(error_ns)} in nine of ten cases."
+
+
 def _alt(waits: JobWaits, clocks: list[RankClock], chosen: tuple[int, ...], time_window: Window) -> str:
     first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    error_ns = float(np.max([clock.error_ns or 0.0 for clock in clocks]))
     unaligned = len(waits.matched.ranks) - sum(
         clock.offset_ns is not None for clock in clock_alignment(waits.matched).clocks
     )
     absent = f" The clocks of {count(unaligned, 'rank')} cannot be aligned." if unaligned else ""
     return (
-        f"{steps[0].upper()}{steps[1:]} of {count(len(chosen), 'rank')} on one time axis, by their ledgers. The clocks "
-        f"are aligned by the ends of the collectives, within {duration(error_ns)} in nine of ten cases."
-        f"{choice_sentence(chosen, len(waits.matched.ranks))}{absent}"
+        f"{steps[0].upper()}{steps[1:]} of {count(len(chosen), 'rank')} on one time axis, by their ledgers. "
+        f"{alignment_sentence(clocks)}{choice_sentence(chosen, len(waits.matched.ranks))}{absent}"
     )

@@ -33,8 +33,9 @@ def _side(side: PlacedRun, start_ns: int, end_ns: int) -> dict[str, Any]:
         part_ns[UNRECORDED] = unrecorded_ns
     return {
         "name": clean(side.name, 120),
+        "lane": side.is_lane,
         "ledger": [{"key": key, "label": labels.get(key, _LABELS[key]), "ns": ns} for key, ns in part_ns.items()],
-        "kernels": _kernels(side, start_ns, end_ns),
+        "kernels": [] if side.is_lane else _kernels(side, start_ns, end_ns),
         "note": _note(side.run, unrecorded_ns, end_ns - start_ns),
     }
 

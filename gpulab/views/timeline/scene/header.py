@@ -26,8 +26,10 @@ MARGIN_FRAC = 0.01  # on either side of the steps in the initial view
 MIN_REPORTED_INFLATION = 1.1
 
 
-def scene_header(diagnosis: Diagnosis, sides: Sequence[PlacedRun], span_ns: int, deepest: int) -> dict[str, Any]:
-    """Return the header of a scene as JSON-compatible values."""
+def scene_header(
+    diagnosis: Diagnosis, sides: Sequence[PlacedRun], span_ns: int, deepest: int, placement: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the header of a scene as JSON-compatible values. `placement`: how the other runs were placed."""
     run = diagnosis.run
     return {
         "version": 1,
@@ -37,11 +39,14 @@ def scene_header(diagnosis: Diagnosis, sides: Sequence[PlacedRun], span_ns: int,
         "span_ns": span_ns,
         "home": _home(diagnosis.steps, span_ns),
         "deepest": deepest,
-        "sides": [{"name": clean(side.name, 120), "source": clean(_source(side.run), 300)} for side in sides],
+        "sides": [
+            {"name": clean(side.name, 120), "source": clean(_source(side.run), 300), "lane": side.is_lane}
+            for side in sides
+        ],
         "groups": [_group(side, placed) for side in sides for placed in side.placed_groups],
         "keys": [{"key": key.key, "label": key.label, "colour": key.colour} for key in _keys(sides[0])],
         "findings": [_finding(finding) for finding in diagnosis.findings],
-        "notes": _limited_notes(sides),
+        "notes": _limited_notes(sides, placement),
         "counts": {"events": sum(len(side.run.event_rows) for side in sides)},
     }
 
@@ -108,19 +113,24 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _limited_notes(sides: Sequence[PlacedRun]) -> list[str]:
+def _limited_notes(sides: Sequence[PlacedRun], placement: Sequence[str]) -> list[str]:
     """Return the first notes, made safe to show; the page shows all of them above the timeline."""
-    notes = list(_notes(sides))
+    notes = [*placement, *_notes(sides)]
     more = len(notes) - MAX_NOTES
     return [*map(clean, notes[:MAX_NOTES]), *([f"{count(more, 'more note')} not shown."] if more > 0 else [])]
 
 
 def _notes(sides: Sequence[PlacedRun]) -> Iterator[str]:
-    if len(sides) > 1:
+    if len(sides) > 1 and not sides[1].is_lane:
         yield from _alignment(sides[0], sides[1])
     for side in sides:
         prefix = f"{side.name}: " if len(sides) > 1 else ""
-        notes = (*_recording_notes(side), *side.notes, *map(gap_text, side.run.recording.left_out), *_lost(side.run))
+        notes = (
+            *(() if side.is_lane else _recording_notes(side)),
+            *side.notes,
+            *map(gap_text, side.run.recording.left_out),
+            *_lost(side.run),
+        )
         for note in notes:
             yield prefix + sentence(note)
 

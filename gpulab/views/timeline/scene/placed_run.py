@@ -17,6 +17,7 @@ from gpulab.tables import EventKind
 from gpulab.views.timeline.scene.curves import curve_groups
 from gpulab.views.timeline.scene.elements import Boxes, Codes, Group, NameTable
 from gpulab.views.timeline.scene.full_ledger import full_ledger, ledger_of_recording
+from gpulab.views.timeline.scene.lanes import lane_groups
 from gpulab.views.timeline.scene.rows import RowBuilder, box_groups, event_row_numbers
 
 
@@ -44,11 +45,18 @@ class PlacedRun:
     row_of: Codes  # row of each event; -1: not drawn
     partner: Codes  # for each event, the call that launched it or the first device work that it launched; -1: none
     notes: tuple[str, ...]
+    label: str = ""  # such as "rank 3"
+    is_lane: bool = False  # only its ledger and its collectives are drawn
 
     @property
     def name(self) -> str:
-        """The name of the run."""
-        return self.run.name
+        """The name on screen: the label, or the name of the run."""
+        return self.label or self.run.name
+
+    @property
+    def row_count(self) -> int:
+        """The number of its rows."""
+        return sum(each.group.row_count for each in self.placed_groups)
 
     def group_of(self, row: int) -> PlacedGroup | None:
         """Return the group of a row; None if the row belongs to another side."""
@@ -80,9 +88,21 @@ class PlacedRun:
 
 
 def place_run(
-    number: int, run: Run, steps: Steps, accounts: Ledger | None, names: NameTable, first_row: int, shift_ns: int
+    number: int,
+    run: Run,
+    steps: Steps,
+    accounts: Ledger | None,
+    names: NameTable,
+    first_row: int,
+    shift_ns: int,
+    *,
+    label: str = "",
+    lane_events: Ints | None = None,
 ) -> PlacedRun:
-    """Prepare a run for a scene; its rows are numbered from `first_row`."""
+    """Prepare a run for a scene; its rows are numbered from `first_row`.
+
+    `lane_events`: draw only the ledger and these events, as a lane with the label; None: draw everything.
+    """
     first_name = names.add_vocabulary(run.event_rows.text("name").vocabulary)
     accounts = accounts or ledger_of_recording(run)
     spans = full_ledger(run, accounts)
@@ -98,7 +118,13 @@ def place_run(
         first_name_code=first_name,
     )
     placed = []
-    for group in (*box_groups(builder), *curve_groups(builder)):
+    is_lane = lane_events is not None
+    groups = (
+        lane_groups(builder, label, lane_events)
+        if lane_events is not None
+        else (*box_groups(builder), *curve_groups(builder))
+    )
+    for group in groups:
         placed.append(PlacedGroup(group, first_row))
         first_row += group.row_count
     return PlacedRun(
@@ -112,8 +138,10 @@ def place_run(
         placed_groups=tuple(placed),
         first_name_code=first_name,
         row_of=event_row_numbers([(each.group, each.first) for each in placed], len(run.event_rows)),
-        partner=_partners(run),
+        partner=np.full(len(run.event_rows), -1, np.int32) if is_lane else _partners(run),
         notes=tuple(builder.notes),
+        label=label,
+        is_lane=is_lane,
     )
 
 

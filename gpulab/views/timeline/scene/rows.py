@@ -87,7 +87,7 @@ def box_groups(builder: RowBuilder) -> Iterator[Group]:
     if builder.steps.dur_ns.any():
         yield _steps(builder)
     if builder.ledger is not None:
-        yield _ledger(builder)
+        yield ledger_group(builder)
     yield from _threads(builder)
     if len(builder.run.stall_rows):
         yield _stalls(builder)
@@ -112,14 +112,15 @@ def _steps(builder: RowBuilder) -> Group:
     return Group(id="steps", name="steps", description=clean(about), rows=(row,))
 
 
-def _ledger(builder: RowBuilder) -> Group:
+def ledger_group(builder: RowBuilder, name: str = "ledger") -> Group:
+    """Return the row of the ledger. Only for a builder that has one."""
     accounts = builder.ledger
     assert accounts is not None
     spans = {(part.key, part.label): builder.ledger_spans[part.key] for part in accounts.parts}
     about = "Every nanosecond of recorded time by cause: GPU work; while the GPU is idle, the activity of the host."
     if accounts.device == "cpu":
         about = "Every nanosecond of recorded time by cause: operators; otherwise, the activity of the main thread."
-    return Group(id="ledger", name="ledger", description=about, rows=(builder.row_of_spans(spans),))
+    return Group(id="ledger", name=name, description=about, rows=(builder.row_of_spans(spans),))
 
 
 def _threads(builder: RowBuilder) -> Iterator[Group]:

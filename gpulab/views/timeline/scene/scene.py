@@ -20,7 +20,7 @@ from gpulab.views.timeline.scene.elements import Boxes, Curve, NameTable
 from gpulab.views.timeline.scene.header import scene_header
 from gpulab.views.timeline.scene.placed_run import PlacedRun, place_run
 from gpulab.views.timeline.tiles.tile import DisplayNames, build_tile
-from gpulab.wording import duration
+from gpulab.wording import clean, duration
 
 if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
@@ -30,7 +30,7 @@ MIN_TILE_NS, MAX_LEVEL = 20_000, 30
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scene:
-    """One or two runs on a time axis that starts with the first run; all answers are plain values."""
+    """Runs on a time axis that starts with the first run; all answers are plain values."""
 
     diagnosis: Diagnosis
     sides: tuple[PlacedRun, ...]
@@ -39,13 +39,15 @@ class Scene:
     names: tuple[str, ...]
     span_ns: int  # a multiple of 2**deepest, so that each tile splits into two of the next level
     end_ns: int  # end of the run that ends last
+    title: str = ""  # the name of the run if ""
+    placement: tuple[str, ...] = ()  # sentences on how the other runs were placed on the time axis
     display_names: DisplayNames = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_names", DisplayNames(self.names))
 
     def __repr__(self) -> str:
-        names = " and ".join(repr(each.name) for each in self.sides)
+        names = self.title or " and ".join(repr(each.name) for each in self.sides)
         return f"Scene({names}, {duration(self.span_ns)}, {len(self.rows)} rows)"
 
     @property
@@ -64,7 +66,8 @@ class Scene:
 
     def header(self) -> dict[str, Any]:
         """Return the header, which the page reads once."""
-        return scene_header(self.diagnosis, self.sides, self.span_ns, self.max_level)
+        header = scene_header(self.diagnosis, self.sides, self.span_ns, self.max_level, self.placement)
+        return {**header, "title": clean(self.title, 120)} if self.title else header
 
     def tile_window(self, level: int, index: int) -> tuple[int, int]:
         """Return start and end of a tile. Raises ValueError if the tile does not exist."""
@@ -118,8 +121,19 @@ def build_scene(diagnosis: Diagnosis, second: Run | Diagnosis | Prediction | Wha
     sides = [place_run(0, diagnosis.run, diagnosis.steps, diagnosis.ledger, names, 0, 0)]
     if second is not None:
         other = _diagnosed(second)
-        first_row = sum(each.group.row_count for each in sides[0].placed_groups)
-        sides.append(place_run(1, *other, names, first_row, alignment_shift_ns(diagnosis.steps, other[1])))
+        sides.append(place_run(1, *other, names, sides[0].row_count, alignment_shift_ns(diagnosis.steps, other[1])))
+    return scene_of(diagnosis, sides, names)
+
+
+def scene_of(
+    diagnosis: Diagnosis,
+    sides: Sequence[PlacedRun],
+    names: NameTable,
+    *,
+    title: str = "",
+    placement: tuple[str, ...] = (),
+) -> Scene:
+    """Return the scene of runs whose rows are numbered one run after the other; the first is the diagnosed one."""
     rows: list[Boxes | None] = []
     curves = []
     for part in sides:
@@ -129,7 +143,17 @@ def build_scene(diagnosis: Diagnosis, second: Run | Diagnosis | Prediction | Wha
             rows += placed.group.rows or [None]
     until_ns = _until_ns(sides)
     span_ns = -(-until_ns >> _deepest(until_ns)) << _deepest(until_ns)
-    return Scene(diagnosis, tuple(sides), tuple(rows), tuple(curves), tuple(names.names), span_ns, until_ns)
+    return Scene(
+        diagnosis=diagnosis,
+        sides=tuple(sides),
+        rows=tuple(rows),
+        curves=tuple(curves),
+        names=tuple(names.names),
+        span_ns=span_ns,
+        end_ns=until_ns,
+        title=title,
+        placement=placement,
+    )
 
 
 def _deepest(until_ns: int) -> int:

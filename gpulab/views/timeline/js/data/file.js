@@ -5,6 +5,7 @@ import { TileCutter, headOf, unshuffled } from "./cut.js";
 const MAX_OPEN_PIECES = 24; // pieces kept in memory uncompressed
 const MAX_HITS = 50;
 const MAX_KERNELS = 10;
+// Rows of the timeline by the id of their group.
 const LEDGER = /^(beside:)?ledger$/;
 const KERNELS = /^(beside:)?gpu-?\d+:(stream|others|communication)/; // without copies
 
@@ -91,7 +92,8 @@ class StoredRun {
         else if (KERNELS.test(group.id)) sums[group.side].addKernels(part, row);
       }
     }
-    const sides = this.header.sides.map(({ name }, side) => ({ name, ...sums[side].answer(this.header.keys) }));
+    const answers = sums.map((sum) => sum.answer(this.header.keys));
+    const sides = this.header.sides.map(({ name, lane }, side) => ({ name, lane, ...answers[side] }));
     return { start_ns: from, end_ns: to, sides };
   }
 }

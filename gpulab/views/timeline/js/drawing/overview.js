@@ -41,11 +41,11 @@ class Overview {
     const { groups, sides } = this.t.lanes;
     const rank = ({ id }) => [/(^|:)ledger$/, /(^|:)thread:0$/, /(^|:)gpu\d+:/, /./].findIndex((each) => each.test(id));
     const max = sides.length > 1 ? 4 : 9;
-    const selected = sides.flatMap((_, side) => {
+    const selected = sides.flatMap(({ lane }, side) => {
       const candidates = groups.filter((g) => g.side === side && g.kind === "boxes" && !/(^|:)steps$/.test(g.id));
-      return candidates.sort((a, b) => rank(a) - rank(b)).slice(0, max);
+      return candidates.sort((a, b) => rank(a) - rank(b)).slice(0, lane ? 1 : max);
     });
-    return selected.map(({ first }) => first).sort((a, b) => a - b);
+    return selected.map(({ first }) => first).sort((a, b) => this.t.lanes.top[a] - this.t.lanes.top[b]);
   }
 
   paint(dpr) {

@@ -80,7 +80,7 @@ class Painter {
     pen.fillStyle = this.edge;
     for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.height);
     if (t.lanes.sides.length < 2) return;
-    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.width, 1);
+    for (const side of t.lanes.sides) if (side.titled) pen.fillRect(0, side.top + 2, this.width, 1);
   }
 
   bins() {
@@ -202,7 +202,7 @@ class Painter {
     pen.globalAlpha = 0.55;
     for (const [row, start, end] of this.steps) {
       const side = t.lanes.sides[t.lanes.groupOf[row].side];
-      const [from, to] = [t.lanes.top[row], side.bottom];
+      const [from, to] = [side.linesFrom ?? t.lanes.top[row], side.bottom];
       for (const x of [t.view.x(start), t.view.x(end)]) {
         if (x >= 0 && x <= this.width) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
       }

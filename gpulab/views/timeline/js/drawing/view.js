@@ -5,7 +5,9 @@ import { button, clamp, make, trim, unitOf } from "./format.js";
 const AXIS = 24; // px, height of the time axis above the lanes
 const FINEST_NS = 400; // the narrowest window
 const EASE_MS = 45; // time constant of zoom animations
-const HEIGHTS = { steps: 18, ledger: 22, boxes: 18, nested: 16, curve: 40 };
+const HEIGHTS = { steps: 18, ledger: 22, collectives: 14, boxes: 18, nested: 16, curve: 40 };
+const MANY_LANES = 16; // more ranks have lower lanes
+const LOW_LANE = 13; // px
 
 // The visible window, and the target window of an animation.
 class View {
@@ -98,23 +100,36 @@ class Lanes {
 
   rowHeight(group) {
     if (group.kind === "curve") return HEIGHTS.curve;
+    if (this.hasManyLanes && this.header.sides[group.side].lane) return LOW_LANE;
     return HEIGHTS[group.id.split(":").at(-1)] || (group.rows > 1 ? HEIGHTS.nested : HEIGHTS.boxes);
   }
 
   arrange(narrow) {
     Object.assign(this, { narrow, version: this.version + 1, sides: [] });
     this.top.fill(-1);
+    const { sides } = this.header;
+    const lanes = sides.flatMap(({ lane }, index) => (lane ? [index] : []));
+    const runs = sides.flatMap(({ lane }, index) => (lane ? [] : [index]));
     let y = 4;
-    this.header.sides.forEach((side, index) => {
-      const from = y;
-      if (this.header.sides.length > 1) y += 24;
-      for (const group of this.groups.filter((each) => each.side === index)) y = this.placeGroup(group, y);
-      this.sides.push({ ...side, top: from, bottom: y });
-      y += 6;
-    });
+    for (const index of lanes) y = this.placeSide(index, y, false);
+    if (lanes.length) y += 8;
+    for (const index of runs) y = this.placeSide(index, y, sides.length > 1);
+    for (const index of lanes.length ? runs : []) this.sides[index].linesFrom = 4; // steps of the rank in detail
     this.height = y;
     this.order = [...this.top.keys()].filter((row) => this.top[row] >= 0).sort((a, b) => this.top[a] - this.top[b]);
     this.label();
+  }
+
+  placeSide(index, top, titled) {
+    let y = top + (titled ? 24 : 0);
+    const side = this.header.sides[index];
+    for (const group of this.groups.filter((each) => each.side === index)) y = this.placeGroup(group, y);
+    this.sides[index] = { ...side, titled, top, bottom: y };
+    return y + (side.lane ? 0 : 6);
+  }
+
+  get hasManyLanes() {
+    return this.header.sides.filter(({ lane }) => lane).length > MANY_LANES;
   }
 
   placeGroup(group, y) {
@@ -127,7 +142,7 @@ class Lanes {
       y += height;
     }
     group.bottom = y;
-    return y + 5;
+    return y + (this.header.sides[group.side].lane ? 1 : 5);
   }
 
   isShown(row) {
@@ -147,7 +162,8 @@ class Lanes {
     const group = this.groupOf[row];
     if (!group) return "";
     const depth = group.rows > 1 ? `, level ${row - group.first + 1}` : "";
-    const side = this.header.sides.length > 1 ? `${this.header.sides[group.side].name}: ` : "";
+    const { name } = this.header.sides[group.side];
+    const side = this.header.sides.length > 1 && name !== group.name ? `${name}: ` : "";
     return side + group.name + depth;
   }
 
@@ -164,7 +180,7 @@ class Lanes {
   }
 
   labelSide(side) {
-    if (this.sides.length < 2) return;
+    if (!side.titled) return;
     const key = `side ${side.name} ${this.sides.indexOf(side)}`;
     if (!this.labels.has(key)) {
       const node = make("div", "side", this.parent);

@@ -96,7 +96,8 @@ class BrushPanel extends Panel {
     wait.remove();
     if (!answer) return void make("div", "soft", this.node, "Not available: the kernel that has this run does not answer.");
     button(this.tools, "zoom", "zoom to the window (f)", () => this.t.go(start, end));
-    for (const side of answer.sides) this.side(side, answer);
+    for (const side of answer.sides) if (!side.lane) this.side(side, answer);
+    for (const side of answer.sides) if (side.lane) this.lane(side);
     this.t.announcer.say(`${title}: ${answer.sides.map((side) => this.summary(side)).join("; ")}`);
   }
 
@@ -105,20 +106,37 @@ class BrushPanel extends Panel {
     return `${side.name}: ${parts.map(({ label, ns }) => `${label} ${span(ns)}`).join(", ")}`;
   }
 
+  colour(key) {
+    return this.t.painter.colours[this.t.header.keys.findIndex((each) => each.key === key)] || NEUTRAL;
+  }
+
+  bar(parts) {
+    const bar = make("div", "bar", this.node);
+    bar.setAttribute("aria-hidden", "true");
+    for (const { key, label, ns } of parts) {
+      const segment = make("span", "", bar);
+      Object.assign(segment.style, { flexGrow: String(ns), background: this.colour(key) });
+      segment.title = `${label} ${span(ns)}`;
+    }
+  }
+
+  // A rank that has a lane: its ledger as a bar, with the largest parts.
+  lane(side) {
+    const parts = side.ledger.filter(({ ns }) => ns > 0);
+    if (!parts.length) return;
+    make("div", "soft", this.node, this.summary(side));
+    this.bar(parts);
+  }
+
   side(side, { start_ns: start, end_ns: end, sides }) {
     if (sides.length > 1) make("div", "heading", this.node, side.name);
     const parts = side.ledger.filter(({ ns }) => ns > 0);
-    const colour = (key) => this.t.painter.colours[this.t.header.keys.findIndex((each) => each.key === key)] || NEUTRAL;
     if (parts.length) {
-      const bar = make("div", "bar", this.node);
-      bar.setAttribute("aria-hidden", "true");
+      this.bar(parts);
       const list = make("ul", "parts", this.node);
       for (const { key, label, ns } of parts) {
-        const segment = make("span", "", bar);
-        Object.assign(segment.style, { flexGrow: String(ns), background: colour(key) });
-        segment.title = `${label} ${span(ns)}`;
         const line = make("li", "", list);
-        make("span", "swatch", line).style.background = colour(key);
+        make("span", "swatch", line).style.background = this.colour(key);
         make("span", "", line, `${label} ${span(ns)} (${share(ns / (end - start))})`);
       }
     }
