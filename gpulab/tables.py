@@ -99,6 +99,7 @@ COLLECTIVES = Table(
         Column("elements_in", "int64", "elements each rank sends; -1 if unknown"),
         Column("elements_out", "int64", "elements each rank receives; -1 if unknown"),
         Column("group", "words", "name of the process group"),
+        Column("group_description", "words", "what the group is for, as the program describes it: mesh_tp"),
         Column("group_size", "int32", "ranks in the group; -1 if unknown"),
         Column("sequence", "int64", "number of the collective within its group, the same on all ranks; -1 if unknown"),
     ),

@@ -17,6 +17,8 @@ from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.rows import Rows, concat
 from gpulab.run import TRACE_TABLES, Gap, Machine, Run
+from gpulab.run_facts import NETWORK_SPEED
+from gpulab.sensors.network import network_bytes_per_s
 from gpulab.tables import DEVICE_KINDS, EventKind
 
 
@@ -97,7 +99,7 @@ def torch_settings() -> dict[str, str]:
     if torch is None:
         return {}
     return {
-        **rank_facts(),
+        **_job_settings(),
         "threads": str(torch.get_num_threads()),
         "cuda": str(is_cuda_available()),
         "cuda_devices": str(torch.cuda.device_count()),
@@ -107,6 +109,13 @@ def torch_settings() -> dict[str, str]:
         **_cpu_bfloat16(torch),
         **_precisions(torch),
     }
+
+
+def _job_settings() -> dict[str, str]:
+    """Rank, machine and the speed of its network, for a rank of a job."""
+    facts = rank_facts()
+    speed = network_bytes_per_s(by_rdma=is_cuda_available()) if facts else None
+    return facts if speed is None else {**facts, NETWORK_SPEED: f"{speed:.0f}"}
 
 
 def _has_compiler() -> bool:

@@ -28,7 +28,12 @@ _OF_WAITS = (
     ("wait_on_stream", '"wait_on_stream":{}'),
     ("wait_on_correlation", '"wait_on_cuda_event_record_corr_id":{}'),
 )
-_TEXTS_OF_COMMUNICATION = (("collective", "Collective name"), ("dtype", "dtype"), ("group", "Process Group Name"))
+_TEXTS_OF_COMMUNICATION = (
+    ("collective", "Collective name"),
+    ("dtype", "dtype"),
+    ("group", "Process Group Name"),
+    ("group_description", "Process Group Description"),
+)
 
 
 def event_arguments(run: Run, events: Rows, first: int) -> list[str]:

@@ -95,7 +95,7 @@ def test_arguments_of_collectives_equal_the_file(both):
         if "Collective name" not in args:
             return None
         sizes = parse_count(args, "In msg nelems"), parse_count(args, "Out msg nelems")
-        group = args.get("Process Group Name"), parse_count(args, "Group size")
+        group = args.get("Process Group Name"), args.get("Process Group Description"), parse_count(args, "Group size")
         return args["Collective name"], args["dtype"], *sizes, *group, parse_count(args, "Seq")
 
     assert arguments_of_rows(run, run.collective_rows) == expected(oracle, oracle.events, message_arguments)
@@ -168,7 +168,7 @@ def test_a_dropped_event_drops_its_side_table_row():
 
 def test_a_kernel_with_collective_arguments_is_a_collective():
     arguments = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
-    group = {"Process Group Name": 7, "Group size": 2, "Seq": 4}
+    group = {"Process Group Name": 7, "Process Group Description": "mesh_dp", "Group size": 2, "Seq": 4}
     run = read(
         x("cpu_op", "record_param_comms", 1, 1, **arguments, **group),
         x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **arguments, **group),
@@ -180,8 +180,8 @@ def test_a_kernel_with_collective_arguments_is_a_collective():
         EventKind.KERNEL,
     ]
     assert listed(run.collective_rows) == [
-        (0, "allreduce", "Float", 8, 8, "7", 2, 4),
-        (1, "allreduce", "Float", 8, 8, "7", 2, 4),
+        (0, "allreduce", "Float", 8, 8, "7", "mesh_dp", 2, 4),
+        (1, "allreduce", "Float", 8, 8, "7", "mesh_dp", 2, 4),
     ]
 
 

@@ -7,6 +7,7 @@ and moving data look the same. gpulab.analysis.ranks.stragglers separates the tw
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from gpulab.analysis.events.cpu_collectives import cpu_collective_rows
 from gpulab.analysis.events.device_work import DeviceWork, device_work
+from gpulab.analysis.ranks.parallel_axis import axis_of
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
 from gpulab.intervals import Coverage, Ints, Spans, intersect, union
@@ -36,6 +38,7 @@ _KINDS = {
     "scatter": r"scatter",
 }
 KINDS = (*_KINDS, "collective")  # the last: unknown kind
+SEND_RECEIVE = "send-receive"
 SYNCHRONISING_KINDS = (
     "all-reduce",
     "all-gather",
@@ -72,6 +75,8 @@ class Collectives:
     sequence: Ints  # number within its group; -1 if unknown
     group: Array  # code of the group's name in `groups`; -1 if unknown
     groups: tuple[str, ...]
+    description: Array  # code of the group's description in `descriptions`; -1 if unknown
+    descriptions: tuple[str, ...]
     float32: bool  # some elements are float32, or all types are unknown
     interior: Mask  # starts in an interior step
 
@@ -96,7 +101,10 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
     side_rows = run.collective_rows
     details = {
         name: side_rows.per_event(name, len(run.event_rows))[work.event_rows]
-        for name in ("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence")
+        for name in (
+            *("collective", "dtype", "elements_in", "elements_out"),
+            *("group", "group_description", "group_size", "sequence"),
+        )
     }
     sizes, float32 = _sizes(run, details)
     kind = _fill_unknown_kinds(_kinds(run, work["name"], details["collective"]), dur)
@@ -113,6 +121,8 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
         sequence=details["sequence"],
         group=details["group"],
         groups=side_rows.text("group").vocabulary,
+        description=details["group_description"],
+        descriptions=side_rows.text("group_description").vocabulary,
         float32=float32,
         interior=steps.interior_mask(start),
     )
@@ -130,7 +140,7 @@ def _kinds(run: Run, names: Array, backend_codes: Array) -> Ints:
     by_kernel = _kind_indices(events.vocabulary)[names]
     by_backend = np.append(_kind_indices(operations.vocabulary), len(KINDS) - 1)[backend_codes]
     kind = np.where((backend_codes >= 0) & (by_backend < len(KINDS) - 1), by_backend, by_kernel)
-    exchange = KINDS.index("send-receive")
+    exchange = KINDS.index(SEND_RECEIVE)
     if (kind == exchange).any() and any(_EXCHANGES.search(word) for word in events.vocabulary):
         kind = np.where(kind == exchange, KINDS.index("all-to-all"), kind)
     return np.asarray(kind, np.int64)
@@ -184,12 +194,22 @@ class ExposedCommunication:
     exposed_ns: int  # per step, mean
     hidden_frac: float  # share of all communication overlapped by kernels
     by_kind: tuple[tuple[str, int], ...]  # kind and exposed ns per step, most first
+    axes: Mapping[str, str]  # by kind: what most of its exposed time is for, as in parallel_axis; "" if unknown
+    group_sizes: Mapping[str, int]  # by kind: ranks in the groups with most exposed time, if known
     per_step: float  # collectives per step
     float32: bool
     rate_bytes_per_s: float | None  # transfer rate of the kind with most time; None if sizes are unknown
     tail_ns: int  # part of exposed_ns in the last all-reduce of each step
     tail_bytes: int | None  # size of that all-reduce
     spans: Spans  # when, over all interior steps
+
+    def axis_of(self, kind: str) -> str:
+        """Return what collectives of a kind are for, such as "pipeline"; "" if it is unknown."""
+        return self.axes.get(kind, "")
+
+    def group_size_of(self, kind: str) -> int | None:
+        """Return how many ranks take part in collectives of a kind; None if it is unknown."""
+        return self.group_sizes.get(kind)
 
 
 def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCommunication | None:
@@ -211,6 +231,8 @@ def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCo
         exposed_ns=spans.total_ns // step_count,
         hidden_frac=max(0.0, 1 - int(all_collectives.exposed_ns[in_interior].sum()) / total_ns),
         by_kind=ranked,
+        axes={kind: _axis(all_collectives.kind_mask(kind), all_collectives) for kind in by_kind},
+        group_sizes=_group_sizes(all_collectives, tuple(by_kind)),
         per_step=float(in_interior.sum() / step_count),
         float32=all_collectives.float32,
         rate_bytes_per_s=_rate(all_collectives, ranked[0][0]),
@@ -218,6 +240,27 @@ def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCo
         tail_bytes=tail_bytes,
         spans=spans,
     )
+
+
+def _axis(mask: Mask, all_collectives: Collectives) -> str:
+    """Return what most of the exposed time of these collectives is for."""
+    time: dict[str, int] = {}
+    codes = all_collectives.description[mask]
+    for code, exposed in zip(codes.tolist(), all_collectives.exposed_ns[mask].tolist(), strict=True):
+        axis = axis_of(all_collectives.descriptions[code]) if code >= 0 else ""
+        time[axis] = time.get(axis, 0) + exposed
+    return max(time, key=lambda axis: time[axis], default="")
+
+
+def _group_sizes(all_collectives: Collectives, kinds: Sequence[str]) -> dict[str, int]:
+    """Return the size of the groups in which most of the exposed time of each kind is spent, where it is known."""
+    sizes = {}
+    for kind in kinds:
+        mask = all_collectives.kind_mask(kind) & (all_collectives.group_size > 0)
+        if mask.any():
+            exposed = np.bincount(all_collectives.group_size[mask], weights=all_collectives.exposed_ns[mask])
+            sizes[kind] = int(exposed.argmax())
+    return sizes
 
 
 def _tail(all_collectives: Collectives, steps: Steps, step_count: int) -> tuple[int, int | None]:

@@ -9,7 +9,10 @@ from gpulab.analysis.steps.ledger import main_device
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Run
+from gpulab.run_facts import NETWORK_SPEED, number_from_fact
 from gpulab.tables import DEVICE_KINDS
+
+NETWORK = "network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,23 +28,38 @@ def link_of(runs: Sequence[Run], ranks: int, *, network_bytes_per_s: float | Non
     """Return the link between the GPUs of a process group: `runs` are those recorded of its `ranks`.
 
     Ranks on one host communicate by NVLink if the GPU has it, else by PCIe. Ranks on several hosts, or on hosts that
-    the recordings do not name, communicate by a network with the speed that is passed; without it, the link is unknown.
+    the recordings do not name, communicate by a network with the speed that is passed, or else with that of their
+    network ports, if the recordings contain it.
     """
     hosts = {run.facts.get("host") for run in runs}
     is_one_host = len(hosts) == 1 and None not in hosts and len(runs) == ranks
+    if len(hosts) > 1 and None not in hosts:
+        return _network(runs, len(hosts), network_bytes_per_s)
     if not any(run.machine.gpus for run in runs):
         on_gpu = any(bool(run.event_rows.is_kind(*DEVICE_KINDS).any()) for run in runs)
         return _unknown("the recordings do not name their GPUs" if on_gpu else "the ranks ran on CPUs")
     if not is_one_host and not _share_a_board(runs):
         if network_bytes_per_s is not None:
-            return Link(name="network", bytes_per_s=network_bytes_per_s, reason="the speed was given")
-        if len(hosts) > 1 and None not in hosts:
-            return _unknown(f"the ranks ran on {len(hosts)} hosts, and no recording contains the speed of a network")
+            return Link(name=NETWORK, bytes_per_s=network_bytes_per_s, reason="the speed was given")
         return _unknown("the recordings do not show whether all ranks ran on one host")
     specs = {_spec(run) for run in runs}
     if None in specs:
         return _unknown("gpulab does not list the speed of this GPU's links")
     return _slowest_inside([spec for spec in specs if spec is not None])
+
+
+def _network(runs: Sequence[Run], hosts: int, given_bytes_per_s: float | None) -> Link:
+    """Return the network between several hosts: as fast as the slowest port."""
+    if given_bytes_per_s is not None:
+        return Link(name=NETWORK, bytes_per_s=given_bytes_per_s, reason="the speed was given")
+    speeds = [number_from_fact(run, NETWORK_SPEED) for run in runs]
+    if None in speeds:
+        return _unknown(f"the ranks ran on {hosts} hosts, and the recordings do not contain the speed of the network")
+    return Link(
+        name=NETWORK,
+        bytes_per_s=min(speed for speed in speeds if speed is not None),
+        reason=f"the ranks ran on {hosts} hosts, whose network ports state this speed",
+    )
 
 
 def _share_a_board(runs: Sequence[Run]) -> bool:

@@ -6,6 +6,7 @@ from gpulab.rules.engine.needs import ALL_RANKS, COLLECTIVES, GPU_WORK, HOST_SEN
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.ranks.communication import exposed_communication, small_buckets
 from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpus
+from gpulab.rules.ranks.pipeline import pipeline_bubble
 from gpulab.rules.ranks.shared_cores import ranks_share_cores
 from gpulab.rules.ranks.slow_link import slow_link
 from gpulab.rules.ranks.stragglers import straggler
@@ -28,16 +29,17 @@ RANK_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         check=slow_link,
-        about="a slow link between GPUs",
+        about="a slow link between the ranks",
         stage=Stage.ENVIRONMENT,
-        needs=(ALL_RANKS, GPU_WORK, COLLECTIVES),
+        needs=(ALL_RANKS, COLLECTIVES),
     ),
+    Rule(check=pipeline_bubble, about="pipeline bubbles", stage=Stage.BUSY, needs=(COLLECTIVES,)),
     Rule(
         check=exposed_communication,
         about="exposed communication",
         stage=Stage.BUSY,
         needs=(COLLECTIVES,),
-        masked_by=("straggler", "uneven_batches", "slow_link", "small_buckets", "data_parallel"),
+        masked_by=("straggler", "uneven_batches", "slow_link", "pipeline_bubble", "small_buckets", "data_parallel"),
     ),
     Rule(
         check=small_buckets,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from gpulab.analysis.ranks.collectives import (
+    SEND_RECEIVE,
     SMALL_BYTES,
     Buckets,
     ExposedCommunication,
     all_reduce_buckets,
     exposed_collective_time,
 )
+from gpulab.analysis.ranks.parallel_axis import CONTEXT, EXPERT, TENSOR
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import range_over_steps, step_or_recording, step_spends
@@ -30,11 +32,13 @@ _MIN_SMALL_FRAC = 0.03  # the fix is one argument
 _MANY_SMALL = 8  # DDP's first bucket is small on purpose; buffers and metrics add a few small all-reduces
 _MANY_BUCKETS = 3  # if they are known to be DDP's: the first may be small, and the last holds what is left
 
+_OF_LAYERS = (TENSOR, EXPERT, CONTEXT)  # these exchange activations, not gradients
 _OPERATIONS = {
     "all-reduce": "all-reduces of results",
     "all-gather": "all-gathers",
     "reduce-scatter": "reduce-scatters of results",
     "all-to-all": "all-to-all exchanges",
+    SEND_RECEIVE: "sends and receives",
 }
 
 
@@ -55,7 +59,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
         return None
     exposed_ns = evidence.typical_step.sum_ns("communication")
     kind = collectives.by_kind[0][0]
-    parallelism = find_parallelism(evidence, kind)
+    parallelism = find_parallelism(evidence, kind, collectives.axis_of(kind))
     fix, advice = overlap_code(
         evidence, parallelism, half_bytes=collectives.float32, bucket_mb=_smaller_bucket_mb(collectives)
     )
@@ -97,6 +101,8 @@ def _overlap_gain(evidence: Evidence, collectives: ExposedCommunication, exposed
 
 def _operations(kind: str, parallelism: Parallelism) -> str:
     operations = _OPERATIONS.get(kind, "collectives")
+    if parallelism.axis in _OF_LAYERS:
+        return f"{operations.replace(' of results', '')} of {parallelism.axis}-parallel layers"
     return operations.replace("results", "gradients") if parallelism.is_training else operations
 
 

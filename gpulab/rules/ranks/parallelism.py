@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulab.analysis.ranks.collectives import SEND_RECEIVE
+from gpulab.analysis.ranks.parallel_axis import CONTEXT, PIPELINE, TENSOR
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
+
+# Where results of one layer are exchanged before the next one starts, no argument of a wrapper helps.
+_ADVICE_BY_AXIS = {
+    TENSOR: "The exchanges of tensor-parallel layers lie between the layers. Keep each tensor-parallel group inside "
+    "one machine (NVLink), and use as few ranks per group as memory allows. Sequence parallelism splits each "
+    "all-reduce into a reduce-scatter and an all-gather, which asynchronous tensor parallelism overlaps with the "
+    "matrix products.",
+    PIPELINE: "If these are the stages of a pipeline, use more micro-batches or an interleaved schedule; if it is ring "
+    "attention, send the next block while the current one is computed.",
+    CONTEXT: "Ring attention can send the next block of keys and values while the current one is computed; longer "
+    "sequences per rank give it more to overlap with.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,19 +27,21 @@ class Parallelism:
     """How the work is distributed, by the names in the trace."""
 
     kind: str  # the collective with the longest exposed time
+    axis: str  # what it is for, as in analysis.ranks.parallel_axis; "" if unknown
     ddp: bool
     fsdp: int  # 0: none, 1: FullyShardedDataParallel, 2: fully_shard
     is_training: bool  # an optimizer ran
     uses_sync_batch_norm: bool  # uses synchronised batch normalisation, whose all-reduces are small
 
 
-def find_parallelism(evidence: Evidence, kind: str) -> Parallelism:
-    """Return how this run is distributed over GPUs."""
+def find_parallelism(evidence: Evidence, kind: str, axis: str = "") -> Parallelism:
+    """Return how this run is distributed over GPUs. `axis`: what the collectives of this kind are for, if known."""
     event_names = evidence.run.event_rows.text("name").vocabulary
     fsdp1 = any(name.startswith("FullyShardedDataParallel") for name in event_names)
     fsdp2 = any(name.startswith("FSDP::") for name in event_names)
     return Parallelism(
         kind=kind,
+        axis=axis,
         ddp=any("DistributedDataParallel" in name or "distributed.ddp.reducer" in name for name in event_names),
         fsdp=1 if fsdp1 else 2 if fsdp2 else 0,
         is_training=evidence.is_training,
@@ -37,6 +53,10 @@ def overlap_code(
     evidence: Evidence, parallelism: Parallelism, *, half_bytes: bool, bucket_mb: int | None
 ) -> tuple[str, str]:
     """Return code that overlaps or avoids communication, and advice."""
+    if parallelism.axis in _ADVICE_BY_AXIS:
+        return "", _ADVICE_BY_AXIS[parallelism.axis]
+    if parallelism.kind == SEND_RECEIVE:
+        return "", _ADVICE_BY_AXIS[PIPELINE]
     if parallelism.kind == "all-to-all":
         return _async_exchange_code(), (
             "Compute between the start and the result overlaps with the exchange. Fewer, larger exchanges cost less "

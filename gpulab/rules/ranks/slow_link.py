@@ -1,14 +1,15 @@
-"""A rule about a link between GPUs that is much slower than specified."""
+"""A rule about a link between ranks that is much slower than specified."""
 
 from __future__ import annotations
 
 from gpulab.analysis.ranks.bandwidth import Bandwidth, bandwidths_of
 from gpulab.analysis.ranks.collectives import KINDS
+from gpulab.analysis.ranks.links import NETWORK, Link
 from gpulab.analysis.ranks.matching import MatchedCollectives
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.phrases import step_spends
-from gpulab.wording import count, duration, metric, percent, size
+from gpulab.wording import count, duration, metric, percent, sentence, size
 
 _MIN_TRANSFER_FRAC = 0.05  # of a step, in exposed transfers
 _MIN_COUNT = 3
@@ -20,16 +21,17 @@ _USUAL_FRACS = 0.4, 0.8  # what such a link reaches
 
 
 def slow_link(evidence: Evidence) -> Finding | Unjudged | None:
-    """The link between GPUs is far slower than specified: large collectives take long although nobody waits.
+    """The link between the ranks is far slower than specified: large collectives take long although nobody waits.
 
     Proof: the fastest of the large collectives (from 16 MiB) reaches less than a fifth of the speed of NVLink, or a
-    tenth of that of PCIe. Its time is counted from the arrival of the last rank, so it contains no wait.
+    tenth of that of PCIe or of the network. Its time is counted from the arrival of the last rank, without any wait.
 
     Confused with: a straggler, whose delay is not counted here; small collectives, which latency limits; kernels that
-    slow down a collective at the same time, which do so to some but not to the fastest one; a network between hosts,
+    slow down a collective at the same time, which do so to some but not to the fastest one; a network between hosts
     whose speed is unknown.
 
-    What to do: check which transport NCCL uses, the topology, and the environment variables that disable a transport.
+    What to do: check which transport NCCL uses, the topology, and the environment variables that disable a transport;
+    between hosts, check which network interface is used.
     """
     matched = evidence.matched_collectives
     entries = () if matched is None else bandwidths_of(matched)
@@ -77,8 +79,8 @@ def _finding(evidence: Evidence, slowest: Bandwidth, exposed_ns: int) -> Finding
     sizes = size(slowest.min_bytes), size(slowest.max_bytes)
     return Finding(
         ledger_parts=("communication",),
-        claim=f"The link between the GPUs is slow: {slowest.kind} operations reach "
-        f"{metric(slowest.bus_bytes_per_s, 'B/s')}, {percent(frac)} of the speed of {link.name}.",
+        claim=f"The link between the {'GPUs' if evidence.on_gpu else 'ranks'} is slow: {slowest.kind} operations reach "
+        f"{metric(slowest.bus_bytes_per_s, 'B/s')}, {percent(frac)} of the speed of {_link_name(link)}.",
         evidence=(
             f"{step_spends(evidence, evidence.unprofiled_ns(exposed_ns))} in exposed transfers of large collectives, "
             "waiting not counted.",
@@ -86,21 +88,43 @@ def _finding(evidence: Evidence, slowest: Bandwidth, exposed_ns: int) -> Finding
             f"{sizes[0] if sizes[0] == sizes[1] else ' to '.join(sizes)}: "
             f"{metric(slowest.bus_bytes_per_s, 'B/s')}; the fastest reaches {percent(slowest.fastest_link_frac)} of "
             f"the link. A transfer takes {duration(slowest.transfer_ns)}.",
-            f"{link.name} has {metric(link.bytes_per_s, 'B/s')} in one direction; it is assumed because {link.reason}.",
+            f"{sentence(_link_name(link)).rstrip('.')} has {metric(link.bytes_per_s, 'B/s')} in one direction; it is "
+            f"assumed because {link.reason}.",
         ),
         numbers=known_numbers(
             exposed_ns=exposed_ns,
             bus_bytes_per_s=slowest.bus_bytes_per_s,
             link_bytes_per_s=link.bytes_per_s,
         ),
-        advice="Run with NCCL_DEBUG=INFO and read which transport NCCL chooses; compare with `nvidia-smi topo -m` and "
-        "`nvidia-smi nvlink --status`. Remove NCCL_P2P_DISABLE and NCCL_SHM_DISABLE from the environment. In a "
-        "container, check that all GPUs are visible and that /dev/shm is large. all_reduce_perf of nccl-tests measures "
-        "the link without the program.",
+        advice=_advice(evidence, link),
         gain=_gain(evidence, frac, exposed_ns),
         confidence=LIKELY,
-        confidence_reason=f"that the GPUs are joined by {link.name} is assumed, not recorded",
+        confidence_reason="which network port the ranks use is assumed, not recorded"
+        if link.name == NETWORK
+        else f"that the GPUs are joined by {link.name} is assumed, not recorded",
         spans=evidence.ledger.spans["communication"],
+    )
+
+
+def _link_name(link: Link) -> str:
+    return "the network" if link.name == NETWORK else link.name
+
+
+def _advice(evidence: Evidence, link: Link) -> str:
+    if link.name != NETWORK:
+        return (
+            "Run with NCCL_DEBUG=INFO and read which transport NCCL chooses; compare with `nvidia-smi topo -m` and "
+            "`nvidia-smi nvlink --status`. Remove NCCL_P2P_DISABLE and NCCL_SHM_DISABLE from the environment. In a "
+            "container, check that all GPUs are visible and that /dev/shm is large. all_reduce_perf of nccl-tests "
+            "measures the link without the program."
+        )
+    measured = "iperf3 measures the network without the program."
+    if not evidence.on_gpu:
+        return f"Check which interface gloo uses, and name the fast one in GLOO_SOCKET_IFNAME. {measured}"
+    return (
+        "Run with NCCL_DEBUG=INFO and read which transport NCCL chooses: NET/IB is InfiniBand or RoCE, NET/Socket is "
+        "TCP, which is far slower. Name the fast interface in NCCL_SOCKET_IFNAME, and remove NCCL_IB_DISABLE from the "
+        f"environment. {measured}"
     )
 
 

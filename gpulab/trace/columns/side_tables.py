@@ -63,6 +63,7 @@ COLLECTIVE_ARGUMENTS = SideTable(
         "elements_in": ArgumentReader("In msg nelems", arguments.addresses),
         "elements_out": ArgumentReader("Out msg nelems", arguments.addresses),
         "group": ArgumentReader("Process Group Name"),
+        "group_description": ArgumentReader("Process Group Description"),
         "group_size": ArgumentReader("Group size", arguments.counts_and_ids),
         "sequence": ArgumentReader("Seq", arguments.counts_and_ids),
     },

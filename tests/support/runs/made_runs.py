@@ -129,8 +129,11 @@ def collective(name, start_ms, dur_ms, *, moves=None, stream=21, **more):
     return {**event(EventKind.COLLECTIVE, name, start_ms, dur_ms, stream=stream, **more), "moves": moves}
 
 
-def collective_columns(elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1):
+def collective_columns(
+    elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1, description=None
+):
     columns = {"collective": collective, "dtype": dtype, "group": group, "group_size": size, "sequence": sequence}
+    columns["group_description"] = description
     return {**columns, "elements_in": elements, "elements_out": elements}
 
 

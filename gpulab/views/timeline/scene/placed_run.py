@@ -118,13 +118,7 @@ def place_run(
         first_name_code=first_name,
     )
     placed = []
-    is_lane = lane_events is not None
-    groups = (
-        lane_groups(builder, label, lane_events)
-        if lane_events is not None
-        else (*box_groups(builder), *curve_groups(builder))
-    )
-    for group in groups:
+    for group in _groups(builder, label, lane_events):
         placed.append(PlacedGroup(group, first_row))
         first_row += group.row_count
     return PlacedRun(
@@ -138,11 +132,19 @@ def place_run(
         placed_groups=tuple(placed),
         first_name_code=first_name,
         row_of=event_row_numbers([(each.group, each.first) for each in placed], len(run.event_rows)),
-        partner=np.full(len(run.event_rows), -1, np.int32) if is_lane else _partners(run),
+        partner=_partners(run) if lane_events is None else np.full(len(run.event_rows), -1, np.int32),
         notes=tuple(builder.notes),
         label=label,
-        is_lane=is_lane,
+        is_lane=lane_events is not None,
     )
+
+
+def _groups(builder: RowBuilder, label: str, lane_events: Ints | None) -> Iterator[Group]:
+    if lane_events is not None:
+        yield from lane_groups(builder, label, lane_events)
+        return
+    yield from box_groups(builder)
+    yield from curve_groups(builder)
 
 
 def _partners(run: Run) -> Codes:

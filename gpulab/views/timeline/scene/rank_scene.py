@@ -66,8 +66,8 @@ def _chosen(matched: MatchedCollectives | None, ranks: int) -> tuple[int, ...]:
     if ranks <= MAX_LANES:
         return tuple(range(1, ranks))
     waits = None if matched is None else waits_of(matched)
-    telling = tuple(range(MAX_LANES)) if waits is None else most_telling_ranks(waits, MAX_LANES)
-    return tuple(index for index in telling if index)
+    ranks_with_lanes = tuple(range(MAX_LANES)) if waits is None else most_telling_ranks(waits, MAX_LANES)
+    return tuple(index for index in ranks_with_lanes if index)
 
 
 def _lane(

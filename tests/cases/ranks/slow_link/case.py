@@ -10,7 +10,16 @@ SXM, PCIE = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"  # 300 GB/s by NVLi
 ELEMENTS = 100_000_000  # of a ring of four ranks, each sends 600 MB
 
 
-def job(transfer_ms, *, name=SXM, elements=ELEMENTS, compute_ms=lambda rank, step: 60.0, exchanges=1, hosts=("a",)):
+def job(
+    transfer_ms,
+    *,
+    name=SXM,
+    elements=ELEMENTS,
+    compute_ms=lambda rank, step: 60.0,
+    exchanges=1,
+    hosts=("a",),
+    network="",
+):
     """`transfer_ms(step)`: 600 MB in 40 ms are 15 GB/s."""
 
     def program(step):
@@ -20,7 +29,8 @@ def job(transfer_ms, *, name=SXM, elements=ELEMENTS, compute_ms=lambda rank, ste
     gpus = tuple(Gpu(index=index, name=name, multiprocessors=108) for index in range(RANKS))
     runs = mesh_job(program, ranks=RANKS, machine=lambda rank: Machine(gpus=gpus)).runs
     names = [hosts[rank * len(hosts) // RANKS] for rank in range(RANKS)]
-    return [replace(run, facts={**run.facts, "host": host}) for run, host in zip(runs, names, strict=True)]
+    facts = {"network_bytes_per_s": network} if network else {}
+    return [replace(run, facts={**run.facts, **facts, "host": host}) for run, host in zip(runs, names, strict=True)]
 
 
 def provoked_by_transfers_at_a_twentieth_of_nvlink():
@@ -33,6 +43,14 @@ def provoked_by_pcie_at_a_thirtieth_of_its_speed():
 
 def provoked_by_a_slow_link_although_one_rank_is_late_too():
     return job(lambda step: 40.0, compute_ms=lambda rank, step: 60.0 + 20 * (rank == 1))
+
+
+def provoked_by_tcp_instead_of_infiniband():
+    return job(lambda step: 240.0, hosts=("a", "b"), network="50000000000")
+
+
+def spared_as_the_network_is_used_well():
+    return job(lambda step: 40.0, hosts=("a", "b"), network="25000000000")
 
 
 def spared_as_the_link_is_as_fast_as_usual():
