@@ -142,7 +142,9 @@ class TraceWindow:
         """Count the events after `stop_quietly`, in 1 to 3 us each; None if unknown.
 
         An operator that is still open ends when the profiler stops, except with stacks, where the end of such an event
-        is wrong. Kernels may run later. Before PyTorch 2.13 open operators are missing: there may be one.
+        is wrong; an open exchange of gloo, such as an isend without its wait, ends with the operator that started it.
+        Neither has a thread in which it ended. Kernels may run later. Before PyTorch 2.13 open operators are missing:
+        there may be one.
         """
         import torch
         from torch.autograd import DeviceType  # type: ignore[attr-defined]
@@ -151,9 +153,9 @@ class TraceWindow:
         if results is None or self._has_stacks:
             return None
         events, on_host = results.events(), DeviceType.CPU
-        late = [event for event in events if event.end_ns() > self._quiet_ns]
+        open_or_late = [event for event in events if not event.end_thread_id() or event.end_ns() > self._quiet_ns]
         is_unknown = torch.torch_version.TorchVersion(torch.__version__) < OPEN_OPERATORS_SINCE
-        return EventCount(len(events), is_unknown or any([event.device_type() == on_host for event in late]))
+        return EventCount(len(events), is_unknown or any([event.device_type() == on_host for event in open_or_late]))
 
     @property
     def is_stored(self) -> bool:

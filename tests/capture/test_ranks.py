@@ -104,6 +104,36 @@ def test_ranks_that_a_recorded_block_starts_are_recorded(tmp_path, method):
     )
 
 
+OPEN_EXCHANGE = """
+import sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+from gpulab.capture.profiler import TraceWindow
+
+def work(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    if rank:
+        dist.barrier()
+        dist.recv(torch.empty(1 << 20), 0)
+        return
+    window = TraceWindow(())
+    window.start()
+    exchange = dist.isend(torch.ones(1 << 20), 1)
+    torch.ones(3)
+    window.stop_quietly()
+    dist.barrier()
+    exchange.wait()
+    print(window.count_events().is_open)
+
+if __name__ == "__main__":
+    mp.start_processes(work, args=(__file__ + ".store",), nprocs=2, start_method="fork")
+"""
+
+
+def test_an_exchange_that_was_not_waited_for_is_open(tmp_path):
+    """PyTorch writes its end into freed memory if another window has begun, and the program crashes."""
+    result = run_python(tmp_path, OPEN_EXCHANGE)
+    assert result.stdout == "True\n", result.stderr
+
+
 GROUP_OF_GLOO = """
 import sys, torch, torch.distributed as dist
 from gpulab.capture.hooks.gloo_threads import GlooThreads

@@ -11,6 +11,9 @@ from gpulab.wording import count, percent
 
 _MIN_WAIT_FRAC = 0.05  # of a step
 _MORE = 4  # times as many micro-batches are proposed
+# Smaller micro-batches may compute less efficiently. On two CPU ranks, where each micro-batch adds to all gradients,
+# four micro-batches of 64 samples took 10 % longer than two of 128.
+_LEAST_REMOVED_FRAC = {"gpu": 0.0, "cpu": -0.5}
 
 
 def pipeline_bubble(evidence: Evidence) -> Finding | None:
@@ -45,7 +48,8 @@ def pipeline_bubble(evidence: Evidence) -> Finding | None:
         ),
         numbers=known_numbers(exposed_frac=share, exposed_ns=exposed_ns, micro_batches=batches, stages=stages),
         advice="Split each batch into more micro-batches (n_microbatches of a schedule in "
-        "torch.distributed.pipelining), as long as each still fills the GPU. With several stages per rank, "
+        f"torch.distributed.pipelining), as long as each still fills the {'GPU' if evidence.on_gpu else 'cores'}: "
+        "smaller ones may compute less efficiently, so measure. With several stages per rank, "
         "ScheduleInterleaved1F1B has shorter bubbles, and ScheduleZBVZeroBubble almost none. Stages with equal work "
         "wait least.",
         gain=_gain(evidence, exposed_ns, stages, batches),
@@ -78,15 +82,15 @@ def _expected(stages: int | None, batches: int | None) -> tuple[str, ...]:
 
 
 def _gain(evidence: Evidence, exposed_ns: int, stages: int | None, batches: int | None) -> Gain:
+    least = _LEAST_REMOVED_FRAC[evidence.ledger.device]
     if stages is None or batches is None:
         return evidence.gain_of_removing(
-            exposed_ns, "removing 20 to 80 % of the bubbles", "stages that never wait", (0.2, 0.8)
+            exposed_ns, "removing up to 80 % of the bubbles", "stages that never wait", (least, 0.8)
         )
     removed = 1 - bubble_frac(stages, _MORE * batches) / bubble_frac(stages, batches)
     return evidence.gain_of_removing(
         exposed_ns,
-        f"{count(_MORE * batches, 'micro-batch')} instead of {batches}, each with the same time per sample; at worst, "
-        "half of that",
+        f"{count(_MORE * batches, 'micro-batch')} instead of {batches}; at best, with the same time per sample",
         "stages that never wait",
-        (removed / 2, removed),
+        (least, removed),
     )
