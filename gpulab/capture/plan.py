@@ -62,7 +62,10 @@ class RecordingLimits:
     rest_steps: int = 5  # un-profiled steps between two windows
     rest_ns: int = SECOND_NS // 2  # and at least this time between two windows, or a few times
     rest_holds: int = 4  # what the loop waited when the latest one ended, if that is shorter
-    aligned_steps: int = 1  # a window starts after a multiple of so many steps: ranks then record the same steps
+    # Windows start after a multiple of so many steps, so that ranks record the same ones: the first window, and later
+    # ones, whose time depends on how long each rank waited for its profiler.
+    aligned_steps: int = 1
+    aligned_later_steps: int = 1
     opening_timeout_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
     idle_timeout_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
@@ -259,7 +262,8 @@ class RecordingPlan:
 
     def _may_record(self, at_ns: int) -> bool:
         """Whether a window of recorded steps may start at this boundary."""
-        if self.boundaries % self.limits.aligned_steps:
+        is_first = self.phase is ProfilerPhase.WARMING
+        if self.boundaries % (self.limits.aligned_steps if is_first else self.limits.aligned_later_steps):
             return False
         if self.phase is ProfilerPhase.WARMING and self.limits.aligned_steps > 1:
             # The opening of one rank may last longer than that of another, and steps may be short on one only.

@@ -29,7 +29,7 @@ from gpulab.run import Gap, Run
 # In one window: the loop waits while the profiler stops, for 3 to 6 us per event (trace) or 9 to 15 us (deep), and
 # again while the events are written to disk, for 3 us per event. Until then each needs 1.3 kB.
 MAX_EVENTS = {"sensors": 0, "trace": 40_000, "deep": 16_000}
-ALIGNED_STEPS = 4  # windows of ranks start after a multiple of so many steps, so that the same steps are compared
+ALIGNED_STEPS, ALIGNED_LATER_STEPS = 4, 12  # windows of ranks start after a multiple of so many steps
 STORE_DELAY_NS = 300_000_000  # between these two waits
 _TOO_MANY_TIMES = 6  # as many events as a window may hold: the loop would wait for a second and more
 MAX_DEFERRED_EVENTS = 200_000  # in a window that is processed after the cell: 46 MB until then, and a second or two
@@ -204,7 +204,9 @@ class Tracing:
         """Start or stop the profiler as planned for this boundary."""
         self._missed = ()
         if not self.plan.boundaries and rank_facts():
-            self.plan.limits = replace(self.plan.limits, aligned_steps=ALIGNED_STEPS)
+            self.plan.limits = replace(
+                self.plan.limits, aligned_steps=ALIGNED_STEPS, aligned_later_steps=ALIGNED_LATER_STEPS
+            )
         actions = {ProfilerAction.STOP: self._stop_window, ProfilerAction.START: self._start_next_window}
         act = self.plan.boundary(time_ns(), known_steps, self._events.step_started())
         if act in actions:

@@ -298,6 +298,7 @@ class Buckets:
     median_bytes: int  # median size of all
     total_bytes: int  # per step
     small_exposed_ns: int  # per step
+    small_ns: int  # per step: their time in interior steps, overlapped or not
     spans: Spans  # the exposed time of the small ones
 
 
@@ -315,12 +316,14 @@ def all_reduce_buckets(run: Run, steps: Steps, ledger: Ledger) -> Buckets | None
     step_count = len(ledger.step_ns)
     small = mask & (all_collectives.bytes < SMALL_BYTES)
     ends = all_collectives.start_ns + all_collectives.dur_ns
-    spans = intersect(union(all_collectives.start_ns[small], ends[small]), ledger.spans["communication"])
+    small_spans = union(all_collectives.start_ns[small], ends[small])
+    spans = intersect(small_spans, ledger.spans["communication"])
     return Buckets(
         per_step=float(mask.sum() / step_count),
         small_per_step=float(small.sum() / step_count),
         median_bytes=int(np.median(all_collectives.bytes[mask])),
         total_bytes=int(all_collectives.bytes[mask].sum()) // step_count,
         small_exposed_ns=spans.total_ns // step_count,
+        small_ns=small_spans.total_ns // step_count,
         spans=spans,
     )

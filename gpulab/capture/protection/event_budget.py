@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ RECORDED_CHECK_S = 0.01  # a fast loop records six thousand events in this time
 PLAIN_READ_TIMES, RECORDED_READ_TIMES = 50, 5
 SLOW_READ_S = 0.002
 MIN_STEP_S = 0.02  # a shorter step is not cut: its boundary follows soon
+MAX_RATE_FACTOR = 4.0  # events may come this many times faster within a step than on average
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -74,7 +76,8 @@ class EventWatch:
         self._window_bytes = self._most_bytes = 0  # least and largest heap in the window
         self._boundary_bytes = 0  # least heap at a step boundary of the window
         self._step_bytes = 0  # heap at the start of the step
-        self._step_s = 0.0
+        self._step_s = self._window_s = 0.0
+        self._events_per_s: float | None = None  # of the steps in the window; None before its first boundary
         self._min_step_s = MIN_STEP_S
         self._tensor_bytes = 0  # of the program, beyond the heap at the start of a step or window
         self._reading = 0  # the latest number of bytes in the heap
@@ -106,6 +109,7 @@ class EventWatch:
             return_freed_memory()  # joins free blocks, so that there are few to count
         self._read_s = 0.0  # an old reading is no start for a count
         self._window_bytes = self._most_bytes = self._boundary_bytes = self._heap_bytes()
+        self._window_s, self._events_per_s = time.monotonic(), None
         self._limit = limit  # last: from now on, a smaller heap means that the program has freed memory
         self.step_started()
         self._wake.set()
@@ -136,7 +140,11 @@ class EventWatch:
         self._step_bytes, self._step_s = now, time.monotonic()
         events = max(0, now - self._boundary_bytes) // BYTES_PER_EVENT
         self._boundary_bytes = min(self._boundary_bytes, now)
-        return None if self._limit is None else events
+        if self._limit is None:
+            return None
+        if events and self._step_s > self._window_s:
+            self._events_per_s = events / (self._step_s - self._window_s)
+        return events
 
     def _heap_bytes(self) -> int:
         """Return the bytes in the heap, read now, or a moment ago if reading is slow."""
@@ -155,7 +163,7 @@ class EventWatch:
         return self._cost_s * (PLAIN_READ_TIMES if self._limit is None else RECORDED_READ_TIMES)
 
     def _watch(self) -> None:
-        previous = 0
+        previous, previous_s = 0, 0.0
         while not self._ended.is_set():
             check_s = PLAIN_CHECK_S if self._limit is None else RECORDED_CHECK_S
             if self._wake.wait(max(check_s, self._pause_s)):
@@ -165,12 +173,22 @@ class EventWatch:
             if limit is None:
                 if self._is_plain:
                     self._tensor_bytes = max(self._tensor_bytes, now - self._step_bytes)
-                previous = 0
+                previous, previous_s = 0, time.monotonic()
                 continue
             events = max(0, now - self._window_bytes - self._tensor_bytes) // BYTES_PER_EVENT
             # Stop before the limit if the next check would come too late; until the call arrives in the main thread,
             # about another one passes. Short steps are stopped at their boundary.
-            if events + 2 * max(0, events - previous) > limit and time.monotonic() - self._step_s >= self._min_step_s:
+            at_s = time.monotonic()
+            more = 2 * self._likely_events(events - previous, at_s - previous_s)
+            if events + more > limit and at_s - self._step_s >= self._min_step_s:
                 self._limit = None
                 self._exceeded()
-            previous = events
+            previous, previous_s = events, at_s
+
+    def _likely_events(self, growth: int, duration_s: float) -> float:
+        """Return how many events likely came in this time, in which the heap grew by so many.
+
+        Activations grow within a step, too. In the first step of a window, all growth is taken for events.
+        """
+        most = math.inf if self._events_per_s is None else MAX_RATE_FACTOR * self._events_per_s * duration_s
+        return min(max(0.0, growth), most)

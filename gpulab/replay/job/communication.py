@@ -224,8 +224,8 @@ def bucket_refusal_reason(job: JobGraph, value: Value) -> str | None:
     """Return why bucket_mb cannot be predicted; None if it can."""
     if (job.joint.bytes[job.joint.kind == KINDS.index("all-reduce")] < 0).any():
         return "the sizes of its collectives were not recorded"
-    if not job.graphs[0].on_gpu and fitted_latency_ns(job) is None:
-        return "its collectives have similar sizes, so it is unknown which part of their time is latency"
+    if not job.graphs[0].on_gpu:  # of 19 buckets on two ranks: predicted 17 % slower, measured 22 % faster
+        return "on CPUs, exchanges run on the cores that compute; what many small ones cost there was not recorded"
     if len(_buckets(job, float(value) * MIB)[1]) == len(job.joint):
         return "no two of its collectives fit into one bucket; choose a larger size"
     return None

@@ -32,6 +32,10 @@ _MIN_SMALL_FRAC = 0.03  # the fix is one argument
 _MANY_SMALL = 8  # DDP's first bucket is small on purpose; buffers and metrics add a few small all-reduces
 _MANY_BUCKETS = 3  # if they are known to be DDP's: the first may be small, and the last holds what is left
 
+_REMOVED_FRACS = 0.3, 0.9  # of the exposed time of small all-reduces
+_REMOVED_OF_ALL_FRAC = 0.5  # of all their time, on a CPU
+_MOST_OF_CPU_STEP = 0.9
+
 _OF_LAYERS = (TENSOR, EXPERT, CONTEXT)  # these exchange activations, not gradients
 _OPERATIONS = {
     "all-reduce": "all-reduces of results",
@@ -207,19 +211,34 @@ def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
         advice=""
         if parallelism.ddp
         else "Remove the all_reduce of each parameter: DDP all-reduces buckets while the backward pass still runs.",
-        gain=evidence.gain_of_named_rewrites(
-            f"bucket_mb={_larger_bucket_mb(all_reduces)}",
-            evidence.gain_of_removing(
-                small_ns,
-                "removing 30 to 90 % of the exposed time of small all-reduces",
-                "small all-reduces at no cost",
-                (0.3, 0.9),
-                all_reduces.spans,
-            ),
-        ),
+        gain=_larger_buckets_gain(evidence, all_reduces, small_ns),
         rewrites=evidence.applicable_rewrites(f"bucket_mb={_larger_bucket_mb(all_reduces)}"),
         confidence=LIKELY,
         spans=all_reduces.spans,
+    )
+
+
+def _larger_buckets_gain(evidence: Evidence, all_reduces: Buckets, small_ns: int) -> Gain:
+    """Return the gain of larger buckets. On CPUs, exchanges also slow down what the same cores compute meanwhile."""
+    if not evidence.on_gpu:
+        total_ns = min(all_reduces.small_ns, round(_MOST_OF_CPU_STEP * evidence.step_ns))
+        least, most = _REMOVED_FRACS[0] * small_ns / max(1, total_ns), _REMOVED_OF_ALL_FRAC
+        return evidence.gain_of_removing(
+            max(small_ns, total_ns),
+            "removing 30 % of the exposed time of small all-reduces, or half of all their time, in which they slow "
+            "down the operators on the same cores",
+            "small all-reduces that use no core",
+            (min(least, most), most),
+        )
+    return evidence.gain_of_named_rewrites(
+        f"bucket_mb={_larger_bucket_mb(all_reduces)}",
+        evidence.gain_of_removing(
+            small_ns,
+            "removing 30 to 90 % of the exposed time of small all-reduces",
+            "small all-reduces at no cost",
+            _REMOVED_FRACS,
+            all_reduces.spans,
+        ),
     )
 
 
