@@ -1,4 +1,4 @@
-"""python -m benchmarks.gate [--trials 10] [--runs 3]: how often the performance test for CI passes or fails rightly.
+"""python -m benchmarks.gate [--trials 10] [--runs 7]: how often the performance test for CI passes or fails rightly.
 
 Each trial records the program and its slower variant with `gpulab run`, in turn, and judges them with `gpulab compare
 --fail-over 5%`, as a workflow does: the program against other recordings of itself must pass, against the variant with
@@ -52,7 +52,7 @@ def main() -> None:
     """Run all trials and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=3, help="recordings per side")
+    parser.add_argument("--runs", type=int, default=7, help="recordings per side")
     options = parser.parse_args()
     passed = failed = 0
     for number in range(options.trials):

@@ -103,6 +103,20 @@ def test_the_next_window_comes_soon_if_the_loop_waited_briefly():
         assert began - ended == limits_of().rest_holds * 60 / 12
 
 
+@pytest.mark.parametrize("held_ms", [[100, 100], [40, 400], [300, 20]])
+def test_ranks_record_the_same_steps_although_each_waits_for_its_profiler_for_another_time(held_ms):
+    recorded = []
+    for held in held_ms:
+        plan = plan_with(max_events=40_000, aligned_steps=4, aligned_later_steps=12)
+        plan.held_ns = held * MS
+        recorded.append(walk_dense(plan, 200, 100 * MS, 11_000))
+    first, second = recorded
+    assert len(first) == limits_of().max_windows
+    assert [began for began, _ in first] == [began for began, _ in second]
+    assert first[0][0] % 4 == 0
+    assert all(began % 12 == 0 for began, _ in first[1:])
+
+
 def test_windows_end_with_the_target():
     windows = walk_dense(plan_with(max_events=10_000, target_steps=14), 2000, 400 * MS, 1000)
     assert [last - first for first, last in windows] == [10, 4]

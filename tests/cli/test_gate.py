@@ -84,6 +84,8 @@ def test_the_commands_of_the_example_workflow_record_both_versions_and_compare_t
         shutil.copy(ROOT / "benchmarks" / "gate" / "program.py", tmp_path / version / "benchmarks" / "train_small.py")
     steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["step-time"]["steps"]
     commands = {step["name"]: step["run"] for step in steps if "run" in step}
+    assert "1 2 3 4 5 6 7" in commands["Record"]
+    commands["Record"] = commands["Record"].replace("1 2 3 4 5 6 7", "1 2")  # enough to see that the commands work
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
     def shell(name):
@@ -98,7 +100,7 @@ def test_the_commands_of_the_example_workflow_record_both_versions_and_compare_t
 
     recorded = shell("Record")
     assert (recorded.returncode, recorded.stdout) == (0, ""), recorded.stderr
-    assert len(list(tmp_path.glob("runs/*/report.html"))) == 6
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 4
     compared = shell("Compare")
     verdict = next(line for line in compared.stdout.splitlines() if line.startswith(("PASS", "FAIL")))
     assert compared.returncode == verdict.startswith("FAIL")  # which of them depends on what else the machine does

@@ -329,3 +329,29 @@ def test_a_slow_rank_without_a_gpu_has_longer_compute_times_and_nothing_about_gp
 
 def test_equal_ranks_without_a_gpu_have_no_straggler():
     assert finding("straggler", gloo_ranks(60, 60)) is None
+
+
+def gloo_ranks_in_turn(more_ms, count=12):
+    """Two ranks without a GPU that compute for 60 ms, one of them longer; which one is drawn for each step."""
+    later = np.random.default_rng(0).integers(0, 2, count)
+
+    def step(rank):
+        def events(at):
+            compute = 60 + more_ms * (later[round(at / 200)] == rank)
+            done = at + 60 + more_ms + 5
+            return [
+                event(EventKind.OP, "aten::linear", at, compute),
+                event(EventKind.OP, "c10d::allreduce_", at + compute, 0.1),
+                event(EventKind.ANNOTATION, "gloo:all_reduce", at + compute + 0.2, done - at - compute, thread=1),
+            ]
+
+        return events
+
+    return [rank_of(stepped(step(rank), count=count, step_ms=200.0), rank, ranks=2) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("more_ms", "is_named"), [(11, False), (60, True)])
+def test_unequal_compute_on_cpu_cores_needs_a_difference_that_sharing_them_does_not_explain(more_ms, is_named):
+    ranks = gloo_ranks_in_turn(more_ms)
+    assert find_straggler(ranks).others_wait_ns > 0
+    assert (finding("uneven_batches", ranks) is not None) == is_named

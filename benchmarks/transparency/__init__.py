@@ -1,0 +1,1 @@
+"""How a program behaves under a launcher, compared with plain Python."""
