@@ -30,8 +30,8 @@ def ranks_share_cores(evidence: Evidence) -> Finding | None:
         claim=f"{count(shared.ranks, 'rank')} share {count(shared.cores, 'CPU core')}: the main thread waits for one "
         f"during {percent(shared.delayed_frac)} of the loop.",
         evidence=(
-            f"Together, the ranks use {number(shared.used_cores, 2)} cores and wait for "
-            f"{number(shared.wanted_cores - shared.used_cores, 2)} more (mean over the loop).",
+            f"CPU cores, mean over the loop: all ranks together use {number(shared.used_cores, 2)} and wait for "
+            f"{number(shared.wanted_cores - shared.used_cores, 2)} more.",
             f"Over the ranks, the share of this wait is "
             f"{percent_range(min(shared.delayed_fracs), max(shared.delayed_fracs))}.",
         ),
