@@ -258,8 +258,9 @@ def _group_sizes(all_collectives: Collectives, kinds: Sequence[str]) -> dict[str
     for kind in kinds:
         mask = all_collectives.kind_mask(kind) & (all_collectives.group_size > 0)
         if mask.any():
-            exposed = np.bincount(all_collectives.group_size[mask], weights=all_collectives.exposed_ns[mask])
-            sizes[kind] = int(exposed.argmax())
+            values, of_value = np.unique(all_collectives.group_size[mask], return_inverse=True)
+            exposed_ns = np.bincount(of_value.reshape(-1), weights=all_collectives.exposed_ns[mask])
+            sizes[kind] = int(values[exposed_ns.argmax()])
     return sizes
 
 
