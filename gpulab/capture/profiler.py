@@ -153,9 +153,10 @@ class TraceWindow:
         if results is None or self._has_stacks:
             return None
         events, on_host = results.events(), DeviceType.CPU
+        if torch.torch_version.TorchVersion(torch.__version__) < OPEN_OPERATORS_SINCE:
+            return EventCount(len(events), is_open=True)
         open_or_late = [event for event in events if not event.end_thread_id() or event.end_ns() > self._quiet_ns]
-        is_unknown = torch.torch_version.TorchVersion(torch.__version__) < OPEN_OPERATORS_SINCE
-        return EventCount(len(events), is_unknown or any([event.device_type() == on_host for event in open_or_late]))
+        return EventCount(len(events), is_open=any([event.device_type() == on_host for event in open_or_late]))
 
     @property
     def is_stored(self) -> bool:

@@ -179,16 +179,18 @@ class EventWatch:
             # Stop before the limit if the next check would come too late; until the call arrives in the main thread,
             # about another one passes. Short steps are stopped at their boundary.
             at_s = time.monotonic()
-            more = 2 * self._likely_events(events - previous, at_s - previous_s)
+            more = 2 * likely_events(events - previous, at_s - previous_s, self._events_per_s)
             if events + more > limit and at_s - self._step_s >= self._min_step_s:
                 self._limit = None
                 self._exceeded()
             previous, previous_s = events, at_s
 
-    def _likely_events(self, growth: int, duration_s: float) -> float:
-        """Return how many events likely came in this time, in which the heap grew by so many.
 
-        Activations grow within a step, too. In the first step of a window, all growth is taken for events.
-        """
-        most = math.inf if self._events_per_s is None else MAX_RATE_FACTOR * self._events_per_s * duration_s
-        return min(max(0.0, growth), most)
+def likely_events(growth: int, duration_s: float, events_per_s: float | None) -> float:
+    """Return how many events likely came in this time, in which the heap grew by what so many would need.
+
+    Activations grow within a step, too. `events_per_s`: of the steps so far; None in the first step of a window, where
+    all growth is taken for events.
+    """
+    most = math.inf if events_per_s is None else MAX_RATE_FACTOR * events_per_s * duration_s
+    return min(max(0.0, growth), most)
