@@ -122,7 +122,7 @@ def compare_arrivals(sides: Sequence[RankArrivals]) -> ArrivalOrder | None:
         waits_ns=waits,
         step_waits_ns=step_waits,
         last_frac=float((last == latest).mean()),
-        is_persistent=is_persistent(step_dur[others].min(axis=0) - step_dur[latest], len(sides)),
+        is_persistent=is_persistent(step_dur, latest),
         others_wait_ns=int(np.median(step_waits[others].mean(axis=0))),
         gain_ns=int(np.median(np.bincount(of_step, weights=gain, minlength=step_count))),
     )

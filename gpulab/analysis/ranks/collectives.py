@@ -7,7 +7,7 @@ and moving data look the same. gpulab.analysis.ranks.stragglers separates the tw
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -188,14 +188,21 @@ def _bucket_sizes(run: Run, steps: Steps, kind: Ints, start_ns: Ints) -> Ints:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CollectiveGroup:
+    """What is known of the process groups in which a kind of collectives spends most of its exposed time."""
+
+    axis: str = ""  # what they are for, as in parallel_axis; "" if unknown
+    ranks: int | None = None  # that take part in each
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExposedCommunication:
     """Exposed communication per interior step."""
 
     exposed_ns: int  # per step, mean
     hidden_frac: float  # share of all communication overlapped by kernels
     by_kind: tuple[tuple[str, int], ...]  # kind and exposed ns per step, most first
-    axes: Mapping[str, str]  # by kind: what most of its exposed time is for, as in parallel_axis; "" if unknown
-    group_sizes: Mapping[str, int]  # by kind: ranks in the groups with most exposed time, if known
+    groups: Mapping[str, CollectiveGroup]  # by kind: the process groups with most of its exposed time
     per_step: float  # collectives per step
     float32: bool
     rate_bytes_per_s: float | None  # transfer rate of the kind with most time; None if sizes are unknown
@@ -203,13 +210,9 @@ class ExposedCommunication:
     tail_bytes: int | None  # size of that all-reduce
     spans: Spans  # when, over all interior steps
 
-    def axis_of(self, kind: str) -> str:
-        """Return what collectives of a kind are for, such as "pipeline"; "" if it is unknown."""
-        return self.axes.get(kind, "")
-
-    def group_size_of(self, kind: str) -> int | None:
-        """Return how many ranks take part in collectives of a kind; None if it is unknown."""
-        return self.group_sizes.get(kind)
+    def group_of(self, kind: str) -> CollectiveGroup:
+        """Return the process groups of a kind of collectives; of a kind that does not occur, nothing is known."""
+        return self.groups.get(kind, CollectiveGroup())
 
 
 def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCommunication | None:
@@ -231,8 +234,7 @@ def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCo
         exposed_ns=spans.total_ns // step_count,
         hidden_frac=max(0.0, 1 - int(all_collectives.exposed_ns[in_interior].sum()) / total_ns),
         by_kind=ranked,
-        axes={kind: _axis(all_collectives.kind_mask(kind), all_collectives) for kind in by_kind},
-        group_sizes=_group_sizes(all_collectives, tuple(by_kind)),
+        groups={kind: _group(all_collectives, all_collectives.kind_mask(kind)) for kind in by_kind},
         per_step=float(in_interior.sum() / step_count),
         float32=all_collectives.float32,
         rate_bytes_per_s=_rate(all_collectives, ranked[0][0]),
@@ -242,26 +244,19 @@ def exposed_collective_time(run: Run, steps: Steps, ledger: Ledger) -> ExposedCo
     )
 
 
-def _axis(mask: Mask, all_collectives: Collectives) -> str:
-    """Return what most of the exposed time of these collectives is for."""
-    time: dict[str, int] = {}
-    codes = all_collectives.description[mask]
-    for code, exposed in zip(codes.tolist(), all_collectives.exposed_ns[mask].tolist(), strict=True):
-        axis = axis_of(all_collectives.descriptions[code]) if code >= 0 else ""
-        time[axis] = time.get(axis, 0) + exposed
-    return max(time, key=lambda axis: time[axis], default="")
+def _group(all_collectives: Collectives, mask: Mask) -> CollectiveGroup:
+    exposed_ns = all_collectives.exposed_ns[mask]
+    code = _with_most_time(all_collectives.description[mask], exposed_ns)
+    ranks = _with_most_time(all_collectives.group_size[mask], exposed_ns)
+    return CollectiveGroup(
+        axis="" if code < 0 else axis_of(all_collectives.descriptions[code]), ranks=ranks if ranks > 0 else None
+    )
 
 
-def _group_sizes(all_collectives: Collectives, kinds: Sequence[str]) -> dict[str, int]:
-    """Return the size of the groups in which most of the exposed time of each kind is spent, where it is known."""
-    sizes = {}
-    for kind in kinds:
-        mask = all_collectives.kind_mask(kind) & (all_collectives.group_size > 0)
-        if mask.any():
-            values, of_value = np.unique(all_collectives.group_size[mask], return_inverse=True)
-            exposed_ns = np.bincount(of_value.reshape(-1), weights=all_collectives.exposed_ns[mask])
-            sizes[kind] = int(values[exposed_ns.argmax()])
-    return sizes
+def _with_most_time(values: Array, time_ns: Ints) -> int:
+    """Return the value to which most of the time belongs; values that repeat have the sum of their times."""
+    distinct, of_value = np.unique(values, return_inverse=True)
+    return int(distinct[np.bincount(of_value.reshape(-1), weights=time_ns).argmax()])
 
 
 def _tail(all_collectives: Collectives, steps: Steps, step_count: int) -> tuple[int, int | None]:

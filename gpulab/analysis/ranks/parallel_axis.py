@@ -14,7 +14,7 @@ from gpulab.run import Run
 DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "data", "tensor", "pipeline", "context", "expert"
 # The first that matches, ignoring case. The groups of Megatron-LM for the data parallelism of experts are of data.
 _AXES = {
-    DATA: r"\b(dp|ddp|fsdp|hsdp|shard|replicate|dp shard|dp replicate)\b|data parallel|expert data",
+    DATA: r"\b(dp|ddp|fsdp|hsdp|shard|replicate)\b|data parallel|expert data",
     PIPELINE: r"\b(pp|pipe|pipeline)\b",
     CONTEXT: r"\b(cp|sp|context|sequence)\b",
     EXPERT: r"\b(ep|expert|experts)\b",

@@ -120,7 +120,6 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
     np.add.at(step_dur, of_step, dur)
     is_apart = np.ptp(step_dur, axis=1) > 0  # in other steps, all arrive at the same time
     last_steps = _last_shares(step_dur[is_apart]).sum(axis=0)
-    latest = int(last_steps.argmax())
     return GroupWaits(
         group=matched.groups[int(matched.group[0])],
         members=tuple(members.tolist()),
@@ -128,9 +127,7 @@ def _group_waits(matched: MatchedCollectives) -> GroupWaits:
         collectives=len(matched),
         matrix_ns=matrix / len(numbers),
         transfer_ns=float(matched.transfer_ns.sum() / len(numbers)),
-        is_persistent=is_persistent(
-            np.delete(step_dur, latest, axis=1).min(axis=1) - step_dur[:, latest], len(members)
-        ),
+        is_persistent=is_persistent(step_dur.T, int(last_steps.argmax())),
         last_steps=last_steps,
         skew_ns=_skew(dur, of_step),
     )

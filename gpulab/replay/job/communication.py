@@ -28,14 +28,14 @@ def latency_ns(job: JobGraph, draw: Draw) -> float:
 
     On a CPU it is the intercept of the transfer over the size, if the sizes differ enough.
     """
-    fitted_ns = None if job.graphs[0].on_gpu else fitted_latency_ns(job)
+    fitted_ns = None if job.graphs[0].on_gpu else _fitted_latency_ns(job)
     if fitted_ns is not None:
         return min(fitted_ns * draw.ratio("latency of a message", 0.7, 1.4), float(job.joint.transfer_ns.min()))
     limits = LATENCY_GPU_NS if job.graphs[0].on_gpu else LATENCY_CPU_NS
     return min(draw.ratio("latency of a message", *limits), float(job.joint.transfer_ns.min(initial=limits[1])))
 
 
-def fitted_latency_ns(job: JobGraph) -> float | None:
+def _fitted_latency_ns(job: JobGraph) -> float | None:
     """Return the latency of a collective by a line through the median transfer of each size; None if they are alike."""
     joint = job.joint
     is_known = joint.bytes > 0

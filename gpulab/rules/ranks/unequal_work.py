@@ -34,9 +34,7 @@ def uneven_batches(evidence: Evidence) -> Finding | None:
     """
     work = _work(evidence)
     step_ns = evidence.steps.traced_ns or 1
-    if work is None or not _is_uneven(work, step_ns):
-        return None
-    if work.spread_ns < _MIN_SPREAD_OF_WORK[evidence.ledger.device] * float(work.work_ns.mean()):
+    if work is None or not _is_uneven(work, step_ns, evidence.ledger.device):
         return None
     return Finding(
         ledger_parts=("communication",),
@@ -69,7 +67,7 @@ def _work(evidence: Evidence) -> UnequalWork | None:
     return None if waits is None else unequal_work(waits)
 
 
-def _is_uneven(work: UnequalWork, step_ns: int) -> bool:
+def _is_uneven(work: UnequalWork, step_ns: int, device: str) -> bool:
     ranks = len(work.work_ns)
     others_wait_ns = work.mean_wait_ns * ranks / (ranks - 1)
     return (
@@ -78,6 +76,7 @@ def _is_uneven(work: UnequalWork, step_ns: int) -> bool:
         and not is_straggler(others_wait_ns, work, step_ns)
         and work.correlation >= _MIN_CORRELATION
         and work.spread_ns >= _MIN_SPREAD_FRAC * work.mean_wait_ns
+        and work.spread_ns >= _MIN_SPREAD_OF_WORK[device] * float(work.work_ns.mean())
     )
 
 

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from gpulab.intervals import Spans, no_spans
+from gpulab.intervals import Spans
+from gpulab.views.report.job.rank_lanes import picture_of_lanes
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window
 from gpulab.views.sheet.sheet import Timeline
-from gpulab.views.sheet.step_picture import axis_ticks, lane_legend, lanes_svg
 from gpulab.views.timeline.scene.placed_run import PlacedRun
 from gpulab.wording import count, duration
 
-_LANE_PX, _LARGE_LANE_PX = 12, 22
-_MANY_LANES = 12
 _MAX_STEP_LINES = 60  # with more steps their lines would fill the picture
-_MAX_BYTES = 120_000
 
 
-def rank_lanes_picture(sides: Sequence[PlacedRun], start_ns: int, end_ns: int) -> Timeline:
-    """Return the picture of a window of the scene. Only for sides of which at least one has a ledger."""
-    window = Window(start_ns, max(end_ns, start_ns + 1), ())
+def rank_lanes_picture(sides: Sequence[PlacedRun], start_ns: int, end_ns: int) -> Timeline | None:
+    """Return the picture of a window of the scene; None if no rank has a ledger."""
     ranks = sorted((side for side in sides if side.ledger is not None), key=_order)
+    if not ranks or ranks[0].ledger is None:
+        return None
+    window = Window(start_ns, max(end_ns, start_ns + 1), ())
     lanes = tuple(_lane(side, window) for side in ranks)
-    lane_px = _LARGE_LANE_PX if len(lanes) <= _MANY_LANES else _LANE_PX
     starts = sides[0].steps.start_ns
     starts = starts[(starts >= start_ns) & (starts < end_ns)]
     lines = starts.tolist() if len(starts) <= _MAX_STEP_LINES else ()
-    accounts = sides[0].ledger or ranks[0].ledger
-    assert accounts is not None
-    return Timeline(
-        svg=lanes_svg(lanes, window, lines, no_spans(), max_bytes=_MAX_BYTES, lane_px=lane_px),
-        lane_names=tuple(lane.name for lane in lanes),
-        lane_px=lane_px,
-        steps=(),
-        ticks=axis_ticks(window),
-        legend=lane_legend(accounts, lanes, window),
-        alt=f"{duration(end_ns - start_ns)} of {count(len(lanes), 'rank')} on one time axis, by their ledgers.",
-    )
+    alt = f"{duration(end_ns - start_ns)} of {count(len(lanes), 'rank')} on one time axis, by their ledgers."
+    return picture_of_lanes(lanes, window, lines, ranks[0].ledger, alt)
 
 
-def _order(side: PlacedRun) -> tuple[int, ...]:
-    """Return the numbers in the name of a rank, so that rank 10 follows rank 9."""
-    return tuple(map(int, re.findall(r"\d+", side.name)))
+def _order(side: PlacedRun) -> int:
+    return side.number if side.run.rank is None else side.run.rank
 
 
 def _lane(side: PlacedRun, window: Window) -> Lane:

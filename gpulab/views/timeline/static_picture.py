@@ -30,8 +30,9 @@ def window_sheet(sides: tuple[PlacedRun, ...], brushed: Mapping[str, Any], notes
     start_ns, end_ns = int(brushed["start_ns"]), int(brushed["end_ns"])
     names = " and ".join(side.name for side in sides if not side.is_lane)
     blocks: list[Block] = [Line(_headline(sides, start_ns, end_ns))]
-    if any(side.is_lane and side.ledger is not None for side in sides):
-        blocks.append(Section("Ranks", (rank_lanes_picture(sides, start_ns, end_ns),)))
+    has_lanes = any(side.is_lane for side in sides)
+    if has_lanes and (picture := rank_lanes_picture(sides, start_ns, end_ns)) is not None:
+        blocks.append(Section("Ranks", (picture,)))
     for side, contents in zip(sides, brushed["sides"], strict=True):
         if side.is_lane:
             continue

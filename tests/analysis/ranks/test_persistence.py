@@ -8,10 +8,10 @@ from gpulab.analysis.ranks.persistence import is_persistent
 JOBS = 2_000
 
 
-def lateness_of_the_latest(arrivals):
-    """From arrivals (steps, ranks): how much later than all others the rank arrives that is last most often."""
+def has_persistent_rank(arrivals):
+    """From arrivals (steps, ranks): whether the rank that is last most often is so persistently."""
     latest = np.bincount(arrivals.argmax(axis=1), minlength=arrivals.shape[1]).argmax()
-    return arrivals[:, latest] - np.delete(arrivals, latest, axis=1).max(axis=1)
+    return is_persistent((arrivals.max() - arrivals).T, latest)
 
 
 @pytest.mark.parametrize("draw", ["normal", "exponential", "lognormal"])
@@ -20,7 +20,7 @@ def lateness_of_the_latest(arrivals):
 def test_equal_ranks_have_a_persistent_one_in_few_of_many_jobs(draw, steps, ranks):
     random = np.random.default_rng(steps * ranks)
     jobs = [getattr(random, draw)(size=(steps, ranks)) for _ in range(JOBS)]
-    share = np.mean([is_persistent(lateness_of_the_latest(job), ranks) for job in jobs])
+    share = np.mean([has_persistent_rank(job) for job in jobs])
     assert share <= 0.025
 
 
@@ -31,14 +31,15 @@ def test_a_rank_that_is_always_later_by_ten_times_the_scatter_is_persistent(step
     for _ in range(100):
         arrivals = random.normal(size=(steps, ranks))
         arrivals[:, 1] += 15
-        assert is_persistent(lateness_of_the_latest(arrivals), ranks)
+        assert has_persistent_rank(arrivals)
 
 
 def test_a_rank_that_is_last_in_every_one_of_many_steps_is_persistent_however_late():
-    assert is_persistent(np.random.default_rng(0).exponential(size=12), 2)
+    late = np.random.default_rng(0).exponential(size=12)
+    assert has_persistent_rank(np.stack([np.zeros(12), late], axis=1))
 
 
 def test_nine_of_fourteen_steps_of_two_ranks_may_be_chance():
-    lateness = np.array([1.0] * 9 + [-1.0] * 5)
-    assert not is_persistent(lateness, 2)
-    assert is_persistent(np.tile(lateness, 12), 2)
+    arrivals = np.array([[0.0, 1.0]] * 9 + [[0.0, -1.0]] * 5)
+    assert not has_persistent_rank(arrivals)
+    assert has_persistent_rank(np.tile(arrivals, (12, 1)))

@@ -119,7 +119,7 @@ def test_a_timeline_of_ranks_has_a_picture_with_all_of_them_and_saves_the_report
     for rank in range(4):
         assert f"rank {rank}" in html
     page = view.save(tmp_path / "job.html").read_text(encoding="utf-8")
-    assert "who waits for whom" in page.lower() or "Waits" in page
+    assert "Who waits for whom" in page
     json.dumps(view.scene.header())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gpulab.analysis.ranks.clock_alignment import RankClock, clock_alignment
 from gpulab.analysis.ranks.stragglers import Rank
 from gpulab.analysis.ranks.waits import JobWaits
+from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans, no_spans, union
 from gpulab.views.report.job.rank_choice import choice_sentence, most_telling_ranks, rank_label
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window
@@ -17,6 +18,7 @@ from gpulab.views.sheet.step_picture import axis_ticks, lane_legend, lanes_svg
 from gpulab.wording import count, duration
 
 _LANE_PX, _LARGE_LANE_PX = 18, 26
+_FEW_LANES = 8
 _MAX_BYTES = 120_000
 
 
@@ -32,15 +34,23 @@ def rank_lanes(waits: JobWaits) -> Timeline | None:
         return None
     lanes = tuple(_lane(ranks[index], index, clocks[index], time_window) for index in chosen)
     starts = [int(ranks[0].steps.start_ns[step]) for step in time_window.steps]
-    lane_px = _LARGE_LANE_PX if len(lanes) <= 8 else _LANE_PX
+    alt = _alt(waits, [clocks[index] for index in chosen], tuple(chosen), time_window)
+    return picture_of_lanes(lanes, time_window, starts, ranks[chosen[0]].ledger, alt)
+
+
+def picture_of_lanes(
+    lanes: tuple[Lane, ...], time_window: Window, step_starts: Sequence[int], ledger: Ledger, alt: str
+) -> Timeline:
+    """Return a picture of ledgers, with a line where each step starts, and the legend of this ledger's parts."""
+    lane_px = _LARGE_LANE_PX if len(lanes) <= _FEW_LANES else _LANE_PX
     return Timeline(
-        svg=lanes_svg(lanes, time_window, starts, no_spans(), max_bytes=_MAX_BYTES, lane_px=lane_px),
+        svg=lanes_svg(lanes, time_window, step_starts, no_spans(), max_bytes=_MAX_BYTES, lane_px=lane_px),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=lane_px,
         steps=(),
         ticks=axis_ticks(time_window),
-        legend=lane_legend(ranks[chosen[0]].ledger, lanes, time_window),
-        alt=_alt(waits, [clocks[index] for index in chosen], tuple(chosen), time_window),
+        legend=lane_legend(ledger, lanes, time_window),
+        alt=alt,
     )
 
 

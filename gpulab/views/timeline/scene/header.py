@@ -22,6 +22,7 @@ from gpulab.wording import clean, count, duration, ratio, sentence
 
 MAX_EVIDENCE_SPANS = 200
 MAX_NOTES = 50
+MAX_HIGH_LANES = 16  # more lanes of ranks are lower, and have no collectives
 MARGIN_FRAC = 0.01  # on either side of the steps in the initial view
 MIN_REPORTED_INFLATION = 1.1
 
@@ -43,6 +44,7 @@ def scene_header(
             {"name": clean(side.name, 120), "source": clean(_source(side.run), 300), "lane": side.is_lane}
             for side in sides
         ],
+        "low_lanes": sum(side.is_lane for side in sides) > MAX_HIGH_LANES,
         "groups": [_group(side, placed) for side in sides for placed in side.placed_groups],
         "keys": [{"key": key.key, "label": key.label, "colour": key.colour} for key in _keys(sides[0])],
         "findings": [_finding(finding) for finding in diagnosis.findings],

@@ -20,18 +20,19 @@ from gpulab.views.report.job.rank_lanes import alignment_sentence
 from gpulab.views.sheet.lanes import middle_window
 from gpulab.views.timeline.scene.alignment import alignment_shift_ns
 from gpulab.views.timeline.scene.elements import NameTable
+from gpulab.views.timeline.scene.header import MAX_HIGH_LANES
 from gpulab.views.timeline.scene.placed_run import PlacedRun, place_run
 from gpulab.views.timeline.scene.scene import Scene, scene_of
 from gpulab.wording import clean, count, number_ranges
 
-MAX_LANES, MAX_LANES_WITH_COLLECTIVES = 64, 16
+MAX_LANES = 64
 
 
 class _Lane(NamedTuple):
     """One rank of the scene."""
 
     run: Run
-    label: str
+    number: str  # of the rank
     steps: Steps
     ledger: Ledger | None
     collective_events: Ints
@@ -41,17 +42,17 @@ class _Lane(NamedTuple):
 def build_rank_scene(diagnosis: Diagnosis, runs: Sequence[Run]) -> Scene:
     """Prepare the ranks of a job for the timeline, in ns on the clock of the diagnosed rank.
 
-    Clocks are aligned by the collectives; a rank whose clock cannot be aligned is placed by its steps. The lanes of up
-    to 16 ranks show their collectives, too. Of more than 64 ranks, those that others wait for most, and those that wait
+    Clocks are aligned by the collectives; a rank whose clock cannot be aligned is placed by its steps. Up to 16 lanes
+    show their collectives, too. Of more than 64 ranks, those that others wait for most, and those that wait
     most, have lanes.
     """
-    labels = {id(run): f"rank {rank_label(run, index)}" for index, run in enumerate(runs)}
+    numbers = {id(run): rank_label(run, index) for index, run in enumerate(runs)}
     ordered = [diagnosis.run, *(run for run in runs if run is not diagnosis.run)]
     matched = match_collectives(ordered)
     chosen = _chosen(matched, len(ordered))
     clocks = None if matched is None else clock_alignment(matched).clocks
-    lanes = [_lane(ordered, index, labels[id(ordered[index])], matched, clocks) for index in chosen]
-    main = labels.get(id(diagnosis.run), "")
+    lanes = [_lane(ordered, index, numbers[id(ordered[index])], matched, clocks) for index in chosen]
+    main = f"rank {numbers[id(diagnosis.run)]}"
     names = NameTable()
     sides = [place_run(0, diagnosis.run, diagnosis.steps, diagnosis.ledger, names, 0, 0, label=main)]
     for lane in lanes:
@@ -73,18 +74,18 @@ def _chosen(matched: MatchedCollectives | None, ranks: int) -> tuple[int, ...]:
 def _lane(
     runs: Sequence[Run],
     index: int,
-    label: str,
+    number: str,
     matched: MatchedCollectives | None,
     clocks: Sequence[RankClock] | None,
 ) -> _Lane:
     run = runs[index]
     if matched is None or clocks is None:
         steps = find_steps(run)
-        return _Lane(run, label, steps, build_ledger(run, steps), np.empty(0, np.int64), None)
+        return _Lane(run, number, steps, build_ledger(run, steps), np.empty(0, np.int64), None)
     rank, clock = matched.ranks[index], clocks[index]
     aligned = None if clock.offset_ns is None else clock
-    events = rank.collectives.event if len(runs) <= MAX_LANES_WITH_COLLECTIVES else np.empty(0, np.int64)
-    return _Lane(run, label, rank.steps, rank.ledger, events, aligned)
+    events = rank.collectives.event if len(runs) - 1 <= MAX_HIGH_LANES else np.empty(0, np.int64)
+    return _Lane(run, number, rank.steps, rank.ledger, events, aligned)
 
 
 def _placed(number: int, lane: _Lane, main_steps: Steps, names: NameTable, first_row: int) -> PlacedRun:
@@ -96,7 +97,7 @@ def _placed(number: int, lane: _Lane, main_steps: Steps, names: NameTable, first
         names,
         first_row,
         _shift_ns(lane, main_steps),
-        label=lane.label,
+        label=f"rank {lane.number}",
         lane_events=lane.collective_events,
     )
 
@@ -119,7 +120,7 @@ def _placement(lanes: Sequence[_Lane], chosen: Sequence[int], ranks: int) -> lis
         sentences.append(alignment_sentence(clocks))
     by_steps = [lane for lane in lanes if lane.clock is None]
     if by_steps:
-        numbers = sorted(int(lane.label.removeprefix("rank ")) for lane in by_steps)
+        numbers = sorted(int(lane.number) for lane in by_steps)
         sentences.append(
             f"The clocks of {count(len(by_steps), 'rank')} ({number_ranges(numbers)}) cannot be aligned: too few "
             "collectives are shared. Their first visible steps start together with those of the diagnosed rank."

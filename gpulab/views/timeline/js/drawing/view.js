@@ -6,8 +6,7 @@ const AXIS = 24; // px, height of the time axis above the lanes
 const FINEST_NS = 400; // the narrowest window
 const EASE_MS = 45; // time constant of zoom animations
 const HEIGHTS = { steps: 18, ledger: 22, collectives: 14, boxes: 18, nested: 16, curve: 40 };
-const MANY_LANES = 16; // more ranks have lower lanes
-const LOW_LANE = 13; // px
+const LOW_LANE = 13; // px, of one of many ranks
 
 // The visible window, and the target window of an animation.
 class View {
@@ -100,7 +99,7 @@ class Lanes {
 
   rowHeight(group) {
     if (group.kind === "curve") return HEIGHTS.curve;
-    if (this.hasManyLanes && this.header.sides[group.side].lane) return LOW_LANE;
+    if (this.header.low_lanes && this.header.sides[group.side].lane) return LOW_LANE;
     return HEIGHTS[group.id.split(":").at(-1)] || (group.rows > 1 ? HEIGHTS.nested : HEIGHTS.boxes);
   }
 
@@ -110,11 +109,12 @@ class Lanes {
     const { sides } = this.header;
     const lanes = sides.flatMap(({ lane }, index) => (lane ? [index] : []));
     const runs = sides.flatMap(({ lane }, index) => (lane ? [] : [index]));
-    let y = 4;
+    const start = 4;
+    let y = start;
     for (const index of lanes) y = this.placeSide(index, y, false);
     if (lanes.length) y += 8;
     for (const index of runs) y = this.placeSide(index, y, sides.length > 1);
-    for (const index of lanes.length ? runs : []) this.sides[index].linesFrom = 4; // steps of the rank in detail
+    for (const index of lanes.length ? runs : []) this.sides[index].linesFrom = start; // the steps of the rank in detail cross all lanes
     this.height = y;
     this.order = [...this.top.keys()].filter((row) => this.top[row] >= 0).sort((a, b) => this.top[a] - this.top[b]);
     this.label();
@@ -126,10 +126,6 @@ class Lanes {
     for (const group of this.groups.filter((each) => each.side === index)) y = this.placeGroup(group, y);
     this.sides[index] = { ...side, titled, top, bottom: y };
     return y + (side.lane ? 0 : 6);
-  }
-
-  get hasManyLanes() {
-    return this.header.sides.filter(({ lane }) => lane).length > MANY_LANES;
   }
 
   placeGroup(group, y) {

@@ -98,7 +98,8 @@ class BrushPanel extends Panel {
     button(this.tools, "zoom", "zoom to the window (f)", () => this.t.go(start, end));
     for (const side of answer.sides) if (!side.lane) this.side(side, answer);
     for (const side of answer.sides) if (side.lane) this.lane(side);
-    this.t.announcer.say(`${title}: ${answer.sides.map((side) => this.summary(side)).join("; ")}`);
+    const runs = answer.sides.filter(({ lane }) => !lane); // the ranks are listed in the panel
+    this.t.announcer.say(`${title}: ${runs.map((side) => this.summary(side)).join("; ")}`);
   }
 
   summary(side) {
