@@ -46,6 +46,14 @@ def joined_rank() -> JobRank | None:
     return JobRank(distributed.get_rank(), world_size) if world_size > 1 else None
 
 
+def has_open_exchanges() -> bool:
+    """Whether an exchange between ranks may be open between two lines of Python: with gloo, an isend until its wait.
+
+    Operators of NCCL end when they are launched.
+    """
+    return joined_rank() is not None and sys.modules["torch.distributed"].get_backend() != "nccl"
+
+
 def rank_facts() -> dict[str, str]:
     """Return rank, world size and name of the machine as facts of a run; {} if this process is alone."""
     job = joined_rank() or launched_rank()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
 
-from gpulab.capture.job_rank import rank_facts
+from gpulab.capture.job_rank import has_open_exchanges, rank_facts
 from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.protection.event_budget import EventWatch
@@ -77,6 +77,7 @@ class Tracing:
         self._options, self._guard = options, guard
         self._window: TraceWindow | None = None  # the one that records
         self._window_ns = 0
+        self._paused_ns: int | None = None  # when it was paused; it stops at the next boundary
         self._deferred: tuple[TraceWindow, int, int] | None = None  # paused; with its start and end in UNIX ns
         self._ranges = OpenRanges()
         self._events = EventWatch(self._too_many_events)
@@ -128,7 +129,7 @@ class Tracing:
             self._missed = (known_steps,)
             return
         if self._is_overdue:
-            self._attend()
+            self._attend(at_boundary=True)
         self._follow_plan(known_steps)
 
     def tick(self) -> None:
@@ -183,11 +184,13 @@ class Tracing:
         deferred = self._deferred
         return (*self.windows.spans_ns, *(() if deferred is None else (deferred[1:],)))
 
-    def _attend(self) -> None:
+    def _attend(self, *, at_boundary: bool = False) -> None:
         """Do one thing that is due, but not within a backward pass; the next tick asks again."""
         if self._is_busy or is_in_backward():
             return
-        if self._is_overdue:
+        if self._is_overdue and not at_boundary and has_open_exchanges():
+            self._pause_window()
+        elif self._is_overdue:
             self._is_overdue = False
             self._hold(self._stop_window)
         elif self._missed:
@@ -254,7 +257,7 @@ class Tracing:
         if self._window is None:
             return
         window, self._window = self._window, None
-        ended_ns = time_ns()
+        ended_ns, self._paused_ns = self._paused_ns or time_ns(), None
         if self._is_to_be_deferred(ended_ns):
             self._defer(window, ended_ns)
             return
@@ -278,6 +281,18 @@ class Tracing:
             self._start_next_window()
         elif not self._in_main_thread:  # no pending call will store it
             self.windows.store_latest()
+
+    def _pause_window(self) -> None:
+        """Record no more until the next boundary of a step, where the profiler stops.
+
+        PyTorch (2.13) corrupts memory if it stops while an exchange of gloo is open, and the program crashes.
+        """
+        if self._window is None or self._paused_ns is not None:
+            return
+        self._events.profiler_stops()
+        if self._window.can_pause and self._in_main_thread:  # a pause concerns this thread only
+            self._window.pause()
+            self._paused_ns = time_ns()
 
     def _is_to_be_deferred(self, ended_ns: int) -> bool:
         """Whether the events of the window that ends are to be processed after the cell.
@@ -315,6 +330,7 @@ class Tracing:
 
     def _discard_window(self) -> None:
         window, self._window, self._ranges.window = self._window, None, 0
+        self._paused_ns = None
         deferred, self._deferred = self._deferred, None
         self._events.profiler_stopped(for_good=True)
         if window is not None:
