@@ -1,6 +1,6 @@
 """Tables of sensor readings. To add a sensor, add its column here and the query that fills it.
 
-The queries are in gpulab.sensors.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). All other modules
+The queries are in gpulab.sensors.nvidia.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). All other modules
 read label, unit, limit and views from the column.
 """
 
@@ -190,6 +190,12 @@ HOST_SAMPLES = Table(
             COUNTER,
         ),
         _reading(
+            "cpu_energy_j",
+            "CPU energy",
+            "energy of all CPU packages so far (RAPL), all processes",
+            COUNTER,
+        ),
+        _reading(
             "preempted",
             "preemptions of threads",
             "involuntary context switches of this process's threads so far",
@@ -212,5 +218,34 @@ WORKER_SAMPLES = Table(
             COUNTER,
         ),
         _reading("threads", "threads", "threads of the worker"),
+    ),
+)
+
+
+# What `gpulab watch` reads besides: sensors that the panel and the report of a run do not show.
+_WATCH_READINGS = (
+    _reading("pcie_received_bytes", "PCIe received", "bytes the GPU received over PCIe (host to device)", COUNTER),
+    _reading("pcie_sent_bytes", "PCIe sent", "bytes the GPU sent over PCIe (device to host)", COUNTER),
+    _reading("nvlink_received_bytes", "NVLink received", "bytes received over all NVLink links", COUNTER),
+    _reading("nvlink_sent_bytes", "NVLink sent", "bytes sent over all NVLink links", COUNTER),
+    _reading("ecc_corrected", "ECC errors corrected", "corrected memory errors since the driver was loaded", COUNTER),
+    _reading(
+        "ecc_uncorrected", "ECC errors uncorrected", "uncorrected memory errors since the driver was loaded", COUNTER
+    ),
+    _reading("sm_active_frac", "SM active", "share of the time an SM had a warp resident, mean of all SMs (GPM)"),
+    _reading("tensor_active_frac", "tensor cores active", "share of the time the tensor cores were active (GPM)"),
+    _reading("dram_active_frac", "memory bandwidth used", "share of the peak memory bandwidth in use (GPM)"),
+)
+# Those of other processes are relative to a run: the watch records each process.
+_OF_A_RUN = ("others_memory_bytes", "others_util_frac")
+_HOST_READINGS = ("cpu_frac", "iowait_frac", "memory_available_bytes", "cpu_energy_j")
+
+DEVICE_SAMPLES = Table(
+    "device_samples",
+    (
+        Column("at_s", "int64", "UNIX time, in whole seconds"),
+        *(column for column in GPU_SAMPLES.columns if column.label and column.name not in _OF_A_RUN),
+        *_WATCH_READINGS,
+        *(HOST_SAMPLES.column(name) for name in _HOST_READINGS),
     ),
 )

@@ -211,7 +211,7 @@ def gpu() -> Any:
 @pytest.fixture
 def opened() -> Iterator[Any]:
     """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
-    from gpulab.sensors.nvml import Nvml
+    from gpulab.sensors.nvidia.nvml import Nvml
 
     open_ones = []
 

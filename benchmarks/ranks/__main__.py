@@ -15,10 +15,12 @@ from pathlib import Path
 from statistics import median
 
 import gpulab
+from gpulab.errors import RunError
 from gpulab.replay.job.job_prediction import JobPrediction
 from gpulab.views.whatif.job import JobWhatIf
 
 PROGRAM = Path(__file__).with_name("program.py")
+RECORDINGS = 3
 TIMEOUT_S = 300
 
 
@@ -55,8 +57,17 @@ def launch(ranks: int, *command: str | Path) -> str:
     return result.stdout
 
 
-def predict(experiment: Experiment) -> JobPrediction:
-    """Record the job, and predict the change."""
+def predict(experiment: Experiment) -> JobPrediction | None:
+    """Record the job, and predict the change; None if the replay refuses three recordings."""
+    for _ in range(RECORDINGS):
+        try:
+            return _predict_once(experiment)
+        except RunError as refusal:
+            print(f"{experiment.name}: {refusal.why}", file=sys.stderr)
+    return None
+
+
+def _predict_once(experiment: Experiment) -> JobPrediction:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "job"
         launch(experiment.ranks, "-m", "gpulab", "run", "--quiet", "--out", out, PROGRAM, *experiment.before)
@@ -86,6 +97,9 @@ def main() -> None:
     for experiment in EXPERIMENTS:
         prediction = predict(experiment)
         measured = measure(experiment, repeats)
+        if prediction is None:
+            print(f"| {experiment.name} | `{experiment.change}` | refused | - | - | {measured:.2f}x |", flush=True)
+            continue
         worst, best = (prediction.step_ns / ns for ns in (prediction.worst_ns, prediction.best_ns))
         inside += worst <= measured <= best
         below_bound += measured <= prediction.bound

@@ -13,8 +13,8 @@ from gpulab.hardware.architectures import has_counters
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.host.cgroup import cores_allowed, memory_limit_bytes
 from gpulab.sensors.host.environment import TorchBuild, cpu_name, detect_container, find_torch_build
-from gpulab.sensors.nvml import Nvml
-from gpulab.sensors.nvml_errors import HIDDEN
+from gpulab.sensors.nvidia.nvml import Nvml
+from gpulab.sensors.nvidia.nvml_errors import HIDDEN
 from gpulab.wording import number
 
 

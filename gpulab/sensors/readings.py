@@ -17,7 +17,7 @@ from gpulab.sensors.host.frames import called_function, user_line
 from gpulab.sensors.host.process import HostSensors
 from gpulab.sensors.host.threads import ThreadReader
 from gpulab.sensors.host.workers import WorkerReader
-from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
 from gpulab.sensors.samples import Samples
 from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES

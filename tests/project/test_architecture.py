@@ -52,7 +52,7 @@ DOORS = {("run", "views"), ("virtual.__init__", "views"), ("fleet.fleet_result",
 # Where a library may be imported: a group, or one module of it.
 HOMES = {
     "torch": ("capture", "virtual", "workloads", "lessons.labs"),
-    "pynvml": ("sensors.nvml",),
+    "pynvml": ("sensors.nvidia.nvml",),
     "IPython": ("magics",),
     "matplotlib": ("views",),
     "ipywidgets": ("views",),
@@ -408,7 +408,7 @@ SOUND = {
     "tables.py": '"""Columns."""\nfrom gpulab.errors import GpulabError\n',
     "run.py": '"""Runs."""\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas as pd\n',
     "sensors/__init__.py": '"""Sensors."""\n',
-    "sensors/nvml.py": '"""NVML."""\ndef ask():\n    """Ask."""\n    import pynvml\n',
+    "sensors/nvidia/nvml.py": '"""NVML."""\ndef ask():\n    """Ask."""\n    import pynvml\n',
     "trace/__init__.py": '"""Traces."""\nfrom gpulab.trace.reader import read\n',
     "trace/reader.py": '"""Reader."""\nfrom gpulab import run\n',
     "capture/__init__.py": '"""Capture."""\ndef go():\n    """Go."""\n    import torch.profiler\n',
@@ -463,7 +463,7 @@ PLANTED = {
         DOC + "def f():\n" + '    """F."""\n' + "    import torch\n",
         "whose home is capture",
     ),
-    "pynvml outside its one module": ("sensors/host.py", DOC + "import pynvml\n", "whose home is sensors.nvml"),
+    "pynvml outside its one module": ("sensors/host.py", DOC + "import pynvml\n", "whose home is sensors.nvidia.nvml"),
     "IPython in a view": ("views/live.py", DOC + "from IPython.display import HTML\n", "whose home is magics"),
     "matplotlib in a rule": (
         "rules/feeding.py",

@@ -33,7 +33,7 @@ GPU_SENSOR = (
         '        _reading("fan_frac", "fan speed", "speed of the fan", display=EVERYWHERE),\n',
     ),
     Edit(
-        "sensors/nvml_sensors.py",
+        "sensors/nvidia/nvml_sensors.py",
         "SENSORS = (\n",
         '    Sensor(columns=("fan_frac",), reads=(lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu) / 100,),)),\n',
     ),

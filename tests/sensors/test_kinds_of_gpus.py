@@ -14,7 +14,7 @@ import pytest
 import gpulab
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Machine
-from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.tables import GPU_SAMPLES, EventKind
 from gpulab.views.info import info
 from tests.support import nvml_standin

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.sensors import other_processes
-from gpulab.sensors.nvml import SENSORS, Nvml
+from gpulab.sensors.nvidia import other_processes
+from gpulab.sensors.nvidia.nvml import SENSORS, Nvml
 from gpulab.tables import GPU_SAMPLES
 from tests.support import nvml_standin
 from tests.support.nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN, expected
@@ -249,7 +249,7 @@ def test_process_lists_are_read_again_after_a_second(standin, opened, monkeypatc
     nvml.read(nvml.gpus[0])
     standin.processes(other=0)
     later = time.monotonic_ns() + 1_000_000_000
-    monkeypatch.setattr("gpulab.sensors.nvml.time.monotonic_ns", lambda: later)
+    monkeypatch.setattr("gpulab.sensors.nvidia.nvml.time.monotonic_ns", lambda: later)
     assert nvml.read(nvml.gpus[0])["others_memory_bytes"] != expected("others_memory_bytes", 0)
 
 
@@ -460,7 +460,7 @@ def python(code: str, **environ: str) -> str:
     return process.stdout.strip()
 
 
-SAY_GAPS = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print([vars(g) for g in n.gaps])"
+SAY_GAPS = "from gpulab.sensors.nvidia.nvml import Nvml; n = Nvml(); n.open(); print([vars(g) for g in n.gaps])"
 
 
 @pytest.mark.parametrize("missing", ["_nvmlGetFunctionPointer", "nvmlInitWithFlags"])
@@ -480,6 +480,6 @@ def test_a_missing_nvidia_ml_py_is_a_gap_with_an_install_command(tmp_path):
 
 def test_the_library_is_found_where_the_system_looks_for_libraries(built):
     reset = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1').standin_reset(1); "
-    code = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print(n.gpus[0].name, n.read(n.gpus[0]))"
+    code = "from gpulab.sensors.nvidia.nvml import Nvml; n = Nvml(); n.open(); print(n.gpus[0].name, n.read(n.gpus[0]))"
     output = python(reset + code, LD_LIBRARY_PATH=str(built().parent))
     assert output.startswith("Standin H100 {'util_frac': 0.61,")

@@ -17,7 +17,7 @@ from gpulab.rows import concat
 from gpulab.run import Gpu
 from gpulab.sensors import Sensors
 from gpulab.sensors.host.process import HostSensors
-from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, SamplingTimes
 from tests.support import nvml_standin
 from tests.support.nvml_standin import EXPECTED, LOST, NOT_SUPPORTED

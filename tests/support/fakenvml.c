@@ -8,6 +8,7 @@
  * and handles from before a new nvmlInit are void.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,6 +18,12 @@
 #define MOST_FAULTS 32
 #define MOST_NAMES 64
 #define GENERATIONS 16
+#define MOST_PROCESSES 16
+
+/* Readings that standin_set can change while a test runs. */
+enum { UTIL, MEMORY, POWER, CLOCK, TEMPERATURE, THROTTLE, ENERGY, ECC, ECC_FATAL, PCIE, NVLINK, ACTIVE, KINDS };
+static const char *const kind_names[KINDS] = {"util",   "memory", "power",     "clock", "temperature", "throttle",
+                                              "energy", "ecc",    "ecc_fatal", "pcie",  "nvlink",      "active"};
 
 enum {
     SUCCESS = 0,
@@ -38,6 +45,11 @@ typedef struct {
     long delay_us, skip, count;
 } Fault;
 
+typedef struct {
+    unsigned pid, sm;
+    unsigned long long memory;
+} Listed;
+
 static struct {
     int gpus, users, owner, generation, faults, called;
     int instances[MOST_GPUS]; /* -1: this GPU knows no MIG, 0: MIG is off, n: n - 1 instances */
@@ -48,6 +60,11 @@ static struct {
     Fault fault[MOST_FAULTS];
     char called_name[MOST_NAMES][64];
     long called_times[MOST_NAMES];
+    int is_set[MOST_GPUS][KINDS];
+    unsigned long long set[MOST_GPUS][KINDS];
+    int listed; /* whether standin_process names the processes, instead of `own` and `other` */
+    int listed_count[MOST_GPUS];
+    Listed process[MOST_GPUS][MOST_PROCESSES];
 } state;
 static Handle handles[GENERATIONS][MOST_GPUS][MOST_SLOTS + 1];
 
@@ -86,6 +103,22 @@ EXPORT void standin_fault(const char *function, int gpu, int code, long delay_us
     Fault *fault = &state.fault[state.faults++];
     snprintf(fault->function, sizeof fault->function, "%s", function);
     fault->gpu = gpu, fault->code = code, fault->delay_us = delay_us, fault->skip = skip, fault->count = count;
+}
+
+EXPORT void standin_clear_faults(void) { state.faults = 0; }
+
+EXPORT void standin_set(int gpu, const char *name, unsigned long long value) {
+    for (int kind = 0; kind < KINDS; kind++)
+        if (!strcmp(kind_names[kind], name)) state.is_set[gpu][kind] = 1, state.set[gpu][kind] = value;
+}
+
+/* From the first call on, each GPU has the processes that are named here; pid 0 removes those of this GPU. */
+EXPORT void standin_process(int gpu, unsigned pid, unsigned long long memory, unsigned sm) {
+    state.listed = 1;
+    if (!pid)
+        state.listed_count[gpu] = 0;
+    else if (state.listed_count[gpu] < MOST_PROCESSES)
+        state.process[gpu][state.listed_count[gpu]++] = (Listed){pid, sm, memory};
 }
 
 EXPORT long standin_calls(const char *function) {
@@ -140,6 +173,10 @@ static int enter_device(const char *function, const Handle *handle) {
 
 static unsigned long long number(const Handle *handle, unsigned long long base, unsigned long long step) {
     return base + handle->gpu * step;
+}
+
+static unsigned long long reading(const Handle *handle, int kind, unsigned long long base, unsigned long long step) {
+    return state.is_set[handle->gpu][kind] ? state.set[handle->gpu][kind] : number(handle, base, step);
 }
 
 /* The library. */
@@ -258,7 +295,7 @@ typedef struct {
 EXPORT int nvmlDeviceGetUtilizationRates(Handle *handle, Utilization *rates) {
     ENTER(nvmlDeviceGetUtilizationRates, handle);
     WHOLE_ONLY(handle);
-    rates->gpu = number(handle, 61, 3), rates->memory = number(handle, 22, 3);
+    rates->gpu = reading(handle, UTIL, 61, 3), rates->memory = number(handle, 22, 3);
     return SUCCESS;
 }
 
@@ -286,7 +323,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle *handle, MemoryV2 *memory) {
     memory->total = number(handle, 150000000000ull, 7000000000ull);
     memory->reserved = number(handle, 600000000ull, 10000000ull);
     memory->free = number(handle, 110000000000ull, 6000000000ull);
-    memory->used = number(handle, 39400000000ull, 990000000ull) + handle->slot + 1;
+    memory->used = reading(handle, MEMORY, 39400000000ull, 990000000ull) + handle->slot + 1;
     return SUCCESS;
 }
 
@@ -308,13 +345,21 @@ EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, FieldValue *value
         FieldValue *value = &values[i];
         value->type = 1, value->code = SUCCESS;
         if (value->field == 186 && value->scope == 0)
-            value->value.u = number(handle, 512345, 1111); /* power, instant, mW */
+            value->value.u = reading(handle, POWER, 512345, 1111); /* power, instant, mW */
         else if (value->field == 185)
             value->value.u = number(handle, 498765, 1222); /* power, average of a second, mW */
         else if (value->field == 74)
             value->value.ull = number(handle, 22345678901ull, 3000000000ull); /* held down by power, ns */
         else if (value->field == 75)
             value->value.ull = number(handle, 8789012345ull, 5000000000ull); /* held down by heat, ns */
+        else if (value->field == 3)
+            value->value.ull = reading(handle, ECC, 7, 100); /* corrected memory errors */
+        else if (value->field == 4)
+            value->value.ull = reading(handle, ECC_FATAL, 1007, 100); /* uncorrected ones */
+        else if (value->field == 197 || value->field == 198) /* PCIe: sent, received */
+            value->value.ull = reading(handle, PCIE, 5000000ull, 1000ull) + (value->field - 197) * 3000000ull;
+        else if ((value->field == 138 || value->field == 139) && value->scope == 0xffffffffu) /* NVLink, KiB */
+            value->value.ull = reading(handle, NVLINK, 8000000ull, 1000ull) + (value->field - 138) * 2000000ull;
         else
             value->code = NOT_SUPPORTED;
         /* A fault of this name is reported as the driver does it: for the field, in a call that succeeds. */
@@ -336,7 +381,7 @@ EXPORT int nvmlDeviceGetClockInfo(Handle *handle, unsigned type, unsigned *clock
     WHOLE_ONLY(handle);
     static const unsigned base[] = {1601, 1755, 2619, 1402}; /* graphics, SM, memory, video */
     if (type > 3) return INVALID_ARGUMENT;
-    *clock_mhz = number(handle, base[type], 10);
+    *clock_mhz = type == 1 ? reading(handle, CLOCK, base[type], 10) : number(handle, base[type], 10);
     return SUCCESS;
 }
 
@@ -349,7 +394,7 @@ EXPORT int nvmlDeviceGetTemperatureV(Handle *handle, TemperatureV *temperature) 
     ENTER(nvmlDeviceGetTemperatureV, handle);
     WHOLE_ONLY(handle);
     if (temperature->version != (sizeof *temperature | 1u << 24) || temperature->sensor) return INVALID_ARGUMENT;
-    temperature->temperature_c = number(handle, 43, 1);
+    temperature->temperature_c = reading(handle, TEMPERATURE, 43, 1);
     return SUCCESS;
 }
 
@@ -364,14 +409,14 @@ EXPORT int nvmlDeviceGetTemperature(Handle *handle, unsigned sensor, unsigned *t
     ENTER(nvmlDeviceGetTemperature, handle);
     WHOLE_ONLY(handle);
     if (sensor) return INVALID_ARGUMENT;
-    *temperature_c = number(handle, 52, 1);
+    *temperature_c = reading(handle, TEMPERATURE, 52, 1);
     return SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Handle *handle, unsigned long long *bits) {
     ENTER(nvmlDeviceGetCurrentClocksEventReasons, handle);
     WHOLE_ONLY(handle);
-    *bits = number(handle, 0x4, 0x100);
+    *bits = reading(handle, THROTTLE, 0x4, 0x100);
     return SUCCESS;
 }
 
@@ -385,7 +430,7 @@ EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Handle *handle, unsigned lo
 EXPORT int nvmlDeviceGetTotalEnergyConsumption(Handle *handle, unsigned long long *energy_mj) {
     ENTER(nvmlDeviceGetTotalEnergyConsumption, handle);
     WHOLE_ONLY(handle);
-    *energy_mj = number(handle, 987654321ull, 1000000ull);
+    *energy_mj = reading(handle, ENERGY, 987654321ull, 1000000ull);
     return SUCCESS;
 }
 
@@ -424,8 +469,13 @@ typedef struct {
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle *handle, unsigned *count, Process *processes) {
     ENTER(nvmlDeviceGetComputeRunningProcesses_v3, handle);
     unsigned room = *count;
-    *count = state.other ? 2 : 1;
+    *count = state.listed ? state.listed_count[handle->gpu] : state.other ? 2 : 1;
     if (room < *count) return INSUFFICIENT_SIZE;
+    if (state.listed) {
+        for (unsigned i = 0; i < *count; i++)
+            processes[i] = (Process){state.process[handle->gpu][i].pid, state.process[handle->gpu][i].memory, 0, 0};
+        return SUCCESS;
+    }
     unsigned own = state.own ? state.own : (unsigned)getpid();
     processes[0] = (Process){own, number(handle, 32100000000ull, 880000000ull) * state.memory_told, 0, 0};
     if (state.other)
@@ -444,9 +494,15 @@ EXPORT int nvmlDeviceGetProcessUtilization(Handle *handle, Use *uses, unsigned *
     ENTER(nvmlDeviceGetProcessUtilization, handle);
     WHOLE_ONLY(handle);
     unsigned room = *count, own = state.own ? state.own : (unsigned)getpid();
-    *count = state.other ? 4 : 2;
+    *count = state.listed ? state.listed_count[handle->gpu] : state.other ? 4 : 2;
     if (since_us < 1000000ull * 1000000000ull) return INVALID_ARGUMENT; /* asked in another unit than microseconds */
+    if (state.listed && !*count) return NOT_FOUND;
     if (!uses || room < *count) return INSUFFICIENT_SIZE;
+    if (state.listed) {
+        for (unsigned i = 0; i < *count; i++)
+            uses[i] = (Use){state.process[handle->gpu][i].pid, since_us + 100, state.process[handle->gpu][i].sm, 0, 0, 0};
+        return SUCCESS;
+    }
     uses[0] = (Use){own, since_us + 100, number(handle, 54, 1), 13, 0, 0};
     uses[1] = (Use){own, since_us + 200, number(handle, 56, 1), 14, 0, 0};
     if (state.other) {
@@ -495,5 +551,98 @@ EXPORT int nvmlDeviceGetAttributes_v2(Handle *handle, Attributes *attributes) {
     if (handle->slot < 0) return NOT_SUPPORTED;
     memset(attributes, 0, sizeof *attributes);
     attributes->multiprocessors = number(handle, 16, 2);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceIsMigDeviceHandle(Handle *handle, unsigned *is_mig) {
+    ENTER(nvmlDeviceIsMigDeviceHandle, handle);
+    *is_mig = handle->slot >= 0;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle *handle, Handle **board) {
+    ENTER(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle);
+    if (handle->slot < 0) return INVALID_ARGUMENT;
+    *board = &handles[state.generation][handle->gpu][0];
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetGpuInstanceId(Handle *handle, unsigned *instance) {
+    ENTER(nvmlDeviceGetGpuInstanceId, handle);
+    if (handle->slot < 0) return INVALID_ARGUMENT;
+    *instance = handle->slot + 20;
+    return SUCCESS;
+}
+
+/* Performance counters (GPM): the difference of two samples; an instance has its own. */
+
+typedef struct {
+    int gpu, instance, taken;
+} GpmSample;
+
+typedef struct {
+    unsigned id;
+    int code;
+    double value;
+    const char *info[3];
+} GpmMetric;
+
+typedef struct {
+    unsigned version, count;
+    GpmSample *before, *after;
+    GpmMetric metrics[477];
+} GpmRequest;
+
+static int gpm_samples; /* allocated and not freed */
+EXPORT int standin_gpm_samples(void) { return gpm_samples; }
+
+EXPORT int nvmlGpmSampleAlloc(GpmSample **sample) {
+    int code = enter("nvmlGpmSampleAlloc", -1);
+    if (code) return code;
+    *sample = calloc(1, sizeof **sample);
+    gpm_samples++;
+    return SUCCESS;
+}
+
+EXPORT int nvmlGpmSampleFree(GpmSample *sample) {
+    int code = enter("nvmlGpmSampleFree", -1);
+    if (code) return code;
+    free(sample);
+    gpm_samples--;
+    return SUCCESS;
+}
+
+EXPORT int nvmlGpmSampleGet(Handle *handle, GpmSample *sample) {
+    ENTER(nvmlGpmSampleGet, handle);
+    WHOLE_ONLY(handle);
+    *sample = (GpmSample){handle->gpu, -1, 1};
+    return SUCCESS;
+}
+
+EXPORT int nvmlGpmMigSampleGet(Handle *handle, unsigned instance, GpmSample *sample) {
+    ENTER(nvmlGpmMigSampleGet, handle);
+    WHOLE_ONLY(handle);
+    *sample = (GpmSample){handle->gpu, (int)instance, 1};
+    return SUCCESS;
+}
+
+EXPORT int nvmlGpmMetricsGet(GpmRequest *request) {
+    int code = enter("nvmlGpmMetricsGet", request->after->gpu);
+    if (code) return code;
+    if (request->version != 1 || !request->before->taken || request->before->gpu != request->after->gpu)
+        return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < request->count; i++) {
+        GpmMetric *metric = &request->metrics[i];
+        int gpu = request->after->gpu, instance = request->after->instance;
+        metric->code = SUCCESS;
+        if (metric->id == 2) /* SM_UTIL, percent */
+            metric->value = (state.is_set[gpu][ACTIVE] ? (double)state.set[gpu][ACTIVE] : 31.5 + gpu) + (instance >= 0);
+        else if (metric->id == 5) /* ANY_TENSOR_UTIL */
+            metric->value = 12.25 + gpu;
+        else if (metric->id == 10) /* DRAM_BW_UTIL */
+            metric->value = 44.75 + gpu;
+        else
+            metric->code = NOT_SUPPORTED;
+    }
     return SUCCESS;
 }

@@ -78,10 +78,25 @@ class Standin:
         """The numbers that the driver tells of this process (0: its own) and of another one (0: there is none)."""
         self.library.standin_processes(own, other, int(memory_told))
 
+    def set(self, gpu: int, **readings: int) -> None:
+        """Change readings, in the driver's units: set(0, util=5, power=70_000); see kind_names in fakenvml.c."""
+        for name, value in readings.items():
+            self.library.standin_set(gpu, name.encode(), ctypes.c_ulonglong(value))
+
+    def list_processes(self, gpu: int, *processes: tuple[int, int, int]) -> None:
+        """Name the processes of a GPU: pid, bytes of memory, percent of the time."""
+        self.library.standin_process(gpu, 0, ctypes.c_ulonglong(0), 0)
+        for pid, memory_bytes, sm_percent in processes:
+            self.library.standin_process(gpu, pid, ctypes.c_ulonglong(memory_bytes), sm_percent)
+
     def fault(self, function: str, code: int, *, gpu: int = -1, delay_us: int = 0, skip: int = 0, count: int = -1):
         """Make calls of a function fail; see fakenvml.c."""
         times = [ctypes.c_long(number) for number in (delay_us, skip, count)]
         self.library.standin_fault(function.encode(), gpu, code, *times)
+
+    def clear_faults(self) -> None:
+        """Let every call succeed again."""
+        self.library.standin_clear_faults()
 
     def calls(self, function: str) -> int:
         """How often a function was called since the last reset."""

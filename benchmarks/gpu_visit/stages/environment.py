@@ -16,7 +16,7 @@ from benchmarks.gpu_visit.visit import Check, StageResult, Visit
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Machine
 from gpulab.sensors import describe_machine
-from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.nvidia.nvml import Nvml
 
 PACKAGES = ("gpulab", "triton", "numpy", "pandas", "nvidia-ml-py", "ipython", "transformers", "lightning", "accelerate")
 COMPILERS = ("cc", "gcc", "g++", "nvcc", "ncu")

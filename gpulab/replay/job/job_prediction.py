@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from gpulab.errors import RunError
+from gpulab.replay.graph.graph import Floats
 from gpulab.replay.job.job_graph import RECORD_ALL, JobGraph, build_job_graph
 from gpulab.replay.job.job_rewrite import JobRewrite
+from gpulab.replay.job.computed_alone import computed_alone_ns
 from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
 from gpulab.replay.predicted_step import PredictedStep
 from gpulab.replay.prediction import BEST_CASE, NOISE_CPU, NOISE_GPU, draw_unknowns, with_warm_caches
@@ -48,6 +50,11 @@ class JobModel:
     def step_ns(self) -> int:
         """The typical step, without the profiler if that was measured: the median over ranks."""
         return round(float(np.median([graph.steps.step_ns or 0 for graph in self.job.graphs])))
+
+    @cached_property
+    def computed_alone_ns(self) -> float:
+        """Time per step in which a rank computes while no other does, of the rank that has least of it."""
+        return computed_alone_ns(self.job)
 
     @property
     def replay_error(self) -> float:
@@ -101,6 +108,7 @@ def predict_job(model: JobModel, changes: Sequence[JobChange]) -> JobPrediction:
     noise = NOISE_GPU if model.job.graphs[0].on_gpu else NOISE_CPU
     margin = GRADES[grade][1] * min(abs(model.step_ns - likely_ns), 2 * likely_ns) + noise * likely_ns
     margin += abs(model.replay_error) * likely_ns
+    slowest_ns = likely_ns + max(margin, _contention_ns(model, middle, likely_ns))
     low, high = np.percentile(drawn_ns, (10, 90))
     factors = [each.rewrite.work_factor(model.job, each.value) for each in changes if each.rewrite.work_factor]
     return JobPrediction(
@@ -109,12 +117,33 @@ def predict_job(model: JobModel, changes: Sequence[JobChange]) -> JobPrediction:
         step_ns=model.step_ns,
         likely_ns=max(1, round(likely_ns)),
         best_ns=max(1, round(max(floor_ns, min(float(low), likely_ns - margin)))),
-        worst_ns=max(1, round(max(float(high), likely_ns + margin))),
+        worst_ns=max(1, round(max(float(high), min(slowest_ns, max(model.step_ns, likely_ns + margin))))),
         floor_ns=max(1, round(floor_ns)),
         grade=grade,
         work_factor=float(np.prod(factors)),
         schedule=middle,
     )
+
+
+def _contention_ns(model: JobModel, schedule: JobSchedule, likely_ns: float) -> float:
+    """Return how much longer than likely a step can be because ranks on one host compute at the same time.
+
+    While one rank waited for another, the other had the host's caches, memory bandwidth and the second thread of its
+    core to itself. Without that wait, both compute at once, which can take up to twice as long.
+    """
+    graphs = model.job.graphs
+    hosts = {graph.run.facts.get("host") for graph in graphs}
+    if graphs[0].on_gpu or len(hosts) == len(graphs) > 1:
+        return 0.0
+    saved_ns = float((_waits_ns(model.schedule) - _waits_ns(schedule)).max())
+    return min(max(0.0, saved_ns), model.computed_alone_ns, likely_ns)
+
+
+def _waits_ns(schedule: JobSchedule) -> Floats:
+    """Return how long each rank waits for others per step."""
+    steps = max(1, min(len(removed) for removed in schedule.removed_ns))
+    waits: Floats = np.nansum(schedule.wait_ns, axis=0) / steps
+    return waits
 
 
 def _applied(job: JobGraph, changes: Sequence[JobChange], draw: Draw) -> JobGraph:

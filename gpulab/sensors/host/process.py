@@ -18,6 +18,7 @@ import psutil
 from gpulab.run import Gap
 from gpulab.sensor_tables import HOST_SAMPLES
 from gpulab.sensors.host.cgroup import Throttling, memory_limit_bytes
+from gpulab.sensors.host.cpu_energy import CpuEnergy
 from gpulab.sensors.host.proc_files import PROC, CpuTimes, ProcFiles
 
 if sys.platform == "win32":
@@ -39,7 +40,11 @@ def allocatable_bytes() -> int:
 
 
 class UnavailableReading(Exception):  # noqa: N818  (an answer, not an error)
-    """This system cannot provide a reading; the text says why."""
+    """This system cannot provide a reading; the text says why, `fix` what would help."""
+
+    def __init__(self, why: str, fix: str = "run on Linux as the user who owns the processes") -> None:
+        super().__init__(why)
+        self.fix = fix
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,6 +78,7 @@ class HostSensors:
         self.process = psutil.Process()
         self.files = ProcFiles(proc)
         self.throttling = Throttling()
+        self.cpu_energy = CpuEnergy()
         self.core_fracs: tuple[float, ...] = ()  # the latest load of each core
         self._cpu_times = cpu_times
         self._before: list[CpuTimes] = []
@@ -130,8 +136,7 @@ class HostSensors:
         try:
             return sensor.read(self)
         except UnavailableReading as error:
-            fix = "run on Linux as the user who owns the processes"
-            self._unreadable[sensor] = Gap(what=sensor.label, why=str(error), fix=fix)
+            self._unreadable[sensor] = Gap(what=sensor.label, why=str(error), fix=error.fix)
             return nothing
 
 
@@ -169,6 +174,13 @@ def _throttled(host: HostSensors) -> tuple[float, ...]:
     return (host.throttling.read(),)
 
 
+def _cpu_energy(host: HostSensors) -> tuple[float, ...]:
+    energy_j = host.cpu_energy.read()
+    if host.cpu_energy.why:
+        raise UnavailableReading(host.cpu_energy.why, host.cpu_energy.fix)
+    return (energy_j,)
+
+
 def _preemptions(host: HostSensors) -> tuple[float, ...]:
     # Of all threads: /proc/self/status counts those of the main thread only.
     if _usage is None:
@@ -184,6 +196,7 @@ SENSORS = (
     HostSensor(columns=("memory_available_bytes",), read=_available_memory, every=10),
     HostSensor(columns=("read_bytes",), read=_read_bytes),
     HostSensor(columns=("throttled_s",), read=_throttled),
+    HostSensor(columns=("cpu_energy_j",), read=_cpu_energy),
     HostSensor(columns=("preempted",), read=_preemptions),
 )
 

@@ -19,7 +19,7 @@ from gpulab import charts
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.run import Machine, Run, Source
 from gpulab.sensors import Reading, Sensors
-from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.views.info import info
 from gpulab.views.live.panel_content import PanelContentBuilder
 from gpulab.views.timeline.scene.scene import build_scene

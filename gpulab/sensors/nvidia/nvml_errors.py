@@ -35,6 +35,7 @@ _CAUSES = {
     FUNCTION_NOT_FOUND: ("the driver is too old for this query", "update the NVIDIA driver"),
     UNINITIALIZED: ("other code in this process shut down NVML", "nothing to do: gpulab reopens it"),
     10: ("the driver did not answer in time", "if this persists, look for Xid messages in dmesg"),
+    DRIVER_NOT_LOADED: ("the NVIDIA driver is not loaded", "sudo modprobe nvidia, or reboot; check: nvidia-smi"),
     GPU_IS_LOST: (
         "the GPU has fallen off the bus",
         "save your work; reset the GPU or reboot; dmesg shows the Xid error",

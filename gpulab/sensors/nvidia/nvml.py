@@ -11,13 +11,14 @@ import importlib.metadata
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.devices import ReadableGpu, find_devices, read_text
-from gpulab.sensors.nvml_errors import (
+from gpulab.sensors.nvidia.devices import ReadableGpu, find_all_devices, find_devices, read_text
+from gpulab.sensors.nvidia.gpu_processes import GpuProcess, read_processes
+from gpulab.sensors.nvidia.nvml_errors import (
     GPU_IS_LOST,
     GPU_LOST_CODES,
     HIDDEN,
@@ -28,7 +29,7 @@ from gpulab.sensors.nvml_errors import (
     cause_of,
     explain_missing_driver,
 )
-from gpulab.sensors.nvml_sensors import COLUMNS, SENSORS, Read, Sensor
+from gpulab.sensors.nvidia.nvml_sensors import COLUMNS, SENSORS, Read, Sensor
 
 __all__ = ["COLUMNS", "SENSORS", "Nvml"]
 
@@ -36,14 +37,24 @@ __all__ = ["COLUMNS", "SENSORS", "Nvml"]
 class Nvml:
     """NVML, opened and read. Nothing here raises because a driver, a GPU or a sensor is missing.
 
-    `gpus` are the devices CUDA shows to this process, as far as known from the environment, in CUDA's order.
+    `gpus` are the devices CUDA shows to this process, as far as known from the environment, in CUDA's order; with
+    `all_devices`, every GPU and every MIG instance of the machine.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        root: Path = Path("/"),
+        *,
+        sensors: Sequence[Sensor] = SENSORS,
+        all_devices: bool = False,
+    ) -> None:
         self.gpus: tuple[Gpu, ...] = ()
         self.driver: str | None = None
         self._environ = dict(os.environ if environ is None else environ)  # a copy, because cells may change it
         self._root = root
+        self._sensors, self._all_devices = tuple(sensors), all_devices
+        self._columns = tuple(column for sensor in sensors for column in sensor.columns)
         self._nvml: Any = None
         self._pid: int | None = None  # the process that opened NVML; handles are invalid after a fork
         self._devices: dict[int, ReadableGpu] = {}
@@ -82,10 +93,10 @@ class Nvml:
         self._nvml, self._pid = binding, os.getpid()
         with contextlib.suppress(binding.NVMLError):
             self.driver = read_text(binding.nvmlSystemGetDriverVersion)
-        visible_devices, self._device_gaps = find_devices(binding, self._environ)
+        visible_devices, self._device_gaps = self._find_devices()
         self._devices = {device.gpu.index: device for device in visible_devices}
         self.gpus = tuple(device.gpu for device in visible_devices)
-        self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in SENSORS}
+        self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in self._sensors}
         self._cache, self._lost = {}, set()
         self._troubles = FailedReadings()
 
@@ -97,16 +108,34 @@ class Nvml:
         self._pid = None
 
     def read(self, gpu: Gpu) -> dict[str, float]:
-        """Every float column of GPU_SAMPLES; NaN if unknown."""
-        values = dict.fromkeys(COLUMNS, math.nan)
+        """Every column of the sensors, by default those of GPU_SAMPLES; NaN if unknown."""
+        values = dict.fromkeys(self._columns, math.nan)
         if self._pid is None or gpu.index in self._lost or not self._is_open(gpu):
             return values
-        for sensor in SENSORS:
+        for sensor in self._sensors:
             values_of_sensor = self._value(sensor, self._devices[gpu.index])
             values.update(zip(sensor.columns, values_of_sensor, strict=False))
             if gpu.index in self._lost or self._pid == _REOPEN:
                 break
         return values
+
+    def processes(self, gpu: Gpu) -> tuple[GpuProcess, ...] | None:
+        """The processes that compute on a GPU; None if the driver does not list them."""
+        if self._pid is None or gpu.index in self._lost or not self._is_open(gpu):
+            return None
+        device = self._devices[gpu.index]
+        try:
+            return read_processes(self._nvml, device.handle)
+        except self._nvml.NVMLError as error:
+            self._troubles.note(self._cause(error, device), "processes", gpu.index)
+            return None
+
+    def is_mig(self, gpu: Gpu) -> bool:
+        """Whether this is a MIG instance."""
+        return self._devices[gpu.index].mig
+
+    def _find_devices(self) -> tuple[tuple[ReadableGpu, ...], tuple[Gap, ...]]:
+        return find_all_devices(self._nvml) if self._all_devices else find_devices(self._nvml, self._environ)
 
     def _value(self, sensor: Sensor, device: ReadableGpu) -> tuple[float, ...]:
         """Read a sensor, or return its cached values if it was read less than `every_ns` ago."""
@@ -165,7 +194,7 @@ class Nvml:
                 self._troubles.note(cause_of(error.value, str(error)), "sensors", gpu.index)
             return
         self._pid = os.getpid()
-        reopened, _ = find_devices(self._nvml, self._environ)
+        reopened, _ = self._find_devices()
         by_uuid = {device.gpu.uuid: device for device in reopened}
         for gpu in self.available_gpus:
             if gpu.uuid in by_uuid:

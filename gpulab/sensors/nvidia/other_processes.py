@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, HiddenReading
+from gpulab.sensors.nvidia.nvml_errors import NOT_FOUND, NOT_SUPPORTED, HiddenReading
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # fixed number in the Linux kernel (PROC_PID_INIT_INO)
 _LOOK_BACK_US = 1_000_000

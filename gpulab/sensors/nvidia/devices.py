@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from gpulab.hardware.architectures import ARCHITECTURES
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, join_names
-from gpulab.sensors.visible_devices import Board, DeviceId, enumerate_devices
+from gpulab.sensors.nvidia.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, join_names
+from gpulab.sensors.nvidia.visible_devices import Board, DeviceId, enumerate_devices
 
 T = TypeVar("T")
 
@@ -47,6 +47,18 @@ def find_devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[ReadableG
     if len({card.name for card in cards}) > 1 and _has_indices(setting):
         gaps += _order(environ.get("CUDA_DEVICE_ORDER"))
     return visible_devices, tuple(gaps)
+
+
+def find_all_devices(nvml: Any) -> tuple[tuple[ReadableGpu, ...], tuple[Gap, ...]]:
+    """Every GPU and every MIG instance of the machine, in the driver's order, whatever CUDA shows to this process."""
+    cards, gaps = _cards(nvml)
+    device_ids = [
+        DeviceId(board=board, instance=instance)
+        for board, card in enumerate(cards)
+        for instance in (None, *range(len(card.instances)))
+    ]
+    devices = (_device(nvml, index, device_id, cards[device_id.board]) for index, device_id in enumerate(device_ids))
+    return tuple(devices), tuple(gaps)
 
 
 def read_text(read: Callable[..., str], *handle: Any) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.sensor_tables import GPU_SAMPLES
-from gpulab.sensors.nvml_errors import NOT_SUPPORTED
-from gpulab.sensors.other_processes import others_memory, others_utilisation
+from gpulab.sensors.nvidia.nvml_errors import NOT_SUPPORTED
+from gpulab.sensors.nvidia.other_processes import others_memory, others_utilisation
 
 SECOND_NS = 1_000_000_000
 Read = Callable[[Any, Any], tuple[float, ...]]

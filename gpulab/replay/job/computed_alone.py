@@ -1,0 +1,37 @@
+"""How long ranks without a GPU compute while no other rank does."""
+
+from __future__ import annotations
+
+from gpulab.intervals import Spans, clip, subtract, union, union_of
+from gpulab.replay.job.job_graph import JobGraph
+from gpulab.tables import EventKind
+
+_COMPUTES = "aten::"  # operators; those that exchange data or wait for it have other names
+
+
+def computed_alone_ns(job: JobGraph) -> float:
+    """Return the time per step in which a rank computes alone, of the rank that has least of it.
+
+    That much more of their work would coincide if no rank waited for another.
+    """
+    busy = [_computing(job, rank) for rank in range(len(job.graphs))]
+    first_ns = max(int(spans.start_ns[0]) if len(spans.start_ns) else 0 for spans in busy)
+    last_ns = min(int(spans.end_ns[-1]) if len(spans.end_ns) else 0 for spans in busy)
+    common = [clip(spans, first_ns, last_ns) for spans in busy]
+    alone_ns = [
+        subtract(spans, union_of(*(other for index, other in enumerate(common) if index != rank))).total_ns
+        for rank, spans in enumerate(common)
+    ]
+    step_ns = max(1, int(job.graphs[0].steps.step_ns or 1))
+    steps = max(1.0, (last_ns - first_ns) / step_ns)
+    return min(alone_ns) / steps
+
+
+def _computing(job: JobGraph, rank: int) -> Spans:
+    """Return when a rank computes, on the clock of the first rank."""
+    run = job.graphs[rank].run
+    rows = run.event_rows
+    names = rows.text("name").matching(name.startswith(_COMPUTES) for name in rows.text("name").vocabulary)
+    mask = names & (rows["kind"] == EventKind.OP)
+    start_ns = rows["start_ns"][mask] + round(float(job.offset_ns[rank]))
+    return union(start_ns, start_ns + rows["dur_ns"][mask])
