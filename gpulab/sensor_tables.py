@@ -1,7 +1,7 @@
 """Tables of sensor readings. To add a sensor, add its column here and the query that fills it.
 
-The queries are in gpulab.sensors.nvidia.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). All other modules
-read label, unit, limit and views from the column.
+The queries are in gpulab.sensors.nvidia.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). All other
+modules read label, unit, limit and views from the column.
 """
 
 from __future__ import annotations

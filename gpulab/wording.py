@@ -84,6 +84,14 @@ def ratio_range(low: float, high: float) -> str:
     return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"
 
 
+def money(amount: float | None, currency: str) -> str:
+    """Return an amount of money: "$1,234", "0.25 EUR"."""
+    if amount is None:
+        return "unknown"
+    text = f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:,.2f}"
+    return f"${text}" if currency == "USD" else f"{text} {currency}"
+
+
 def _decimals(value: float) -> int:
     return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
 

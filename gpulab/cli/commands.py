@@ -78,6 +78,24 @@ def run_compare(options: Namespace) -> Output:
     return Output(f"{text}\n\n{verdict.text}", 0 if verdict.passes else 1)
 
 
+def run_watch(options: Namespace) -> Output:
+    """Record all GPUs until a signal arrives."""
+    from gpulab.cli.watch_command import run_watch as watch
+
+    return watch(options)
+
+
+def run_history(options: Namespace) -> Output:
+    """Return what gpulab watch recorded."""
+    from gpulab.cli.terminal import terminal_text
+    from gpulab.hardware.prices import parse_prices
+    from gpulab.views.history.history_view import gpu_history
+
+    prices = None if options.price is None else parse_prices(options.price)
+    view = gpu_history(options.span, path=options.database, prices=prices)
+    return Output(f"saved {view.save(options.save)}" if options.save is not None else terminal_text(view))
+
+
 def run_lessons(options: Namespace) -> Output:
     """Copy the course notebooks."""
     from gpulab.lessons.handout import copy_course

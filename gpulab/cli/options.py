@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TypeAlias
 
+_LEAST_BYTES = 10**7
 LEVELS = ("sensors", "trace", "deep")
 _EXAMPLES = """examples:
   gpulab run train.py --epochs 3                          record a script; its output and exit status stay the same
@@ -13,6 +15,8 @@ _EXAMPLES = """examples:
   gpulab report gpulab-results/train-20260101-120000      the report again, also of ranks that were killed
   gpulab whatif run.gpulab workers=4                      predict the step time after a change
   gpulab compare main.gpulab change.gpulab --fail-over 5% exit status 1 if a step takes more than 5 % longer
+  gpulab watch --alert "idle < 30 % for 5 min while memory is held"    record all GPUs, and warn
+  gpulab history 7d                                       the last week: use, cost, and what repeats
 """
 
 
@@ -28,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_views(commands)
     _add_compare(commands)
+    _add_watch(commands)
     lessons = commands.add_parser("lessons", help="copy the course notebooks into a folder; existing files are kept")
     lessons.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="default: gpulab-course")
     commands.add_parser("nbval", help="print the path of the settings file for pytest --nbval-sanitize-with")
@@ -68,6 +73,35 @@ def _add_views(commands: _Commands) -> None:
     commands.add_parser("info", help="show this machine, and what can be measured on it")
 
 
+def _add_watch(commands: _Commands) -> None:
+    watch = commands.add_parser(
+        "watch",
+        help="record all GPUs and their processes until it is stopped, and warn",
+        description="Record every GPU, its processes and the host once a second, in a database of limited size: "
+        "seconds for a day, minutes for a month, hours for ever. Stop it with Ctrl-C.",
+    )
+    watch.add_argument("--every", type=_whole_seconds, default=1, metavar="SECONDS", help="time between two readings")
+    _add_database(watch)
+    watch.add_argument(
+        "--alert", action="append", default=[], metavar="WORDS", help='such as "throttled"; can be repeated'
+    )
+    watch.add_argument("--webhook", action="append", default=[], metavar="URL", help="post alerts as {'text': ...}")
+    watch.add_argument("--quiet-hours", metavar="22-7", help="deliver alerts after these hours only")
+    watch.add_argument("--for", dest="duration", metavar="TIME", help="stop after this time: 10m, 8h; default: never")
+    watch.add_argument("--max-size", type=_size, metavar="SIZE", help="of the database: 500MB; default: 2GB")
+    watch.add_argument("--unit", action="store_true", help="print a systemd unit for this command instead")
+    watch.add_argument("--prometheus", type=_port, metavar="PORT", help="also serve the readings to Prometheus")
+    history = commands.add_parser("history", help="what gpulab watch recorded: use, cost, patterns, events")
+    history.add_argument("span", nargs="?", default="7d", metavar="TIME", help="24h, 7d, 2w or 1m; default: 7d")
+    _add_database(history)
+    history.add_argument("--price", metavar="PRICE", help='per GPU-hour: "2.50", "2.50 EUR" or "H100=3.20,A100=1.60"')
+    history.add_argument("--save", type=Path, metavar="FILE", help="write it as .html, .md or .txt")
+
+
+def _add_database(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--database", type=Path, metavar="FILE", help="default: a file in the user's data folder")
+
+
 def _add_compare(commands: _Commands) -> None:
     compare = commands.add_parser(
         "compare",
@@ -100,3 +134,24 @@ def _fraction(text: str) -> float:
     if not 0 <= percentage < 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage: write 5% or 5")
     return percentage / 100
+
+
+def _whole_seconds(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 60:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 60")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "": 1}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?b?)", text.strip().lower())
+    unit = "" if match is None else match[2] if match[2].endswith("b") or not match[2] else f"{match[2]}b"
+    if match is None or unit not in units or float(match[1]) * units[unit] < _LEAST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 10MB")
+    return int(float(match[1]) * units[unit])
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 <= int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)

@@ -11,7 +11,13 @@ from gpulab.watch.observation import Device, DeviceReading, Observation
 from gpulab.watch.process_names import ProcessName
 from gpulab.wording import count, duration, size
 
-THROTTLING, MEMORY_ERROR, PROCESS, AVAILABILITY, DRIVER = "throttling", "memory error", "process", "availability", "driver"
+THROTTLING, MEMORY_ERROR, PROCESS, AVAILABILITY, DRIVER = (
+    "throttling",
+    "memory error",
+    "process",
+    "availability",
+    "driver",
+)
 _FLAGS = DEVICE_SAMPLES.column("throttle_bits").flags
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,7 +177,7 @@ class History:
         until_s: float,
         condition: str,
         values: tuple[int, ...],
-    ) -> list[tuple[float, ...]]:
+    ) -> list[tuple[Any, ...]]:
         query = (
             f"SELECT at_s, {', '.join(columns)} FROM {table} WHERE at_s >= ? AND at_s < ? AND {condition} ORDER BY at_s"
         )
@@ -188,7 +189,7 @@ class History:
 
     def _open_rows(
         self, resolution: Resolution, table: str, from_s: float, until_s: float, device: int | None
-    ) -> list[tuple[float, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of the periods that are not stored yet."""
         with self._errors():
             computed = open_period_rows(self._connection, resolution)
@@ -196,7 +197,7 @@ class History:
             return [row for row in computed.processes if from_s <= row[0] < until_s]
         return [(row[0], *row[2:]) for row in computed.devices if from_s <= row[0] < until_s and row[1] == device]
 
-    def _rows(self, query: str, values: tuple[float, ...] = ()) -> list[tuple[float, ...]]:
+    def _rows(self, query: str, values: tuple[float, ...] = ()) -> list[tuple[Any, ...]]:
         with self._errors():
             return self._connection.execute(query, values).fetchall()
 
@@ -229,7 +230,7 @@ def _process_columns(resolution: Resolution) -> tuple[str, ...]:
 
 
 def _series(
-    resolution: Resolution, names: tuple[str, ...], rows: list[tuple[float, ...]], keys: tuple[str, ...]
+    resolution: Resolution, names: tuple[str, ...], rows: list[tuple[Any, ...]], keys: tuple[str, ...]
 ) -> Series:
     values = np.array(rows, float).reshape(-1, len(names))
     columns = {name: values[:, index] for index, name in enumerate(names) if name != "at_s"}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gpulab.run import Gap, Gpu
 from gpulab.sensor_tables import HOST_SAMPLES
-from gpulab.sensors.nvidia.gpu_processes import GpuProcess
 from gpulab.sensors.host.process import HostSensors
+from gpulab.sensors.nvidia.gpu_processes import GpuProcess
 from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.sensors.nvidia.nvml_watch_sensors import watch_sensors
 from gpulab.watch.clock import Clock
@@ -72,9 +72,7 @@ class Observer:
         at_s = int(self._clock.now_s())
         readings = [self._read_host()]
         answering = {gpu.index for gpu in self._nvml.available_gpus}
-        for gpu in self._nvml.gpus:
-            if gpu.index in answering:
-                readings.append(self._read_gpu(gpu))
+        readings += [self._read_gpu(gpu) for gpu in self._nvml.gpus if gpu.index in answering]
         self._note_lost()
         present = {reading.device.uid for reading in readings if not reading.why}
         readings += [

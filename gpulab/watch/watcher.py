@@ -32,7 +32,7 @@ class _Times:
 
 
 class Watcher:
-    """Observes until its clock is stopped. `listeners` receive each observation after it is stored.
+    """Observes until its clock is stopped. Listeners receive each observation after it is stored.
 
     Raises StoreError if the history cannot be opened; a history that cannot be written later is reported by `failure`.
     """
@@ -45,12 +45,11 @@ class Watcher:
         observer: Observer | None = None,
         every_s: int = 1,
         max_bytes: int = MAX_BYTES,
-        listeners: tuple[Listener, ...] = (),
     ) -> None:
         self.clock = clock or Clock()
         self.observer = observer or Observer(self.clock)
         self.writer = HistoryWriter(path, self.observer.host_name, max_bytes=max_bytes)
-        self._every_s, self._listeners = every_s, listeners
+        self._every_s, self._listeners = every_s, list[Listener]()
         self._names, self._events = ProcessNames(), DeviceEvents()
         self._times: _Times | None = None
         self._missing: dict[str, tuple[Device, int, str]] = {}  # devices without readings: since when, and why
@@ -63,6 +62,10 @@ class Watcher:
     def failure(self) -> str:
         """Why the history cannot be written at the moment; "" if it can."""
         return self.writer.failure
+
+    def listen(self, listener: Listener) -> None:
+        """Call a function with each observation, and with the names of the processes by pid."""
+        self._listeners.append(listener)
 
     def run(self) -> None:
         """Observe until the clock is stopped; then write everything."""

@@ -90,7 +90,11 @@ class HistoryWriter:
         """Record that there are no readings of a device, or of all, and why; again with a later end if it goes on."""
         record = (_GAP, device, (from_s, until_s, why))
         if self._records:
-            statement, other, (start_s, end_s, reason) = self._records[-1][0], self._records[-1][1], self._records[-1][2]
+            statement, other, (start_s, end_s, reason) = (
+                self._records[-1][0],
+                self._records[-1][1],
+                self._records[-1][2],
+            )
             if (statement, other, reason) == (_GAP, device, why) and start_s <= from_s <= end_s:
                 record = (_GAP, device, (start_s, until_s, why))
                 self._records.pop()
@@ -186,9 +190,7 @@ def _insert(table: str, columns: int) -> str:
 
 _ALL_DEVICES = 0
 _EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?)"
-_GAP = (
-    "INSERT INTO gap VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET until_s = max(until_s, excluded.until_s)"
-)
+_GAP = "INSERT INTO gap VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET until_s = max(until_s, excluded.until_s)"
 _INSERT_DEVICE = _insert(SECONDS.device_table, 2 + len(READINGS))
 _INSERT_PROCESS = _insert(SECONDS.process_table, 3 + len(PROCESS_READINGS))
 _INSERT_DEVICE_NAME = (

@@ -31,7 +31,7 @@ LAYERS = (
     ("replay",),
     ("rules", "user_data"),
     ("virtual",),
-    ("comparison", "fleet"),
+    ("comparison", "fleet", "watch"),
     ("questions",),
     ("views",),
     ("workloads", "synthetic"),

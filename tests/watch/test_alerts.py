@@ -7,6 +7,7 @@ decides (a fifth of it).
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -25,7 +26,16 @@ TOTAL_GIB = 80.0
 START_S = 1_790_000_000
 GPU = Device(uid="GPU-1", kind="gpu", name="H100", memory_bytes=TOTAL_GIB * GIB)
 NAME = ProcessName(pid=2**30, started_s=1.0, user="ada", name="train.py", job="1")
-CALM = {"util": 0.9, "gib": 40.0, "celsius": 60.0, "watts": 300.0, "bits": 0, "errors": 0.0, "held": True, "lost": False}
+CALM = {
+    "util": 0.9,
+    "gib": 40.0,
+    "celsius": 60.0,
+    "watts": 300.0,
+    "bits": 0,
+    "errors": 0.0,
+    "held": True,
+    "lost": False,
+}
 HEAT, POWER_CAP, SLOWDOWN = 0x20, 0x4, 0x8
 HELD = "idle < 30 % for 5 min while memory is held"
 NAN = math.nan
@@ -151,7 +161,8 @@ SILENT = {
     "two large batches": ("memory will run out in 20 min", [(600, {"gib": 20.0}), (300, {"gib": 40.0}),
                                                             (3600, {"gib": 60.0})]),
     "warm": ("temperature > 85 °C", [(1800, {"celsius": 85.0})]),
-    "hot for seconds": ("temperature > 85 °C for 1 min", [(600, {}), (20, {"celsius": 95.0}), (600, {"celsius": 70.0})]),
+    "hot for seconds": ("temperature > 85 °C for 1 min",
+                        [(600, {}), (20, {"celsius": 95.0}), (600, {"celsius": 70.0})]),
     "full power, within the limit": ("power > 700 W", [(1800, {"watts": 699.0})]),
     "power cap of a busy GPU": ("throttled", [(1800, {"bits": POWER_CAP})]),
     "idle bit": ("throttled", [(1800, {"bits": 0x1, "util": 0.0})]),
@@ -188,7 +199,7 @@ def test_an_alert_ends_when_the_work_goes_on_and_fires_again_after_an_hour():
     begins, ends, _ = fire(HELD, *day)
     assert len(begins) == len(ends)
     assert begins[0] == pytest.approx(300, abs=2)
-    assert [later - earlier >= 3600 for earlier, later in zip(begins, begins[1:])] == [True] * (len(begins) - 1)
+    assert [later - earlier >= 3600 for earlier, later in itertools.pairwise(begins)] == [True] * (len(begins) - 1)
     assert len(begins) == 3
 
 
@@ -236,7 +247,7 @@ def test_words_that_are_no_alert_are_refused_with_examples(text):
 
 
 @pytest.mark.parametrize(
-    "text, measure, limit, for_s, held",
+    ("text", "measure", "limit", "for_s", "held"),
     [
         ("idle < 30 % for 5 min while memory is held", Measure.UTILISATION, 0.3, 300, True),
         ("Waiting for data > 40 %", Measure.DATA_WAIT, 0.4, 60, False),

@@ -1,4 +1,4 @@
-"""A day of watching with faults and kills, in simulated time: every row is right, and every missing second has a reason.
+"""A day of watching with faults and kills, in simulated time: rows are right, and missing seconds have a reason.
 
 The readings are functions of the time (tests/support/watch/simulated_day.py), which the tests compare with the rows.
 """
@@ -163,7 +163,9 @@ def test_processes_have_the_seconds_in_which_they_ran(short_day, gpus):
     history = short_day[0]
     series = history.process_series(0, 10**11, SECONDS)
     processes = history.processes()
-    for at_s, number, device in zip(series.at_s.tolist(), series["process"].tolist(), series["device"].tolist()):
+    for at_s, number, device in zip(
+        series.at_s.tolist(), series["process"].tolist(), series["device"].tolist(), strict=False
+    ):
         gpu = [each.id for each in gpus].index(device)
         assert processes[number].pid == day.pid_of(gpu, at_s, 120)
 

@@ -12,8 +12,8 @@ from gpulab.errors import RunError
 from gpulab.replay.graph.graph import Floats
 from gpulab.replay.job.job_graph import RECORD_ALL, JobGraph, build_job_graph
 from gpulab.replay.job.job_rewrite import JobRewrite
-from gpulab.replay.job.computed_alone import computed_alone_ns
 from gpulab.replay.job.joint_sweep import JobSchedule, joint_sweep
+from gpulab.replay.job.shared_machine import SharedMachine, shared_machine
 from gpulab.replay.predicted_step import PredictedStep
 from gpulab.replay.prediction import BEST_CASE, NOISE_CPU, NOISE_GPU, draw_unknowns, with_warm_caches
 from gpulab.replay.rewrite import GRADES, MIDDLE, Draw, Value, joint_bound_label
@@ -52,9 +52,9 @@ class JobModel:
         return round(float(np.median([graph.steps.step_ns or 0 for graph in self.job.graphs])))
 
     @cached_property
-    def computed_alone_ns(self) -> float:
-        """Time per step in which a rank computes while no other does, of the rank that has least of it."""
-        return computed_alone_ns(self.job)
+    def machine(self) -> SharedMachine:
+        """How ranks without a GPU share the cores."""
+        return shared_machine(self.job)
 
     @property
     def replay_error(self) -> float:
@@ -129,14 +129,18 @@ def _contention_ns(model: JobModel, schedule: JobSchedule, likely_ns: float) -> 
     """Return how much longer than likely a step can be because ranks on one host compute at the same time.
 
     While one rank waited for another, the other had the host's caches, memory bandwidth and the second thread of its
-    core to itself. Without that wait, both compute at once, which can take up to twice as long.
+    core to itself. Without that wait, both compute at once, which can take up to twice as long. And a step takes as
+    long as the cores need for the operators of all ranks. With more ranks than cores, no saving is certain.
     """
     graphs = model.job.graphs
     hosts = {graph.run.facts.get("host") for graph in graphs}
     if graphs[0].on_gpu or len(hosts) == len(graphs) > 1:
         return 0.0
     saved_ns = float((_waits_ns(model.schedule) - _waits_ns(schedule)).max())
-    return min(max(0.0, saved_ns), model.computed_alone_ns, likely_ns)
+    if len(graphs) > model.machine.cores:  # what one rank does not use, the others do
+        return max(0.0, model.step_ns - likely_ns)
+    coinciding_ns = min(max(0.0, saved_ns), model.machine.alone_ns, likely_ns)
+    return max(coinciding_ns, model.machine.capacity_ns - likely_ns)
 
 
 def _waits_ns(schedule: JobSchedule) -> Floats:

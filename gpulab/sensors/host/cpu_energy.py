@@ -6,7 +6,9 @@ import math
 from pathlib import Path
 
 _POWERCAP = Path("/sys/class/powercap")
-_PACKAGES = "intel-rapl:[0-9]*"  # AMD processors are listed under this name, too; parts of a package have a second colon
+_PACKAGES = (
+    "intel-rapl:[0-9]*"  # AMD processors are listed under this name, too; parts of a package have a second colon
+)
 
 
 class CpuEnergy:

@@ -76,7 +76,9 @@ class Delivery:
         self._stopping.set()
 
     def _hold_back(self, notice: Notice) -> None:
-        same = [other for other in self._held_back if (other.subject, other.measure) == (notice.subject, notice.measure)]
+        same = [
+            other for other in self._held_back if (other.subject, other.measure) == (notice.subject, notice.measure)
+        ]
         if notice.ended:
             self._held_back = [other for other in self._held_back if other not in same]
         elif not same:

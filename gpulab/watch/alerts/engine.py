@@ -96,7 +96,10 @@ class AlertEngine:
             state.active = False
             state.window.clear()
             return Firing(alert=alert, subject=facts.subject, at_s=at_s, value=recent, ended=True)
-        if not all(_crosses(alert, mean) for mean in state.window.means()) or at_s - state.last_fired_s < alert.repeat_s:
+        if (
+            not all(_crosses(alert, mean) for mean in state.window.means())
+            or at_s - state.last_fired_s < alert.repeat_s
+        ):
             return None
         if alert.while_held and not state.held.mean() >= _HELD_SHARE:
             return None
@@ -109,7 +112,7 @@ class AlertEngine:
 
 def _new_state(alert: Alert, period_s: float) -> _State:
     short_s = min(_CLEAR_S, alert.seconds)
-    return _State(*(Window(seconds, period_s) for seconds in (alert.seconds, short_s, alert.seconds)))
+    return _State(Window(alert.seconds, period_s), Window(short_s, period_s), Window(alert.seconds, period_s))
 
 
 def _crosses(alert: Alert, value: float) -> bool:

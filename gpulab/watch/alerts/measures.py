@@ -57,7 +57,9 @@ class Measure(Enum):
         words=("memory errors", "ecc errors"), units=(), text=lambda n: quantity(n, "errors"), is_flag=True,
         default_limit=0.0, default_for_s=0.0,
     )  # fmt: skip
-    NO_READINGS = MeasureKind(words=("no readings", "gpu lost"), units=(), text=percent, is_flag=True, default_limit=0.5)
+    NO_READINGS = MeasureKind(
+        words=("no readings", "gpu lost"), units=(), text=percent, is_flag=True, default_limit=0.5
+    )
     DATA_WAIT = MeasureKind(words=("waiting for data", "data wait"), units=_PERCENT, text=percent)
     STEP_TIME_CHANGE = MeasureKind(words=("step time",), units=_PERCENT, text=percent, default_for_s=0.0)
 

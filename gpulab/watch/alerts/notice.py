@@ -32,7 +32,7 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """One message about an alert. `activity` says what the loop did, if it is recorded; else the processes are asked."""
+    """One message about an alert. `activity`: what the loop did, if it is recorded; else the process is looked at."""
 
     at_s: float
     subject: str  # "GPU 0 (NVIDIA H100) of node7"
@@ -72,7 +72,9 @@ def look_at(holders: tuple[Holder, ...]) -> tuple[str, str]:
         status = process.status()
     except psutil.Error:
         return f"On the GPU: {holder.text}", ""
-    work = f"{percent(cores)} of a core" + (f", {count(workers, 'child process', 'child processes')}" if workers else "")
+    work = f"{percent(cores)} of a core" + (
+        f", {count(workers, 'child process', 'child processes')}" if workers else ""
+    )
     if status == psutil.STATUS_DISK_SLEEP:
         return f"{holder.text} is waiting for storage", "copy the data to local storage, or read ahead with workers"
     if cores < _IDLE:
@@ -103,8 +105,8 @@ ADVICE = {
     Measure.THROTTLED: "see which reason in nvidia-smi -q -d PERFORMANCE; a power cap on a busy GPU is normal",
     Measure.THROTTLED_BY_HEAT: "look at the fans and at the air around the machine",
     Measure.THROTTLED_BY_POWER: "compare the power limit with the default: nvidia-smi -q -d POWER",
-    Measure.MEMORY_ERRORS: "save a checkpoint, and run nvidia-smi -q -d ECC; after an uncorrected error, results may be "
-    "wrong and the GPU needs a reset",
+    Measure.MEMORY_ERRORS: "save a checkpoint, and run nvidia-smi -q -d ECC; after an uncorrected error, results may "
+    "be wrong and the GPU needs a reset",
     Measure.NO_READINGS: "look at dmesg for Xid messages; the GPU may need a reset, or the machine a reboot",
     Measure.DATA_WAIT: "see what the loader waits for: %%gpuprofile, or gpulab run PROGRAM",
     Measure.STEP_TIME_CHANGE: "compare it with the earlier run: gpulab compare, or %gpucompare",

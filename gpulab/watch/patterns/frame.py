@@ -88,7 +88,7 @@ class DayGrid:
         index = (day - first) * 24 + hour
         used_s = np.nan_to_num(series["util_frac"]) * series["covered_s"]
         grids = [
-            np.bincount(index, weights, (last - first + 1) * 24).reshape(-1, 24)
+            np.bincount(index, weights, (last - first + 1) * 24).reshape(-1, 24).astype(np.float64)
             for weights in (series["covered_s"], series["held_s"], series["held_idle_s"], used_s)
         ]
         midnights = tuple(datetime.utcfromtimestamp(number * DAY_S) for number in range(first, last + 1))
@@ -103,11 +103,13 @@ class DayGrid:
 
 def utc_offset_s(at_s: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offset of local time from UTC at each time; it changes twice a year in many places."""
-    if not len(at_s):
-        return np.zeros(0, np.int64)
-    day, inverse = np.unique(at_s // HOUR_S, return_inverse=True)
-    offsets = [int(datetime.fromtimestamp(hour * HOUR_S).astimezone().utcoffset().total_seconds()) for hour in day.tolist()]  # type: ignore[union-attr]
-    return np.array(offsets, np.int64)[inverse]
+    hours, inverse = np.unique(at_s // HOUR_S, return_inverse=True)
+    return np.array([_offset_s(hour * HOUR_S) for hour in hours.tolist()], np.int64)[inverse]
+
+
+def _offset_s(at_s: int) -> int:
+    offset = datetime.fromtimestamp(at_s).astimezone().utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
 
 
 def _jobs(history: History, gpus: tuple[StoredDevice, ...], from_s: float, until_s: float) -> Iterator[JobUse]:

@@ -19,6 +19,7 @@ _RARE = 0.4  # of the days; in the other hours of the day, idleness must be rare
 _MIN_DAYS, _MIN_WEEKENDS = 6, 2
 _MIN_HOURS = 3
 _ABANDONED_S = DAY_S
+_PAUSE_SHARE = 0.6  # an earlier pause of this share of the present one
 _WORKED = 0.02  # of its time: a process that works less does nothing
 _UNUSED_S = 14 * DAY_S
 
@@ -40,8 +41,8 @@ def idle_nights(frame: HistoryFrame) -> Iterator[Pattern]:
             kind="idle_hours",
             claim=f"{frame.label(gpu)} is held and idle {span} on {idle_days} of {len(idle)} days",
             evidence=(
-                f"in these hours it is idle for {percent(np.nanmean(idle[:, chosen]))} of the time, in the others for "
-                f"{percent(np.nanmean(np.delete(idle, chosen, axis=1)))}",
+                f"in these hours it is idle for {percent(float(np.nanmean(idle[:, chosen])))} of the time, in the others for "
+                f"{percent(float(np.nanmean(np.delete(idle, chosen, axis=1))))}",
                 *_holders(frame, gpu, chosen),
             ),
             advice="queue a job for these hours, or end the processes in the evening",
@@ -107,7 +108,7 @@ def abandoned_processes(frame: HistoryFrame) -> Iterator[Pattern]:
     """Processes that have held memory for a day or more and computed nothing."""
     for job in frame.jobs:
         tail = _idle_tail(job)
-        if tail is None:
+        if tail is None or job.series.at_s[-1] < _last_reading_s(frame, job) - HOUR_S:  # it has ended
             continue
         since_s, idle_s = tail
         memory = float(np.nanmax(job.series["memory_bytes"][-60:]))
@@ -122,14 +123,23 @@ def abandoned_processes(frame: HistoryFrame) -> Iterator[Pattern]:
         )
 
 
+def _last_reading_s(frame: HistoryFrame, job: JobUse) -> float:
+    return float(frame.series[job.device.id].at_s[-1])
+
+
 def _idle_tail(job: JobUse) -> tuple[float, float] | None:
-    """Return since when a process has been idle to its end, and for how long; None if that is less than a day."""
+    """Return since when a process has been idle to its end, and for how long; None if that is less than a day.
+
+    A process that worked again after about as long a pause is not abandoned: it rests on weekends, or waits for data.
+    """
     series = job.series
     use = np.where(np.isnan(series["sm_frac"]), series["device_util_frac"], series["sm_frac"])
     working = np.flatnonzero(np.nan_to_num(use, nan=1.0) > _WORKED)
     first = int(working[-1]) + 1 if len(working) else 0
     idle_s = float(series["covered_s"][first:].sum())
-    return (float(series.at_s[first]), idle_s) if idle_s >= _ABANDONED_S else None
+    longest_pause_s = float(np.diff(series.at_s[working]).max()) if len(working) > 1 else 0.0
+    is_new = idle_s >= _ABANDONED_S and longest_pause_s < _PAUSE_SHARE * idle_s
+    return (float(series.at_s[first]), idle_s) if is_new else None
 
 
 def unused_gpus(frame: HistoryFrame) -> Iterator[Pattern]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -13,7 +14,10 @@ from gpulab.watch.schema import HOUR_S
 from gpulab.wording import count, duration, percent
 
 _LOW, _BUSY = 0.3, 0.6  # utilisation
-_MIN_DIPS, _REGULAR = 6, 0.25  # the standard deviation of the time between dips, as a share of its mean
+_MIN_DIPS = 6
+_TOLERANCE, _PRESENT = 0.1, 0.8  # of the interval; of the expected times
+_CANDIDATES, _STARTS = 40, 4
+_MIN_INTERVAL_S = 300.0
 _MIN_DIP_SHARE = 0.03  # of the job's time
 _MIN_JOB_S = 2 * HOUR_S
 _FULL, _GROWN = 0.95, 0.2  # of the GPU's memory
@@ -21,7 +25,7 @@ _MIN_RESTARTS, _RESTART_S = 4, 900.0
 
 
 def regular_dips(frame: HistoryFrame) -> Iterator[Pattern]:
-    """Jobs whose utilisation falls at regular intervals: a validation, a checkpoint."""
+    """Jobs whose utilisation falls at regular intervals: a validation, a checkpoint. Other dips may lie in between."""
     for job in frame.jobs:
         series = job.series
         util_frac = series["device_util_frac"]
@@ -29,27 +33,59 @@ def regular_dips(frame: HistoryFrame) -> Iterator[Pattern]:
         if known.sum() < 120 or np.median(util_frac[known]) < _BUSY:
             continue
         dips = _spans(np.nan_to_num(util_frac, nan=1.0) < _LOW)
-        if len(dips) < _MIN_DIPS:
+        regular = (
+            regular_chain(series.at_s[[first for first, _ in dips]].astype(float)) if len(dips) >= _MIN_DIPS else ()
+        )
+        if not regular:
             continue
-        begins_s = series.at_s[[first for first, _ in dips]]
-        intervals_s = np.diff(begins_s).astype(float)
-        length_s = float(sum(last - first for first, last in dips)) * series.period_s
+        length_s = float(sum(dips[index][1] - dips[index][0] for index in regular)) * series.period_s
         share = length_s / (len(series) * series.period_s)
-        if share < _MIN_DIP_SHARE or intervals_s.std() > _REGULAR * intervals_s.mean():
+        if share < _MIN_DIP_SHARE:
             continue
-        every, each = duration(intervals_s.mean() * 1e9), duration(length_s / len(dips) * 1e9)
+        begins_s = [series.at_s[dips[index][0]] for index in regular]
+        every, each = (duration(seconds * 1e9) for seconds in (np.median(np.diff(begins_s)), length_s / len(regular)))
         yield Pattern(
             kind="regular_dips",
             claim=f"{job.label}: utilisation of {frame.label(job.device)} falls below {percent(_LOW)} every {every}, "
             f"for {each}",
             evidence=(
-                f"{len(dips)} times, {percent(share)} of its time; between them the median is "
+                f"{len(regular)} times, {percent(share)} of its time; the median of all minutes is "
                 f"{percent(float(np.median(util_frac[known])))}",
             ),
             advice="if it validates then: less often, with workers and a larger batch; if it saves: in the background",
             device=job.device.id,
             wasted_gpu_h=length_s / HOUR_S,
         )
+
+
+def regular_chain(times_s: Floats) -> tuple[int, ...]:
+    """Return the indices of events that follow each other at one interval; () if there is no such chain.
+
+    A chain has an event at four fifths of its expected times or more, each within a tenth of the interval, from the
+    first quarter of the time to the last, and contains at least half of all events. Random events make none.
+    """
+    best: tuple[int, ...] = ()
+    gaps_s = np.concatenate([times_s[skip:] - times_s[:-skip] for skip in (1, 2, 3) if len(times_s) > skip])
+    candidates = np.unique(np.round(np.quantile(gaps_s, np.linspace(0.05, 0.95, _CANDIDATES)) / 60) * 60)
+    for interval_s in candidates[candidates >= _MIN_INTERVAL_S].tolist():
+        for start in range(min(_STARTS, len(times_s))):
+            chain = _chain(times_s, start, interval_s)
+            if len(chain) > len(best):
+                best = chain
+    return best if len(best) >= max(_MIN_DIPS, len(times_s) / 2) else ()
+
+
+def _chain(times_s: Floats, start: int, interval_s: float) -> tuple[int, ...]:
+    """Follow events at an interval from one of them; () if too many are missing."""
+    chain, expected, at_s = [start], 1, float(times_s[start])
+    while at_s + interval_s <= times_s[-1] + _TOLERANCE * interval_s:
+        at_s += interval_s
+        expected += 1
+        nearest = int(np.argmin(abs(times_s - at_s)))
+        if abs(times_s[nearest] - at_s) <= _TOLERANCE * interval_s:
+            chain.append(nearest)
+            at_s = float(times_s[nearest])  # the interval may drift
+    return tuple(chain) if len(chain) >= _PRESENT * expected else ()
 
 
 def _spans(mask: np.ndarray) -> list[tuple[int, int]]:
@@ -90,9 +126,7 @@ def idle_gpus_of_jobs(frame: HistoryFrame) -> Iterator[Pattern]:
 
 def _mean_use(use: JobUse) -> float:
     """Return the mean utilisation by a process, or of its device; 1 if unknown, so that nothing is claimed."""
-    values: Floats = np.where(
-        np.isnan(use.series["sm_frac"]), use.series["device_util_frac"], use.series["sm_frac"]
-    )
+    values: Floats = np.where(np.isnan(use.series["sm_frac"]), use.series["device_util_frac"], use.series["sm_frac"])
     return 1.0 if np.isnan(values).all() else float(np.nanmean(values))
 
 
@@ -104,7 +138,7 @@ def memory_restarts(frame: HistoryFrame) -> Iterator[Pattern]:
             lives[use.label, use.device.id].append(use)
     for (label, device), uses in lives.items():
         uses.sort(key=lambda use: int(use.series.at_s[0]))
-        pauses_s = [later.series.at_s[0] - earlier.series.at_s[-1] for earlier, later in zip(uses, uses[1:])]
+        pauses_s = [later.series.at_s[0] - earlier.series.at_s[-1] for earlier, later in itertools.pairwise(uses)]
         if len(uses) < _MIN_RESTARTS or float(np.median(pauses_s)) > _RESTART_S:
             continue
         life_s = float(np.median([use.series.at_s[-1] - use.series.at_s[0] for use in uses]))

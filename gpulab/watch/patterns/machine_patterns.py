@@ -73,7 +73,7 @@ def _reasons_since(series: Series, day: int) -> Iterator[str]:
     for bit, label in _FLAGS:
         shares = [_share_of(bits[part], bit) for part in (~since, since)]
         if shares[1] > shares[0] + 0.2:
-            yield f"the driver names a reason in {percent(shares[1])} of the minutes since, {percent(shares[0])} before: {label}"
+            yield f"throttled by {label} in {percent(shares[1])} of the minutes since, {percent(shares[0])} before"
 
 
 def _share_of(bits: Floats, mask: int) -> float:
@@ -109,11 +109,14 @@ def _is_hot_day(day: np.ndarray, hot: np.ndarray, busy: np.ndarray) -> bool:
 
 
 def _usual_hours(local_s: np.ndarray) -> str:
-    """Return the six hours of the day in which most of it happens, if nine tenths of it do."""
+    """Return the shortest span of hours of the day in which nine tenths of it happen, if that is a third of the day."""
     by_hour = np.bincount(local_s % DAY_S // HOUR_S, minlength=24)
-    sums = [np.roll(by_hour, -hour)[:6].sum() for hour in range(24)]
-    first = int(np.argmax(sums))
-    return f", between {first}:00 and {(first + 6) % 24}:00" if sums[first] >= 0.9 * by_hour.sum() else ""
+    for length in range(1, 9):
+        sums = [np.roll(by_hour, -hour)[:length].sum() for hour in range(24)]
+        first = int(np.argmax(sums))
+        if sums[first] >= 0.9 * by_hour.sum():
+            return f", between {first}:00 and {(first + length) % 24}:00"
+    return ""
 
 
 def repeated_errors(frame: HistoryFrame) -> Iterator[Pattern]:
@@ -128,9 +131,7 @@ def repeated_errors(frame: HistoryFrame) -> Iterator[Pattern]:
                 yield _error_pattern(frame, gpu, label, len(events), len(days), events[-1].text)
 
 
-def _error_pattern(
-    frame: HistoryFrame, gpu: StoredDevice, label: str, times: int, days: int, last: str
-) -> Pattern:
+def _error_pattern(frame: HistoryFrame, gpu: StoredDevice, label: str, times: int, days: int, last: str) -> Pattern:
     return Pattern(
         kind="repeated_errors",
         claim=f"{frame.label(gpu)} {label} {times} times on {days} days",

@@ -125,7 +125,7 @@ def main(library: str, database: str, *numbers: str) -> None:
         return observe()
 
     watcher.observer.observe = observe_scene
-    costs = Path(f"{database}.costs").open("a")
+    costs = Path(f"{database}.costs").open("a")  # noqa: SIM115  (it is open until the process is killed)
     watcher.begin()
     while not clock.wait(watcher._seconds_to_next()):
         watcher.tick()

@@ -1,6 +1,8 @@
-"""How long ranks without a GPU compute while no other rank does."""
+"""How ranks without a GPU share the cores of a machine: what they compute alone, and what the cores allow at least."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from gpulab.intervals import Spans, clip, subtract, union, union_of
 from gpulab.replay.job.job_graph import JobGraph
@@ -9,11 +11,20 @@ from gpulab.tables import EventKind
 _COMPUTES = "aten::"  # operators; those that exchange data or wait for it have other names
 
 
-def computed_alone_ns(job: JobGraph) -> float:
-    """Return the time per step in which a rank computes alone, of the rank that has least of it.
+@dataclass(frozen=True, kw_only=True)
+class SharedMachine:
+    """Times per step. `alone_ns`: a rank computes while no other does (of the rank that has least of it).
 
-    That much more of their work would coincide if no rank waited for another.
+    `capacity_ns`: all operators of all ranks, spread over the cores of the machine.
     """
+
+    alone_ns: float
+    capacity_ns: float
+    cores: float
+
+
+def shared_machine(job: JobGraph) -> SharedMachine:
+    """Return how the ranks share their machine. That much more of their work coincides if no rank waits for another."""
     busy = [_computing(job, rank) for rank in range(len(job.graphs))]
     first_ns = max(int(spans.start_ns[0]) if len(spans.start_ns) else 0 for spans in busy)
     last_ns = min(int(spans.end_ns[-1]) if len(spans.end_ns) else 0 for spans in busy)
@@ -24,7 +35,13 @@ def computed_alone_ns(job: JobGraph) -> float:
     ]
     step_ns = max(1, int(job.graphs[0].steps.step_ns or 1))
     steps = max(1.0, (last_ns - first_ns) / step_ns)
-    return min(alone_ns) / steps
+    machine = job.graphs[0].run.machine
+    cores = machine.cores_allowed or machine.cores or len(busy)
+    return SharedMachine(
+        alone_ns=min(alone_ns) / steps,
+        capacity_ns=sum(spans.total_ns for spans in common) / steps / cores,
+        cores=float(cores),
+    )
 
 
 def _computing(job: JobGraph, rank: int) -> Spans:
