@@ -28,12 +28,14 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     virtual              a virtual GPU: a run without a GPU, timed by a model
     comparison           two or more runs side by side
     fleet                all ranks of a large job, analysed on a Dask cluster
+    watch                GPUs over weeks: a database of readings, events, alerts, patterns
     questions            diagnose, predict and compare, with the predictions measured on this machine
+    run_summary          a run as one flat dict of numbers
     views                text, HTML, charts, timeline, the live panel
     workloads            small training loops with one planted fault each
     synthetic            small data sets, generated and cached
     lessons              experiments and the lessons of the course notebooks
-    integrations         callbacks for Lightning, Transformers and Accelerate
+    integrations         callbacks for Lightning, Transformers and Accelerate; exporters to trackers and monitoring
     magics               %%gpuprofile and the other IPython magics
     cli                  gpulab run and the other commands of the shell
     __main__             python -m gpulab
@@ -56,7 +58,9 @@ if TYPE_CHECKING:
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
     from gpulab.run import Run
+    from gpulab.run_summary import summary
     from gpulab.views import charts
+    from gpulab.views.history.history_view import history
     from gpulab.views.info import info
     from gpulab.views.live.monitor import monitor
     from gpulab.views.perfetto import to_perfetto
@@ -75,6 +79,7 @@ __all__ = [
     "diagnose",
     "experiment",
     "fleet",
+    "history",
     "info",
     "lab",
     "load",
@@ -86,6 +91,7 @@ __all__ = [
     "runs",
     "save",
     "step",
+    "summary",
     "timeline",
     "to_perfetto",
     "virtual",
@@ -97,6 +103,7 @@ _SOURCE_MODULES = {
     "compare": "gpulab.questions",
     "diagnose": "gpulab.questions",
     "experiment": "gpulab.lessons",
+    "history": "gpulab.views.history.history_view",
     "info": "gpulab.views.info",
     "lab": "gpulab.lessons",
     "load": "gpulab.files",
@@ -109,6 +116,7 @@ _SOURCE_MODULES = {
     "runs": "gpulab.capture.run_registry",
     "save": "gpulab.files",
     "step": "gpulab.capture.active_session",
+    "summary": "gpulab.run_summary",
     "timeline": "gpulab.views.timeline.view",
     "to_perfetto": "gpulab.views.perfetto",
     "virtual_gpu": "gpulab.virtual.session",

@@ -307,6 +307,11 @@ class Run:
         view: View = _view("whatif", self, rewrites, **options)
         return view
 
+    def summary(self) -> dict[str, float | int | str]:
+        """Return verdict, step time, shares, gain and energy as one flat dict: gpulab.run_summary.FIELDS."""
+        figures: dict[str, float | int | str] = _view("summary", self)
+        return figures
+
     def to_perfetto(self, path: Any) -> Any:
         """Write a trace for ui.perfetto.dev or chrome://tracing: `gpulab.to_perfetto(run, path)`."""
         return _view("to_perfetto", self, path)

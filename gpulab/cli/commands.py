@@ -89,10 +89,10 @@ def run_history(options: Namespace) -> Output:
     """Return what gpulab watch recorded."""
     from gpulab.cli.terminal import terminal_text
     from gpulab.hardware.prices import parse_prices
-    from gpulab.views.history.history_view import gpu_history
+    from gpulab.views.history.history_view import history
 
     prices = None if options.price is None else parse_prices(options.price)
-    view = gpu_history(options.span, path=options.database, prices=prices)
+    view = history(options.span, path=options.database, prices=prices)
     return Output(f"saved {view.save(options.save)}" if options.save is not None else terminal_text(view))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpulab.errors import GpulabError
 
 LIST_DATE = "May 2026"
-LIST_SOURCE = f"typical on-demand prices of clouds per GPU, {LIST_DATE}; give yours with price="
+PRICE_VARIABLE, CO2_VARIABLE = "GPULAB_PRICE", "GPULAB_CO2"
+LIST_SOURCE = f"typical on-demand prices of clouds per GPU, {LIST_DATE}; set yours: {PRICE_VARIABLE}=2.50"
 # Dollars per hour and GPU: lowest, typical, highest. The range of A100, H100 and H200 is from a published comparison of
 # 22 providers (mercatus-ai.com, May 2026), and the typical value is the middle of its second tier. The others are list
 # prices of large clouds from memory, unchecked.
@@ -37,6 +39,7 @@ class Prices:
     by_gpu: Mapping[str, float] = field(default_factory=dict)
     everything: float | None = None
     currency: str = "USD"
+    co2_g_per_kwh: float | None = None  # of the electricity; None: not given, and there is no default for a place
 
     def per_hour(self, driver_name: str) -> float | None:
         """The price of a GPU by the name that its driver gives; None if neither the user nor the list has one."""
@@ -51,6 +54,26 @@ class Prices:
     def source(self) -> str:
         """Where the prices are from."""
         return "prices as given" if self.by_gpu or self.everything is not None else LIST_SOURCE
+
+
+def user_prices() -> Prices:
+    """Return the prices that the environment sets, else those of the list.
+
+    GPULAB_PRICE is per GPU-hour, as `parse_prices` reads it; GPULAB_CO2 is in g per kWh. Raises GpulabError if one of
+    them cannot be read.
+    """
+    price, co2 = (os.environ.get(name, "").strip() for name in (PRICE_VARIABLE, CO2_VARIABLE))
+    prices = parse_prices(price) if price else Prices()
+    if not co2:
+        return prices
+    try:
+        return replace(prices, co2_g_per_kwh=float(co2))
+    except ValueError:
+        raise GpulabError(
+            f"{CO2_VARIABLE}={co2!r} cannot be read.",
+            why="it is no number of grams per kWh",
+            fix=f"set {CO2_VARIABLE}=350, or remove it",
+        ) from None
 
 
 def parse_prices(text: str) -> Prices:

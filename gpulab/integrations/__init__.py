@@ -1,4 +1,4 @@
-"""Callbacks that record a training in its framework: Lightning, Transformers, Accelerate.
+"""Callbacks for frameworks (Lightning, Transformers, Accelerate), and exporters to trackers and monitoring.
 
 Each module imports its framework: import the one that you use.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ class Profile(RecordsTraining, Callback):
 
     out: a folder for `NAME.gpulab` and `NAME.html`; each of several ranks writes `rankN.gpulab`. level: "sensors",
     "trace" or "deep". steps: number of steps to record, by default as many as a diagnosis needs. report: print the
-    report to stderr, on rank 0. Training, sanity check, validation, test, prediction and checkpoints are phases of the
-    report. While another recording is active, as that of `%%gpuprofile`, it only names the phases.
+    report to stderr, on rank 0. log: give the numbers of `run.summary()` to the loggers of the trainer.
+
+    Training, sanity check, validation, test, prediction and checkpoints are phases of the report. While another
+    recording is active, as that of `%%gpuprofile`, it only names the phases.
     """
 
     def __init__(
@@ -32,13 +35,16 @@ class Profile(RecordsTraining, Callback):
         level: str = "trace",
         steps: int | None = None,
         report: bool = True,
+        log: bool = False,
     ) -> None:
         super().__init__()
+        self._logs = log
         self._recording = RecordedTraining(out, name, level, steps, report)
         self._phases = OpenPhases()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Start recording."""
+        self._recording.log = functools.partial(_log, trainer) if self._logs else None
         self._recording.start(trainer.global_rank, trainer.world_size)
         name_method(trainer, "save_checkpoint", CHECKPOINT)
 
@@ -99,3 +105,9 @@ class Profile(RecordsTraining, Callback):
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
         """End the phase."""
         self._phases.end(PREDICTION)
+
+
+def _log(trainer: Any, metrics: dict[str, float]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.global_step)
+        logger.save()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
 from gpulab.files import save
 from gpulab.run import Run
+from gpulab.run_summary import summary
 from gpulab.views.report.report import Report, report
 
 
@@ -28,6 +30,7 @@ class RecordedTraining:
 
     def __init__(self, out: str | Path | None, name: str, level: str, steps: int | None, report: bool) -> None:
         self.run: Run | None = None
+        self.log: Callable[[dict[str, float]], None] | None = None  # receives the numbers of the summary, on rank 0
         self._out = None if out is None else Path(out)
         self._name, self._level, self._steps, self._prints = name, level, steps, report
         self._report: Report | None = None
@@ -89,6 +92,8 @@ class RecordedTraining:
         if self._out is not None:
             file_name = self._name if self._world_size == 1 else rank_name(self._rank)
             saved.append(save(run, self._out / f"{file_name}.gpulab"))
+        if not self._rank and self.log is not None:
+            self.log(summary_metrics(run))
         if self._rank or not (self._prints or self._out):
             return
         view = report(run)
@@ -99,6 +104,11 @@ class RecordedTraining:
             # A progress bar of the framework's may have left an unfinished line.
             lines = [f"\ngpulab: report of {self._name!r}", repr(view), *(f"gpulab: saved {path}" for path in saved)]
             sys.stderr.write("\n".join(lines) + "\n")
+
+
+def summary_metrics(run: Run) -> dict[str, float]:
+    """Return the numbers of `run.summary()` for a tracker: "gpulab/step_s", ..."""
+    return {f"gpulab/{name}": float(value) for name, value in summary(run).items() if not isinstance(value, str)}
 
 
 class RecordsTraining:

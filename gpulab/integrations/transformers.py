@@ -26,8 +26,10 @@ class Profile(RecordsTraining, TrainerCallback):
 
     out: a folder for `NAME.gpulab` and `NAME.html`; each of several ranks writes `rankN.gpulab`. level: "sensors",
     "trace" or "deep". steps: number of steps to record, by default as many as a diagnosis needs. report: print the
-    report to stderr, on rank 0. Training, evaluation, prediction and checkpoints are phases of the report. While
-    another recording is active, as that of `%%gpuprofile`, it only names the phases.
+    report to stderr, on rank 0. log: give the numbers of `run.summary()` to the trackers of the Trainer.
+
+    Training, evaluation, prediction and checkpoints are phases of the report. While another recording is active, as
+    that of `%%gpuprofile`, it only names the phases.
 
     Pass it as `Trainer(callbacks=[Profile()])`: a Trainer tells its callbacks neither that an evaluation begins nor
     that the training fails, so these methods of this Trainer inform the callback.
@@ -40,7 +42,9 @@ class Profile(RecordsTraining, TrainerCallback):
         level: str = "trace",
         steps: int | None = None,
         report: bool = True,
+        log: bool = False,
     ) -> None:
+        self._logs = log
         self._recording = RecordedTraining(out, name, level, steps, report)
         self._phases = OpenPhases()
         self._is_watched = False  # the training that runs: its failure ends the recording
@@ -52,6 +56,8 @@ class Profile(RecordsTraining, TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start recording, unless nothing would end it if the training failed."""
         if self._is_watched:
+            trainer = _calling_trainer() if self._logs else None
+            self._recording.log = trainer.log if trainer is not None else None
             if not self._recording.is_running:  # auto_find_batch_size begins the training again
                 self._recording.start(args.process_index, args.world_size)
             self._phases.end_all()

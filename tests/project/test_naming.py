@@ -137,6 +137,8 @@ SHARED = {
     "ledger": "the analysis and its chart",
     "describe": "tables of a run and tables of analysis",
     "save": "a run on disk, and the facade that finds its place",
+    "log_run": "each tracker logs a run with it",
+    "summary": "the flat summary of a run, and the method that returns it",
     "overrides": "each family of operators of a virtual GPU lists its replacements with it",
     "path": "the file in which a module keeps its data",
     "Profile": "each framework has its callback",

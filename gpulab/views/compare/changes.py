@@ -8,11 +8,14 @@ from gpulab.analysis.kernels.flops import parse_inputs
 from gpulab.analysis.kernels.interior_kernels import short_kernel_name
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, WorkChanges
 from gpulab.comparison import Comparison
+from gpulab.hardware.prices import Prices, user_prices
 from gpulab.rules.engine.phrases import sentences
+from gpulab.views.report.energy_table import price_per_hour
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
-from gpulab.wording import UNKNOWN, Scale, count, metric, number, percent, quantity, scale, shorten, size
+from gpulab.wording import UNKNOWN, Scale, count, metric, money, number, percent, quantity, scale, shorten, size
 
 MAX_ROWS = 12
+_THOUSAND, _HOUR_NS, _MONTH_H = 1000, 3.6e12, 730.0
 NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
 
 
@@ -84,14 +87,59 @@ def usage_section(compared: Comparison) -> Section | None:
         _usage_row("peak memory of the main process", before.rss_bytes, after.rss_bytes, size),
         _usage_row("energy per step", before.step_j, after.step_j, _joule),
         _usage_row("mean GPU power", before.power_w, after.power_w, _watt),
+        *_cost_rows(compared),
     ]
     measured = tuple(row for row in rows if row is not None)
     if not measured:
         return None
-    kinds = ("memory" if "memory" in row.cells[0] else "energy" for row in measured)
-    title = " and ".join(dict.fromkeys(kinds)).capitalize()
+    kinds = (_kind(row.cells[0]) for row in measured)
+    title = ", ".join(dict.fromkeys(kinds)).capitalize()
     names = (side.name for side in compared.sides)
-    return Section(title, (TableBlock(header=("", *names, "difference"), rows=measured),))
+    saving = _saving(compared)
+    table = TableBlock(header=("", *names, "difference"), rows=measured)
+    return Section(title, (table, *((Line(saving, soft=True),) if saving else ())))
+
+
+def _kind(label: str) -> str:
+    return next((kind for kind in ("memory", "cost") if kind in label), "energy")
+
+
+def _cost_rows(compared: Comparison) -> Iterator[Row | None]:
+    """Rows of what a thousand steps cost, if the GPUs of both sides have a price."""
+    prices = user_prices()
+    costs = [
+        None if price is None else price * side_ns * _THOUSAND / _HOUR_NS
+        for price, side_ns in zip(_prices_per_hour(compared, prices), _step_times_ns(compared), strict=True)
+    ]
+    yield _usage_row("cost of a thousand steps", costs[0], costs[1], lambda value: money(value, prices.currency))
+
+
+def _saving(compared: Comparison) -> str:
+    """Say what the change saves in a month, as measured and as predicted; "" without a price."""
+    prices = user_prices()
+    price = _prices_per_hour(compared, prices)[0]
+    if price is None or compared.before_ns <= 0:
+        return ""
+    monthly = price * _MONTH_H
+    saved = monthly * (1 - 1 / compared.ratio)
+    verb = "saves" if saved >= 0 else "costs"
+    text = (
+        f"At {money(price, prices.currency)} per hour ({prices.source}), the change {verb} "
+        f"{money(abs(saved), prices.currency)} per month of training ({number(_MONTH_H)} h)"
+    )
+    if compared.predicted is None:
+        return f"{text}."
+    speedups = (compared.predicted.worst_speedup, compared.predicted.best_speedup)
+    low, high = (monthly * (1 - 1 / speedup) for speedup in speedups)
+    return f"{text}; predicted: {money(low, prices.currency)} to {money(high, prices.currency)}."
+
+
+def _prices_per_hour(compared: Comparison, prices: Prices) -> list[float | None]:
+    return [price_per_hour(side.typical.run, prices) for side in compared.sides]
+
+
+def _step_times_ns(compared: Comparison) -> tuple[float, float]:
+    return compared.before_ns, compared.after_ns
 
 
 def _usage_row(label: str, before: float | None, after: float | None, show: Callable[[float], str]) -> Row | None:

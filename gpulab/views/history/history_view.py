@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpulab.errors import RunError
-from gpulab.hardware.prices import Prices
+from gpulab.hardware.prices import Prices, user_prices
 from gpulab.views.history.device_log import event_section, gap_section
 from gpulab.views.history.heat_map import heat_map_section
 from gpulab.views.history.usage_tables import usage_section
@@ -28,20 +28,20 @@ _MONTH_S = 31 * DAY_S
 _MAX_PATTERNS = 8
 
 
-def gpu_history(span: str = "7d", *, path: Path | None = None, prices: Prices | None = None) -> View:
+def history(span: str = "7d", *, path: Path | None = None, prices: Prices | None = None) -> View:
     """Return the last days as a view: `span` is "24h", "7d", "2w" or "1m" (a month is the most).
 
     Raises StoreError if there is no history, and RunError if the span cannot be read or nothing was recorded in it.
     """
     span_s = parse_span_s(span)
-    prices = prices or Prices()
-    with History(path) as history:
+    prices = prices or user_prices()
+    with History(path) as database:
         until_s = time.time()
-        stored = history.span()
+        stored = database.span()
         if stored is None or stored[1] < until_s - span_s:
             raise _nothing_recorded(stored, span)
-        frame = HistoryFrame.load(history, until_s - span_s, until_s)
-        gaps = history.gaps(until_s - span_s, until_s)
+        frame = HistoryFrame.load(database, until_s - span_s, until_s)
+        gaps = database.gaps(until_s - span_s, until_s)
     labels = {gpu.id: frame.label(gpu) for gpu in frame.gpus}
     gpus = device_usage(frame, prices)
     sections = (

@@ -13,6 +13,7 @@ from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
+from gpulab.views.report.energy_table import energy_section
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.job.sections import job_sections
 from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, method_of
@@ -148,6 +149,8 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
         sections.append(lines)
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
+    if (energy := energy_section(diagnosis)) is not None:
+        sections.append(energy)
     sections += assumptions(diagnosis.run)
     if unjudged:
         sections.append(Section("Checks that could not run", _unjudged(diagnosis), folded=True))

@@ -41,14 +41,18 @@ def idle_nights(frame: HistoryFrame) -> Iterator[Pattern]:
             kind="idle_hours",
             claim=f"{frame.label(gpu)} is held and idle {span} on {idle_days} of {len(idle)} days",
             evidence=(
-                f"in these hours it is idle for {percent(float(np.nanmean(idle[:, chosen])))} of the time, in the others for "
-                f"{percent(float(np.nanmean(np.delete(idle, chosen, axis=1))))}",
+                f"in these hours it is idle for {_mean(idle[:, chosen])} of the time, in the others for "
+                f"{_mean(np.delete(idle, chosen, axis=1))}",
                 *_holders(frame, gpu, chosen),
             ),
             advice="queue a job for these hours, or end the processes in the evening",
             device=gpu.id,
             wasted_gpu_h=wasted_h,
         )
+
+
+def _mean(shares: Floats) -> str:
+    return percent(float(np.nanmean(shares)))
 
 
 def _usual_hours(idle: Floats) -> tuple[int, int] | None:
