@@ -56,7 +56,7 @@ def summary(run: Run | Diagnosis) -> dict[str, Value]:
     return {name: value for name, value in pairs if value is not None and value == value}  # NaN: not measured
 
 
-def idle_share(diagnosis: Diagnosis) -> float | None:
+def idle_step_frac(diagnosis: Diagnosis) -> float | None:
     """Return the share of a step in which the GPU did nothing; None without a GPU or a ledger."""
     ledger, step = diagnosis.ledger, diagnosis.step
     if ledger is None or step is None or ledger.device != "gpu" or not step.step_ns:
@@ -89,7 +89,7 @@ def _steps(diagnosis: Diagnosis) -> Iterator[tuple[str, Value | None]]:
     if step is not None and ledger is not None and step.step_ns:
         for part in ledger.parts:
             yield f"share_{part.key}", step.part_ns.get(part.key, 0) / step.step_ns
-    yield "idle_frac", idle_share(diagnosis)
+    yield "idle_frac", idle_step_frac(diagnosis)
 
 
 _MIN_FOR_P99 = 20
@@ -121,7 +121,7 @@ def _sensors(diagnosis: Diagnosis) -> Iterator[tuple[str, Value | None]]:
         ("rss_bytes", run.host_rows, "rss_bytes"),
     ):
         yield name, None if np.isnan(rows[column]).all() else float(np.nanmax(rows[column]))
-    energy = loop_energy(run, diagnosis.steps, idle_share(diagnosis))
+    energy = loop_energy(run, diagnosis.steps, idle_step_frac(diagnosis))
     if energy is not None:
         yield "energy_j", energy.gpu_j
         yield "power_w", energy.mean_w

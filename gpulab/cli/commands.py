@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
 
+from gpulab.cli.output import Output
 from gpulab.errors import RunError
 from gpulab.run import Run
 
 NBVAL_SETTINGS = Path(__file__).resolve().parents[1] / "lessons" / "nbval.cfg"
 COURSE_FOLDER = Path("gpulab-course")
-
-
-class Output(NamedTuple):
-    """What a command prints, and its exit status."""
-
-    text: str
-    status: int = 0
 
 
 def run_report(options: Namespace) -> Output:
@@ -80,9 +73,9 @@ def run_compare(options: Namespace) -> Output:
 
 def run_watch(options: Namespace) -> Output:
     """Record all GPUs until a signal arrives."""
-    from gpulab.cli.watch_command import run_watch as watch
+    from gpulab.cli.watch_command import watch_until_stopped
 
-    return watch(options)
+    return watch_until_stopped(options)
 
 
 def run_history(options: Namespace) -> Output:

@@ -12,7 +12,7 @@ from gpulab.cli.program import program_of
 from gpulab.errors import GpulabError
 
 if TYPE_CHECKING:
-    from gpulab.cli.commands import Output
+    from gpulab.cli.output import Output
 
 USAGE_ERROR = 2
 

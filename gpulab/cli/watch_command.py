@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from gpulab.cli.commands import Output
+from gpulab.cli.output import Output
 from gpulab.errors import RunError
 from gpulab.watch.alerts import Alert, QuietHours, parse_alert
 from gpulab.watch.alerts.delivery import LOGGER, Delivery, Receiver, log_receiver
@@ -32,7 +32,7 @@ _STATUS_S = 60.0  # between two lines on a file; a terminal gets one that is ove
 _DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
-def run_watch(options: Namespace) -> Output:
+def watch_until_stopped(options: Namespace) -> Output:
     """Watch until SIGINT or SIGTERM, or for the given time. Returns what was recorded."""
     if options.unit:
         return Output(systemd_unit(options))
@@ -60,17 +60,17 @@ def run_watch(options: Namespace) -> Output:
 
 def systemd_unit(options: Namespace) -> str:
     """Return a systemd unit that runs this command."""
-    words = ["watch", *(f"--every={options.every}" for _ in (1,) if options.every != 1)]
-    words += [f"--database={options.database.resolve()}"] if options.database else []
-    words += [f"--alert={text}" for text in options.alert]
-    words += [f"--quiet-hours={options.quiet_hours}"] if options.quiet_hours else []
-    words += [f"--prometheus={options.prometheus}"] if options.prometheus is not None else []
+    arguments = ["watch", *(f"--every={options.every}" for _ in (1,) if options.every != 1)]
+    arguments += [f"--database={options.database.resolve()}"] if options.database else []
+    arguments += [f"--alert={text}" for text in options.alert]
+    arguments += [f"--quiet-hours={options.quiet_hours}"] if options.quiet_hours else []
+    arguments += [f"--prometheus={options.prometheus}"] if options.prometheus is not None else []
     secret = (
         "Environment=GPULAB_WEBHOOK=...  # the URL; unlike an argument, ps does not show it\n"
         if options.webhook
         else ""
     )
-    command = shlex.join([sys.executable, "-m", "gpulab", *words]).replace("%", "%%")
+    command = shlex.join([sys.executable, "-m", "gpulab", *arguments]).replace("%", "%%")
     return f"""# ~/.config/systemd/user/gpulab-watch.service; then: systemctl --user enable --now gpulab-watch
 # (for all users: /etc/systemd/system/gpulab-watch.service, and without --user)
 [Unit]
@@ -125,19 +125,19 @@ def status_text(observation: Observation, failure: str = "") -> str:
             parts.append(f"GPU {index}: {reading.why}")
             continue
         values = reading.values
-        figures = [percent(_known(values, "util_frac")), size(_known(values, "memory_used_bytes")),
-                   quantity(_known(values, "power_w"), "W")]  # fmt: skip
+        figures = [percent(_measured(values, "util_frac")), size(_measured(values, "memory_used_bytes")),
+                   quantity(_measured(values, "power_w"), "W")]  # fmt: skip
         processes = "" if reading.processes is None else f", {count(len(reading.processes), 'process', 'processes')}"
         parts.append(f"GPU {index}: {', '.join(figures)}{processes}")
     if not gpus:
         host = next(reading for reading in observation.readings if reading.device.kind == HOST_KIND)
-        parts.append(f"no GPU; CPU {percent(_known(host.values, 'cpu_frac'))}")
+        parts.append(f"no GPU; CPU {percent(_measured(host.values, 'cpu_frac'))}")
     if failure:
         parts.append(f"NOT SAVED: {failure}")
     return "   ".join(parts)
 
 
-def _known(values: Mapping[str, float], column: str) -> float | None:
+def _measured(values: Mapping[str, float], column: str) -> float | None:
     value = values.get(column)
     return None if value is None or value != value else value  # NaN
 

@@ -71,6 +71,15 @@ MONITOR = (
         metavar="SHARE",
         help="warn about a GPU that is below this utilisation for 10 s; default: 0.5",
     ),
+    argument("--alert", action="append", metavar="WORDS", help='warn: "waiting for data > 40 %%"; can be repeated'),
+    argument("--webhook", metavar="URL", help="also post alerts there"),
+    argument("--keep", action="store_true", help="also record all GPUs in the history that %%gpuhistory shows"),
+    _HELP,
+)
+HISTORY = (
+    argument("span", nargs="?", default="7d", metavar="TIME", help="24h, 7d (default), 2w or 1m"),
+    argument("--price", metavar="PRICE", help='per GPU-hour: "2.50", "2.50 EUR" or "H100=3.20,A100=1.60"'),
+    argument("--database", metavar="FILE", help="default: the history of this user"),
     _HELP,
 )
 FIX = (

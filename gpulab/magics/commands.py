@@ -25,6 +25,7 @@ from gpulab.errors import CaptureError
 from gpulab.magics.arguments import (
     COMPARE,
     FIX,
+    HISTORY,
     INFO,
     LEVELS,
     MONITOR,
@@ -224,10 +225,40 @@ class GpuProfileMagics(Magics):
                 report if report is not None else self._print("gpulab: no monitor is running; %gpumonitor starts one")
             )
         try:
-            message = monitor_output.start(self._shell, options.name, options.every, options.threshold)
+            message = monitor_output.start(
+                self._shell,
+                options.name,
+                options.every,
+                options.threshold,
+                alerts=tuple(options.alert or ()),
+                webhook=options.webhook,
+                keep=options.keep,
+            )
         except CaptureError as problem:
             raise UsageError(str(problem)) from None
         return self._print(message) if message else None
+
+    @with_arguments(*HISTORY)
+    @line_magic
+    def gpuhistory(self, line: str) -> Any:
+        """Look back on all GPUs of this machine: use by day and hour, cost, patterns, gaps and events.
+
+        %gpuhistory              the last seven days
+        %gpuhistory 24h          another time: hours, days, weeks, or one month
+
+        `gpulab watch` records it, or %gpumonitor --keep.
+        """
+        options = parse_line(self.gpuhistory, line)
+        if options.help:
+            return self._help(self.gpuhistory)
+        from pathlib import Path
+
+        from gpulab.hardware.prices import parse_prices
+        from gpulab.views.history.history_view import history
+
+        prices = None if options.price is None else parse_prices(options.price)
+        path = None if options.database is None else Path(options.database)
+        return history(options.span, path=path, prices=prices)
 
     @with_arguments(*INFO)
     @line_magic

@@ -13,13 +13,28 @@ from IPython.core.completer import (
 
 from gpulab.capture.run_registry import runs
 from gpulab.hardware.gpus import SPECS
-from gpulab.magics.arguments import COMPARE, FIX, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, option_choices
+from gpulab.magics.arguments import (
+    COMPARE,
+    FIX,
+    HISTORY,
+    INFO,
+    MONITOR,
+    PROFILE,
+    REPORT,
+    TIMELINE,
+    WHATIF,
+    WHY,
+    option_choices,
+)
 from gpulab.virtual.default_gpu import AUTO
 
-_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|fix|info|why))\s+(.*)", re.DOTALL)
+_LINE = re.compile(
+    r"\s*%{0,2}(gpu(?:profile|monitor|history|report|timeline|compare|whatif|fix|info|why))\s+(.*)", re.DOTALL
+)
 _ARGUMENTS = {
     "gpuprofile": PROFILE,
     "gpumonitor": MONITOR,
+    "gpuhistory": HISTORY,
     "gpureport": REPORT,
     "gputimeline": TIMELINE,
     "gpucompare": COMPARE,

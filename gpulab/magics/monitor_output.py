@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import time
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -50,10 +51,13 @@ class MonitorOutput:
             live_panel.close()
 
 
-def start(shell: InteractiveShell, name: str | None, every_s: float, threshold_frac: float) -> str:
-    """Start a monitor and show it here; returns a message if it runs already or cannot be shown, else ""."""
+def start(shell: InteractiveShell, name: str | None, every_s: float, threshold_frac: float, **options: Any) -> str:
+    """Start a monitor with these options of `gpulab.monitor`, and show it here.
+
+    Returns a message if it runs already or cannot be shown, else "".
+    """
     running = current()
-    active = running or monitor(name, every=every_s, threshold=threshold_frac)
+    active = running or monitor(name, every=every_s, threshold=threshold_frac, **options)
     visible = show(shell, active)
     if running is not None:
         suffix = "; it is now shown here, too" if visible else ""

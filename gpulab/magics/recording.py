@@ -18,6 +18,8 @@ from gpulab.magics.cell_output import CellOutput, mime_bundle
 from gpulab.magics.display_slot import MimeBundle
 from gpulab.magics.interrupt import interrupt_soon
 from gpulab.run import Run
+from gpulab.user_data.run_history import remember_run
+from gpulab.views.report.earlier_runs import typical_step_ns
 from gpulab.views.report.report import Report, report
 from gpulab.wording import shell_word
 
@@ -107,6 +109,7 @@ class CellRecording:
             if self._request.out:
                 self._shell.user_ns[self._request.out] = run
             view = diagnosis_report(run)
+            remember_run(run, typical_step_ns(view.diagnosis))
             if self._request.save is not None:
                 self._save(run, view, self._request.save)
             return mime_bundle(view)

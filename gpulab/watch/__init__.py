@@ -10,4 +10,7 @@ observation     one reading of all devices, processes and the host
 process_names   who a process belongs to, and which job it is part of
 device_events   what the driver did between two readings
 watcher         the loop
+    background      the loop in a thread
+    rollup          minutes and hours, from seconds
+    usage           GPU-hours held and used, energy, cost
 """

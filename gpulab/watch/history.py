@@ -106,14 +106,14 @@ class HistoryEvent:
     text: str
 
 
-class History:
+class GpuHistory:
     """The history in a file. Close it, or use it in a `with` block."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else path
         self._connection = open_to_read(self.path)
 
-    def __enter__(self) -> History:
+    def __enter__(self) -> GpuHistory:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import platform
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class Observer:
     """Reads all devices. A lost GPU and a missing driver are looked for again every minute."""
 
     def __init__(self, clock: Clock, *, open_nvml: Callable[[], Nvml] | None = None) -> None:
-        self.host_name = socket.gethostname()
+        self.host_name = platform.node()
         self._clock = clock
         self._open_nvml = open_nvml or _all_gpus
         self._nvml = self._open_nvml()
@@ -141,7 +141,7 @@ class Observer:
         self._nvml = self._open_nvml()
 
 
-def gap_text(gaps: tuple[Gap, ...]) -> str:
+def unmeasured_text(gaps: tuple[Gap, ...]) -> str:
     """Return what cannot be read, and why, in one line; without how often, which grows."""
     return "; ".join(f"{gap.what}: {_TIMES.sub('', gap.why)}" for gap in gaps)
 

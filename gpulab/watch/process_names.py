@@ -62,16 +62,16 @@ def program_name(command: Sequence[str]) -> str:
     program = PurePath(command[0]).name
     if not program.startswith(("python", "pypy")):
         return program
-    words = iter(command[1:])
-    for word in words:
+    parts = iter(command[1:])
+    for word in parts:
         if word in _OPTIONS_WITH_VALUE:
-            next(words, None)
+            next(parts, None)
         elif word == "-m":
-            return _target(next(words, program), list(words))
+            return _target(next(parts, program), list(parts))
         elif word == "-c":
             return "python -c"
         elif not word.startswith("-"):
-            return _target(PurePath(word).name, list(words))
+            return _target(PurePath(word).name, list(parts))
     return program
 
 
@@ -104,10 +104,10 @@ def _job(process: psutil.Process, environment: Mapping[str, str]) -> str:
 
 def _starts_ranks(command: Sequence[str]) -> bool:
     """Whether this is a launcher or a Python program, and no server that starts unrelated programs."""
-    words = [PurePath(word).name for word in command[:4]]
-    if any(word.startswith(server) for word in words for server in _SERVERS) and "run" not in words:
+    parts = [PurePath(word).name for word in command[:4]]
+    if any(word.startswith(server) for word in parts for server in _SERVERS) and "run" not in parts:
         return False
-    return words[0].startswith("python") or any(word in _LAUNCHERS for word in words)
+    return parts[0].startswith("python") or any(word in _LAUNCHERS for word in parts)
 
 
 def _user(process: psutil.Process) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpulab.watch.clock import Clock
 from gpulab.watch.device_events import DeviceEvents
-from gpulab.watch.observation import Device, Observation, Observer, gap_text
+from gpulab.watch.observation import Device, Observation, Observer, unmeasured_text
 from gpulab.watch.process_names import ProcessName, ProcessNames
 from gpulab.watch.writer import MAX_BYTES, HistoryWriter
 from gpulab.wording import duration
@@ -141,7 +141,7 @@ class Watcher:
         for uid in self._missing.keys() - lost.keys():
             device, since_s, why = self._missing.pop(uid)
             self.writer.gap(device, since_s, observation.at_s, why)
-        text = gap_text(observation.gaps)
+        text = unmeasured_text(observation.gaps)
         if text != self._sensor_gaps:
             self._sensor_gaps = text
             if text:

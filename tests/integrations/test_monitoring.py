@@ -181,8 +181,8 @@ def test_opentelemetry_sends_a_run_over_otlp(tmp_path):
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    from tests.support.runs.made_runs import MS, event, run_of, stepped
     from gpulab.tables import EventKind
+    from tests.support.runs.made_runs import MS, event, run_of, stepped
 
     received = []
 

@@ -34,6 +34,7 @@ ON_THE_NETWORK = {
     "fleet/summary_cache.py: fsspec",
     "fleet/cluster.py: dask",
     "fleet/cluster.py: distributed",
+    "watch/alerts/webhook.py: urllib",  # alerts, to the URL that the user gives
 }
 EXECUTING_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "code", "runpy", "subprocess", "ctypes", "imp"}
 EXECUTING_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -66,7 +67,7 @@ def forbidden(folder: Path, modules: set[str], calls: set[str] = frozenset()) ->
     return problems
 
 
-def test_no_module_but_those_of_fleet_uses_the_network():
+def test_no_module_uses_the_network_except_to_places_that_the_user_gives():
     assert set(forbidden(PACKAGE, NETWORK)) == ON_THE_NETWORK
 
 

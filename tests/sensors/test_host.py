@@ -168,14 +168,14 @@ def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch, tmp_path):
     host = HostSensors(proc=tmp_path)
     assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
     assert len(calls) == 1
-    assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
+    assert [gap.what for gap in host.gaps if gap.what != "CPU energy"] == ["bytes read from storage"]
 
 
 def test_storage_reads_are_unknown_on_systems_without_them(monkeypatch, tmp_path):
     monkeypatch.delattr(psutil.Process, "io_counters", raising=False)
     host = HostSensors(proc=tmp_path)
     assert math.isnan(host.read()["read_bytes"])
-    assert len(host.gaps) == 1
+    assert [gap.what for gap in host.gaps if gap.what != "CPU energy"] == ["bytes read from storage"]
 
 
 # What may be used: cgroups, laid out in a folder.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpulab.watch.history import History
+from gpulab.watch.history import GpuHistory
 from gpulab.watch.patterns.catalogue import find_patterns
 from gpulab.watch.patterns.frame import HistoryFrame
 from gpulab.watch.patterns.job_patterns import regular_chain
@@ -19,7 +19,7 @@ HEAT = 0x20
 
 
 def patterns_of(path):
-    with History(path) as history:
+    with GpuHistory(path) as history:
         return find_patterns(HistoryFrame.load(history, START_S, START_S + 60 * MINUTES))
 
 

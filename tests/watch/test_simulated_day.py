@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpulab.watch.history import History
+from gpulab.watch.history import GpuHistory
 from gpulab.watch.schema import HOURS, MINUTES, SECONDS
 from tests.support import nvml_standin
 from tests.support.watch import simulated_day as day
@@ -49,7 +49,7 @@ def short_day(tmp_path_factory):
     """A day of 24 hours of two minutes each, with kills."""
     folder = tmp_path_factory.mktemp("short")
     kills = live_through(folder, hour_s=120, life_s=0.4, pause_s=7)
-    with History(folder / "watch.sqlite") as history:
+    with GpuHistory(folder / "watch.sqlite") as history:
         yield history, kills, folder
 
 
@@ -173,7 +173,7 @@ def test_processes_have_the_seconds_in_which_they_ran(short_day, gpus):
 @pytest.mark.full
 def test_a_day_of_real_hours_with_a_kill_in_each(tmp_path):
     kills = live_through(tmp_path, hour_s=3600, life_s=12.0)
-    with History(tmp_path / "watch.sqlite") as history:
+    with GpuHistory(tmp_path / "watch.sqlite") as history:
         gpus = [device for device in history.devices() if not device.is_host]
         assert kills >= 5
         assert wrong_rows(history, gpus) == []

@@ -80,8 +80,8 @@ class _DeviceEnergy:
 
 
 def _of_device(rows: Rows) -> _DeviceEnergy | None:
-    known = ~np.isnan(rows["power_w"])
-    lowest_w = float(np.percentile(rows["power_w"][known], _IDLE_QUANTILE)) if known.any() else 0.0
+    measured = ~np.isnan(rows["power_w"])
+    lowest_w = float(np.percentile(rows["power_w"][measured], _IDLE_QUANTILE)) if measured.any() else 0.0
     counted = _by_counter(rows, lowest_w)
     return counted if counted is not None else _by_integral(rows, lowest_w)
 
@@ -134,8 +134,8 @@ def _loop_s(steps: Steps) -> float:
 def _cpu_j(run: Run, steps: Steps) -> float | None:
     """Return the energy of the CPU packages, of all programs."""
     values: Array = host_samples_in_loop(run, steps)["cpu_energy_j"]
-    known = values[~np.isnan(values)]
-    return float(known[-1] - known[0]) if len(known) >= _MIN_SAMPLES else None
+    measured = values[~np.isnan(values)]
+    return float(measured[-1] - measured[0]) if len(measured) >= _MIN_SAMPLES else None
 
 
 def _samples_per_step(run: Run) -> int | None:

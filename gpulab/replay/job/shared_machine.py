@@ -49,6 +49,6 @@ def _computing(job: JobGraph, rank: int) -> Spans:
     run = job.graphs[rank].run
     rows = run.event_rows
     names = rows.text("name").matching(name.startswith(_COMPUTES) for name in rows.text("name").vocabulary)
-    mask = names & (rows["kind"] == EventKind.OP)
+    mask = names & (rows["kind"] == EventKind.OP.value)
     start_ns = rows["start_ns"][mask] + round(float(job.offset_ns[rank]))
     return union(start_ns, start_ns + rows["dur_ns"][mask])

@@ -33,8 +33,8 @@ def _by_hour(grids: list[DayGrid]) -> TableBlock:
         used_s = np.array([grid.used_s[index] for grid, index in rows_of_day]).sum(axis=0)
         covered_s = np.array([grid.covered_s[index] for grid, index in rows_of_day]).sum(axis=0)
         hours = _share(used_s.reshape(-1, _EVERY_H).sum(axis=1), covered_s.reshape(-1, _EVERY_H).sum(axis=1))
-        whole = _share(used_s.sum(keepdims=True), covered_s.sum(keepdims=True))
-        rows.append(_row(f"{day:%a %d %b}", np.concatenate((hours, whole))))
+        day_share = _share(used_s.sum(keepdims=True), covered_s.sum(keepdims=True))
+        rows.append(_row(f"{day:%a %d %b}", np.concatenate((hours, day_share))))
     caption = "Mean utilisation of all GPUs, in hours of local time. - was not measured."
     return TableBlock(header=header, rows=tuple(rows), caption=caption)
 

@@ -11,10 +11,10 @@ from gpulab.errors import RunError
 from gpulab.hardware.prices import Prices, user_prices
 from gpulab.views.history.device_log import event_section, gap_section
 from gpulab.views.history.heat_map import heat_map_section
-from gpulab.views.history.usage_tables import usage_section
+from gpulab.views.history.usage_tables import gpu_hours_section
 from gpulab.views.sheet.sheet import Answer, Block, Line, Section, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.watch.history import History
+from gpulab.watch.history import GpuHistory
 from gpulab.watch.patterns.catalogue import find_patterns
 from gpulab.watch.patterns.frame import HistoryFrame
 from gpulab.watch.patterns.pattern import Pattern
@@ -35,7 +35,7 @@ def history(span: str = "7d", *, path: Path | None = None, prices: Prices | None
     """
     span_s = parse_span_s(span)
     prices = prices or user_prices()
-    with History(path) as database:
+    with GpuHistory(path) as database:
         until_s = time.time()
         stored = database.span()
         if stored is None or stored[1] < until_s - span_s:
@@ -46,7 +46,7 @@ def history(span: str = "7d", *, path: Path | None = None, prices: Prices | None
     gpus = device_usage(frame, prices)
     sections = (
         heat_map_section(frame),
-        usage_section(gpus, user_usage(frame, prices), job_usage(frame, prices), prices) if gpus else None,
+        gpu_hours_section(gpus, user_usage(frame, prices), job_usage(frame, prices), prices) if gpus else None,
         gap_section(gaps, labels, span_s),
         event_section(frame.events, labels, span_s),
     )

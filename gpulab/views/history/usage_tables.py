@@ -12,7 +12,7 @@ from gpulab.wording import money, number, percent
 _MAX_ROWS = 12
 
 
-def usage_section(gpus: Sequence[Usage], users: Sequence[Usage], jobs: Sequence[Usage], prices: Prices) -> Section:
+def gpu_hours_section(gpus: Sequence[Usage], users: Sequence[Usage], jobs: Sequence[Usage], prices: Prices) -> Section:
     """Return the tables of GPU-hours held and used, with their cost."""
     priced = any(usage.cost is not None for usage in gpus)
     note = (

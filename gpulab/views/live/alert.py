@@ -14,7 +14,7 @@ _MOSTLY_FRAC = 0.3  # a source line is worth naming if it appears in this fracti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
+class IdleGpuAlert:
     """The current alert; `announcement` is its text at the start of the episode, for a screen reader to read once."""
 
     gpus: tuple[int, ...]
@@ -38,7 +38,7 @@ class IdleGpuDetector:
         self._frames: deque[tuple[float, str]] = deque()
         self._announcement = ""
 
-    def update(self, live: LiveSnapshot) -> Alert | None:
+    def update(self, live: LiveSnapshot) -> IdleGpuAlert | None:
         """Add a snapshot and return the alert of the current episode, if there is one."""
         now_s = live.elapsed_s
         if not live.running or live.steps < 2:
@@ -65,7 +65,7 @@ class IdleGpuDetector:
             f"for {duration(1e9 * round(since_s))}{self._reason(live)}"
         )
         self._announcement = self._announcement or text
-        return Alert(gpus=gpus, since_s=since_s, text=text, announcement=self._announcement)
+        return IdleGpuAlert(gpus=gpus, since_s=since_s, text=text, announcement=self._announcement)
 
     def _add_reading(self, index: int, now_s: float, util_frac: float | None) -> None:
         readings = self._readings.setdefault(index, deque())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -12,10 +13,16 @@ from gpulab.capture.live.monitoring import MonitorSession
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.errors import CaptureError
 from gpulab.run import Run
+from gpulab.user_data.run_history import usual_step_s
 from gpulab.views.live.html_panel import panel_html
+from gpulab.views.live.loop_alerts import LoopAlerts
 from gpulab.views.live.panel_content import PanelContentBuilder
 from gpulab.views.live.tiles import PanelContent
 from gpulab.views.report.report import Report, report
+from gpulab.watch.alerts import Alert, parse_alert
+from gpulab.watch.alerts.delivery import Delivery, Receiver, log_receiver
+from gpulab.watch.alerts.webhook import Webhook
+from gpulab.watch.background import BackgroundWatch
 from gpulab.wording import clock_time, number, shell_word
 
 PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
@@ -35,7 +42,16 @@ class Viewer(Protocol):
 class Monitor:
     """Monitors GPU, CPU, memory, workers and steps in the background; see `monitor`."""
 
-    def __init__(self, name: str | None, every_s: float, threshold_frac: float) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        every_s: float,
+        threshold_frac: float,
+        *,
+        alerts: LoopAlerts | None = None,
+        watch: BackgroundWatch | None = None,
+    ) -> None:
+        self._alerts, self._watch = alerts, watch
         self._recording = MonitorSession(name, every_s=every_s, on_tick=self._tick)
         self.name = self._recording.name
         self._glances = PanelContentBuilder(self.name, threshold_frac=threshold_frac, stop=STOP_HINT)
@@ -56,6 +72,8 @@ class Monitor:
         """Start monitoring. Raises CaptureError if another monitor is running, or if a cell is being recorded."""
         global _current
         self._recording.start()
+        if self._watch is not None:
+            self._watch.start()
         _current = self
 
     def stop(self, *, quietly: bool = False) -> Run:
@@ -73,6 +91,7 @@ class Monitor:
         """Stop monitoring and discard the recording."""
         self._recording.abandon()
         _forget(self)
+        self._end_watch()
         self._end_viewers(f"gpulab: monitor {self.name!r} stopped; its recording was discarded")
 
     def report(self) -> Report:
@@ -119,9 +138,17 @@ class Monitor:
         except BaseException:  # also of a signal handler, before `stop` began to remove hooks and threads
             self._recording.abandon()
             _forget(self)
+            self._end_watch()
             raise
         _forget(self)
+        self._end_watch()
         return run
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._alerts is not None:
+            self._alerts.close()
 
     def _end_viewers(self, result: Report | str) -> None:
         viewers, self._viewers = self._viewers, []
@@ -129,7 +156,7 @@ class Monitor:
             viewer.end(result)
 
     def _tick(self, live: LiveSnapshot) -> None:
-        glance = self._glances.build(live)
+        glance = self._glances.build(live, "" if self._alerts is None else self._alerts.update(live))
         for viewer in tuple(self._viewers):
             viewer.draw(glance)
 
@@ -184,14 +211,25 @@ def _forget(monitor: Monitor) -> None:
         _current = None
 
 
-def monitor(name: str | None = None, *, every: float = PERIOD_S, threshold: float = 0.5) -> Monitor:
+def monitor(
+    name: str | None = None,
+    *,
+    every: float = PERIOD_S,
+    threshold: float = 0.5,
+    alerts: Sequence[str | Alert] = (),
+    on_alert: Callable[[str], None] | None = None,
+    webhook: str | None = None,
+    keep: bool = False,
+) -> Monitor:
     """Monitor GPU, CPU, memory, DataLoader workers and steps in the background, across cells, until it is stopped.
 
     Make the monitor the last expression of a cell, or display it, to see the live panel; print it for one line.
     `.stop()`, the Stop button, %gpumonitor --stop or the end of a `with` block stop it and add its run to
     `gpulab.runs`. It pauses while a cell is profiled. every: seconds between two readings. threshold: the panel shows
-    an alert if a GPU stays below this utilisation (a fraction) for 10 s while steps are running. Raises CaptureError
-    for a second monitor, and for invalid values.
+    an alert if a GPU stays below this utilisation (a fraction) for 10 s while steps are running. alerts: more of them,
+    in words ("waiting for data > 40 % for 1 min") or as gpulab.watch.alerts.Alert; each is shown in the panel, written
+    to the log `gpulab.alerts`, and passed to `on_alert` and to the webhook. keep: also record all GPUs in the history,
+    as `gpulab watch` does. Raises CaptureError for a second monitor, and for invalid values.
     """
     if not MIN_PERIOD_S <= every <= MAX_PERIOD_S:
         raise CaptureError(
@@ -205,6 +243,30 @@ def monitor(name: str | None = None, *, every: float = PERIOD_S, threshold: floa
             why="the threshold is a GPU utilisation between 0 and 1",
             fix="pass 0.5 for 50 %; 0 turns the alert off",
         )
-    new_monitor = Monitor(name, every, threshold)
+    new_monitor = Monitor(
+        name,
+        every,
+        threshold,
+        alerts=_loop_alerts(name, alerts, on_alert, webhook, every) if alerts else None,
+        watch=BackgroundWatch() if keep else None,
+    )
     new_monitor.start()
     return new_monitor
+
+
+def _loop_alerts(
+    name: str | None,
+    alerts: Sequence[str | Alert],
+    on_alert: Callable[[str], None] | None,
+    webhook: str | None,
+    every_s: float,
+) -> LoopAlerts:
+    """Return the checks of these alerts, with their receivers."""
+    receivers: list[Receiver] = [log_receiver]
+    if on_alert is not None:
+        receivers.append(on_alert)
+    if webhook is not None:
+        receivers.append(Webhook(webhook))
+    parsed = [parse_alert(alert) if isinstance(alert, str) else alert for alert in alerts]
+    earlier_step_s = None if name is None else usual_step_s(name)
+    return LoopAlerts(parsed, Delivery(receivers), period_s=every_s, earlier_step_s=earlier_step_s)

@@ -49,8 +49,8 @@ class PanelContentBuilder:
         """Return the content between the end of the cell and the report: the last values, with a new phase."""
         return replace(self._last, phase="processing the recording", line="", alert="", alert_announcement="")
 
-    def build(self, live: LiveSnapshot) -> PanelContent:
-        """Build the content for a snapshot."""
+    def build(self, live: LiveSnapshot, user_alerts: str = "") -> PanelContent:
+        """Build the content for a snapshot. `user_alerts`: the text of the alerts that the user asked for."""
         self._phases.append((live.elapsed_s, phase_letter(live.phase)))
         letters = "".join(symbol for _, symbol in self._phases)
         alert = self._watcher.update(live)
@@ -68,8 +68,8 @@ class PanelContentBuilder:
             phases=letters,
             legend=phase_legend(letters),
             span=f"last {duration(1e9 * max(round(live.elapsed_s - self._phases[0][0]), 1))}",
-            alert=alert.text if alert else "",
-            alert_announcement=alert.announcement if alert else "",
+            alert="; ".join(filter(None, (user_alerts, alert.text if alert else ""))),
+            alert_announcement="; ".join(filter(None, (user_alerts, alert.announcement if alert else ""))),
             stop=self._stop,
         )
         return self._last

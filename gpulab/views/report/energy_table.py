@@ -8,7 +8,7 @@ from gpulab.analysis.machine.energy import Energy, loop_energy
 from gpulab.hardware.prices import Prices, user_prices
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
-from gpulab.run_summary import idle_share
+from gpulab.run_summary import idle_step_frac
 from gpulab.views.sheet.sheet import Facts, Line, Section
 from gpulab.wording import metric, money, number, percent, quantity
 
@@ -19,7 +19,7 @@ _MONTH_H = 730.0
 def energy_section(diagnosis: Diagnosis) -> Section | None:
     """Return energy and cost of the loop; None if no GPU told its power."""
     run = diagnosis.run
-    energy = loop_energy(run, diagnosis.steps, idle_share(diagnosis))
+    energy = loop_energy(run, diagnosis.steps, idle_step_frac(diagnosis))
     if energy is None:
         return None
     prices = user_prices()
@@ -29,8 +29,8 @@ def energy_section(diagnosis: Diagnosis) -> Section | None:
 
 def price_per_hour(run: Run, prices: Prices) -> float | None:
     """Return the price of all GPUs that the process sees, per hour; None if one of them has no known price."""
-    each = [prices.per_hour(gpu.name) for gpu in run.machine.gpus]
-    return None if not each or None in each else float(sum(price for price in each if price is not None))
+    hourly = [prices.per_hour(gpu.name) for gpu in run.machine.gpus]
+    return None if not hourly or None in hourly else float(sum(price for price in hourly if price is not None))
 
 
 def _energy_rows(energy: Energy) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
+from gpulab.views.report.earlier_runs import earlier_runs_text
 from gpulab.views.report.energy_table import energy_section
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.job.sections import job_sections
@@ -100,6 +101,7 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
         *outcome_lines(diagnosis),
         headline(diagnosis),
         Line(sentence(origin(run)), soft=True),
+        *((Line(sentence(earlier)),) if (earlier := earlier_runs_text(diagnosis)) else ()),
         *ranks,
     ]
     if (holders := memory_section(run)) is not None:

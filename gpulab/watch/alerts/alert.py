@@ -67,16 +67,16 @@ class Alert:
     def text(self) -> str:
         """The alert in words; parse_alert reads them back."""
         kind = self.measure.value
-        words = kind.words[0]
+        phrase = kind.phrases[0]
         if self.measure is Measure.MEMORY_TIME_LEFT:
-            words = f"{words} {kind.text(self.threshold)}"
+            phrase = f"{phrase} {kind.text(self.threshold)}"
         elif self.measure is Measure.STEP_TIME_CHANGE:
-            words = f"{words} +{kind.text(self.threshold)} against history"
+            phrase = f"{phrase} +{kind.text(self.threshold)} against history"
         elif not kind.is_flag:
-            words = f"{words} {'<' if self.below else '>'} {kind.text(self.threshold)}"
+            phrase = f"{phrase} {'<' if self.below else '>'} {kind.text(self.threshold)}"
         if self.seconds and self.measure is not Measure.MEMORY_TIME_LEFT:
-            words = f"{words} for {duration(self.seconds * 1e9)}"
-        return words + (" while memory is held" if self.while_held else "")
+            phrase = f"{phrase} for {duration(self.seconds * 1e9)}"
+        return phrase + (" while memory is held" if self.while_held else "")
 
 
 @dataclass(frozen=True, kw_only=True)

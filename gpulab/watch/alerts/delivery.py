@@ -7,14 +7,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from gpulab.watch.alerts.alert import QuietHours
 from gpulab.watch.alerts.notice import Notice
 
 LOGGER = logging.getLogger("gpulab.alerts")
 _MAX_WAITING = 1000  # notices per receiver
-_MAX_TRIES = 12  # after the delays below: about an hour
+_MAX_TRIES = 15  # after the delays below: about an hour
 _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 600.0
 
 
@@ -26,11 +26,8 @@ class TemporaryFailure(Exception):  # noqa: N818  (an answer of a receiver)
         self.after_s = after_s
 
 
-class Receiver(Protocol):
-    """Takes the text of notices. Raises TemporaryFailure to be called again, any other error to drop the notice."""
-
-    def __call__(self, text: str) -> None:
-        """Take one message; may block."""
+# Takes the text of a notice; may block. Raises TemporaryFailure to be called again, any other error to drop the notice.
+Receiver: TypeAlias = Callable[[str], None]
 
 
 def log_receiver(text: str) -> None:
@@ -132,4 +129,4 @@ class _Line:
 def _later(notice: Notice, at_s: float) -> Notice:
     from dataclasses import replace
 
-    return replace(notice, at_s=at_s, what=f"{notice.what} (since the quiet hours)")
+    return replace(notice, at_s=at_s, headline=f"{notice.headline} (since the quiet hours)")

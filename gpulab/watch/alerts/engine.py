@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 from gpulab.watch.alerts.alert import Alert
 from gpulab.watch.alerts.measures import Measure
-from gpulab.watch.alerts.windows import Window
+from gpulab.watch.alerts.windows import SlidingWindow
 
 _CLEAR_S = 60.0  # the mean of this time ends an alert
 _HELD_SHARE = 0.95  # of the window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class SubjectMeasures:
     """The measures of one subject (a GPU, a loop) at a moment; missing or NaN: unknown.
 
-    `held`: whether a process holds memory on the GPU.
+    `is_held`: whether a process holds memory on the GPU.
     """
 
     subject: str
     values: Mapping[Measure, float]
-    held: bool | None = None
+    is_held: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class Firing:
 class _State:
     """What is remembered of an alert on a subject."""
 
-    window: Window
-    short: Window
-    held: Window
+    window: SlidingWindow
+    short: SlidingWindow
+    occupancy: SlidingWindow
     active: bool = False
     last_fired_s: float = field(default=-math.inf)
 
@@ -68,7 +68,7 @@ class AlertEngine:
         self._period_s = period_s
         self._states: dict[tuple[Alert, str], _State] = {}
 
-    def update(self, at_s: float, facts: Facts) -> list[Firing]:
+    def update(self, at_s: float, facts: SubjectMeasures) -> list[Firing]:
         """Add the measures of a moment; return the alerts that begin or end with it."""
         firings = []
         for alert in self.alerts:
@@ -83,12 +83,12 @@ class AlertEngine:
         """The alerts that have begun and not ended, with their subjects."""
         return [key for key, state in self._states.items() if state.active]
 
-    def _update(self, alert: Alert, at_s: float, facts: Facts) -> Firing | None:
+    def _update(self, alert: Alert, at_s: float, facts: SubjectMeasures) -> Firing | None:
         state = self._states.setdefault((alert, facts.subject), _new_state(alert, self._period_s))
         value = facts.values[alert.measure]
         state.window.add(at_s, value)
         state.short.add(at_s, value)
-        state.held.add(at_s, math.nan if facts.held is None else float(facts.held))
+        state.occupancy.add(at_s, math.nan if facts.is_held is None else float(facts.is_held))
         if state.active:
             recent = state.short.mean()
             if not (_is_over(alert, recent) or self._is_released(alert, state)):
@@ -101,18 +101,20 @@ class AlertEngine:
             or at_s - state.last_fired_s < alert.repeat_s
         ):
             return None
-        if alert.while_held and not state.held.mean() >= _HELD_SHARE:
+        if alert.while_held and not state.occupancy.mean() >= _HELD_SHARE:
             return None
         state.active, state.last_fired_s = True, at_s
         return Firing(alert=alert, subject=facts.subject, at_s=at_s, value=state.window.mean())
 
     def _is_released(self, alert: Alert, state: _State) -> bool:
-        return alert.while_held and state.held.mean() < _HELD_SHARE
+        return alert.while_held and state.occupancy.mean() < _HELD_SHARE
 
 
 def _new_state(alert: Alert, period_s: float) -> _State:
     short_s = min(_CLEAR_S, alert.seconds)
-    return _State(Window(alert.seconds, period_s), Window(short_s, period_s), Window(alert.seconds, period_s))
+    return _State(
+        SlidingWindow(alert.seconds, period_s), SlidingWindow(short_s, period_s), SlidingWindow(alert.seconds, period_s)
+    )
 
 
 def _crosses(alert: Alert, value: float) -> bool:

@@ -16,7 +16,7 @@ class MeasureKind:
     `below`: an alert fires below the limit. `default_limit` and `default_for_s` apply if the words give none.
     """
 
-    words: tuple[str, ...]
+    phrases: tuple[str, ...]
     units: tuple[tuple[str, float], ...]
     text: Callable[[float], str]
     below: bool = False
@@ -37,33 +37,33 @@ def _seconds(value_s: float) -> str:
 class Measure(Enum):
     """What an alert watches, on each GPU or in the recorded loop."""
 
-    UTILISATION = MeasureKind(words=("utilisation", "utilization", "idle"), units=_PERCENT, text=percent, below=True)
-    MEMORY = MeasureKind(words=("memory",), units=_PERCENT, text=percent, hysteresis=0.03)
+    UTILISATION = MeasureKind(phrases=("utilisation", "utilization", "idle"), units=_PERCENT, text=percent, below=True)
+    MEMORY = MeasureKind(phrases=("memory",), units=_PERCENT, text=percent, hysteresis=0.03)
     MEMORY_TIME_LEFT = MeasureKind(
-        words=("memory will run out in",), units=_TIME, text=_seconds, below=True, default_for_s=0.0
+        phrases=("memory will run out in",), units=_TIME, text=_seconds, below=True, default_for_s=0.0
     )
     TEMPERATURE = MeasureKind(
-        words=("temperature",), units=(("°C", 1.0), ("C", 1.0)), text=lambda c: quantity(c, "°C"), hysteresis=0.05
+        phrases=("temperature",), units=(("°C", 1.0), ("C", 1.0)), text=lambda c: quantity(c, "°C"), hysteresis=0.05
     )
-    POWER = MeasureKind(words=("power",), units=(("W", 1.0),), text=lambda w: quantity(w, "W"), hysteresis=0.1)
-    THROTTLED = MeasureKind(words=("throttled",), units=(), text=percent, is_flag=True, default_limit=0.5)
+    POWER = MeasureKind(phrases=("power",), units=(("W", 1.0),), text=lambda w: quantity(w, "W"), hysteresis=0.1)
+    THROTTLED = MeasureKind(phrases=("throttled",), units=(), text=percent, is_flag=True, default_limit=0.5)
     THROTTLED_BY_HEAT = MeasureKind(
-        words=("throttled by heat",), units=(), text=percent, is_flag=True, default_limit=0.5
+        phrases=("throttled by heat",), units=(), text=percent, is_flag=True, default_limit=0.5
     )
     THROTTLED_BY_POWER = MeasureKind(
-        words=("throttled by power",), units=(), text=percent, is_flag=True, default_limit=0.5
+        phrases=("throttled by power",), units=(), text=percent, is_flag=True, default_limit=0.5
     )
     MEMORY_ERRORS = MeasureKind(
-        words=("memory errors", "ecc errors"), units=(), text=lambda n: quantity(n, "errors"), is_flag=True,
+        phrases=("memory errors", "ecc errors"), units=(), text=lambda n: quantity(n, "errors"), is_flag=True,
         default_limit=0.0, default_for_s=0.0,
     )  # fmt: skip
     NO_READINGS = MeasureKind(
-        words=("no readings", "gpu lost"), units=(), text=percent, is_flag=True, default_limit=0.5
+        phrases=("no readings", "gpu lost"), units=(), text=percent, is_flag=True, default_limit=0.5
     )
-    DATA_WAIT = MeasureKind(words=("waiting for data", "data wait"), units=_PERCENT, text=percent)
-    STEP_TIME_CHANGE = MeasureKind(words=("step time",), units=_PERCENT, text=percent, default_for_s=0.0)
+    DATA_WAIT = MeasureKind(phrases=("waiting for data", "data wait"), units=_PERCENT, text=percent)
+    STEP_TIME_CHANGE = MeasureKind(phrases=("step time",), units=_PERCENT, text=percent, default_for_s=0.0)
 
     @property
     def label(self) -> str:
         """The measure in words."""
-        return self.value.words[0]
+        return self.value.phrases[0]

@@ -37,7 +37,7 @@ class Notice:
     at_s: float
     subject: str  # "GPU 0 (NVIDIA H100) of node7"
     measure: Measure
-    what: str  # "utilisation 12 %, limit 30 %"
+    headline: str  # "utilisation 12 %, limit 30 %"
     ended: bool = False
     holders: tuple[Holder, ...] = ()
     activity: str = ""
@@ -45,7 +45,7 @@ class Notice:
     def text(self) -> str:
         """Return the message: one line each for what, for the activity, and for the first thing to do."""
         when = datetime.fromtimestamp(self.at_s).strftime("%Y-%m-%d %H:%M:%S")
-        lines = [f"gpulab: {self.subject}: {self.what} ({when})"]
+        lines = [f"gpulab: {self.subject}: {self.headline} ({when})"]
         if self.ended:
             return lines[0]
         activity, advice = (self.activity, "") if self.activity else look_at(self.holders)

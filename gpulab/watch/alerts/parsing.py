@@ -1,4 +1,4 @@
-"""An alert from plain words: "utilisation < 30 % for 5 min while memory is held"."""
+"""An alert from plain phrase: "utilisation < 30 % for 5 min while memory is held"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = (
 )
 _TIME_UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
                "h": 3600.0, "hour": 3600.0, "hours": 3600.0}  # fmt: skip
-_HELD = re.compile(r"\s+while (?:the )?(?:gpu )?memory is held$")
+_WHILE_HELD = re.compile(r"\s+while (?:the )?(?:gpu )?memory is held$")
 _FOR = re.compile(r"\s+for\s+([\d.]+)\s*([a-z]+)$")
 _HISTORY = re.compile(r"\s+(?:against|than|over) (?:the )?(?:history|usual|earlier runs)$")
 _LIMIT = re.compile(r"^(<|>|below|above|over|under|\+|)\s*([\d.]+)\s*(\S*)$")
@@ -27,23 +27,25 @@ _BELOW, _ABOVE = ("<", "below", "under"), (">", "above", "over", "+")
 
 def parse_alert(text: str) -> Alert:
     """Return the alert that the words describe. Raises RunError, with examples, if they cannot be read."""
-    words = re.sub(r"\s+", " ", text.strip().lower().rstrip("."))
-    words, while_held = _without(_HELD, words)
-    words, for_match = _cut(_FOR, words)
-    words, _ = _without(_HISTORY, words)
-    measure, rest = _measure(words, text)
+    phrase = re.sub(r"\s+", " ", text.strip().lower().rstrip("."))
+    phrase, while_held = _without(_WHILE_HELD, phrase)
+    phrase, for_match = _cut(_FOR, phrase)
+    phrase, _ = _without(_HISTORY, phrase)
+    measure, rest = _measure(phrase, text)
     for_s = None if for_match is None else _time(for_match[1], for_match[2], text)
     return Alert(measure=measure, limit=_limit(measure, rest, text), for_s=for_s, while_held=while_held)
 
 
-def _measure(words: str, text: str) -> tuple[Measure, str]:
-    """Return the measure whose words the text begins with, and the rest."""
-    names = sorted(((name, measure) for measure in Measure for name in measure.value.words), key=lambda it: -len(it[0]))
+def _measure(phrase: str, text: str) -> tuple[Measure, str]:
+    """Return the measure whose phrase the text begins with, and the rest."""
+    names = sorted(
+        ((name, measure) for measure in Measure for name in measure.value.phrases), key=lambda pair: -len(pair[0])
+    )
     for name, measure in names:
-        if words == name or words.startswith((f"{name} ", f"{name}<", f"{name}>", f"{name}+")):
-            return measure, words[len(name) :].strip()
-    known = ", ".join(measure.label for measure in Measure)
-    raise _problem(text, f"it begins with none of: {known}")
+        if phrase == name or phrase.startswith((f"{name} ", f"{name}<", f"{name}>", f"{name}+")):
+            return measure, phrase[len(name) :].strip()
+    labels = ", ".join(measure.label for measure in Measure)
+    raise _problem(text, f"it begins with none of: {labels}")
 
 
 def _limit(measure: Measure, rest: str, text: str) -> float | None:
@@ -80,14 +82,14 @@ def _number(number: str, text: str) -> float:
         raise _problem(text, f"{number!r} is not a number") from None
 
 
-def _without(pattern: re.Pattern[str], words: str) -> tuple[str, bool]:
-    rest, match = _cut(pattern, words)
+def _without(pattern: re.Pattern[str], phrase: str) -> tuple[str, bool]:
+    rest, match = _cut(pattern, phrase)
     return rest, match is not None
 
 
-def _cut(pattern: re.Pattern[str], words: str) -> tuple[str, re.Match[str] | None]:
-    match = pattern.search(words)
-    return (words[: match.start()], match) if match else (words, None)
+def _cut(pattern: re.Pattern[str], phrase: str) -> tuple[str, re.Match[str] | None]:
+    match = pattern.search(phrase)
+    return (phrase[: match.start()], match) if match else (phrase, None)
 
 
 def _problem(text: str, why: str) -> RunError:

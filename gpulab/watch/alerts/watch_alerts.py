@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gpulab.sensor_tables import ThrottleReason
 from gpulab.watch.alerts.alert import Alert
 from gpulab.watch.alerts.delivery import Delivery
-from gpulab.watch.alerts.engine import AlertEngine, Facts, Firing
+from gpulab.watch.alerts.engine import AlertEngine, Firing, SubjectMeasures
 from gpulab.watch.alerts.measures import Measure
 from gpulab.watch.alerts.memory_trend import MemoryTrend
 from gpulab.watch.alerts.notice import Holder, Notice
@@ -36,24 +36,30 @@ class WatchAlerts:
         """Check one observation."""
         gpus = [reading for reading in observation.readings if reading.device.kind != HOST_KIND]
         for index, reading in enumerate(gpus):
-            facts = Facts(subject=reading.device.uid, values=dict(self._values(reading, observation.at_s)),
-                          held=_is_held(reading))  # fmt: skip
+            facts = SubjectMeasures(subject=reading.device.uid, values=dict(self._values(reading, observation.at_s)),
+                          is_held=_is_held(reading))  # fmt: skip
             for firing in self._engine.update(observation.at_s, facts):
-                self._tell(firing, f"GPU {index} ({reading.device.name})", reading, names)
+                self._announce(firing, f"GPU {index} ({reading.device.name})", reading, names)
         self._delivery.tick(observation.at_s)
 
-    def _tell(self, firing: Firing, subject: str, reading: DeviceReading, names: Mapping[int, ProcessName]) -> None:
+    def _announce(self, firing: Firing, subject: str, reading: DeviceReading, names: Mapping[int, ProcessName]) -> None:
         self._record(reading.device, firing.at_s, ALERT_EVENT, firing.text)
         holders = tuple(
             Holder(name=names[process.pid], memory_bytes=process.memory_bytes) for process in reading.processes or ()
         )
-        what = firing.text
+        headline = firing.text
         if firing.alert.seconds and not firing.ended:
-            what = f"{what} ({firing.alert.text})"
+            headline = f"{headline} ({firing.alert.text})"
         self._delivery.send(
-            Notice(at_s=firing.at_s, subject=subject, measure=firing.alert.measure, what=what, ended=firing.ended,
-                   holders=holders)
-        )  # fmt: skip
+            Notice(
+                at_s=firing.at_s,
+                subject=subject,
+                measure=firing.alert.measure,
+                headline=headline,
+                ended=firing.ended,
+                holders=holders,
+            )
+        )
 
     def _values(self, reading: DeviceReading, at_s: float) -> Iterator[tuple[Measure, float]]:
         yield Measure.NO_READINGS, float(bool(reading.why))
@@ -69,7 +75,7 @@ class WatchAlerts:
             yield Measure.MEMORY, used_bytes / device.memory_bytes
             trend = self._trends.setdefault(device.uid, MemoryTrend(device.memory_bytes))
             yield Measure.MEMORY_TIME_LEFT, trend.add(at_s, used_bytes)
-        yield from _throttling(values.get("throttle_bits", math.nan))
+        yield from throttling_values(values.get("throttle_bits", math.nan))
         yield Measure.MEMORY_ERRORS, self._new_errors(device.uid, values.get("ecc_uncorrected", math.nan))
 
     def _new_errors(self, uid: str, errors: float) -> float:
@@ -77,7 +83,8 @@ class WatchAlerts:
         return max(0.0, errors - before)  # the counter begins anew with the driver
 
 
-def _throttling(bits: float) -> Iterator[tuple[Measure, float]]:
+def throttling_values(bits: float) -> Iterator[tuple[Measure, float]]:
+    """Yield whether a GPU is throttled, by the driver's bit mask; nothing if it is unknown."""
     if math.isnan(bits):
         return
     yield Measure.THROTTLED, float(bool(int(bits) & _THROTTLE))

@@ -11,7 +11,7 @@ _TOLERANCE = 0.5  # of a period: readings are not exactly a period apart
 _SHORTEST_PARTED_S = 50.0  # a shorter window is one part
 
 
-class Window:
+class SlidingWindow:
     """The values of the last `seconds` in five parts, each with its mean; unknown values do not count.
 
     "Below 30 % for 5 min" means that the mean of every part is below: one long dip does not count for all of the time,

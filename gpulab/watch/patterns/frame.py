@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.watch.history import History, HistoryEvent, Series, StoredDevice, StoredProcess
+from gpulab.watch.history import GpuHistory, HistoryEvent, Series, StoredDevice, StoredProcess
 from gpulab.watch.schema import DAY_S, HOUR_S, MINUTES
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class HistoryFrame:
     events: tuple[HistoryEvent, ...]
 
     @classmethod
-    def load(cls, history: History, from_s: float, until_s: float) -> HistoryFrame:
+    def load(cls, history: GpuHistory, from_s: float, until_s: float) -> HistoryFrame:
         """Load a time, at most the month for which minutes are stored."""
         gpus = tuple(device for device in history.devices() if not device.is_host)
         series = {gpu.id: history.device_series(gpu.id, from_s, until_s, MINUTES) for gpu in gpus}
@@ -112,7 +112,7 @@ def _offset_s(at_s: int) -> int:
     return 0 if offset is None else int(offset.total_seconds())
 
 
-def _jobs(history: History, gpus: tuple[StoredDevice, ...], from_s: float, until_s: float) -> Iterator[JobUse]:
+def _jobs(history: GpuHistory, gpus: tuple[StoredDevice, ...], from_s: float, until_s: float) -> Iterator[JobUse]:
     processes, devices = history.processes(), {gpu.id: gpu for gpu in gpus}
     series = history.process_series(from_s, until_s, MINUTES)
     pairs = series["process"].astype(np.int64) * 2**20 + series["device"].astype(np.int64)

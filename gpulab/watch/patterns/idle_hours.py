@@ -81,19 +81,19 @@ def idle_weekends(frame: HistoryFrame) -> Iterator[Pattern]:
         grid = frame.days[gpu.id]
         shares = _by_day(grid)
         weekend = np.array([day.weekday() >= 5 for day in grid.days])
-        known = ~np.isnan(shares)
-        idle_days = weekend & known & (shares >= _IDLE)
-        if idle_days.sum() < 2 * _MIN_WEEKENDS or idle_days.sum() < _USUAL * (weekend & known).sum():
+        measured = ~np.isnan(shares)
+        idle_days = weekend & measured & (shares >= _IDLE)
+        if idle_days.sum() < 2 * _MIN_WEEKENDS or idle_days.sum() < _USUAL * (weekend & measured).sum():
             continue
-        during_week = shares[~weekend & known]
+        during_week = shares[~weekend & measured]
         if len(during_week) < _MIN_DAYS or float(during_week.mean()) > _RARE:
             continue
         yield Pattern(
             kind="idle_weekends",
             claim=f"{frame.label(gpu)} is held and idle on weekends: {count(int(idle_days.sum()), 'day')}",
             evidence=(
-                f"on weekends it is idle for {percent(float(shares[weekend & known].mean()))} of the time, during the "
-                f"week for {percent(float(during_week.mean()))}",
+                f"on weekends it is idle for {_mean(shares[weekend & measured])} of the time, during the week for "
+                f"{_mean(during_week)}",
             ),
             advice="queue long jobs on Friday, or end the processes",
             device=gpu.id,
@@ -154,12 +154,12 @@ def unused_gpus(frame: HistoryFrame) -> Iterator[Pattern]:
         if covered_s < _UNUSED_S or series["held_s"].sum() > 0:
             continue
         others = [frame.series[other.id] for other in frame.gpus if other.host == gpu.host and other is not gpu]
-        held = [float(other["held_s"].sum() / max(1.0, other["covered_s"].sum())) for other in others]
-        if held and max(held) >= 0.5:
+        held_shares = [float(other["held_s"].sum() / max(1.0, other["covered_s"].sum())) for other in others]
+        if held_shares and max(held_shares) >= 0.5:
             yield Pattern(
                 kind="unused",
                 claim=f"{frame.label(gpu)} was not used in {duration(covered_s * 1e9)}",
-                evidence=(f"other GPUs of {gpu.host} were held for up to {percent(max(held))} of the time",),
+                evidence=(f"other GPUs of {gpu.host} were held for up to {percent(max(held_shares))} of the time",),
                 advice="see whether jobs can see it (CUDA_VISIBLE_DEVICES, the scheduler), or use it for a second job",
                 device=gpu.id,
             )

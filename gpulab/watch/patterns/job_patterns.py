@@ -29,8 +29,8 @@ def regular_dips(frame: HistoryFrame) -> Iterator[Pattern]:
     for job in frame.jobs:
         series = job.series
         util_frac = series["device_util_frac"]
-        known = ~np.isnan(util_frac)
-        if known.sum() < 120 or np.median(util_frac[known]) < _BUSY:
+        measured = ~np.isnan(util_frac)
+        if measured.sum() < 120 or np.median(util_frac[measured]) < _BUSY:
             continue
         dips = _spans(np.nan_to_num(util_frac, nan=1.0) < _LOW)
         regular = (
@@ -43,14 +43,16 @@ def regular_dips(frame: HistoryFrame) -> Iterator[Pattern]:
         if share < _MIN_DIP_SHARE:
             continue
         begins_s = [series.at_s[dips[index][0]] for index in regular]
-        every, each = (duration(seconds * 1e9) for seconds in (np.median(np.diff(begins_s)), length_s / len(regular)))
+        interval, length = (
+            duration(seconds * 1e9) for seconds in (np.median(np.diff(begins_s)), length_s / len(regular))
+        )
         yield Pattern(
             kind="regular_dips",
-            claim=f"{job.label}: utilisation of {frame.label(job.device)} falls below {percent(_LOW)} every {every}, "
-            f"for {each}",
+            claim=f"{job.label}: utilisation of {frame.label(job.device)} falls below {percent(_LOW)} every "
+            f"{interval}, for {length}",
             evidence=(
                 f"{len(regular)} times, {percent(share)} of its time; the median of all minutes is "
-                f"{percent(float(np.median(util_frac[known])))}",
+                f"{percent(float(np.median(util_frac[measured])))}",
             ),
             advice="if it validates then: less often, with workers and a larger batch; if it saves: in the background",
             device=job.device.id,

@@ -77,8 +77,8 @@ def _reasons_since(series: Series, day: int) -> Iterator[str]:
 
 
 def _share_of(bits: Floats, mask: int) -> float:
-    known = bits[~np.isnan(bits)].astype(np.int64)
-    return float(((known & mask) != 0).mean()) if len(known) else 0.0
+    measured = bits[~np.isnan(bits)].astype(np.int64)
+    return float(((measured & mask) != 0).mean()) if len(measured) else 0.0
 
 
 def heat(frame: HistoryFrame) -> Iterator[Pattern]:
