@@ -190,6 +190,12 @@ HOST_SAMPLES = Table(
             COUNTER,
         ),
         _reading(
+            "swapped_in_bytes",
+            "bytes swapped in",
+            "memory that the system read back from swap so far, all processes",
+            COUNTER,
+        ),
+        _reading(
             "cpu_energy_j",
             "CPU energy",
             "energy of all CPU packages so far (RAPL), all processes",

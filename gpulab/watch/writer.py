@@ -88,17 +88,11 @@ class HistoryWriter:
 
     def gap(self, device: Device | None, from_s: int, until_s: int, why: str) -> None:
         """Record that there are no readings of a device, or of all, and why; again with a later end if it goes on."""
-        record = (_GAP, device, (from_s, until_s, why))
-        if self._records:
-            statement, other, (start_s, end_s, reason) = (
-                self._records[-1][0],
-                self._records[-1][1],
-                self._records[-1][2],
-            )
-            if (statement, other, reason) == (_GAP, device, why) and start_s <= from_s <= end_s:
-                record = (_GAP, device, (start_s, until_s, why))
-                self._records.pop()
-        self._records.append(record)
+        for index, (statement, other, values) in enumerate(self._records):
+            if statement == _GAP and other == device and values[2] == why and values[0] <= from_s <= values[1]:
+                self._records[index] = (_GAP, device, (values[0], max(until_s, values[1]), why))
+                return
+        self._records.append((_GAP, device, (from_s, until_s, why)))
 
     def event(self, device: Device | None, at_s: float, kind: str, text: str) -> None:
         """Record an event."""

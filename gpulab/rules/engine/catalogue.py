@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from gpulab.rules.copies.host_to_device import cpu_tensor_creation, pageable_copies, unoverlapped_copies
 from gpulab.rules.data.ignored_labels import ignored_labels
-from gpulab.rules.data.item_cost import cpu_bound_loading, slow_storage
-from gpulab.rules.data.no_workers import no_workers
 from gpulab.rules.data.padding import padding
-from gpulab.rules.data.slow_evaluation import slow_evaluation
-from gpulab.rules.data.worker_count import too_few_workers, too_many_workers
+from gpulab.rules.engine.data_catalogue import DATA_RULES, LATE_BATCH_RULES
 from gpulab.rules.engine.needs import (
     ALLOCATOR,
     GPU_SENSORS,
@@ -26,7 +23,6 @@ from gpulab.rules.engine.needs import (
 from gpulab.rules.engine.rank_catalogue import RANK_RULES
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.anomaly_detection import anomaly_detection
-from gpulab.rules.host.cpu_threads import cpu_oversubscription
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
 from gpulab.rules.host.frozen_outputs import frozen_outputs
 from gpulab.rules.host.garbage_collection import garbage_collection
@@ -41,6 +37,7 @@ from gpulab.rules.kernels.device_bound import device_bound
 from gpulab.rules.kernels.embedding_gradients import dense_embedding_gradients
 from gpulab.rules.kernels.float64 import float64_weights
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
+from gpulab.rules.kernels.kernel_drift import kernel_drift
 from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
 from gpulab.rules.kernels.shapes_and_layout import layout_conversions, misaligned_shapes
@@ -49,7 +46,6 @@ from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, cloc
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
 from gpulab.rules.machine.pcie_link import LINK, slow_pcie_link
-from gpulab.rules.machine.shared_cpu import shared_cpu
 from gpulab.rules.memory.activation_checkpointing import activation_checkpointing
 from gpulab.rules.memory.fragmentation_and_growth import (
     allocator_thrash,
@@ -60,10 +56,10 @@ from gpulab.rules.memory.fragmentation_and_growth import (
 from gpulab.rules.memory.out_of_memory import out_of_memory
 from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
+from gpulab.rules.steps.step_variance import step_variance
 from gpulab.rules.steps.work_between_epochs import work_between_epochs
 
 _DISPATCH_RULES = ("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer", "unbatched_calls")
-_LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -91,37 +87,7 @@ RULES: tuple[Rule, ...] = (
         needs=(GPU_WORK, LINK),
         lesson="07_host_to_device",
     ),
-    # Data loading.
-    Rule(
-        check=no_workers,
-        about="data loading in the main process (num_workers=0)",
-        stage=Stage.IDLE,
-        lesson="05_data_loading",
-    ),
-    Rule(check=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(check=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(check=cpu_bound_loading, about="CPU-bound data loading", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(
-        check=slow_evaluation,
-        about="evaluations that wait for data",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS,),
-        lesson="05_data_loading",
-    ),
-    Rule(check=shared_cpu, about="other programs on the same cores", stage=Stage.ENVIRONMENT, needs=(HOST_SENSORS,)),
-    Rule(
-        check=cpu_oversubscription,
-        about="more CPU threads than cores",
-        stage=Stage.ENVIRONMENT,
-        needs=(LEDGER, HOST_SENSORS),
-    ),
-    Rule(
-        check=too_many_workers,
-        about="too many DataLoader workers",
-        stage=Stage.IDLE,
-        needs=(STEP_MARKS, LEDGER),
-        lesson="05_data_loading",
-    ),
+    *DATA_RULES,
     # Python code in the loop.
     Rule(check=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
@@ -165,6 +131,22 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.IDLE,
         needs=(STEP_MARKS, REAL_MACHINE),
         masked_by=("too_many_workers", "unbatched_calls"),
+    ),
+    Rule(
+        check=step_variance,
+        about="step times that vary much",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS, REAL_MACHINE),
+        masked_by=(
+            "periodic_stalls",
+            "frequent_evaluation",
+            "work_between_epochs",
+            "garbage_collection",
+            "recompilation",
+            "shared_cpu",
+            "padding",
+            *LATE_BATCH_RULES,
+        ),
     ),
     Rule(check=anomaly_detection, about="anomaly detection that is left on", stage=Stage.IDLE),
     # Compilation and dispatch.
@@ -227,6 +209,13 @@ RULES: tuple[Rule, ...] = (
         lesson="12_launch_fusion_graphs",
     ),
     *RANK_RULES,
+    Rule(
+        check=kernel_drift,
+        about="kernels that get slower during the run",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
+        masked_by=("clock_throttling", "shared_gpu"),
+    ),
     # Kernels and operators.
     Rule(
         check=no_tf32,
@@ -352,7 +341,7 @@ RULES: tuple[Rule, ...] = (
         about="unused GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
-        masked_by=(*_LATE_BATCH_RULES, "host_python", "gil_contention", "unexplained_idle", "small_batch"),
+        masked_by=(*LATE_BATCH_RULES, "host_python", "gil_contention", "unexplained_idle", "small_batch"),
         lesson="03_parallel_work_and_batch",
     ),
     # Facts that are not faults.

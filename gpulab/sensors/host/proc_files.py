@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
+_VMSTAT_BYTES = 16_384
+_SWAPPED_IN = re.compile(r"^pswpin (\d+)$", re.M)
 _LINE_BYTES = 256  # a line of /proc/stat has at most ten numbers of 20 digits
 
 
@@ -56,6 +59,7 @@ class ProcFiles:
     def __init__(self, proc: Path = PROC) -> None:
         self._statm = ProcFile(proc / "self/statm")
         self._io = ProcFile(proc / "self/io")
+        self._vmstat = ProcFile(proc / "vmstat", _VMSTAT_BYTES)
         self._stat = ProcFile(proc / "stat", _LINE_BYTES * ((os.cpu_count() or 1) + 2))
 
     def rss_bytes(self) -> float | None:
@@ -73,6 +77,14 @@ class ProcFiles:
         except (OSError, ValueError, KeyError):
             return None
 
+    def swapped_in_bytes(self) -> float | None:
+        """Bytes that the system read back from swap since it started, of all processes."""
+        try:
+            match = _SWAPPED_IN.search(self._vmstat.read())
+            return None if match is None else float(int(match[1]) * os.sysconf("SC_PAGESIZE"))
+        except (OSError, ValueError):
+            return None
+
     def core_times(self) -> list[CpuTimes] | None:
         """CPU time of each core since the system started."""
         try:
@@ -84,7 +96,7 @@ class ProcFiles:
 
     def close(self) -> None:
         """Close all files for good."""
-        for file in (self._statm, self._io, self._stat):
+        for file in (self._statm, self._io, self._vmstat, self._stat):
             file.close()
 
 

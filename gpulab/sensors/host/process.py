@@ -170,6 +170,12 @@ def _read_bytes(host: HostSensors) -> tuple[float, ...]:
         raise UnavailableReading("the system denies access to /proc/self/io") from None
 
 
+def _swapped_in(host: HostSensors) -> tuple[float, ...]:
+    if (swapped_bytes := host.files.swapped_in_bytes()) is not None:
+        return (swapped_bytes,)
+    return (float(psutil.swap_memory().sin),)
+
+
 def _throttled(host: HostSensors) -> tuple[float, ...]:
     return (host.throttling.read(),)
 
@@ -196,6 +202,7 @@ SENSORS = (
     HostSensor(columns=("memory_available_bytes",), read=_available_memory, every=10),
     HostSensor(columns=("read_bytes",), read=_read_bytes),
     HostSensor(columns=("throttled_s",), read=_throttled),
+    HostSensor(columns=("swapped_in_bytes",), read=_swapped_in),
     HostSensor(columns=("cpu_energy_j",), read=_cpu_energy),
     HostSensor(columns=("preempted",), read=_preemptions),
 )

@@ -9,6 +9,7 @@ from gpulab.watch.patterns.frame import DayGrid, Floats, HistoryFrame
 from gpulab.wording import percent
 
 _ABSENT = "-"
+_NARROW = "\u00a0"  # a label stays on one line on a narrow page
 _MAX_DAYS = 31
 _EVERY_H = 2  # hours per column
 
@@ -61,4 +62,4 @@ def _share(used_s: Floats, covered_s: Floats) -> Floats:
 
 def _row(label: str, shares: Floats) -> Row:
     cells = tuple(_ABSENT if np.isnan(share) else percent(float(share)) for share in shares)
-    return Row((label, *cells), shades=tuple(float(share) for share in np.nan_to_num(shares)))
+    return Row((label.replace(" ", _NARROW), *cells), shades=tuple(float(share) for share in np.nan_to_num(shares)))
