@@ -49,8 +49,8 @@ def step_variance(evidence: Evidence) -> Finding | None:
             *_in_slow_steps(evidence, spans),
         ),
         numbers=known_numbers(p99_ratio=p99_ns / median_ns, excess_frac=excess_frac),
-        advice="Compare a slow step with its neighbours: the length of the batch, the line below, other programs on the "
-        "machine.",
+        advice="Compare a slow step with its neighbours: the length of the batch, the line that ran, other programs on "
+        "the machine.",
         confidence=LIKELY,
         from_steps=False,
         spans=spans,

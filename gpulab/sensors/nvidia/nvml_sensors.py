@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.sensor_tables import GPU_SAMPLES
+from gpulab.sensor_tables import DEVICE_SAMPLES, GPU_SAMPLES
 from gpulab.sensors.nvidia.nvml_errors import NOT_SUPPORTED
 from gpulab.sensors.nvidia.other_processes import others_memory, others_utilisation
 
+_LABELS = {column.name: column.label for table in (DEVICE_SAMPLES, GPU_SAMPLES) for column in table.columns}
 SECOND_NS = 1_000_000_000
 Read = Callable[[Any, Any], tuple[float, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sensor:
-    """A reading of a GPU: the columns of GPU_SAMPLES it fills, and the functions that can read them.
+    """A reading of a GPU: the columns of GPU_SAMPLES or DEVICE_SAMPLES it fills, and the functions that can read them.
 
     Each of `reads` takes pynvml and a handle and returns a value per column, in the column's unit. The first one is
     preferred; the next is used if the driver, or this nvidia-ml-py, does not support the one before.
@@ -34,7 +35,7 @@ class Sensor:
     @property
     def label(self) -> str:
         """Display name: the label of its first column."""
-        return GPU_SAMPLES.column(self.columns[0]).label
+        return _LABELS[self.columns[0]]
 
 
 def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:

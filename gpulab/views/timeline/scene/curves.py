@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpulab.analysis.machine.gpu_events import gpu_events
 from gpulab.columns import Column, Display
 from gpulab.intervals import Ints, Spans
 from gpulab.rows import Rows
@@ -40,6 +41,8 @@ def _gpu(builder: RowBuilder, device: int, rows: Rows, name: str) -> Iterator[Gr
     yield from _sensors(builder, rows, f"gpu{device}", f"{name} ", gpu)
     if not np.isnan(rows["throttle_bits"]).all():
         yield _throttling(builder, device, rows, name)
+    if (others := _other_processes(builder, device, name)) is not None:
+        yield others
 
 
 def _sensors(
@@ -113,6 +116,24 @@ def _throttling(builder: RowBuilder, device: int, rows: Rows, name: str) -> Grou
     about = f"Clock throttling by the driver, with its reason.{never}"
     return Group(
         id=f"gpu{device}:throttle", name=f"{name} throttling", description=about, rows=(builder.row_of_spans(spans),)
+    )
+
+
+def _other_processes(builder: RowBuilder, device: int, name: str) -> Group | None:
+    """Build the row of times in which other processes held memory on the GPU, or the driver lost it; None without."""
+    events = [
+        event
+        for event in gpu_events(builder.run, builder.steps)
+        if event.device == device and event.kind != "throttling"
+    ]
+    if not events:
+        return None
+    spans = {("throttle", event.label): event.spans for event in events}
+    return Group(
+        id=f"gpu{device}:events",
+        name=f"{name} events",
+        description="Other processes that held memory on this GPU, and times in which the driver gave no readings.",
+        rows=(builder.row_of_spans(spans),),
     )
 
 

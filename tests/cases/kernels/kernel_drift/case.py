@@ -11,8 +11,11 @@ def run(dur_ms, *, grid=lambda step: 100, **more):
 
     def step(at):
         number = round(at / 100)
-        return [event(EventKind.KERNEL, "gemm", at, 30), event(EventKind.KERNEL, "scatter_add", at + 30, dur_ms(number)),
-                event(EventKind.KERNEL, "scatter_add", at + 65, dur_ms(number) / 2)]  # fmt: skip
+        return [
+            event(EventKind.KERNEL, "gemm", at, 30),
+            event(EventKind.KERNEL, "scatter_add", at + 30, dur_ms(number)),
+            event(EventKind.KERNEL, "scatter_add", at + 65, dur_ms(number) / 2),
+        ]
 
     events = stepped(step, count=COUNT)
     grids = [
