@@ -90,7 +90,12 @@ def _add_watch(commands: _Commands) -> None:
     watch.add_argument("--for", dest="duration", metavar="TIME", help="stop after this time: 10m, 8h; default: never")
     watch.add_argument("--max-size", type=_size, metavar="SIZE", help="of the database: 500MB; default: 2GB")
     watch.add_argument("--unit", action="store_true", help="print a systemd unit for this command instead")
-    watch.add_argument("--prometheus", type=_port, metavar="PORT", help="also serve the readings to Prometheus")
+    watch.add_argument(
+        "--prometheus",
+        type=_address,
+        metavar="[HOST:]PORT",
+        help="also serve the readings to Prometheus; default: on all interfaces",
+    )
     history = commands.add_parser("history", help="what gpulab watch recorded: use, cost, patterns, events")
     history.add_argument("span", nargs="?", default="7d", metavar="TIME", help="24h, 7d, 2w or 1m; default: 7d")
     _add_database(history)
@@ -151,7 +156,9 @@ def _size(text: str) -> int:
     return int(float(match[1]) * units[unit])
 
 
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 <= int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
+def _address(text: str) -> tuple[str, int]:
+    """Return "9400" or "127.0.0.1:9400" as host and port."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, or a host and a port: 127.0.0.1:9400")
+    return host or "0.0.0.0", int(port)

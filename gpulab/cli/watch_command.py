@@ -49,7 +49,8 @@ def watch_until_stopped(options: Namespace) -> Output:
     if options.prometheus is not None:
         from gpulab.integrations.prometheus import serve
 
-        watcher.listen(serve(options.prometheus, host=watcher.observer.host_name))
+        address, port = options.prometheus
+        watcher.listen(serve(address, port, watcher.observer.host_name))
     sys.stderr.write(_introduction(path, alerts, options))
     with _stopped_by_signals(clock), _stopped_after(clock, options.duration):
         watcher.run()
@@ -64,7 +65,9 @@ def systemd_unit(options: Namespace) -> str:
     arguments += [f"--database={options.database.resolve()}"] if options.database else []
     arguments += [f"--alert={text}" for text in options.alert]
     arguments += [f"--quiet-hours={options.quiet_hours}"] if options.quiet_hours else []
-    arguments += [f"--prometheus={options.prometheus}"] if options.prometheus is not None else []
+    arguments += (
+        [f"--prometheus={options.prometheus[0]}:{options.prometheus[1]}"] if options.prometheus is not None else []
+    )
     secret = (
         "Environment=GPULAB_WEBHOOK=...  # the URL; unlike an argument, ps does not show it\n"
         if options.webhook

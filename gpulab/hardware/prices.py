@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpulab.errors import GpulabError
+from gpulab.hardware.gpus import SPECS
 
 LIST_DATE = "May 2026"
 PRICE_VARIABLE, CO2_VARIABLE = "GPULAB_PRICE", "GPULAB_CO2"
@@ -107,3 +108,9 @@ def parse_prices(text: str) -> Prices:
 def _names(key: str, driver_name: str) -> bool:
     """Whether a key means a GPU: the name of its driver contains it as a word ("A100" in "NVIDIA A100-SXM4-80GB")."""
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(key)}(?![A-Za-z0-9])", driver_name, re.I) is not None
+
+
+def list_prices() -> dict[str, float]:
+    """The typical prices of the list per GPU-hour, by the names of `gpulab.virtual.compare_gpus`."""
+    prices = Prices()
+    return {spec.name: price for spec in SPECS if (price := prices.per_hour(spec.driver_name)) is not None}

@@ -147,13 +147,16 @@ class WatchCollector(Collector):
         yield from (memory, use)
 
 
-def serve(port: int, host: str) -> WatchCollector:
-    """Serve on this port of all interfaces; return the listener for the watcher. Raises GpulabError if it is taken."""
+def serve(address: str, port: int, name: str) -> WatchCollector:
+    """Serve on this address and port; return the listener for the watcher. `name`: of the host, as a label.
+
+    Raises GpulabError if the port is taken.
+    """
     registry = CollectorRegistry()
-    collector = WatchCollector(host)
+    collector = WatchCollector(name)
     registry.register(collector)
     try:
-        start_http_server(port, registry=registry)
+        start_http_server(port, address, registry=registry)
     except OSError as problem:
         raise GpulabError(
             f"Port {port} cannot be served.",

@@ -72,4 +72,5 @@ def test_report_and_timeline_show_them():
     text = repr(report(made))
     assert "throttled by heat" in text
     assert "another process holds memory" in text
-    assert "gpu0:events" in {group.id for group in timeline(made).scene.groups}
+    groups = [group for part in timeline(made).scene.sides for group in part.placed_groups]
+    assert "gpu0:events" in {placed.group.id for placed in groups}

@@ -59,7 +59,7 @@ def scraped_text(port):
 @pytest.fixture
 def served():
     port = free_port()
-    collector = prometheus.serve(port, "node")
+    collector = prometheus.serve("127.0.0.1", port, "node")
     collector(observation(), NAMES)
     return port
 
@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_named():
         listener.bind(("0.0.0.0", 0))
         listener.listen()
         with pytest.raises(GpulabError, match="cannot be served"):
-            prometheus.serve(listener.getsockname()[1], "node")
+            prometheus.serve("0.0.0.0", listener.getsockname()[1], "node")
 
 
 def test_the_dashboard_shows_metrics_that_are_served():

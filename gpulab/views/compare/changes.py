@@ -10,12 +10,12 @@ from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Matc
 from gpulab.comparison import Comparison
 from gpulab.hardware.prices import Prices, user_prices
 from gpulab.rules.engine.phrases import sentences
-from gpulab.views.report.energy_table import price_per_hour
+from gpulab.views.report.energy_table import MONTH_H, price_per_hour
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, TableBlock
 from gpulab.wording import UNKNOWN, Scale, count, metric, money, number, percent, quantity, scale, shorten, size
 
 MAX_ROWS = 12
-_THOUSAND, _HOUR_NS, _MONTH_H = 1000, 3.6e12, 730.0
+_THOUSAND, _HOUR_NS = 1000, 3.6e12
 NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
 
 
@@ -120,12 +120,12 @@ def _saving(compared: Comparison) -> str:
     price = _prices_per_hour(compared, prices)[0]
     if price is None or compared.before_ns <= 0:
         return ""
-    monthly = price * _MONTH_H
+    monthly = price * MONTH_H
     saved = monthly * (1 - 1 / compared.ratio)
     verb = "saves" if saved >= 0 else "costs"
     text = (
         f"At {money(price, prices.currency)} per hour ({prices.source}), the change {verb} "
-        f"{money(abs(saved), prices.currency)} per month of training ({number(_MONTH_H)} h)"
+        f"{money(abs(saved), prices.currency)} per month of training ({number(MONTH_H)} h)"
     )
     if compared.predicted is None:
         return f"{text}."

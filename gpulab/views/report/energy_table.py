@@ -13,7 +13,7 @@ from gpulab.views.sheet.sheet import Facts, Line, Section
 from gpulab.wording import metric, money, number, percent, quantity
 
 _J_PER_KWH, _HOUR_S = 3.6e6, 3600.0
-_MONTH_H = 730.0
+MONTH_H = 730.0
 
 
 def energy_section(diagnosis: Diagnosis) -> Section | None:
@@ -72,9 +72,9 @@ def _saving_rows(diagnosis: Diagnosis, energy: Energy, prices: Prices) -> Iterat
     price, first = price_per_hour(diagnosis.run, prices), diagnosis.first
     if price is None or first is None or first.gain is None or first.gain.worst_speedup <= 1:
         return
-    saved = [price * _MONTH_H * (1 - 1 / speedup) for speedup in (first.gain.worst_speedup, first.gain.best_speedup)]
+    saved = [price * MONTH_H * (1 - 1 / speedup) for speedup in (first.gain.worst_speedup, first.gain.best_speedup)]
     amounts = f"{money(saved[0], prices.currency)} to {money(saved[1], prices.currency)}"
-    yield "the first fix saves", f"{amounts} in a month of such training ({number(_MONTH_H)} h)"
+    yield "the first fix saves", f"{amounts} in a month of such training ({number(MONTH_H)} h)"
 
 
 def _method(energy: Energy, prices: Prices) -> str:

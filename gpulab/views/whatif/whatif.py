@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from gpulab.errors import RunError
+from gpulab.hardware.prices import user_prices
 from gpulab.questions import prediction_history, prepare_scene
 from gpulab.replay.graph.calibration import Calibration
 from gpulab.replay.parsing import parse_changes
@@ -15,6 +16,7 @@ from gpulab.replay.prediction import Prediction, ReplayModel, predict, refusal_r
 from gpulab.replay.rewrite import GRADES, Change, grade_text
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.run import Run
+from gpulab.views.report.energy_table import MONTH_H, price_per_hour
 from gpulab.views.report.headline import PREDICTED, UPPER_BOUND, bound_text
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
@@ -23,7 +25,7 @@ from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.views.whatif.job import whatif_job
 from gpulab.views.whatif.range_of_step import expectation_of, predicted_text
-from gpulab.wording import count, percent, percent_range, ratio, scale, sentence
+from gpulab.wording import count, money, percent, percent_range, ratio, scale, sentence
 
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 
@@ -94,12 +96,24 @@ def _answer(prediction: Prediction) -> Answer:
             (UPPER_BOUND, bound),
             ("Grade of the prediction", grade_text(prediction.grade)),
             *((("Next bottleneck", prediction.limit),) if prediction.limit else ()),
+            *_monthly_saving(prediction),
         ),
         expectation=expectation_of(prediction),
         notes=tuple(_costs(prediction)),
         fix="\n".join(each for each in code if not _is_comment(each)),
         advice=" ".join(sentence(each.removeprefix("#").strip()) for each in code if _is_comment(each)),
     )
+
+
+def _monthly_saving(prediction: Prediction) -> Iterator[tuple[str, str]]:
+    """Yield what a month of such training would cost less, if the GPUs have a price."""
+    prices = user_prices()
+    price = price_per_hour(prediction.model.graph.run, prices)
+    if price is None or prediction.worst_ns >= prediction.step_ns:
+        return
+    saved = [price * MONTH_H * (1 - ns / prediction.step_ns) for ns in (prediction.worst_ns, prediction.best_ns)]
+    amounts = " to ".join(money(amount, prices.currency) for amount in saved)
+    yield "Saves", f"{amounts} per month of training at {money(price, prices.currency)} per hour ({prices.source})"
 
 
 def _is_comment(code: str) -> bool:
