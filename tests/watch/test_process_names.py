@@ -30,7 +30,8 @@ def test_a_command_line_is_named_by_its_program(line, name):
 
 
 def child(code, **environment):
-    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **environment}, stdin=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **environment},
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
 
 
 def test_a_process_has_its_user_and_start():
@@ -40,7 +41,8 @@ def test_a_process_has_its_user_and_start():
 
 
 def test_a_slurm_job_has_its_name_and_number():
-    process = child("input()", SLURM_JOB_ID="4711", SLURM_JOB_NAME="pretrain")
+    process = child("print(1, flush=True); input()", SLURM_JOB_ID="4711", SLURM_JOB_NAME="pretrain")
+    process.stdout.readline()  # its environment is known once it runs
     name = name_of(process.pid)
     process.communicate(b"\n")
     assert (name.name, name.job) == ("pretrain", "Slurm 4711")
