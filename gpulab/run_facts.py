@@ -10,6 +10,7 @@ CLEAR_SLOWDOWN = 5.0
 NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
 BUCKETS = "ddp_bucket_bytes"  # sizes of the buckets in which DDP all-reduces gradients, in this order, with commas
 NETWORK_SPEED = "network_bytes_per_s"  # of a network port of the machine, in one direction
+ALERTS = "alerts"  # of a monitor: a line for each that began or ended
 OPERATORS, NOT_RECORDED = "operators", "not recorded"  # a fact of runs of other profilers, and its value
 PYTORCH = "PyTorch"  # the fact "framework" of a run of another framework has another value
 

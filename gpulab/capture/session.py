@@ -91,6 +91,7 @@ class Session:
         self._began_ns = 0
         self._processing = False
         self._facts: dict[str, str] = {}
+        self._added_facts: dict[str, str] = {}
         self._operator_times: dict[str, str] = {}
         self._machine = Machine()
 
@@ -174,6 +175,10 @@ class Session:
             **vars(beat),
         )
 
+    def add_fact(self, name: str, text: str) -> None:
+        """Add a fact to the run, such as the alerts of a monitor."""
+        self._added_facts[name] = text
+
     def mark_step(self) -> None:
         """Mark the end of a step, as requested by the user's code."""
         self._marks.user_step()
@@ -222,6 +227,7 @@ class Session:
         began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
         facts = {**(self._facts or torch_settings()), **self._operator_times, **self._marks.buckets.facts}
+        facts.update(self._added_facts)
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpulab.run import Gap, Gpu
 from gpulab.sensor_tables import HOST_SAMPLES
+from gpulab.sensors.amd import AmdSmi
 from gpulab.sensors.host.process import HostSensors
 from gpulab.sensors.nvidia.gpu_processes import GpuProcess
 from gpulab.sensors.nvidia.nvml import Nvml
@@ -57,11 +58,14 @@ class Observation:
 class Observer:
     """Reads all devices. A lost GPU and a missing driver are looked for again every minute."""
 
-    def __init__(self, clock: Clock, *, open_nvml: Callable[[], Nvml] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, *, open_nvml: Callable[[], Nvml] | None = None, open_amd: Callable[[], AmdSmi] | None = None
+    ) -> None:
         self.host_name = platform.node()
         self._clock = clock
         self._open_nvml = open_nvml or _all_gpus
         self._nvml = self._open_nvml()
+        self._amd = (open_amd or _amd_gpus)()
         self._tried_s = clock.steady_s()
         self._host = HostSensors()
         self._lost: dict[str, tuple[Device, str]] = {}  # devices that had readings before, and why they have none
@@ -72,7 +76,8 @@ class Observer:
         at_s = int(self._clock.now_s())
         readings = [self._read_host()]
         answering = {gpu.index for gpu in self._nvml.available_gpus}
-        readings += [self._read_gpu(gpu) for gpu in self._nvml.gpus if gpu.index in answering]
+        readings += [self._read_gpu(self._nvml, gpu) for gpu in self._nvml.gpus if gpu.index in answering]
+        readings += [self._read_gpu(self._amd, gpu) for gpu in self._amd.gpus]
         self._note_lost()
         present = {reading.device.uid for reading in readings if not reading.why}
         readings += [
@@ -80,7 +85,7 @@ class Observer:
             for uid, (device, why) in self._lost.items()
             if uid not in present
         ]
-        return Observation(at_s=at_s, readings=tuple(readings), gaps=(*self._nvml.gaps, *self._host.gaps))
+        return Observation(at_s=at_s, readings=tuple(readings), gaps=(*self._driver_gaps(), *self._host.gaps))
 
     def expect(self, devices: Sequence[Device]) -> None:
         """Report these GPUs as missing until they are found: an earlier watch of this machine read them."""
@@ -91,38 +96,33 @@ class Observer:
     def close(self) -> None:
         """Close the driver and the files."""
         self._nvml.close()
+        self._amd.close()
         self._host.close()
+
+    def _driver_gaps(self) -> tuple[Gap, ...]:
+        """What the drivers do not give; a missing driver of NVIDIA is none where AMD's is there."""
+        nvidia = () if self._amd.gpus and not self._nvml.gpus else self._nvml.gaps
+        return (*nvidia, *self._amd.gaps)
 
     def _read_host(self) -> DeviceReading:
         values = self._host.read()
         device = Device(uid=self.host_name, kind=HOST_KIND, name=self.host_name)
         return DeviceReading(device=device, values={name: values[name] for name in _HOST_READINGS})
 
-    def _read_gpu(self, gpu: Gpu) -> DeviceReading:
-        device = self._device(gpu)
-        values = self._nvml.read(gpu)
-        processes = self._nvml.processes(gpu)
+    def _read_gpu(self, driver: Nvml | AmdSmi, gpu: Gpu) -> DeviceReading:
+        device = _device(driver, gpu)
+        values = driver.read(gpu)
+        processes = driver.processes(gpu)
         if all(math.isnan(value) for value in values.values()):
             return DeviceReading(device=device, values={}, why=self._why(gpu))
         self._lost.pop(device.uid, None)
         return DeviceReading(device=device, values=values, processes=processes)
 
-    def _device(self, gpu: Gpu) -> Device:
-        return Device(
-            uid=gpu.uuid or f"{gpu.name} {gpu.index}",
-            kind=MIG_KIND if self._nvml.is_mig(gpu) else GPU_KIND,
-            name=gpu.name,
-            memory_bytes=gpu.memory_bytes,
-            power_limit_w=gpu.power_limit_w,
-            sm_clock_max_mhz=gpu.sm_clock_max_mhz,
-            driver=self._nvml.driver,
-        )
-
     def _note_lost(self) -> None:
         answering = {gpu.index for gpu in self._nvml.available_gpus}
         for gpu in self._nvml.gpus:
             if gpu.index not in answering:
-                device = self._device(gpu)
+                device = _device(self._nvml, gpu)
                 self._lost.setdefault(device.uid, (device, self._why(gpu)))
 
     def _why(self, gpu: Gpu) -> str:
@@ -141,6 +141,18 @@ class Observer:
         self._nvml = self._open_nvml()
 
 
+def _device(driver: Nvml | AmdSmi, gpu: Gpu) -> Device:
+    return Device(
+        uid=gpu.uuid or f"{gpu.name} {gpu.index}",
+        kind=MIG_KIND if driver.is_mig(gpu) else GPU_KIND,
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        power_limit_w=gpu.power_limit_w,
+        sm_clock_max_mhz=gpu.sm_clock_max_mhz,
+        driver=driver.driver,
+    )
+
+
 def unmeasured_text(gaps: tuple[Gap, ...]) -> str:
     """Return what cannot be read, and why, in one line; without how often, which grows."""
     return "; ".join(f"{gap.what}: {_TIMES.sub('', gap.why)}" for gap in gaps)
@@ -150,3 +162,9 @@ def _all_gpus() -> Nvml:
     nvml = Nvml(sensors=watch_sensors(), all_devices=True)
     nvml.open()
     return nvml
+
+
+def _amd_gpus() -> AmdSmi:
+    amd = AmdSmi()
+    amd.open()
+    return amd

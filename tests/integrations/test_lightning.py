@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -197,3 +198,27 @@ def test_each_of_two_ranks_writes_a_run_and_one_prints_a_report(tmp_path):
     for run in runs:  # DistributedSampler halves the batches
         assert work_by_phase(run)["training"] == (TRAINING_BATCHES // 2, TRAINING_BATCHES // 2)
     assert ended.stderr.count("Phases of the run") == 1
+
+
+def test_the_numbers_of_the_run_go_to_the_loggers_of_the_trainer(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoardLogger(tmp_path, name="board")
+    table = CSVLogger(tmp_path, name="table")
+    profile = Profile(report=False, log=True)
+    fitted(tmp_path, profile, logger=[board, table])
+    step_s = profile.run.summary()["step_s"]
+    events = EventAccumulator(board.log_dir)
+    events.Reload()
+    assert events.Scalars("gpulab/step_s")[-1].value == pytest.approx(step_s, rel=1e-5)
+    assert "gpulab/step_s" in (Path(table.log_dir) / "metrics.csv").read_text()
+
+
+def test_nothing_is_logged_unless_it_is_asked_for(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger
+
+    table = CSVLogger(tmp_path, name="table")
+    fitted(tmp_path, Profile(report=False), logger=table)
+    path = Path(table.log_dir) / "metrics.csv"
+    assert not path.exists() or "gpulab" not in path.read_text()

@@ -61,10 +61,9 @@ def trainer(folder, *callbacks, model=None, kind=transformers.Trainer, **setting
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=BATCH_SIZE,
         per_device_eval_batch_size=BATCH_SIZE,
-        report_to=[],
         disable_tqdm=True,
         use_cpu=True,
-        **{"eval_strategy": "epoch", "save_strategy": "no", **settings},
+        **{"report_to": [], "eval_strategy": "epoch", "save_strategy": "no", **settings},
     )
     return kind(
         model or Classifier(),
@@ -200,3 +199,18 @@ def test_a_trainer_of_the_users_keeps_its_methods_and_their_documentation(tmp_pa
 
 def test_the_callback_can_be_pickled():
     assert pickle.loads(pickle.dumps(Profile(out="results"))).run is None
+
+
+def test_the_numbers_of_the_run_go_to_the_trackers_of_the_trainer(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    profile = Profile(report=False, log=True)
+    trained = trainer(tmp_path, profile, report_to=["tensorboard"])
+    trained.train()
+    assert any("gpulab/step_s" in entry for entry in trained.state.log_history)
+    found = []
+    for file in tmp_path.rglob("events.out.tfevents.*"):
+        events = EventAccumulator(str(file))
+        events.Reload()
+        found += [tag for tag in events.Tags()["scalars"] if "gpulab/step_s" in tag]
+    assert found

@@ -54,6 +54,7 @@ DOORS = {("run", "views"), ("virtual.__init__", "views"), ("fleet.fleet_result",
 HOMES = {
     "torch": ("capture", "virtual", "workloads", "lessons.labs"),
     "pynvml": ("sensors.nvidia.nvml",),
+    "amdsmi": ("sensors.amd",),
     "IPython": ("magics",),
     "matplotlib": ("views",),
     "ipywidgets": ("views",),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.host.cpu_contention import host_samples_in_loop
 from gpulab.analysis.steps.detection import Steps
 from gpulab.rows import Array, Rows
@@ -32,11 +33,17 @@ class Energy:
     cpu_j: float | None
     step_j: float | None  # GPU energy of a mean step
     samples_per_step: int | None
+    steps_per_epoch: int | None
 
     @property
     def sample_j(self) -> float | None:
         """GPU energy per sample of the training data."""
         return self.step_j / self.samples_per_step if self.step_j is not None and self.samples_per_step else None
+
+    @property
+    def epoch_j(self) -> float | None:
+        """GPU energy of an epoch of training steps, without evaluations."""
+        return self.step_j * self.steps_per_epoch if self.step_j is not None and self.steps_per_epoch else None
 
     @property
     def mean_w(self) -> float:
@@ -65,6 +72,7 @@ def loop_energy(run: Run, steps: Steps, idle_frac: float | None = None) -> Energ
         cpu_j=_cpu_j(run, steps),
         step_j=gpu_j / span_s * _loop_s(steps) / count if count else None,
         samples_per_step=_samples_per_step(run),
+        steps_per_epoch=_steps_per_epoch(run),
     )
 
 
@@ -142,3 +150,9 @@ def _samples_per_step(run: Run) -> int | None:
     """Return the batch size, if all DataLoaders have the same; with gradient accumulation, of a micro-batch."""
     sizes = {loader.batch_size for loader in run.loaders if loader.batch_size}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _steps_per_epoch(run: Run) -> int | None:
+    """Return the batches of the training loader; None if it does not know, or with gradient accumulation."""
+    loader = training_loader(run)
+    return None if loader is None or loader.batches is None or loader.batches < 1 else loader.batches

@@ -15,17 +15,21 @@ _EVERY_H = 2  # hours per column
 
 
 def heat_map_section(frame: HistoryFrame) -> Section | None:
-    """Return the use by day and hour (mean of all GPUs) and by GPU and day; None if nothing was measured."""
+    """Return the use by day and hour (mean of all GPUs) and by GPU and day; None if nothing was measured.
+
+    Without a GPU, it is the load of the CPUs.
+    """
     grids = [frame.days[gpu.id] for gpu in frame.gpus if len(frame.days[gpu.id].days)]
-    if not grids:
+    cpus = [grid for grid in frame.hosts if len(grid.days)]
+    if not grids and not cpus:
         return None
-    blocks = [_by_hour(grids)]
+    blocks = [_by_hour(grids, "utilisation of all GPUs") if grids else _by_hour(cpus, "load of all CPU cores")]
     if len(frame.gpus) > 1:
         blocks.append(_by_gpu(frame))
     return Section("Use by day and hour", tuple(blocks))
 
 
-def _by_hour(grids: list[DayGrid]) -> TableBlock:
+def _by_hour(grids: list[DayGrid], subject: str) -> TableBlock:
     days = sorted({day for grid in grids for day in grid.days})[-_MAX_DAYS:]
     header = ("", *(f"{hour}:00" for hour in range(0, 24, _EVERY_H)), "day")
     rows = []
@@ -36,7 +40,7 @@ def _by_hour(grids: list[DayGrid]) -> TableBlock:
         hours = _share(used_s.reshape(-1, _EVERY_H).sum(axis=1), covered_s.reshape(-1, _EVERY_H).sum(axis=1))
         day_share = _share(used_s.sum(keepdims=True), covered_s.sum(keepdims=True))
         rows.append(_row(f"{day:%a %d %b}", np.concatenate((hours, day_share))))
-    caption = "Mean utilisation of all GPUs, in hours of local time. - was not measured."
+    caption = f"Mean {subject}, in hours of local time. - was not measured."
     return TableBlock(header=header, rows=tuple(rows), caption=caption)
 
 

@@ -39,6 +39,7 @@ class LoopAlerts:
         self._earlier_step_s = earlier_step_s
         self._trends: dict[int, MemoryTrend] = {}
         self._active: dict[tuple[Alert, str], str] = {}
+        self.log: list[str] = []  # what began and ended, with the time of day, for the run
 
     def update(self, live: LiveSnapshot) -> str:
         """Add a snapshot; return the text of the alerts that are active, for the panel."""
@@ -56,6 +57,7 @@ class LoopAlerts:
 
     def _announce(self, firing: Firing, live: LiveSnapshot) -> None:
         key = firing.alert, firing.subject
+        self.log.append(f"{time.strftime('%H:%M:%S', time.localtime(firing.at_s))} {firing.subject}: {firing.text}")
         if firing.ended:
             self._active.pop(key, None)
         else:

@@ -13,6 +13,7 @@ from gpulab.capture.live.monitoring import MonitorSession
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.errors import CaptureError
 from gpulab.run import Run
+from gpulab.run_facts import ALERTS
 from gpulab.user_data.run_history import usual_step_s
 from gpulab.views.live.html_panel import panel_html
 from gpulab.views.live.loop_alerts import LoopAlerts
@@ -26,6 +27,7 @@ from gpulab.watch.background import BackgroundWatch
 from gpulab.wording import clock_time, number, shell_word
 
 PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
+MAX_ALERTS = 200  # lines in the run
 STOP_HINT = "- stop: %gpumonitor --stop"
 
 
@@ -133,6 +135,8 @@ class Monitor:
         return {**widget.bundle(), **text}
 
     def _end(self, error: BaseException | None = None) -> Run:
+        if self._alerts is not None and self._alerts.log:
+            self._recording.add_fact(ALERTS, "\n".join(self._alerts.log[-MAX_ALERTS:]))
         try:
             run = self._recording.stop(error)
         except BaseException:  # also of a signal handler, before `stop` began to remove hooks and threads

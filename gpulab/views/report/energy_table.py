@@ -43,6 +43,8 @@ def _energy_rows(energy: Energy) -> Iterator[tuple[str, str]]:
     if energy.sample_j is not None:
         yield "per sample", metric(energy.sample_j, "J")
         yield "per million samples", f"{number(energy.sample_j * 1e6 / _J_PER_KWH)} kWh"
+    if energy.epoch_j is not None:
+        yield "per epoch", f"{number(energy.epoch_j / _J_PER_KWH)} kWh, without evaluations"
     if energy.idle_j is not None:
         yield (
             "while the GPU did nothing",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpulab.analysis.machine.gpu_events import GpuEvent, gpu_events
 from gpulab.rules import Diagnosis
-from gpulab.views.sheet.sheet import Row, Section, TableBlock
-from gpulab.wording import UNKNOWN, count, duration, ratio
+from gpulab.run_facts import ALERTS
+from gpulab.views.sheet.sheet import Line, Row, Section, TableBlock
+from gpulab.wording import UNKNOWN, clean, count, duration, ratio
 
-_MAX_ROWS = 12
+_MAX_ROWS, _MAX_ALERTS = 12, 50
 
 
 def gpu_event_section(diagnosis: Diagnosis) -> Section | None:
@@ -28,6 +29,14 @@ def gpu_event_section(diagnosis: Diagnosis) -> Section | None:
         (TableBlock(header=header, rows=rows, caption=caption),),
         folded=True,
     )
+
+
+def alert_section(diagnosis: Diagnosis) -> Section | None:
+    """Return the alerts of the monitor that recorded the run; None if there were none."""
+    lines = diagnosis.run.facts.get(ALERTS, "").splitlines()
+    if not lines:
+        return None
+    return Section(f"Alerts: {len(lines)}", tuple(Line(clean(line)) for line in lines[-_MAX_ALERTS:]), folded=True)
 
 
 def _row(event: GpuEvent, *, several: bool) -> Row:

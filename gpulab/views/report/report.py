@@ -15,7 +15,7 @@ from gpulab.run import Run
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.earlier_runs import earlier_runs_text
 from gpulab.views.report.energy_table import energy_section
-from gpulab.views.report.gpu_event_table import gpu_event_section
+from gpulab.views.report.gpu_event_table import alert_section, gpu_event_section
 from gpulab.views.report.headline import finding_answer, headline, outcome_lines
 from gpulab.views.report.job.sections import job_sections
 from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, method_of
@@ -152,8 +152,8 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
         sections.append(lines)
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("Sensor readings", sensor_blocks(diagnosis.run), folded=True))
-    if (events := gpu_event_section(diagnosis)) is not None:
-        sections.append(events)
+    extra = (alert_section(diagnosis), gpu_event_section(diagnosis))
+    sections += [section for section in extra if section is not None]
     if (energy := energy_section(diagnosis)) is not None:
         sections.append(energy)
     sections += assumptions(diagnosis.run)

@@ -41,6 +41,7 @@ class HistoryFrame:
     series: Mapping[int, Series]  # by device
     jobs: tuple[JobUse, ...]
     events: tuple[HistoryEvent, ...]
+    hosts: tuple[DayGrid, ...] = ()  # CPU load of each host
 
     @classmethod
     def load(cls, history: GpuHistory, from_s: float, until_s: float) -> HistoryFrame:
@@ -54,6 +55,11 @@ class HistoryFrame:
             series=series,
             jobs=tuple(_jobs(history, gpus, from_s, until_s)),
             events=history.events(from_s, until_s),
+            hosts=tuple(
+                DayGrid.of(history.device_series(host.id, from_s, until_s, MINUTES), "cpu_frac")
+                for host in history.devices()
+                if host.is_host
+            ),
         )
 
     def label(self, gpu: StoredDevice) -> str:
@@ -80,13 +86,13 @@ class DayGrid:
     used_s: Floats  # utilisation times seconds
 
     @classmethod
-    def of(cls, series: Series) -> DayGrid:
-        """Sum the minutes of a device."""
+    def of(cls, series: Series, column: str = "util_frac") -> DayGrid:
+        """Sum the minutes of a device; `column`: its utilisation."""
         local_s = series.at_s + utc_offset_s(series.at_s)
         day, hour = local_s // DAY_S, local_s % DAY_S // HOUR_S
         first, last = (int(day.min()), int(day.max())) if len(day) else (0, -1)
         index = (day - first) * 24 + hour
-        used_s = np.nan_to_num(series["util_frac"]) * series["covered_s"]
+        used_s = np.nan_to_num(series[column]) * series["covered_s"]
         grids = [
             np.bincount(index, weights, (last - first + 1) * 24).reshape(-1, 24).astype(np.float64)
             for weights in (series["covered_s"], series["held_s"], series["held_idle_s"], used_s)

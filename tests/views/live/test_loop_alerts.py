@@ -108,9 +108,10 @@ def test_a_monitor_calls_back_and_logs(caplog):
         waiting = replace(CALM, recent_waiting_frac=0.7)
         alerts._engine.alerts = (parse_alert("waiting for data > 40 % for 0 s"),)
         alerts.update(waiting)
-        monitor.stop(quietly=True)
+        run = monitor.stop(quietly=True)
     assert len(texts) == 1
     assert "waiting for data" in caplog.text
+    assert "Alerts: 1" in repr(gpulab.report(run))
 
 
 def test_an_alert_that_cannot_be_read_starts_no_monitor():
