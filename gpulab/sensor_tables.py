@@ -108,6 +108,15 @@ GPU_SAMPLES = Table(
             COUNTER,
         ),
         _reading(
+            "ecc_corrected", "ECC errors corrected", "corrected memory errors since the driver was loaded", COUNTER
+        ),
+        _reading(
+            "ecc_uncorrected",
+            "ECC errors uncorrected",
+            "uncorrected memory errors since the driver was loaded",
+            COUNTER,
+        ),
+        _reading(
             "others_memory_bytes",
             "memory of other processes",
             "device memory used by other processes",
@@ -234,10 +243,6 @@ _WATCH_READINGS = (
     _reading("pcie_sent_bytes", "PCIe sent", "bytes the GPU sent over PCIe (device to host)", COUNTER),
     _reading("nvlink_received_bytes", "NVLink received", "bytes received over all NVLink links", COUNTER),
     _reading("nvlink_sent_bytes", "NVLink sent", "bytes sent over all NVLink links", COUNTER),
-    _reading("ecc_corrected", "ECC errors corrected", "corrected memory errors since the driver was loaded", COUNTER),
-    _reading(
-        "ecc_uncorrected", "ECC errors uncorrected", "uncorrected memory errors since the driver was loaded", COUNTER
-    ),
     _reading("sm_active_frac", "SM active", "share of the time an SM had a warp resident, mean of all SMs (GPM)"),
     _reading("tensor_active_frac", "tensor cores active", "share of the time the tensor cores were active (GPM)"),
     _reading("dram_active_frac", "memory bandwidth used", "share of the peak memory bandwidth in use (GPM)"),

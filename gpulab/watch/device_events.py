@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpulab.sensor_tables import DEVICE_SAMPLES
+from gpulab.sensors.nvidia.xid import xid_text
 from gpulab.watch.observation import Device, DeviceReading, Observation
 from gpulab.watch.process_names import ProcessName
 from gpulab.wording import count, duration, size
 
-THROTTLING, MEMORY_ERROR, PROCESS, AVAILABILITY, DRIVER = (
+THROTTLING, MEMORY_ERROR, PROCESS, AVAILABILITY, DRIVER, XID = (
     "throttling",
     "memory error",
     "process",
     "availability",
     "driver",
+    "Xid",
 )
 _FLAGS = DEVICE_SAMPLES.column("throttle_bits").flags
 
@@ -47,7 +49,11 @@ class DeviceEvents:
             for kind, text in self._changes(previous, reading, observation.at_s, names):
                 events.append(DeviceEvent(device=reading.device, at_s=observation.at_s, kind=kind, text=text))
             self._before[reading.device.uid] = reading
-        return events
+        errors = [
+            DeviceEvent(device=device, at_s=observation.at_s, kind=XID, text=xid_text(number))
+            for device, number in observation.xids
+        ]
+        return [*events, *errors]
 
     def _changes(
         self, previous: DeviceReading | None, reading: DeviceReading, at_s: int, names: Mapping[int, ProcessName]

@@ -52,6 +52,7 @@ class Observation:
 
     at_s: int
     readings: tuple[DeviceReading, ...]
+    xids: tuple[tuple[Device, int], ...] = ()  # Xid errors of NVIDIA's driver since the previous observation
     gaps: tuple[Gap, ...] = ()
 
 
@@ -85,7 +86,11 @@ class Observer:
             for uid, (device, why) in self._lost.items()
             if uid not in present
         ]
-        return Observation(at_s=at_s, readings=tuple(readings), gaps=(*self._driver_gaps(), *self._host.gaps))
+        by_index = {gpu.index: gpu for gpu in self._nvml.gpus}
+        xids = tuple((_device(self._nvml, by_index[index]), number) for index, number in self._nvml.xids())
+        return Observation(
+            at_s=at_s, readings=tuple(readings), xids=xids, gaps=(*self._driver_gaps(), *self._host.gaps)
+        )
 
     def expect(self, devices: Sequence[Device]) -> None:
         """Report these GPUs as missing until they are found: an earlier watch of this machine read them."""

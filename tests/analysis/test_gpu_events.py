@@ -16,11 +16,11 @@ NAN = float("nan")
 GIB = 2**30
 
 
-def run(*, bits=lambda at: 0, others=lambda at: 0.0, until_ms=4000, step_ms=100.0, count=40):
+def run(*, bits=lambda at: 0, others=lambda at: 0.0, errors=lambda at: NAN, until_ms=4000, step_ms=100.0, count=40):
     unknown = {column.name: NAN for column in GPU_SAMPLES.columns}
     samples = [
         {**unknown, "at_ns": at * MS, "late_ns": 0, "device": 0, "throttle_bits": float(bits(at)),
-         "others_memory_bytes": float(others(at)), "util_frac": 0.9}
+         "others_memory_bytes": float(others(at)), "util_frac": 0.9, "ecc_uncorrected": float(errors(at))}
         for at in range(0, until_ms, 100)
     ]  # fmt: skip
     events = stepped(lambda at: [event(EventKind.KERNEL, "gemm", at, 90)], count=count, step_ms=step_ms)
@@ -47,6 +47,12 @@ def test_another_process_is_an_event_from_its_arrival():
     (other,) = events_of(run(others=lambda at: 12 * GIB if at >= 2500 else 0))
     assert other.kind == "other process"
     assert other.spans.start_ns.tolist() == [2500 * MS]
+
+
+def test_a_memory_error_is_an_event_when_its_counter_rises():
+    (error,) = events_of(run(errors=lambda at: 3.0 if at < 1500 else 4.0))
+    assert (error.kind, error.label) == ("memory error", "uncorrected memory errors")
+    assert error.spans.start_ns.tolist() == [1500 * MS]
 
 
 def test_a_display_server_is_no_event():

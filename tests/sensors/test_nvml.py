@@ -32,7 +32,10 @@ FUNCTIONS = {
     "power_held_s": ("nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues"),
 }
 # What else does not answer when these functions do not, in the columns' own sensor or in another.
-TOO = {"util_frac": {"memory_util_frac"}, "power_held_s": {"thermal_held_s", "power_w"}}
+TOO = {
+    "util_frac": {"memory_util_frac"},
+    "power_held_s": {"thermal_held_s", "power_w"},
+}
 CALLS_PER_READING = {
     "nvmlDeviceGetViolationStatus": 2
 }  # number of sensors that call it: once for power, once about heat

@@ -123,3 +123,46 @@ def test_a_machine_without_rapl_says_so(tmp_path):
     energy = CpuEnergy(tmp_path)
     assert math.isnan(energy.read())
     assert "no RAPL" in energy.why
+
+
+def test_xid_errors_are_read_once_with_their_gpu(standin):
+    nvml = opened()
+    assert nvml.xids() == ()
+    standin.xid(1, 79)
+    standin.xid(0, 31)
+    assert nvml.xids() == ((1, 79), (0, 31))
+    assert nvml.xids() == ()
+
+
+def test_a_driver_without_xid_events_gives_none(standin):
+    standin.fault("nvmlEventSetCreate", NOT_SUPPORTED)
+    nvml = opened()
+    standin.xid(0, 31)
+    assert nvml.xids() == ()
+    assert standin.calls("nvmlEventSetWait_v2") == 0
+
+
+def test_xid_errors_are_read_again_after_the_driver_was_reopened(standin):
+    nvml = opened()
+    nvml.xids()
+    standin.library.nvmlShutdown()
+    nvml.read(nvml.gpus[0])
+    nvml.read(nvml.gpus[0])
+    assert nvml.xids() == ()
+    standin.xid(0, 48)
+    assert nvml.xids() == ((0, 48),)
+
+
+def test_an_xid_error_becomes_an_event_of_the_history(standin):
+    from gpulab.watch.clock import Clock
+    from gpulab.watch.device_events import DeviceEvents
+    from gpulab.watch.observation import Observer
+
+    observer, events = Observer(Clock()), DeviceEvents()
+    standin.list_processes(0)
+    standin.list_processes(1)
+    events.between(observer.observe(), {})
+    standin.xid(1, 79)
+    (event,) = [event for event in events.between(observer.observe(), {}) if event.kind == "Xid"]
+    observer.close()
+    assert (event.device.name, event.text) == ("Standin H200", "Xid 79: the GPU has fallen off the bus")

@@ -352,10 +352,6 @@ EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, FieldValue *value
             value->value.ull = number(handle, 22345678901ull, 3000000000ull); /* held down by power, ns */
         else if (value->field == 75)
             value->value.ull = number(handle, 8789012345ull, 5000000000ull); /* held down by heat, ns */
-        else if (value->field == 3)
-            value->value.ull = reading(handle, ECC, 7, 100); /* corrected memory errors */
-        else if (value->field == 4)
-            value->value.ull = reading(handle, ECC_FATAL, 1007, 100); /* uncorrected ones */
         else if (value->field == 197 || value->field == 198) /* PCIe: sent, received */
             value->value.ull = reading(handle, PCIE, 5000000ull, 1000ull) + (value->field - 197) * 3000000ull;
         else if ((value->field == 138 || value->field == 139) && value->scope == 0xffffffffu) /* NVLink, KiB */
@@ -366,6 +362,15 @@ EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, FieldValue *value
         int code = enter("field", handle->gpu);
         if (code) value->code = code;
     }
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetTotalEccErrors(Handle *handle, unsigned uncorrected, unsigned since_ever,
+                                       unsigned long long *errors) {
+    ENTER(nvmlDeviceGetTotalEccErrors, handle);
+    WHOLE_ONLY(handle);
+    if (uncorrected > 1 || since_ever) return INVALID_ARGUMENT;
+    *errors = uncorrected ? reading(handle, ECC_FATAL, 1007, 100) : reading(handle, ECC, 7, 100);
     return SUCCESS;
 }
 
@@ -592,6 +597,54 @@ typedef struct {
     GpmSample *before, *after;
     GpmMetric metrics[477];
 } GpmRequest;
+
+/* Xid errors: standin_xid puts one in the queue of those who registered the GPU. */
+
+typedef struct {
+    Handle *device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} Event;
+
+static struct {
+    int open, registered[MOST_GPUS], waiting, gpu[16];
+    unsigned long long number[16];
+} xids;
+
+EXPORT void standin_xid(int gpu, unsigned long long number) {
+    if (xids.registered[gpu] && xids.waiting < 16)
+        xids.gpu[xids.waiting] = gpu, xids.number[xids.waiting++] = number;
+}
+
+EXPORT int nvmlEventSetCreate(void **set) {
+    int code = enter("nvmlEventSetCreate", -1);
+    if (code) return code;
+    memset(&xids, 0, sizeof xids);
+    xids.open = 1;
+    *set = &xids;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceRegisterEvents(Handle *handle, unsigned long long types, void *set) {
+    ENTER(nvmlDeviceRegisterEvents, handle);
+    if (set != &xids || types != 8) return INVALID_ARGUMENT; /* 8: critical Xid errors */
+    xids.registered[handle->gpu] = 1;
+    return SUCCESS;
+}
+
+EXPORT int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
+    int code = enter("nvmlEventSetWait_v2", -1);
+    if (code) return code;
+    if (set != &xids || timeout_ms) return INVALID_ARGUMENT; /* the watch must not wait */
+    if (!xids.waiting) return 10;
+    memset(event, 0, sizeof *event);
+    event->device = &handles[state.generation][xids.gpu[0]][0];
+    event->type = 8, event->data = xids.number[0];
+    xids.waiting--;
+    memmove(xids.gpu, xids.gpu + 1, sizeof xids.gpu - sizeof xids.gpu[0]);
+    memmove(xids.number, xids.number + 1, sizeof xids.number - sizeof xids.number[0]);
+    return SUCCESS;
+}
 
 static int gpm_samples; /* allocated and not freed */
 EXPORT int standin_gpm_samples(void) { return gpm_samples; }

@@ -31,6 +31,8 @@ EXPECTED = {
     "link_width": (21, 1),
     "power_held_s": (12.345678901, 2),
     "thermal_held_s": (24.691357802, 3),
+    "ecc_corrected": (7, 100),
+    "ecc_uncorrected": (1007, 100),
     "others_memory_bytes": (7_300_000_000, 110_000_000),
     "others_util_frac": (0.33, 0.01),
 }
@@ -93,6 +95,10 @@ class Standin:
         """Make calls of a function fail; see fakenvml.c."""
         times = [ctypes.c_long(number) for number in (delay_us, skip, count)]
         self.library.standin_fault(function.encode(), gpu, code, *times)
+
+    def xid(self, gpu: int, number: int) -> None:
+        """Report an Xid error."""
+        self.library.standin_xid(gpu, ctypes.c_ulonglong(number))
 
     def clear_faults(self) -> None:
         """Let every call succeed again."""

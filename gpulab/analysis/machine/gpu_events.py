@@ -23,7 +23,7 @@ class GpuEvent:
     """Something that happened to a GPU, once or several times: `spans` are its times, from the start of the run."""
 
     device: int
-    kind: str  # "throttling", "other process" or "lost"
+    kind: str  # "throttling", "other process", "memory error" or "lost"
     label: str
     spans: Spans
     during_ns: int | None = None  # median of the steps that lie mostly within; None with too few
@@ -36,7 +36,8 @@ def gpu_events(run: Run, steps: Steps) -> tuple[GpuEvent, ...]:
     for device in np.unique(run.gpu_rows["device"]).tolist():
         rows = run.gpu_rows.select(run.gpu_rows["device"] == device)
         rows = rows.select(np.argsort(rows["at_ns"], kind="stable"))
-        for kind, label, spans in (*_throttling(rows), *_others(rows), *_lost(rows, run.span_ns)):
+        happened = (*_throttling(rows), *_others(rows), *_memory_errors(rows), *_lost(rows, run.span_ns))
+        for kind, label, spans in happened:
             if len(spans.start_ns):
                 during_ns, outside_ns = _step_times_ns(steps, spans)
                 events.append(
@@ -65,6 +66,16 @@ def _throttling(rows: Rows) -> Iterator[tuple[str, str, Spans]]:
 def _others(rows: Rows) -> Iterator[tuple[str, str, Spans]]:
     with np.errstate(invalid="ignore"):
         yield "other process", "another process holds memory", _spans(rows, rows["others_memory_bytes"] > _OTHERS_BYTES)
+
+
+def _memory_errors(rows: Rows) -> Iterator[tuple[str, str, Spans]]:
+    """Readings whose counter of memory errors is higher than the one before."""
+    for column, label in (
+        ("ecc_uncorrected", "uncorrected memory errors"),
+        ("ecc_corrected", "corrected memory errors"),
+    ):
+        with np.errstate(invalid="ignore"):
+            yield "memory error", label, _spans(rows, np.diff(rows[column], prepend=np.nan) > 0)
 
 
 def _lost(rows: Rows, span_ns: int) -> Iterator[tuple[str, str, Spans]]:

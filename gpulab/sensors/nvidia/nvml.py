@@ -30,6 +30,7 @@ from gpulab.sensors.nvidia.nvml_errors import (
     explain_missing_driver,
 )
 from gpulab.sensors.nvidia.nvml_sensors import COLUMNS, SENSORS, Read, Sensor
+from gpulab.sensors.nvidia.xid import XidReader
 
 __all__ = ["COLUMNS", "SENSORS", "Nvml"]
 
@@ -56,6 +57,7 @@ class Nvml:
         self._sensors, self._all_devices = tuple(sensors), all_devices
         self._columns = tuple(column for sensor in sensors for column in sensor.columns)
         self._nvml: Any = None
+        self._xid_reader: XidReader | None = None
         self._pid: int | None = None  # the process that opened NVML; handles are invalid after a fork
         self._devices: dict[int, ReadableGpu] = {}
         self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # reading functions that still work
@@ -130,6 +132,15 @@ class Nvml:
             self._troubles.note(self._cause(error, device), "processes", gpu.index)
             return None
 
+    def xids(self) -> tuple[tuple[int, int], ...]:
+        """Xid errors since the last call: index of the GPU, and number. The first call begins to listen."""
+        if self._pid != os.getpid():
+            return ()
+        if self._xid_reader is None:
+            boards = {index: device.board for index, device in self._devices.items() if not device.mig}
+            self._xid_reader = XidReader(self._nvml, boards)
+        return self._xid_reader.read()
+
     def is_mig(self, gpu: Gpu) -> bool:
         """Whether this is a MIG instance."""
         return self._devices[gpu.index].mig
@@ -193,7 +204,7 @@ class Nvml:
             for gpu in self.available_gpus:
                 self._troubles.note(cause_of(error.value, str(error)), "sensors", gpu.index)
             return
-        self._pid = os.getpid()
+        self._pid, self._xid_reader = os.getpid(), None
         reopened, _ = self._find_devices()
         by_uuid = {device.gpu.uuid: device for device in reopened}
         for gpu in self.available_gpus:

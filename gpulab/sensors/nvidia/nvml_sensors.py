@@ -128,6 +128,22 @@ def _limited_s(nvml: Any, gpu: Any, field: int) -> float:
     return _available(nvml, answer.value.ullVal) / 1e9
 
 
+def _memory_errors(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    counts = [nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds]
+    return tuple(_available(nvml, count) for count in counts)
+
+
+def field_values(nvml: Any, gpu: Any, fields: tuple[Any, ...], factor: int) -> tuple[float, ...]:
+    """Read 64-bit fields, each a number or a pair of number and scope. Raises NVMLError if one is not available."""
+    values = []
+    for answer in nvml.nvmlDeviceGetFieldValues(gpu, list(fields)):
+        if answer.nvmlReturn:
+            raise nvml.NVMLError(answer.nvmlReturn)
+        values.append(_available(nvml, answer.value.ullVal) * factor)
+    return tuple(values)
+
+
 def _available(nvml: Any, value: int) -> float:
     """Check a 64-bit counter: all bits set is NVML's "not available" without an error."""
     if value == 2**64 - 1:
@@ -160,6 +176,12 @@ SENSORS = (
         columns=("thermal_held_s",),
         reads=(_heat_violation, _heat_limited),
         per_board=True,
+    ),
+    Sensor(
+        columns=("ecc_corrected", "ecc_uncorrected"),
+        reads=(_memory_errors,),
+        per_board=True,
+        min_interval_ns=SECOND_NS,
     ),
     Sensor(columns=("others_memory_bytes",), reads=(others_memory,), min_interval_ns=SECOND_NS),
     Sensor(columns=("others_util_frac",), reads=(others_utilisation,), min_interval_ns=SECOND_NS),

@@ -53,7 +53,7 @@ def history(span: str = "7d", *, path: Path | None = None, prices: Prices | None
     blocks: tuple[Block, ...] = (
         Answer(claim=_headline(frame, gpus, prices), leading=True),
         Line(_provenance(frame, stored), soft=True),
-        *_patterns(find_patterns(frame)),
+        *(_patterns(find_patterns(frame)) if frame.gpus else ()),
         *(section for section in sections if section is not None),
     )
     return View(Sheet(f"gpulab: GPUs, last {span}", blocks))
