@@ -93,7 +93,8 @@ def usage_section(compared: Comparison) -> Section | None:
     if not measured:
         return None
     kinds = (_kind(row.cells[0]) for row in measured)
-    title = ", ".join(dict.fromkeys(kinds)).capitalize()
+    *others, last = dict.fromkeys(kinds)
+    title = " and ".join(filter(None, (", ".join(others), last))).capitalize()
     names = (side.name for side in compared.sides)
     saving = _saving(compared)
     table = TableBlock(header=("", *names, "difference"), rows=measured)

@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 
 from gpulab.watch.history import StoredDevice
-from gpulab.watch.patterns.frame import DayGrid, Floats, HistoryFrame, JobUse
+from gpulab.watch.patterns.frame import DayGrid, Floats, HistoryFrame, JobUse, utc_offset_s
 from gpulab.watch.patterns.pattern import Pattern
 from gpulab.watch.schema import DAY_S, HOUR_S
 from gpulab.wording import count, duration, percent, size
@@ -178,7 +178,5 @@ def _holders(frame: HistoryFrame, gpu: StoredDevice, hours: np.ndarray) -> Itera
 
 
 def _hour_of_day(job: JobUse) -> np.ndarray:
-    from gpulab.watch.patterns.frame import utc_offset_s
-
     local_s = job.series.at_s + utc_offset_s(job.series.at_s)
     return np.asarray(local_s % DAY_S // HOUR_S)

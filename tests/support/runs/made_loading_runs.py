@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.run import Loader
+from gpulab.run import Loader, Machine
 from gpulab.tables import WORKER_SAMPLES, EventKind
 from tests.support.runs.made_runs import event, host_sample, loader_call, mark, rows, run_of, stepped
 
@@ -84,3 +84,18 @@ def epochs(first_ms, other_ms, *, epoch_length=5, count=10):
         if step % epoch_length == epoch_length - 1:
             marks.append(mark(100 * step + 95, 0.1, yielded=False, **mark_args))
     return marks
+
+
+def reading_epochs(reads, waits, *, available=64 * 2**30, limit=None, batches=10):
+    """Epochs of ten steps of 100 ms; each reads so many bytes and waits so many ms for each batch."""
+    marks, samples, total = [], [], 0.0
+    for epoch, (read, wait_ms) in enumerate(zip(reads, waits, strict=True)):
+        for batch in range(batches):
+            at = 100.0 * (epoch * batches + batch)
+            marks.append(mark(at, wait_ms, epoch=epoch, process_ms=at))
+            total += read / batches
+            samples.append(host_sample(at + 50, read_bytes=total, memory_available_bytes=float(available)))
+        marks.append(mark(100.0 * (epoch + 1) * batches - 2, 1, epoch=epoch, yielded=False, process_ms=at))
+    events = stepped(lambda at: [kernel(at + 60, 39)], count=batches * len(reads))
+    machine = Machine(cores_allowed=8.0, memory_limit_bytes=limit)
+    return run_of(events, marks=marks, samples=samples, loaders=[WORKERS], machine=machine)
