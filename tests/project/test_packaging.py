@@ -23,7 +23,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 
 CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}  # PyPI's -> conda-forge's
-IMPORTED_AS = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "pillow": "PIL"}  # distribution -> module
+IMPORTED_AS = {  # distribution -> module
+    "nvidia-ml-py": "pynvml",
+    "ipython": "IPython",
+    "pillow": "PIL",
+    "opentelemetry-api": "opentelemetry",
+    "prometheus-client": "prometheus_client",
+}
 # Imported where they are there; who has them got them with something that is required.
 COME_WITH = {
     "traitlets": "anywidget",
@@ -35,6 +41,7 @@ COME_WITH = {
     "lightning": "a training that uses it",
     "pytorch_lightning": "a training that uses it",
     "transformers": "a training that uses it",
+    "amdsmi": "ROCm",
 }
 
 
@@ -75,7 +82,8 @@ def test_every_pinned_version_is_exact_is_one_we_ask_for_and_lies_within_its_bou
 
 @pytest.mark.full
 def test_every_library_the_package_imports_is_one_it_asks_for():
-    asked = required(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["lab"] + EXTRAS["fleet"])
+    extras = [line for name in ("torch", "lab", "fleet", "exporters") for line in EXTRAS[name]]
+    asked = required(PROJECT["dependencies"] + extras)
     modules = {IMPORTED_AS.get(name, name) for name in asked}
     for path in (ROOT / "gpulab").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
