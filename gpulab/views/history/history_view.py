@@ -79,7 +79,7 @@ def _headline(frame: HistoryFrame, gpus: tuple[Usage, ...], prices: Prices) -> s
     if every.held_h == 0:
         return f"No process was on {count(len(gpus), 'GPU')} in {number(every.measured_h)} measured GPU-hours."
     idle = f"{number(every.idle_h)} GPU-hours were held without any work"
-    cost = "" if every.idle_cost is None else f", about {money(every.idle_cost, prices.currency)}"
+    cost = "" if not every.idle_cost else f", about {money(every.idle_cost, prices.currency)}"
     return (
         f"{count(len(gpus), 'GPU')} {'was' if len(gpus) == 1 else 'were'} held for {number(every.held_h)} of "
         f"{number(every.measured_h)} GPU-hours and used for {percent(every.used_frac)} of that; {idle}{cost}."

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from gpulab.watch.alerts.alert import Alert
 from gpulab.watch.alerts.measures import Measure
 from gpulab.watch.alerts.windows import SlidingWindow
+from gpulab.wording import duration
 
 _CLEAR_S = 60.0  # the mean of this time ends an alert
 _HELD_SHARE = 0.95  # of the window
@@ -42,11 +43,12 @@ class Firing:
         kind, label = self.alert.measure.value, self.alert.measure.label
         if self.ended:
             return f"over: {self.alert.text}"
-        if kind.is_flag:
-            return label
         if self.alert.measure is Measure.MEMORY_TIME_LEFT:
             return f"{label} {kind.text(self.value)}"
-        return f"{label} {kind.text(self.value)}, limit {kind.text(self.alert.threshold)}"
+        seconds = f" for {duration(self.alert.seconds * 1e9)}" if self.alert.seconds else ""
+        if kind.is_flag:
+            return f"{label}{seconds}"
+        return f"{label} {kind.text(self.value)}{seconds}, limit {kind.text(self.alert.threshold)}"
 
 
 @dataclass

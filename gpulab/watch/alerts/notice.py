@@ -48,17 +48,19 @@ class Notice:
         lines = [f"gpulab: {self.subject}: {self.headline} ({when})"]
         if self.ended:
             return lines[0]
-        activity, advice = (self.activity, "") if self.activity else look_at(self.holders)
+        activity, advice = (sentence(self.activity), "") if self.activity else look_at(self.holders)
         if activity:
-            lines.append(sentence(activity))
+            lines.append(activity)
+        if self.measure is not Measure.UTILISATION:  # what the process does explains idleness, not heat or errors
+            advice = ""
         lines.append(f"First: {advice or ADVICE[self.measure]}")
         return "\n".join(lines)
 
 
 def look_at(holders: tuple[Holder, ...]) -> tuple[str, str]:
-    """Return what the largest process on the GPU does now, and what that suggests; "" if nothing can be said.
+    """Return what the largest process on the GPU does now, and what that suggests if the GPU is idle.
 
-    Takes half a second.
+    "" if nothing can be said. Takes half a second.
     """
     if not holders:
         return "", ""
@@ -71,23 +73,23 @@ def look_at(holders: tuple[Holder, ...]) -> tuple[str, str]:
         workers = len(process.children())
         status = process.status()
     except psutil.Error:
-        return f"On the GPU: {holder.text}", ""
+        return f"On the GPU: {holder.text}.", ""
     work = f"{percent(cores)} of a core" + (
         f", {count(workers, 'child process', 'child processes')}" if workers else ""
     )
     if status == psutil.STATUS_DISK_SLEEP:
-        return f"{holder.text} is waiting for storage", "copy the data to local storage, or read ahead with workers"
+        return f"{holder.text} is waiting for storage.", "copy the data to local storage, or read ahead with workers"
     if cores < _IDLE:
         return (
-            f"{holder.text} uses no CPU time: it waits, or is a notebook that nobody runs",
+            f"{holder.text} uses no CPU time: it waits, or is a notebook that nobody runs.",
             "ask its owner; if it is done, shut down the kernel or the process, which frees the memory",
         )
     if cores > _BUSY:
         return (
-            f"{holder.text} uses {work}: the CPU is busy while the GPU waits",
+            f"{holder.text} uses {work}.",
             "record a minute of it to see which line: gpulab run PROGRAM, or %%gpuprofile in its notebook",
         )
-    return f"{holder.text} uses {work}", ""
+    return f"{holder.text} uses {work}.", ""
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -47,15 +47,12 @@ class WatchAlerts:
         holders = tuple(
             Holder(name=names[process.pid], memory_bytes=process.memory_bytes) for process in reading.processes or ()
         )
-        headline = firing.text
-        if firing.alert.seconds and not firing.ended:
-            headline = f"{headline} ({firing.alert.text})"
         self._delivery.send(
             Notice(
                 at_s=firing.at_s,
                 subject=subject,
                 measure=firing.alert.measure,
-                headline=headline,
+                headline=firing.text,
                 ended=firing.ended,
                 holders=holders,
             )
