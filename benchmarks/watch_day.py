@@ -3,8 +3,8 @@
     python -m benchmarks.watch_day [--speed 60] [--hours 24]
 
 Two GPUs by a stand-in of NVIDIA's library: one is lost for 24 minutes, the driver is unloaded for 6, the processes are
-hidden for an hour, the clock is set forward and back, the disk is full for 5 and for 30 minutes, and the watch is killed
-by SIGKILL after a random time. At 60 times the speed, a day takes 25 minutes. Needs a C compiler.
+hidden for an hour, the clock is set forward and back, the disk is full for 5 and for 30 minutes, and the watch is
+killed by SIGKILL after a random time. At 60 times the speed, a day takes 25 minutes. Needs a C compiler.
 """
 
 from __future__ import annotations
