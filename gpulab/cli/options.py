@@ -18,6 +18,16 @@ _EXAMPLES = """examples:
   gpulab watch --alert "idle < 30 % for 5 min while memory is held"    record all GPUs, and warn
   gpulab history 7d                                       the last week: use, cost, and what repeats
 """
+_ALERTS = """alerts:
+  idle < 30 % for 5 min while memory is held      utilisation below 30 %
+  memory > 95 %                                   of the GPU's memory in use
+  memory will run out in 20 min                   if it grows on as in the last ten minutes
+  throttled, throttled by heat, throttled by power
+  temperature > 85 C, power > 600 W
+  memory errors, gpu lost
+
+The environment variable GPULAB_WEBHOOK sets a URL that ps does not show.
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,8 +87,10 @@ def _add_watch(commands: _Commands) -> None:
     watch = commands.add_parser(
         "watch",
         help="record all GPUs and their processes until it is stopped, and warn",
-        description="Record every GPU, its processes and the host once a second, in a database of limited size: "
+        description="Record every GPU, its processes and the host once a second, in a database of limited size:\n"
         "seconds for a day, minutes for a month, hours for ever. Stop it with Ctrl-C.",
+        epilog=_ALERTS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     watch.add_argument("--every", type=_whole_seconds, default=1, metavar="SECONDS", help="time between two readings")
     _add_database(watch)
