@@ -62,7 +62,18 @@ COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and wh
     *("event", "registers", "shapes", "dtypes", "address", "wait_on_stream", "wait_on_correlation"),
     *("collective", "dtype", "elements_in", "elements_out", "group", "group_description", "group_size", "sequence"),
     *("recorded", "interior", "plain"),
-    *("link_generation", "link_width", "called", "others_frame", "preempted", "worker", "blocked", "threads"),
+    *(
+        "link_generation",
+        "link_width",
+        "ecc_corrected",
+        "ecc_uncorrected",
+        "called",
+        "others_frame",
+        "preempted",
+        "worker",
+        "blocked",
+        "threads",
+    ),
     *("what", "retries", "device_allocs", "out_of_memory", "who", "tensors", "largest"),
 }
 
