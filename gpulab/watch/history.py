@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpulab.errors import StoreError
 from gpulab.watch.database import default_path, open_to_read
-from gpulab.watch.rollup import open_period_rows
+from gpulab.watch.rollup import PeriodRows, open_period_rows
 from gpulab.watch.schema import (
     AGGREGATES,
     DAY_S,
@@ -112,6 +112,7 @@ class GpuHistory:
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else path
         self._connection = open_to_read(self.path)
+        self._computed: dict[Resolution, PeriodRows] = {}  # of the periods that are not stored yet
 
     def __enter__(self) -> GpuHistory:
         return self
@@ -141,9 +142,19 @@ class GpuHistory:
         times = [time for span in spans for time in span if time is not None]
         return (min(times), max(times)) if times else None
 
-    def device_series(self, device: int, from_s: float, until_s: float, resolution: Resolution) -> Series:
-        """The readings of a device; minutes and hours include the current, incomplete ones."""
-        columns = _device_columns(resolution)
+    def device_series(
+        self,
+        device: int,
+        from_s: float,
+        until_s: float,
+        resolution: Resolution,
+        columns: tuple[str, ...] | None = None,
+    ) -> Series:
+        """The readings of a device; minutes and hours include the current, incomplete ones.
+
+        columns: by default all. A month of minutes with all columns takes a second.
+        """
+        columns = _device_columns(resolution) if columns is None else columns
         rows = self._select(resolution, resolution.device_table, columns, from_s, until_s, "device = ?", (device,))
         return _series(resolution, ("at_s", *columns), rows, ())
 
@@ -184,18 +195,25 @@ class GpuHistory:
         start_s = from_s // resolution.period_s * resolution.period_s
         rows = self._rows(query, (start_s, until_s, *values))
         if resolution is not SECONDS:
-            rows += self._open_rows(resolution, table, start_s, until_s, values[0] if "device =" in condition else None)
+            rows += self._open_rows(
+                resolution, columns, start_s, until_s, values[0] if "device =" in condition else None
+            )
         return rows
 
     def _open_rows(
-        self, resolution: Resolution, table: str, from_s: float, until_s: float, device: int | None
+        self, resolution: Resolution, columns: tuple[str, ...], from_s: float, until_s: float, device: int | None
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of the periods that are not stored yet."""
-        with self._errors():
-            computed = open_period_rows(self._connection, resolution)
+        """Return the rows of the periods that are not stored yet, computed once."""
+        if resolution not in self._computed:
+            with self._errors():
+                self._computed[resolution] = open_period_rows(self._connection, resolution)
+        computed = self._computed[resolution]
         if device is None:
             return [row for row in computed.processes if from_s <= row[0] < until_s]
-        return [(row[0], *row[2:]) for row in computed.devices if from_s <= row[0] < until_s and row[1] == device]
+        every = ("at_s", "device", *_device_columns(resolution))
+        indices = [every.index(name) for name in ("at_s", *columns)]
+        rows = [row for row in computed.devices if from_s <= row[0] < until_s and row[1] == device]
+        return [tuple(row[index] for index in indices) for row in rows]
 
     def _rows(self, query: str, values: tuple[float, ...] = ()) -> list[tuple[Any, ...]]:
         with self._errors():

@@ -14,6 +14,7 @@ from gpulab.watch.patterns.frame import HistoryFrame
 from gpulab.watch.patterns.job_patterns import regular_chain
 from tests.support.watch.weeks import DAY_MIN, START_S, WEEK_MIN, Card, ordinary, stay, work, write
 
+pytestmark = pytest.mark.xdist_group("weeks")  # one process makes what its tests look at
 MINUTES = 4 * WEEK_MIN
 HEAT = 0x20
 

@@ -20,6 +20,7 @@ from gpulab.watch.schema import HOURS, MINUTES, SECONDS
 from tests.support import nvml_standin
 from tests.support.watch import simulated_day as day
 
+pytestmark = pytest.mark.xdist_group("simulated day")  # one process makes what its tests look at
 SCRIPT = Path(day.__file__)
 KILLED = -signal.SIGKILL
 

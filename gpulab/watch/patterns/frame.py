@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.watch.history import GpuHistory, HistoryEvent, Series, StoredDevice, StoredProcess
-from gpulab.watch.schema import DAY_S, HOUR_S, MINUTES
+from gpulab.watch.schema import DAY_S, HOUR_S, MINUTES, SHARES
 
 Floats = NDArray[np.float64]
+# What patterns and tables look at: reading all columns of a month takes most of a second per GPU.
+_COLUMNS = (
+    *SHARES,
+    "util_frac",
+    "sm_clock_mhz",
+    "throttle_bits",
+    "temperature_c",
+    "power_w",
+    "energy_j",
+)
 _MIN_COVERED = 0.5  # of an hour or a day; with less, it is not judged
 
 
@@ -47,7 +57,7 @@ class HistoryFrame:
     def load(cls, history: GpuHistory, from_s: float, until_s: float) -> HistoryFrame:
         """Load a time, at most the month for which minutes are stored."""
         gpus = tuple(device for device in history.devices() if not device.is_host)
-        series = {gpu.id: history.device_series(gpu.id, from_s, until_s, MINUTES) for gpu in gpus}
+        series = {gpu.id: history.device_series(gpu.id, from_s, until_s, MINUTES, _COLUMNS) for gpu in gpus}
         return cls(
             from_s=from_s,
             until_s=until_s,
@@ -56,7 +66,7 @@ class HistoryFrame:
             jobs=tuple(_jobs(history, gpus, from_s, until_s)),
             events=history.events(from_s, until_s),
             hosts=tuple(
-                DayGrid.of(history.device_series(host.id, from_s, until_s, MINUTES), "cpu_frac")
+                DayGrid.of(history.device_series(host.id, from_s, until_s, MINUTES, (*SHARES, "cpu_frac")), "cpu_frac")
                 for host in history.devices()
                 if host.is_host
             ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpulab.watch.database import open_to_write
-from gpulab.watch.schema import AGGREGATES, MINUTES, SHARES
+from gpulab.watch.schema import MINUTES
 
 DAY_MIN, WEEK_MIN = 1440, 7 * 1440
 START_S = int(datetime(2026, 5, 4).timestamp())  # a Monday, 0:00 local time
@@ -98,43 +98,51 @@ def write(path: Path, cards: list[Card], minutes: int, rng: np.random.Generator,
     connection.close()
 
 
+def _insert(connection, table: str, columns: dict) -> None:
+    """Insert columns of equal length; a plain number is repeated."""
+    length = max(len(values) for values in columns.values() if isinstance(values, np.ndarray))
+    lists = [values.tolist() if isinstance(values, np.ndarray) else [values] * length for values in columns.values()]
+    marks = ", ".join("?" * len(columns))
+    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", zip(*lists, strict=True))
+
+
 def _write_stay(connection, device: int, each: Stay, pid: int, use: np.ndarray) -> None:
     started_s = START_S + 60.0 * each.first
     values = ("node", each.pid or pid, started_s, each.user, each.name, each.job or str(pid))
     connection.execute("INSERT OR IGNORE INTO process VALUES (NULL, ?, ?, ?, ?, ?, ?)", values)
     query = "SELECT id FROM process WHERE pid = ? AND started_s = ?"
     (process,) = connection.execute(query, (each.pid or pid, started_s)).fetchone()
-    rows = [
-        (START_S + 60 * (each.first + index), device, process, float(memory), float(sm), 60.0, 60.0 * (total < 0.05),
-         float(total))
-        for index, (sm, memory, total) in enumerate(
-            zip(each.use, each.memory_bytes, use[each.first : each.first + len(each.use)], strict=False)
-        )
-    ]  # fmt: skip
-    connection.executemany(f"INSERT INTO {MINUTES.process_table} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    total = use[each.first : each.first + len(each.use)]
+    columns = {
+        "at_s": START_S + 60 * (each.first + np.arange(len(each.use))),
+        "device": device,
+        "process": process,
+        "memory_bytes": each.memory_bytes,
+        "sm_frac": each.use,
+        "covered_s": 60.0,
+        "idle_s": 60.0 * (total < 0.05),
+        "device_util_frac": total,
+    }
+    _insert(connection, MINUTES.process_table, columns)
 
 
 def _write_device(connection, device, card, use, held, memory, rng) -> None:
     minutes = len(use)
     clock = np.where(use > 0.05, 1900.0, 345.0) if card.clock_mhz is None else card.clock_mhz
-    columns = {name: [None] * minutes for name in AGGREGATES}
-    columns["util_frac"] = use
-    columns["util_frac_min"], columns["util_frac_max"] = np.maximum(use - 0.1, 0), np.minimum(use + 0.1, 1)
-    columns["memory_used_bytes"] = memory
-    columns["power_w"] = 90 + 560 * use
-    columns["sm_clock_mhz"] = clock * (1 + rng.normal(0, 0.01, minutes))
-    columns["temperature_c"] = 45 + 30 * use if card.celsius is None else card.celsius
-    columns["throttle_bits"] = np.zeros(minutes) if card.bits is None else card.bits
-    columns["energy_j"] = np.cumsum(60 * (90 + 560 * use))
-    shares = {"covered_s": np.full(minutes, 60.0), "held_s": 60.0 * held, "held_idle_s": 60.0 * (held & (use < 0.05))}
-    everything = [shares[name] for name in SHARES] + [columns[name] for name in AGGREGATES]
-    rows = [
-        (
-            START_S + 60 * minute,
-            device,
-            *(None if values[minute] is None else float(values[minute]) for values in everything),
-        )
-        for minute in range(minutes)
-    ]
-    marks = ", ".join("?" * len(rows[0]))
-    connection.executemany(f"INSERT INTO {MINUTES.device_table} VALUES ({marks})", rows)
+    columns = {
+        "at_s": START_S + 60 * np.arange(minutes),
+        "device": device,
+        "covered_s": 60.0,
+        "held_s": 60.0 * held,
+        "held_idle_s": 60.0 * (held & (use < 0.05)),
+        "util_frac": use,
+        "util_frac_min": np.maximum(use - 0.1, 0),
+        "util_frac_max": np.minimum(use + 0.1, 1),
+        "memory_used_bytes": memory,
+        "power_w": 90 + 560 * use,
+        "sm_clock_mhz": clock * (1 + rng.normal(0, 0.01, minutes)),
+        "temperature_c": 45 + 30 * use if card.celsius is None else card.celsius,
+        "throttle_bits": 0.0 if card.bits is None else card.bits,
+        "energy_j": np.cumsum(60 * (90 + 560 * use)),
+    }
+    _insert(connection, MINUTES.device_table, columns)
