@@ -68,7 +68,7 @@ L.predict("busy")
 #
 # - *busy*: the share of time in which anything runs on the GPU;
 # - *filled*: the share of multiprocessors that have work while a kernel runs;
-# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products, divided by the GPU's 16-bit peak in that time;
+# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products, divided by the GPU's 16-bit peak in that time. Strictly, what the GPU did is HFU (hardware FLOPs utilisation); MFU leaves out what is computed twice, as with activation checkpointing. These jobs compute nothing twice, so both are equal;
 # - *traffic*: the bytes that the kernels must read and write at least, divided by what the memory bandwidth allows in that time.
 #
 # A dash means that the run does not contain this information. The second job multiplies large matrices, which fill the GPU.

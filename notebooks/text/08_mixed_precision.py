@@ -93,7 +93,7 @@ L.check("cause", answer)
 #
 # There are three alternatives to float32:
 #
-# - **TF32** leaves every tensor in float32, and rounds the inputs of matrix products to 10 bits inside the tensor cores. It takes one line for the whole program.
+# - **TF32** leaves every tensor in float32, and rounds the inputs of matrix products to 10 bits inside the tensor cores. One line switches it on for all matrix products. Convolutions have another switch, `torch.backends.cudnn.allow_tf32`, which is on unless you turn it off.
 # - **autocast in bfloat16** casts the inputs of products to 16 bits. Their results have 16 bits too, so they need half the memory traffic.
 # - **autocast in float16** does the same, and needs a gradient scaler (see 08.3).
 #

@@ -450,7 +450,7 @@ print(f"features that fit: {separate_count} allocated one by one, {preallocated_
 # %% [markdown]
 # Read the error: about 9 GiB are reserved but unallocated. Each feature was placed in the block that its 128 MiB had left, and the remaining 56 MiB of that block are too small for everything that follows. In your own code, the fix is to allocate the final memory first, or to use few different sizes: round lengths up, or pad batches to a handful of shapes.
 #
-# The other fix is a setting, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. A *segment* is a block that PyTorch requests from the driver. With this setting there is one segment that grows: pages of 2 MiB are mapped into it, and free pages can be remapped to where a request fits. gpulab's virtual GPUs use PyTorch's default settings, so the next cell simulates both settings, with the allocation requests recorded on a larger GPU.
+# The other fix is a setting, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (since PyTorch 2.9 also `PYTORCH_ALLOC_CONF`, for all accelerators). A *segment* is a block that PyTorch requests from the driver. With this setting there is one segment that grows: pages of 2 MiB are mapped into it, and free pages can be remapped to where a request fits. gpulab's virtual GPUs use PyTorch's default settings, so the next cell simulates both settings, with the allocation requests recorded on a larger GPU.
 
 # %% tags=["measure"]
 with gpulab.virtual_gpu("h100", "larger GPU"):

@@ -188,7 +188,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose size keeps changing, because each size is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again.
+# The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose shape keeps changing. A second size is compiled once more, for sizes of any length (seven sizes make two graphs); another number of dimensions or another dtype is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again.
 #
 # ### 12.2 An optimizer: for-loop, foreach, fused
 #

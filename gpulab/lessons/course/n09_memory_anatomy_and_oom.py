@@ -142,8 +142,8 @@ _SAVED = (
             Choice(key="b", text="by one number, 512 bytes (the smallest allocation)", below=10_000),
             Choice(key="c", text="by all activations of the step", feedback="backward() has freed them."),
         ),
-        explanation="A graph keeps its activations until backward() has used them. After that, only the number "
-        "remains. A "
+        explanation="A graph keeps its activations until backward() has used them. After that, the number "
+        "remains on the GPU, and the graph's nodes, small objects without tensors, in the memory of the host. A "
         "validation loss, on which nobody calls backward(), keeps them for as long as the list exists.",
         hints=(
             "What frees the activations?",
