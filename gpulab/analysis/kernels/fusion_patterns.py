@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 
 from gpulab.intervals import Ints
 
@@ -57,6 +58,7 @@ def operations_by_code(vocabulary: Sequence[str], codes: Ints) -> dict[int, froz
     return {code: operations_of_name(vocabulary[code]) for code in codes.tolist() if code >= 0}
 
 
+@lru_cache(maxsize=4096)
 def operations_of_name(name: str) -> frozenset[str]:
     """Return the operations in the name of an operator or kernel, as keys of _OPERATIONS."""
     lower = name.lower()

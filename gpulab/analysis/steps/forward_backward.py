@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -146,6 +147,7 @@ def _keys(rows: Rows, key_of: Callable[[str], str], keys: dict[str, int]) -> Int
     return numbers[names.codes] if len(names.codes) else np.empty(0, np.int64)
 
 
+@lru_cache(maxsize=4096)
 def _node_key(name: str) -> str:
     """Return "nativelayernorm" for "...: NativeLayerNormBackward0"; "" for nodes that accumulate gradients."""
     match = _NODE_NAME.search(name)

@@ -6,6 +6,7 @@ Only the category separates device work from host work. A `stream` argument does
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from gpulab.tables import EventKind
 
@@ -131,6 +132,7 @@ def _range(family: int, name: str) -> EventKind:
     return EventKind.ANNOTATION
 
 
+@lru_cache(maxsize=4096)
 def _call(name: str) -> EventKind:
     if _GRAPH_NODE.search(name):
         return EventKind.RUNTIME
@@ -143,6 +145,7 @@ def _call(name: str) -> EventKind:
     return EventKind.ALLOC if _ALLOC.search(name) else EventKind.RUNTIME
 
 
+@lru_cache(maxsize=4096)
 def _kernel(name: str) -> EventKind:
     if _COLLECTIVE.search(name):
         return EventKind.COLLECTIVE

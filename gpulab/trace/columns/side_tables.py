@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,6 +181,7 @@ def _is_absent(values: Sequence[Any]) -> bool:
     return values[0] == -1 == values[-1] and list(values).count(-1) == len(values)
 
 
+@lru_cache(maxsize=4096)  # the ranks of a job have the same shapes
 def _compact(text: bytes) -> str | None:
     if len(text) > MAX_TEXT_LENGTH:
         return None
