@@ -21,6 +21,7 @@ from gpulab.replay.job.communication import (
     without_straggler,
 )
 from gpulab.replay.job.job_rewrite import JobRewrite, of_all_ranks
+from gpulab.replay.job.overlap import gradients_in_no_time, overlap_of_job, overlap_of_job_refusal_reason
 from gpulab.replay.rewrite import Draw, Value
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.replay.rewrites.ranks.communication import parse_mib
@@ -60,6 +61,16 @@ COMMUNICATION_OF_JOBS = (
         grade="B",
         about="the same amount of work on all ranks",
         bound_label="ranks that never wait for each other",
+    ),
+    JobRewrite(
+        name="overlap",
+        edit=overlap_of_job,
+        best_case=gradients_in_no_time,
+        grade="B",
+        about="gradients all-reduced during backward",
+        bound_label="gradients sent in no time",
+        refusal_reason=overlap_of_job_refusal_reason,
+        cost="kernels slow down a little during communication",
     ),
     JobRewrite(
         name="bucket_mb",
@@ -121,10 +132,9 @@ COMMUNICATION_OF_JOBS = (
         work_factor=lambda job, value: float(value) / len(job.graphs),
     ),
 )
-# On several ranks, these names mean the communication of all; `overlap` is known for one rank only.
-_NOT_OF_JOBS = {"overlap"} | {rewrite.name for rewrite in COMMUNICATION_OF_JOBS}
+_NAMES = {rewrite.name for rewrite in COMMUNICATION_OF_JOBS}  # on several ranks, they mean the communication of all
 JOB_REWRITES: tuple[JobRewrite, ...] = (
-    *(of_all_ranks(rewrite) for rewrite in REWRITES if rewrite.name not in _NOT_OF_JOBS),
+    *(of_all_ranks(rewrite) for rewrite in REWRITES if rewrite.name not in _NAMES),
     *COMMUNICATION_OF_JOBS,
 )
 JOB_REWRITES_BY_NAME: Mapping[str, JobRewrite] = {rewrite.name: rewrite for rewrite in JOB_REWRITES}

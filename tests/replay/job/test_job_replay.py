@@ -15,7 +15,7 @@ from gpulab.replay.job.job_graph import build_job_graph
 from gpulab.replay.job.joint_sweep import joint_sweep
 from gpulab.replay.job.scaling import later_last_arrival_ns, ring_transfer_ns
 from gpulab.rules import diagnose
-from tests.support.runs.made_jobs import job, step_ends
+from tests.support.runs.made_jobs import job, overlapped_step_ends, step_ends
 
 MS = 1e6
 
@@ -84,6 +84,23 @@ def test_a_faster_link_shortens_the_data_but_not_the_latency():
     least, most = oracle_ms(late(0, 0), 5.0) * MS, oracle_ms(late(0, 0), 5.0 + 0.03) * MS
     assert least <= prediction.likely_ns <= most
     assert prediction.floor_ns == pytest.approx(oracle_ms(late(0, 0), 0.0) * MS, rel=0.01)
+
+
+@pytest.mark.parametrize("compute_ms", [late(0, 0), late(2, 15)], ids=["equal", "late"])
+@pytest.mark.parametrize(("buckets", "transfer_ms"), [(2, 6), (2, 20), (3, 20), (3, 60), (5, 20), (5, 60), (20, 20)])
+def test_an_exchange_during_the_backward_pass_takes_as_long_as_one_that_was_made_so(compute_ms, transfer_ms, buckets):
+    given = {"backward_ms": 25.0, "buckets": buckets}
+    prediction = predict_ranks(job(compute_ms, transfer_ms, **given), "overlap")
+    ends = overlapped_step_ends(compute_ms, 25.0, transfer_ms, buckets=buckets, ranks=4, steps=40)
+    made_ns = float(np.mean(ends[-1])) / 40 * MS
+    slack_ns = 1e-3 * made_ns
+    assert prediction.floor_ns <= made_ns + slack_ns
+    assert prediction.best_ns - slack_ns <= made_ns <= prediction.worst_ns + slack_ns
+
+
+def test_overlap_is_refused_if_no_kernel_is_known_to_be_of_the_backward_pass():
+    with pytest.raises(RunError, match="backward pass cannot be identified"):
+        predict_ranks(job(late(0, 0)), "overlap")
 
 
 def test_groups_of_ranks_do_not_wait_for_each_other():

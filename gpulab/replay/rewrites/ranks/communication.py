@@ -71,7 +71,7 @@ def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
     for step in _steps(graph, gradients):
         durations = graph.device.dur_ns[gradients.ops[step]]
         total, tail = float(durations.sum()), float(durations[-1])
-        hideable_ns = draw.between("backward left", *BACKWARD_LEFT) * _backward_ns(
+        hideable_ns = draw.between("backward left", *BACKWARD_LEFT) * backward_ns(
             graph, int(graph.step_of[gradients.call[step[-1]]])
         )
         exposed_ns = max(tail, total - hideable_ns)
@@ -117,7 +117,7 @@ def _backward_kernels(graph: Graph) -> Ints:
     return np.flatnonzero(kernels & (span >= 0) & (launched_at < spans.end_ns[np.maximum(span, 0)]))
 
 
-def _backward_ns(graph: Graph, step: int) -> float:
+def backward_ns(graph: Graph, step: int) -> float:
     """Return the device time of backward kernels in a step."""
     work = _backward_kernels(graph)
     of_step = work[graph.step_of[graph.device.call[work]] == step]
@@ -209,7 +209,8 @@ def _refusal(graph: Graph, value: Value) -> str | None:
     return None
 
 
-def _overlap_refusal(graph: Graph, value: Value) -> str | None:
+def overlap_refusal_reason(graph: Graph, value: Value) -> str | None:
+    """Return why overlap cannot be predicted; None if it can."""
     reason = _refusal(graph, value)
     if reason is not None:
         return reason
@@ -270,7 +271,7 @@ COMMUNICATION_REWRITES = (
         grade="B",
         about="gradients all-reduced during backward",
         bound_label="communication at no cost",
-        refusal_reason=_overlap_refusal,
+        refusal_reason=overlap_refusal_reason,
         cost="kernels slow down a little during communication",
         code=lambda graph, value: "model = DistributedDataParallel(model)  # all-reduces each bucket when it is full",
     ),
