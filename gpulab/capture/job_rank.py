@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # Rank, number of ranks: torchrun (also Accelerate, DeepSpeed, Ray Train), Open MPI, MPICH and Intel MPI, Slurm.
+OWN_VARIABLES = ("GPULAB_RANK", "GPULAB_WORLD_SIZE")  # of ranks that a program starts without a launcher
 _VARIABLES = (
+    OWN_VARIABLES,
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),

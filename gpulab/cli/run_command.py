@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpulab.capture.active_session import give_way_with
 from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
 from gpulab.cli.program import Program, without_our_frames
+from gpulab.cli.restarted_ranks import RestartedRanks
 from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, wait_for_ranks
 from gpulab.cli.torch_import import call_after_torch_import
 from gpulab.errors import GpulabError, problem_text
@@ -64,6 +65,7 @@ class ProgramRecording:
         self._pid = os.getpid()
         self._screen = sys.stderr  # the program may replace it
         self._was_started = False
+        self._ranks = RestartedRanks(options.program, _options_of_rank(options, results))
 
     @property
     def _job(self) -> JobRank | None:
@@ -84,10 +86,13 @@ class ProgramRecording:
         session.start()
         self._session = session
         give_way_with(self._give_way)
+        if self._job is None:
+            self._ranks.install()
 
     def _give_way(self) -> None:
         """The program starts a recording of its own, which may not run beside this one."""
         session, self._session = self._session, None
+        self._ranks.remove()
         if session is not None:
             session.abandon()
             self._results.remove()
@@ -117,6 +122,7 @@ class ProgramRecording:
 
     def _finish(self, error: BaseException | None) -> None:
         session, self._session = self._session, None
+        self._ranks.remove()
         assert session is not None
         failed = error if error is not None and not _is_success(error) else None
         try:
@@ -127,6 +133,9 @@ class ProgramRecording:
         if children and self._job is None:
             self._save_children(children)
             return
+        if self._ranks.world_size is not None:
+            self._results.finish()  # the mark of a program alone
+            self._results = replace(self._results, job=JobRank(0, self._ranks.world_size))
         if self._job is None and self._options.level != "sensors" and not (len(run.event_rows) or len(run.mark_rows)):
             self._results.remove()
             self._show("gpulab: nothing to report, because PyTorch ran no operator before the program ended")
@@ -195,6 +204,14 @@ class ProgramRecording:
         with contextlib.suppress(OSError, ValueError):  # it is closed
             self._screen.write(f"{text}\n")
             self._screen.flush()
+
+
+def _options_of_rank(options: RunOptions, results: ResultFolder) -> list[str]:
+    """Return the options with which a further rank of this program is recorded in the same folder."""
+    steps = [] if options.steps is None else ["--steps", str(options.steps)]
+    virtual = [] if options.virtual is None else ["--virtual", options.virtual]
+    overwrite = ["--overwrite"] if options.overwrite else []
+    return ["--level", options.level, *steps, *virtual, *overwrite, "--out", str(results.path)]
 
 
 def _is_success(error: BaseException) -> bool:

@@ -1,5 +1,7 @@
 """The forward and backward pass of a closure are not the optimizer's."""
 
+import time
+
 import pytest
 
 import gpulab
@@ -40,6 +42,23 @@ def operators_of_updates(run):
 def test_an_update_has_as_many_operators_with_a_closure_as_without(kind):
     plain, closure = (recorded(f"closure {use}", use, kind, foreach=False) for use in (False, True))
     assert operators_of_updates(closure) == pytest.approx(operators_of_updates(plain), rel=0.02)
+
+
+def test_what_a_closure_waits_for_after_its_backward_pass_is_not_the_optimizers():
+    torch.manual_seed(0)
+    net = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def loss_of(batch):
+        loss = net(batch).square().mean()
+        loss.backward()
+        time.sleep(0.02)  # as a rank that waits for the gradients of another one
+        return loss
+
+    with gpulab.profile("waiting closure") as profile:
+        for batch in torch.utils.data.DataLoader(torch.randn(80, 16), batch_size=4):
+            optimizer.step(lambda batch=batch: loss_of(batch))
+    assert optimizer_cost_on_cpu(profile.run, find_steps(profile.run)).cost_ns < 20_000_000
 
 
 def test_no_operator_of_the_backward_pass_is_the_optimizers():

@@ -171,7 +171,7 @@ def test_a_killed_rank_is_recovered_by_the_report(tmp_path):
     assert gpulab.load(tmp_path / "job" / "rank1.gpulab").outcome == KILLED
 
 
-@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.full), "spawn"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.full), "spawn", "script"])
 def test_ranks_that_the_program_starts_are_recorded_too(tmp_path, method):
     options = ("--start", method, "--slow-rank", 0)
     result = run(tmp_path, *RECORD, "--out", "job", PROGRAMS / "ranks.py", *options, STORE=str(tmp_path / "store"))
@@ -182,3 +182,16 @@ def test_ranks_that_the_program_starts_are_recorded_too(tmp_path, method):
     assert first.rule == "straggler"
     assert first.numbers["rank"] == 0
     assert min(len(find_steps(each)) for each in ranks) >= 59  # of 60
+
+
+@pytest.mark.full
+def test_the_ranks_that_lightning_starts_are_recorded_too(tmp_path):
+    pytest.importorskip("lightning")
+    result = run(tmp_path, *RECORD, "--out", "job", PROGRAMS / "lightning_ddp.py")
+    assert result.returncode == 0, result.stderr
+    ranks = gpulab.load(tmp_path / "job")
+    assert [each.rank for each in ranks] == [0, 1]
+    findings = gpulab.diagnose(ranks).findings
+    assert findings[0].rule == "straggler"
+    assert findings[0].numbers["rank"] == 1
+    assert "unfused_optimizer" not in {finding.rule for finding in findings}  # its step() waits for the other rank

@@ -39,7 +39,7 @@ def optimizer_steps(run: Run) -> Rows:
     """Return the events of optimizer.step() calls, without the closures that they call.
 
     A closure computes the loss and its gradients: `optimizer.step(closure)`, as in LBFGS and in every Lightning module.
-    The update follows the last backward pass of the call.
+    The update follows the last backward pass of the call, and what its ranks then wait for.
     """
     events = run.event_rows
     is_step = events.matching(lambda word: word.startswith(_STEP))
@@ -50,9 +50,17 @@ def optimizer_steps(run: Run) -> Rows:
     start_ns, end_ns = calls["start_ns"], calls["start_ns"] + calls["dur_ns"]
     ends_ns = np.sort(backward.end_ns)
     last_ns = ends_ns[np.maximum(np.searchsorted(ends_ns, end_ns, side="right") - 1, 0)]
-    update_ns = np.where((last_ns > start_ns) & (last_ns <= end_ns), last_ns, start_ns)
+    has_closure = (last_ns > start_ns) & (last_ns <= end_ns)
+    op_ns = np.append(np.sort(events["start_ns"][_main_thread_ops(run)]), np.iinfo(np.int64).max)
+    first_op_ns = np.minimum(op_ns[np.searchsorted(op_ns, last_ns)], end_ns)
+    update_ns = np.where(has_closure, first_op_ns, start_ns)
     columns = {**calls.columns, "start_ns": update_ns, "dur_ns": end_ns - update_ns}
     return calls.table.rows(columns)
+
+
+def _main_thread_ops(run: Run) -> Ints:
+    events = run.event_rows
+    return np.flatnonzero(events.is_kind(EventKind.OP) & (events["thread"] == run.main_thread))
 
 
 def mask_inside(events: Rows, rows: Ints, around: Rows) -> Mask:

@@ -1,8 +1,14 @@
-"""Data-parallel training over gloo, started by torchrun, or by this script with `--start METHOD`."""
+"""Data-parallel training over gloo, started by torchrun, or by this script with `--start METHOD`.
+
+With `--start script` it runs itself again, as Lightning's strategies do.
+"""
 
 import argparse
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -47,7 +53,16 @@ def train(rank, options):
 
 if __name__ == "__main__":
     options = parser.parse_args()
-    if options.start:
+    if options.start == "script":
+        local_rank = os.environ.setdefault("LOCAL_RANK", "0")
+        os.environ["WORLD_SIZE"] = "2"
+        if local_rank == "0":
+            again = [sys.executable, str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
+            other = subprocess.Popen(again, env={**os.environ, "LOCAL_RANK": "1"})
+        train(int(local_rank), options)
+        if local_rank == "0":
+            sys.exit(other.wait())
+    elif options.start:
         mp.start_processes(train, args=(options,), nprocs=2, start_method=options.start)
     else:
         train(0, options)
