@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import random
 import time
 
 import torch
@@ -19,6 +20,8 @@ def build_model(width: int) -> torch.nn.Module:
 
 def delay_s(options: argparse.Namespace, rank: int, step: int) -> float:
     """Return how long this rank sleeps in this step."""
+    if options.late == "random":  # as if the work of batches differed, on a device of its own
+        return options.delay_ms / 1e3 * random.uniform(0.7, 1.3)
     late = {"none": False, "one": rank == 1, "rotating": rank == step % dist.get_world_size(), "all": True}
     return options.delay_ms / 1e3 if late[options.late] else 0.0
 
@@ -49,7 +52,7 @@ def train(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--late", choices=["none", "one", "rotating", "all"], default="none")
+    parser.add_argument("--late", choices=["none", "one", "rotating", "all", "random"], default="none")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--accumulate", type=int, default=1)
