@@ -2,12 +2,12 @@
 
 import time
 
-import lightning as L
+import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Classifier(L.LightningModule):
+class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.network = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
@@ -23,7 +23,7 @@ class Classifier(L.LightningModule):
 
 if __name__ == "__main__":
     data = TensorDataset(torch.randn(4000, 256), torch.randint(0, 10, (4000,)))
-    trainer = L.Trainer(
+    trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
         strategy="ddp",
