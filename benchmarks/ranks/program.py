@@ -21,7 +21,7 @@ def build_model(width: int) -> torch.nn.Module:
 def delay_s(options: argparse.Namespace, rank: int, step: int) -> float:
     """Return how long this rank sleeps in this step."""
     if options.late == "random":  # as if the work of batches differed, on a device of its own
-        return options.delay_ms / 1e3 * random.uniform(0.7, 1.3)
+        return float(options.delay_ms) * random.uniform(0.7, 1.3) / 1e3
     late = {"none": False, "one": rank == 1, "rotating": rank == step % dist.get_world_size(), "all": True}
     return options.delay_ms / 1e3 if late[options.late] else 0.0
 
