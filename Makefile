@@ -5,7 +5,7 @@
 # make test-alone  tests that time this machine, one by one; other programs must be idle
 # make test-all    all three
 # make test-nightly  as test-all, with many random examples for each property test
-# make sabotage every notebook with its fixes taken out: each claim must fail
+# make starters every notebook as a learner gets it, nothing filled in: each claim must fail
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
@@ -30,13 +30,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
+.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course starters lint bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test test-rest test-alone course sabotage bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
-demo test test-rest test-alone course sabotage gpu-check: export GPULAB_PROGRESS := off
+demo test test-rest test-alone course starters bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
+demo test test-rest test-alone course starters gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
-test test-rest test-alone sabotage: export GPULAB_SIZE := tiny
+test test-rest test-alone starters: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
@@ -54,7 +54,8 @@ demo: $(READY)
 	@$(PY) tools/demo.py notebooks/00_start_here.ipynb build
 
 lab: $(READY)
-	$(PY) -m jupyterlab notebooks
+	$(PY) -m gpulab lessons build/course
+	$(PY) -m jupyterlab build/course
 
 # Tests that share a browser, a kernel or a large trace form a group, which one process runs.
 PARALLEL := --numprocesses auto --dist loadgroup
@@ -78,8 +79,8 @@ test-nightly: test-all
 course: $(READY)
 	GPULAB_SIZE=$(or $(SIZE),lab) $(PY) tools/notebooks.py live
 
-sabotage: $(READY)
-	$(PY) tools/notebooks.py sabotage
+starters: $(READY)
+	$(PY) tools/notebooks.py starters
 
 lint: $(READY)
 	$(PY) -m ruff check

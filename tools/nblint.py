@@ -134,7 +134,8 @@ def worded(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
         if source.rstrip().endswith(";"):
             yield f"cell {place} ends in a semicolon, which nbval does not know"
         try:
-            regions.region_kinds(source)
+            if not all(regions.tasks(source)):
+                yield f"cell {place} has a blank without a task"
         except GpulabError as problem:
             yield f"cell {place}: {problem}"
         outputs = json.dumps(cell.get("outputs", []))
@@ -167,7 +168,7 @@ def ordered(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
 
 
 def claims(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
-    """One claim a cell, which holds in the stored output, and fixes to take out."""
+    """One claim a cell, which holds in the stored output, and blanks to fill in."""
     for place, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
@@ -176,8 +177,8 @@ def claims(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
             yield f"cell {place} has {count} claims and is a {_role(cell)}"
         if "FAILS  " in json.dumps(cell.get("outputs", [])) or "DIFFERENT  " in json.dumps(cell.get("outputs", [])):
             yield f"cell {place} failed when it was built"
-    if not any(re.search(r"^\s*# </(fix|blank)>", cell.source, re.MULTILINE) for cell in _code(notebook)):
-        yield "has no fix that could be taken out"
+    if not any(re.search(r"^\s*# </blank>", cell.source, re.MULTILINE) for cell in _code(notebook)):
+        yield "has no blank to fill in"
 
 
 def linked(notebook: Any, course_lesson: Lesson) -> Iterator[str]:

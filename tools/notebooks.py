@@ -1,10 +1,10 @@
-"""The notebooks of the course, from their texts: built, run, checked, and sabotaged.
+"""The notebooks of the course, from their texts: built, run and checked, with and without their solutions.
 
     python tools/notebooks.py build 05 07     notebooks/text/*.py to notebooks/*.ipynb, run, outputs kept
     python tools/notebooks.py text 05         the other way: a notebook that was edited in JupyterLab to its text
     python tools/notebooks.py index           the index and the README's table, from the lessons
     python tools/notebooks.py check           what is wrong with any of them
-    python tools/notebooks.py sabotage        run with every fix taken out: each claim must fail
+    python tools/notebooks.py starters        run as a learner gets them, nothing filled in: each claim must fail
     GPULAB_SIZE=lab python tools/notebooks.py live 05   run on what is here, at any size: do its claims hold, and how
                                               long does it take; what it put out is kept in build/live
 
@@ -116,18 +116,18 @@ def check(numbers: list[str]) -> int:
     return 1 if problems else 0
 
 
-def sabotage(numbers: list[str]) -> int:
-    """Run every notebook with its fixes removed and count the claims that fail; return 1 unless all do."""
+def starters(numbers: list[str]) -> int:
+    """Run every notebook with nothing filled in and count the claims that fail; return 1 unless all do."""
     total, noticed = 0, 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paths_of = _lessons(numbers)
-        for path, claims in zip(paths_of, pool.map(_sabotaged, paths_of), strict=True):
+        for path, claims in zip(paths_of, pool.map(_claims_of_starter, paths_of), strict=True):
             passing = [line for line in claims if not line.startswith("FAILS")]
             total, noticed = total + len(claims), noticed + len(claims) - len(passing)
-            print(f"{path.stem}: {len(claims)} claims, {len(claims) - len(passing)} failed when sabotaged", flush=True)
+            print(f"{path.stem}: {len(claims)} claims, {len(claims) - len(passing)} fail in the starter", flush=True)
             for line in passing:
-                print(f"    did not notice: {line}", flush=True)
-    print(f"{total} claims, {noticed} failed when sabotaged")
+                print(f"    holds in the starter: {line}", flush=True)
+    print(f"{total} claims, {noticed} fail in the starters")
     return 0 if noticed == total else 1
 
 
@@ -162,12 +162,12 @@ def errors(notebook: Any) -> Iterator[str]:
                 yield f"{output.ename}: {output.evalue}"
 
 
-def _sabotaged(path: Path) -> list[str]:
-    """What the claims of a notebook say without its fixes."""
+def _claims_of_starter(path: Path) -> list[str]:
+    """What the claims of a notebook say with nothing filled in."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.source = regions.sabotaged(cell.source)
+            cell.source = regions.starter(cell.source)
     _run(notebook, through_errors=True)
     return list(verdicts(notebook))
 
@@ -262,7 +262,7 @@ TODO: dict[str, Callable[[list[str]], int]] = {
     "text": texts,
     "index": index,
     "check": check,
-    "sabotage": sabotage,
+    "starters": starters,
     "live": live,
 }
 

@@ -53,10 +53,10 @@ def launch_time_ms(wait):
 
 
 launch_time_ms(wait=True)  # warm-up: the first call also starts the thread
-# <fix>
+# <blank> time 20 launches without waiting for their results
 # was: without_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
 without_waiting_ms = median(launch_time_ms(wait=False) for _ in range(20))
-# </fix>
+# </blank>
 with_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
 print(f"stopped when the call returns: {without_waiting_ms:.3f} ms; when the work is done: {with_waiting_ms:.1f} ms")
 
@@ -84,10 +84,10 @@ L.claim(
 # %% tags=["claim"]
 import os
 
-# <fix>
+# <blank> the number of cores that this process may use: L.machine has it
 # was: cores_allowed = None
 cores_allowed = L.machine.cores_allowed
-# </fix>
+# </blank>
 L.claim(
     "the number of usable CPU cores is known, and is no larger than the number of cores in the machine",
     cores_allowed is not None and cores_allowed <= os.cpu_count(),
@@ -203,10 +203,10 @@ L.predict("gain")
 
 # %% tags=["measure"]
 # %%gpuprofile after
-# <fix>
+# <blank> two workers that stay alive after an epoch
 # was: loader = DataLoader(dataset, batch_size=16)
 loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=True)
-# </fix>
+# </blank>
 losses_after = train(loader)
 
 # %% [markdown]
@@ -255,10 +255,10 @@ losses_own = train(DataLoader(dataset, batch_size=16, num_workers=workers, persi
 
 # %% tags=["claim"]
 own = gpulab.compare(gpulab.runs["before"], gpulab.runs["own"], rewrites=f"workers={workers}")
-# <fix>
+# <blank> the low end of the predicted gain: own.predicted.worst_speedup
 # was: predicted_speedup = 1.0
 predicted_speedup = own.predicted.worst_speedup
-# </fix>
+# </blank>
 L.claim(
     "the first run alone predicts a speed-up of at least 1.3, and the measured speed-up is within the predicted bound",
     predicted_speedup >= 1.3 and own.ratio <= 1.1 * own.predicted.bound,

@@ -79,10 +79,10 @@ with L.gpu("user by user"):
 
 with L.gpu("matrices"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    # <fix>
+    # <blank> run the second job: multiply(matrix)
     # was: run_steps(all_at_once, torch.randn(users, items, device="cuda"))
     run_steps(multiply, matrix)
-    # </fix>
+    # </blank>
 
 narrow, wide = (gpu_load(gpulab.runs[name]) for name in ("user by user", "matrices"))
 utilisation.utilisation_table(narrow, wide)
@@ -126,10 +126,10 @@ L.same(results_one_by_one, list(all_at_once(small_scores)))
 # %% tags=["measure"]
 with L.gpu("all at once"):
     scores = torch.randn(users, items, device="cuda")
-    # <fix>
+    # <blank> process all users in one call
     # was: run_steps(one_by_one, scores)
     run_steps(all_at_once, scores)
-    # </fix>
+    # </blank>
 
 filled = gpu_load(gpulab.runs["all at once"])
 utilisation.utilisation_table(narrow, filled)
@@ -187,10 +187,10 @@ half_ns = 500_000_000
 print(f"true value: busy {100 * watched.busy_frac:.1f} % of {(watched.end_ns - watched.start_ns) / 1e9:.1f} s")
 print("one reading per second:               ", [f"{100 * reading:.0f} %" for reading in watched.sample(1)])
 print("the same, started half a second later:", [f"{100 * reading:.0f} %" for reading in watched.sample(1, half_ns)])
-# <fix>
+# <blank> a monitor that takes one reading per second
 # was: slow_hz = 20
 slow_hz = 1
-# </fix>
+# </blank>
 slow_error, fast_error = watched.worst_error(slow_hz), watched.worst_error(20)
 busy_ns = sampling.busy_ns_by_events(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
 trace_error = abs(busy_ns / (watched.end_ns - watched.start_ns) - watched.busy_frac)
@@ -253,10 +253,10 @@ def double(numbers):
 used = {}
 with L.gpu("full memory"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    # <fix>
+    # <blank> reserve three quarters of the free memory: torch.cuda.mem_get_info()[0] bytes are free
     # was: unused_buffer = None
     unused_buffer = torch.empty(torch.cuda.mem_get_info()[0] * 3 // 4, dtype=torch.uint8, device="cuda")
-    # </fix>
+    # </blank>
     run_steps(multiply, matrix)
     used["full memory"] = utilisation.memory_used_frac()
     del unused_buffer, matrix
@@ -296,10 +296,10 @@ L.claim(
 L.predict("batch")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> the large batch of each: 512 images, 4,096 rows
 # was: batch_sizes = {utilisation.image_training_step: (8, 8), utilisation.large_layers_step: (1, 1)}
 batch_sizes = {utilisation.image_training_step: (8, 512), utilisation.large_layers_step: (1, 4096)}
-# </fix>
+# </blank>
 loads = {}
 for network, sizes in batch_sizes.items():
     for index, batch_size in enumerate(sizes):
@@ -363,10 +363,10 @@ L.check("held", interval)
 # %% tags=["claim"]
 for run in (dusty, capped):
     print(f"{run.name}: {gpulab.diagnose(run).first.claim}")
-# <fix>
+# <blank> the reason for the throttled time: hot_card.HEAT or hot_card.POWER
 # was: reason = hot_card.POWER
 reason = hot_card.HEAT
-# </fix>
+# </blank>
 start_s, end_s = hot_card.throttled_interval(dusty, reason) or (0, 0)
 samples = dusty.gpu_samples
 driver_count_s = float(samples["thermal_held_s"].iloc[-1])
@@ -400,10 +400,10 @@ on_gpu = L.device == "cuda"
 side, calls, rounds = (8192, 14, 40) if on_gpu else (512, 2, L.pick(tiny=16, lab=40))
 square = torch.ones(side, side, device=L.device, dtype=torch.bfloat16 if on_gpu else torch.float32)
 numbers = torch.ones(1 << 28 if on_gpu else 1 << 22, device=L.device)
-# <fix>
+# <blank> let the data of the second job be late by 0.03 s
 # was: delay_s = 0
 delay_s = 0.03
-# </fix>
+# </blank>
 # For each job: the work, which runs several times per step; its number of operations; the delay of its data in seconds.
 jobs = {
     "products": (lambda: square @ square, 2 * side**3, 0),
@@ -506,10 +506,10 @@ L.check("anonymous", answer)
 
 # %% tags=["claim"]
 fp32_ns = gpu_load(gpulab.runs["anonymous"]).step_ns
-# <fix>
+# <blank> the time of one of the 20 products in a step of `wide`
 # was: bf16_ns = fp32_ns
 bf16_ns = wide.step_ns / 20
-# </fix>
+# </blank>
 L.claim(
     "in bfloat16 the same product takes at most a fifth of the time",
     5 * bf16_ns <= fp32_ns,

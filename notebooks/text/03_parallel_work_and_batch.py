@@ -116,10 +116,10 @@ gpulab.charts.batch_sweep({size: gpulab.runs[f"batch {size}"] for size in SIZES}
 # %% tags=["claim"]
 rates = {size: result.per_s for size, result in sweep.items()}
 display(L.reveal("many", rates[512] / rates[8], "times as many images per second"))
-# <fix>
+# <blank> the rates beyond the knee: of 2,048 and of 8,192 images
 # was: before, after = rates[8], rates[128]
 before, after = rates[2048], rates[8192]
-# </fix>
+# </blank>
 L.claim(
     "8 times the batch size, from 8 to 64, gives at least 3 times the rate; 4 times, from 2048 to 8192, at most 15 % "
     "more",
@@ -150,10 +150,10 @@ for batch, rate in cpu_rates.items():
     print(f"batch {batch:>3}: {rate:>7,.0f} images/s")
 
 # %% tags=["claim"]
-# <fix>
+# <blank> the rate with 64 images
 # was: batched_rate = cpu_rates[1]
 batched_rate = cpu_rates[64]
-# </fix>
+# </blank>
 L.claim(
     "one CPU core trains on at least twice as many images per second in batches of 64 as one by one",
     batched_rate >= 2 * cpu_rates[1],
@@ -188,7 +188,7 @@ def loop_over_time(signal):
     return torch.cat([(signal[..., t : t + 8] * weights).sum(-1, keepdim=True) for t in range(249)], dim=-1)
 
 
-# <fix>
+# <blank> call the network once for all images; compute the sums by nn.functional.conv1d(signal, weights)
 # was: all_images, convolution = loop_over_images, loop_over_time
 def all_images(images):
     """Call the network once for all images."""
@@ -200,7 +200,7 @@ def convolution(signal):
     return nn.functional.conv1d(signal, weights)
 
 
-# </fix>
+# </blank>
 image_loop, image_batch = (
     batch_size.count_work(lambda function=function: function(images)) for function in (loop_over_images, all_images)
 )
@@ -237,10 +237,10 @@ L.claim(
 L.predict("accumulate")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> accumulate 8 batches of 8 images
 # was: batch, micro_batches = 64, 1
 batch, micro_batches = 8, 8
-# </fix>
+# </blank>
 with L.gpu("accumulated"):
     train(batch, micro_batches)
 
@@ -288,10 +288,10 @@ L.claim(
 # For memory, accumulation is a real fix. A batch that is processed in small parts, *micro-batches*, stores the intermediate results (*activations*) of only one part for the backward pass.
 
 # %% tags=["claim"]
-# <fix>
+# <blank> eight micro-batches
 # was: parts = 1
 parts = 8
-# </fix>
+# </blank>
 batch_bytes = batch_size.peak_saved_bytes(lambda: gradients(net, images, labels))
 parts_bytes = batch_size.peak_saved_bytes(lambda: gradients(net, images, labels, parts))
 L.claim(
@@ -328,10 +328,10 @@ def group_norm(channels):
 
 
 with_batch_norm = gradient_difference(nn.BatchNorm2d)
-# <fix>
+# <blank> a normalisation that uses the values of one image only
 # was: norm = nn.BatchNorm2d
 norm = group_norm
-# </fix>
+# </blank>
 with_other_norm = gradient_difference(norm)
 display(L.reveal("norm", with_batch_norm, "%"))
 L.claim(
@@ -415,10 +415,10 @@ L.claim(
 # %% tags=["measure"]
 data = synthetic.table(2048, 32)
 halved_rate = gradient_noise.train_small_classifier(data, adapt="rate")
-# <fix>
+# <blank> double the batch instead of halving the learning rate
 # was: doubled_batch = gradient_noise.train_small_classifier(data, adapt="rate")
 doubled_batch = gradient_noise.train_small_classifier(data, adapt="batch")
-# </fix>
+# </blank>
 batch_16 = gradient_noise.train_small_classifier(data, adapt="none")
 batch_256 = gradient_noise.train_small_classifier(data, adapt="none", batch=256)
 noise_scales = ", ".join(f"{noise:,.0f}" for noise in doubled_batch.noise_scales)
@@ -451,10 +451,10 @@ L.claim(
 L.predict("one_more")
 
 # %% tags=["claim"]
-# <fix>
+# <blank> one row more than full tiles: 257, and 8,193
 # was: rows, many_rows = 256, 8192
 rows, many_rows = 257, 8193
-# </fix>
+# </blank>
 for size in (256, rows, 8192, many_rows):
     print(f"{size:>4} rows of 8192 columns: {batch_size.tile_matmul(size, 8192)}")
 waves_256, waves_257 = batch_size.tile_matmul(256, 8192).waves, batch_size.tile_matmul(rows, 8192).waves
@@ -486,10 +486,10 @@ def product_us(rows, columns):
     return throughput.step_throughput(gpulab.runs[f"{rows} x {columns}"], rows).kernel_ns / 1000
 
 
-# <fix>
+# <blank> one column more than 8,192
 # was: columns = 8192
 columns = 8193
-# </fix>
+# </blank>
 odd_rows_us = product_us(8193, 8192)
 even_us, odd_columns_us = product_us(8192, 8192), product_us(8192, columns)
 L.claim(
@@ -533,10 +533,10 @@ largest
 
 # %% tags=["claim"]
 display(L.reveal("fullest", fullest.per_s / attempts[0].per_s, "times as many images per second"))
-# <fix>
+# <blank> the largest attempt that uses less than 5 % of the memory (attempt.used_frac)
 # was: small_batch = fullest
 small_batch = [attempt for attempt in attempts if attempt.used_frac < 0.05][-1]
-# </fix>
+# </blank>
 L.claim(
     "a batch that uses less than 5 % of the memory reaches at least 85 % of the rate of the largest batch that fits",
     small_batch.per_s >= 0.85 * fullest.per_s and small_batch.used_frac < 0.05,
@@ -633,7 +633,7 @@ def in_streams(models, rows):
     return forward
 
 
-# <fix>
+# <blank> run all models in one call: stack_module_state, vmap, functional_call
 # was: stacked = one_by_one
 def stacked(models, rows):
     """Run all models in one call."""
@@ -642,7 +642,7 @@ def stacked(models, rows):
     return lambda: run_all(weights, buffers)
 
 
-# </fix>
+# </blank>
 def four_models(method, device):
     """Build four models with different weights; return a function that runs them on a batch of 64 rows."""
     torch.manual_seed(0)
@@ -709,10 +709,10 @@ table = {
     "memory, MiB": {name: round(memory_bytes[size] / 2**20) for name, size in sizes.items()},
     "gradient noise, small = 1": {name: round((32 / size) ** 0.5, 2) for name, size in sizes.items()},
 }
-# <fix>
+# <blank> all rows of the table: tuple(table)
 # was: columns = ("images per second", "gradient noise, small = 1")
 columns = tuple(table)
-# </fix>
+# </blank>
 best = {}
 for column in columns:
     more_is_better = column in ("images per second", "updates per million images")

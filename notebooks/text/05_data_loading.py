@@ -112,10 +112,10 @@ L.predict("workers")
 # %% tags=["measure"]
 # %%gpuprofile after
 losses_after = train(
-    # <fix>
+    # <blank> load with four workers
     # was: make_loader(workers=0)
     make_loader(workers=4)
-    # </fix>
+    # </blank>
 )
 
 # %% [markdown]
@@ -162,10 +162,10 @@ def measure_loading(dataset_class, cost_s, workers, items_per_worker=16):
 
 most = 8
 io_bound = {n: measure_loading(loading.IoBoundDataset, 0.040, n) for n in (0, 1, 2, 4)}
-# <fix>
+# <blank> load with `most` workers
 # was: io_bound[most] = measure_loading(loading.IoBoundDataset, 0.040, 1)
 io_bound[most] = measure_loading(loading.IoBoundDataset, 0.040, most)
-# </fix>
+# </blank>
 cpu_bound = {n: measure_loading(loading.CpuBoundDataset, 0.005, n) for n in (0, 1, 2, 4, most)}
 print(f"this process may use {cores:g} cores")
 loading.worker_table({"I/O-bound": io_bound, "CPU-bound": cpu_bound})
@@ -239,10 +239,10 @@ def make_indexed_loader(**options):
 
 
 restarted = loading.time_epoch_gaps(make_indexed_loader(), 3)
-# <fix>
+# <blank> keep the workers alive: persistent_workers=True
 # was: persistent = loading.time_epoch_gaps(make_indexed_loader(), 3)
 persistent = loading.time_epoch_gaps(make_indexed_loader(persistent_workers=True), 3)
-# </fix>
+# </blank>
 for name, epochs_result in (("restarted", restarted), ("persistent", persistent)):
     gaps_ms = ", ".join(f"{1000 * gap_s:.0f}" for gap_s in epochs_result.gaps_s)
     print(f"{name:10s} {epochs_result.processes} processes; ms to the first batch of each epoch: {gaps_ms}")
@@ -265,10 +265,10 @@ L.claim(
 L.predict("threads")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> four threads
 # was: threads = 1
 threads = 4
-# </fix>
+# </blank>
 io_items, cpu_items = loading.IoBoundDataset(32, 0.08), loading.CpuBoundDataset(96, 0.005)
 io_threads = loading.time_threads(io_items, threads)
 cpu_threads = loading.time_threads(cpu_items, threads)
@@ -317,10 +317,10 @@ def count_reads(cache, **options):
 
 
 (folder / "cache").mkdir(exist_ok=True)
-# <fix>
+# <blank> a cache that the workers share: caching.DiskCache in folder / "cache"
 # was: cache = caching.MemoryCache()
 cache = caching.DiskCache(folder / "cache")
-# </fix>
+# </blank>
 reads = {
     "no cache": count_reads(None, num_workers=2),
     "memory, no workers": count_reads(caching.MemoryCache()),
@@ -367,10 +367,10 @@ def private_memory_growth_mb(names):
 
 
 list_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
-# <fix>
+# <blank> the same names, packed into one array
 # was: array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
 array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=True))
-# </fix>
+# </blank>
 one_per_core = max(1, int(cores))
 for count in (one_per_core, 4 * one_per_core):
     print(f"{count} workers: {2 * count} prefetched batches; PyTorch warns: {pytorch_warns(count)}")
@@ -396,10 +396,10 @@ L.claim(
 # %% tags=["claim"]
 def indices_of_rank(rank, items=1000):
     """Return the indices that one of two ranks reads in an epoch."""
-    # <fix>
+    # <blank> the share of this rank: DistributedSampler with two replicas, shuffled with seed 0
     # was: return list(range(items))
     return list(DistributedSampler(range(items), num_replicas=2, rank=rank, shuffle=True, seed=0))
-    # </fix>
+    # </blank>
 
 
 def duplicate_share(*ranks):
@@ -438,10 +438,10 @@ storage_formats.write_layouts(folder, rows)
 order = np.random.default_rng(0).permutation(len(rows))
 files = storage_formats.time_reader(storage_formats.read_from_files, folder, order)
 mapped = storage_formats.time_reader(storage_formats.read_from_memmap, folder, order)
-# <fix>
+# <blank> read the tar archive: storage_formats.read_from_tar
 # was: tar = storage_formats.time_reader(storage_formats.read_from_memmap, folder, order)
 tar = storage_formats.time_reader(storage_formats.read_from_tar, folder, order)
-# </fix>
+# </blank>
 storage_formats.reader_table({"2,000 files": files, "memory map": mapped, "tar archive": tar}, per_open_s=0.010)
 
 # %% tags=["claim"]
@@ -510,10 +510,10 @@ training_rate(repeat(batch, 4))  # warm-up
 model_only = max(training_rate(repeat(batch, 12)) for _ in range(3))
 loader_only = max(loading.time_loader(make_loader(workers=4, data=slow_photos)).per_s for _ in range(2))
 real_loop = training_rate(
-    # <fix>
+    # <blank> the real loop loads with four workers
     # was: make_loader(workers=0, data=slow_photos)
     make_loader(workers=4, data=slow_photos)
-    # </fix>
+    # </blank>
 )
 smaller_bound = min(model_only, loader_only)
 print(f"model only:    {model_only:7.0f} items/s")
@@ -556,10 +556,10 @@ def train_deep_model(width, depth=48, batch=32, steps=9):
 
 
 with L.gpu("other"):
-    # <fix>
+    # <blank> layers of width 64
     # was: train_deep_model(width=4096, depth=16, batch=4096)
     train_deep_model(width=64)
-    # </fix>
+    # </blank>
 other = gpulab.runs["other"]
 ledger = gpulab.diagnose(other).ledger
 busy = sum(ledger.typical_frac(part.key) for part in ledger.parts if part.busy)

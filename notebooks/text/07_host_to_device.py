@@ -82,10 +82,10 @@ L.reveal("share", copying.batch_copy_cost(before, BATCH_BYTES).transfer_ms / thr
 L.predict("knee")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> ten sizes from 4 KB to 1 GB, each four times the one before
 # was: sizes = [64 << 20, 256 << 20, 1 << 30]
 sizes = [4096 << (2 * index) for index in range(10)]  # 4 KB, 16 KB, ..., 1 GB
-# </fix>
+# </blank>
 # A real GPU should copy initialised memory; a virtual one copies nothing, so the memory need not be written.
 allocate = torch.ones if L.device == "cuda" else torch.empty
 
@@ -155,10 +155,10 @@ def train_with_loader(pinning):
 copies = {}
 for name in ("plain", "in the loop", "by the loader"):
     with L.gpu(name):
-        # <fix>
+        # <blank> pin as the name says
         # was: train_with_loader("plain")
         train_with_loader(name)
-        # </fix>
+        # </blank>
     copies[name] = copying.batch_copy_cost(gpulab.runs[name], SMALL_BATCH_BYTES)
 print(f"a batch of {SMALL_BATCH_BYTES / 1e6:.1f} MB, as the loop sees it  [{gpulab.runs['plain'].source}]")
 transfers.copy_cost_table(copies)
@@ -190,10 +190,10 @@ relative_times = {  # GB/s, as in published traces
 for rate, times in relative_times.items():
     print(f"{rate} GB/s" + "".join(f"{time_ratio:8.2f}" for time_ratio in times.values()))
 
-# <fix>
+# <blank> the smallest time of each kind: times["fresh"], times["kept"]
 # was: least = {kind: min(times["ahead"] for times in relative_times.values()) for kind in ("fresh", "kept")}
 least = {kind: min(times[kind] for times in relative_times.values()) for kind in ("fresh", "kept")}
-# </fix>
+# </blank>
 L.claim(
     "pinning in the loop is slower than plain .to(): by at least 50 % with fresh memory, by at least 5 % with kept "
     "memory",
@@ -257,10 +257,10 @@ with L.gpu("pinned"):
 with L.gpu("resident"):
     train([torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")] * STEPS)  # no copies: the lower bound
 with L.gpu("prefetched"):
-    # <fix>
+    # <blank> copy the next batch in advance: prefetch(...)
     # was: train(host_batches(pinned=True))
     train(prefetch(host_batches(pinned=True)))
-    # </fix>
+    # </blank>
 
 copy_ms = copying.batch_copy_cost(gpulab.runs["pinned"], BATCH_BYTES).transfer_ms
 compute_ms = throughput.step_ms(gpulab.runs["resident"])
@@ -389,10 +389,10 @@ def train_resident(read_every, host_ms):
             pass
 
 
-# <fix>
+# <blank> read the loss in every step
 # was: OFTEN = 100
 OFTEN = 1
-# </fix>
+# </blank>
 with L.gpu("idle host, rare reads"):
     train_resident(100, 0.0)
 with L.gpu("idle host, read every step"):
@@ -574,10 +574,10 @@ answer = "c"
 L.check("slot", answer)
 
 # %% tags=["claim"]
-# <fix>
+# <blank> the outputs of all three machines: topology.TOPOLOGY_TEXTS
 # was: outputs = {name: topology.TOPOLOGY_TEXTS["a"] for name in topology.TOPOLOGY_TEXTS}
 outputs = topology.TOPOLOGY_TEXTS
-# </fix>
+# </blank>
 links = {name: topology.parse_topology(output) for name, output in outputs.items()}
 L.claim(
     "of three invented machines, one has a link with a quarter of its lanes, and one runs its process on the wrong "

@@ -125,10 +125,10 @@ def train(matmul_precision="highest", dtype=None, steps=12):
     torch.set_float32_matmul_precision("highest")
 
 
-# <fix>
+# <blank> the options of each: matmul_precision="high" for TF32, a dtype for the others
 # was: precisions = {"tf32": {}, "bf16": {}, "fp16": {}}
 precisions = {"tf32": {"matmul_precision": "high"}, "bf16": {"dtype": torch.bfloat16}, "fp16": {"dtype": torch.float16}}
-# </fix>
+# </blank>
 for name, options in precisions.items():
     with L.gpu(name):
         train(**options)
@@ -196,10 +196,10 @@ L.predict("eight")
 
 # %% tags=["measure"]
 fp32_layers = mixed_precision.layer_calls(runs["fp32"])
-# <fix>
+# <blank> the layers of the bfloat16 run
 # was: bf16_layers = mixed_precision.layer_calls(runs["fp32"])
 bf16_layers = mixed_precision.layer_calls(runs["bf16"])
-# </fix>
+# </blank>
 display(precision_tables.peak_table(), precision_tables.layer_table(fp32_layers, bf16_layers))
 
 PRODUCTS, PASSES = mixed_precision.MATMUL_LAYERS, mixed_precision.ELEMENTWISE_LAYERS
@@ -265,10 +265,10 @@ def joules(dtype):
 
 
 fp32_joules = joules(None)
-# <fix>
+# <blank> the energy with bfloat16
 # was: bf16_joules = joules(None)
 bf16_joules = joules(torch.bfloat16)
-# </fix>
+# </blank>
 print("J per step, minimum and maximum  [virtual H100 SXM, estimated from time and power limits]")
 for name, (minimum, maximum) in {"float32": fp32_joules, "bfloat16": bf16_joules}.items():
     print(f"{name:8} {minimum:6.1f} {maximum:6.1f}")
@@ -311,10 +311,10 @@ def tiny_step(dtype, device):
     return step
 
 
-# <fix>
+# <blank> bfloat16 for the tiny model
 # was: tiny_dtype = None
 tiny_dtype = torch.bfloat16
-# </fix>
+# </blank>
 kernels, calls = {}, {}
 for name, dtype in {"tiny_fp32": None, "tiny_bf16": tiny_dtype}.items():
     calls[name] = mixed_precision.operator_counts(tiny_step(dtype, "cpu"))
@@ -358,10 +358,10 @@ L.predict("half")
 torch.manual_seed(0)
 layers = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(16)])
 samples = torch.randn(512, 256)
-# <fix>
+# <blank> save in bfloat16
 # was: half_dtype = None
 half_dtype = torch.bfloat16
-# </fix>
+# </blank>
 MIB = 2**20
 shares = {}
 for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
@@ -395,10 +395,10 @@ L.claim(
 L.predict("batch")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> the batch under bfloat16
 # was: batch_dtype = None
 batch_dtype = torch.bfloat16
-# </fix>
+# </blank>
 searches = {
     "float32": gpulab.virtual.max_batch(training(None), "l4", start=1024),
     "autocast": gpulab.virtual.max_batch(training(batch_dtype), "l4", start=1024),
@@ -464,10 +464,10 @@ def gradients(dtype, scale=1.0):
     return (outputs.grad == 0).float().mean().item(), model[2].bias.grad.item() / scale
 
 
-# <fix>
+# <blank> the factor with which GradScaler starts: 2 to the power of 16
 # was: scale = 1.0
 scale = 65536.0
-# </fix>
+# </blank>
 results = {
     "float32": gradients(None),
     "float16": gradients(torch.float16),
@@ -499,10 +499,10 @@ L.claim(
 # Which factor is right? If it is too small, gradients underflow; if it is too large, they overflow. `GradScaler` searches for it: if a gradient is inf or nan, it skips the step and halves the scale; after a number of successful steps it doubles the scale. It also works on a CPU, so you can watch it. Here it starts with a scale that is too high on purpose, and doubles it after 4 successful steps instead of the usual 2,000.
 
 # %% tags=["measure"]
-# <fix>
+# <blank> a scaler for the CPU that starts at 2.0**30 and doubles after 4 good steps
 # was: scaler = torch.amp.GradScaler("cpu", enabled=False)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=4)
-# </fix>
+# </blank>
 model = half_precision.defect_detector(RATE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 history = []
@@ -603,10 +603,10 @@ def formulas(dtype):
     }
 
 
-# <fix>
+# <blank> the same formulas in float32
 # was: in_float32 = formulas(torch.float16)
 in_float32 = formulas(torch.float32)
-# </fix>
+# </blank>
 in_float16 = formulas(torch.float16)
 columns = {"float16": in_float16, "float32": in_float32}
 print(
@@ -637,12 +637,11 @@ L.claim(
 
 # %% tags=["measure"]
 with L.gpu("lists"):
+    # <blank> the operators of a GPU: the device is "cuda"
+    # was: on_gpu = half_precision.autocast_dtypes("cpu", torch.float16)
     on_gpu = half_precision.autocast_dtypes("cuda", torch.float16)
+    # </blank>
 on_cpu = half_precision.autocast_dtypes("cpu", torch.float16)
-# <fix>
-# was: on_gpu = on_cpu
-on_gpu = dict(on_gpu)
-# </fix>
 for name in on_gpu:
     print(f"{name:12s} GPU: {on_gpu[name]:8s} CPU: {on_cpu[name]}")
 
@@ -739,12 +738,12 @@ def article_code():
 
 
 def current_code():
-    # <fix>
+    # <blank> what the article does, with torch.amp: GradScaler and autocast take the device
     # was: article_code()
     torch.amp.GradScaler(L.device)
     with torch.autocast(L.device, dtype=torch.float16):
         pass
-    # </fix>
+    # </blank>
 
 
 def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
@@ -774,10 +773,10 @@ article_warnings, current_warnings = (
 )
 uninterrupted, checkpoint = train_from(20), train_from(10)
 without_scaler_parts = ("model", "optimizer")
-# <fix>
+# <blank> resume with all parts of the checkpoint
 # was: resumed = train_from(10, checkpoint, without_scaler_parts)
 resumed = train_from(10, checkpoint)
-# </fix>
+# </blank>
 without_scaler = train_from(10, checkpoint, without_scaler_parts)
 print(f"article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
 scales = {"20 steps": uninterrupted, "10 steps, 10 resumed": resumed, "resumed without the scaler": without_scaler}

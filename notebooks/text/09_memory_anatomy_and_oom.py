@@ -102,10 +102,10 @@ by_hand = {
     "activations": (2 * LAYERS + 1) * output_bytes,
     "temporaries": output_bytes,
 }
-# <fix>
+# <blank> add up what is in memory when the backward pass begins
 # was: peak_by_hand = sum(by_hand.values()) + weights * float_bytes
 peak_by_hand = sum(by_hand.values())  # without gradients: they appear as activations are freed
-# </fix>
+# </blank>
 print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 
 # %% [markdown]
@@ -167,10 +167,10 @@ L.claim(
 L.predict("amp")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> search from the batch that you calculated with
 # was: first_batch = 8 * batch
 first_batch = batch
-# </fix>
+# </blank>
 searches = {
     name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", first_batch).max_batch
     for name in ("float32", "autocast")
@@ -205,10 +205,10 @@ L.predict("stage")
 # Adam has two implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` is a single kernel that needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
 
 # %% tags=["measure"]
-# <fix>
+# <blank> Adam with fused=True for the first
 # was: implementations = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
 implementations = {"fused": {"fused": True}, "foreach": {"foreach": True}}
-# </fix>
+# </blank>
 fits = {
     name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.estimate
     for name, options in implementations.items()
@@ -260,10 +260,10 @@ gpulab.charts.memory_over_time(gpulab.runs["later"])
 # In the fixed program, the list holds the same losses without their graphs. (The graph records how a tensor was computed; `backward()` needs it.) First check that the fixed program trains in the same way, with sizes that are small enough for the CPU.
 
 # %% tags=["same"]
-# <fix>
+# <blank> the program that appends losses without their graphs: replace(later, keeps_graph=False)
 # was: fixed = later
 fixed = replace(later, keeps_graph=False)  # the loop appends validation losses after .detach()
-# </fix>
+# </blank>
 all_steps_ran = oom_programs.runs_on_card(fixed, "later_fixed")
 L.same(
     oom_programs.train_program(oom_programs.shrink_program(later), "cpu"),
@@ -315,10 +315,10 @@ def validation_loss(model):
 entries = {
     "training loss": lambda model, loss: loss,
     "validation loss": lambda model, loss: validation_loss(model),
-    # <fix>
+    # <blank> append a number instead of a tensor
     # was: "validation loss, item()": lambda model, loss: validation_loss(model),
     "validation loss, item()": lambda model, loss: validation_loss(model).item(),
-    # </fix>
+    # </blank>
 }
 growth = {}
 for name, entry in entries.items():
@@ -440,10 +440,10 @@ def count_features_on_l4(name, preallocate):
 
 
 separate_count = count_features_on_l4("allocated one by one", preallocate=False)
-# <fix>
+# <blank> allocate the memory of all features at once
 # was: preallocate = False
 preallocate = True
-# </fix>
+# </blank>
 preallocated_count = count_features_on_l4("preallocated", preallocate)
 print(f"features that fit: {separate_count} allocated one by one, {preallocated_count} preallocated")
 
@@ -459,10 +459,10 @@ with gpulab.virtual_gpu("h100", "larger GPU"):
 requests = fragmentation.memory_requests(gpulab.runs["larger GPU"])
 capacity_bytes = oom_programs.card_capacity_bytes("l4")
 fixed_segments = fragmentation.replay_requests(requests, fragmentation.FixedSegments(capacity_bytes))
-# <fix>
+# <blank> one segment that grows: fragmentation.ExpandableSegment
 # was: allocator = fragmentation.FixedSegments
 allocator = fragmentation.ExpandableSegment
-# </fix>
+# </blank>
 expandable = fragmentation.replay_requests(
     requests[: fixed_segments.served], allocator(capacity_bytes)
 )  # until the first one fails
@@ -526,10 +526,10 @@ def allocations_per_step(name, work):
 
 
 emptied = allocations_per_step("empty_cache", with_empty_cache)
-# <fix>
+# <blank> the function without empty_cache()
 # was: cached = allocations_per_step("cached", with_empty_cache)
 cached = allocations_per_step("cached", default)
-# </fix>
+# </blank>
 reused = allocations_per_step("out", with_out)
 variants = {"empty_cache()": emptied, "default": cached, "out=": reused}
 lines = [(name, *(f"{count:g}" for count in counts)) for name, counts in variants.items()]
@@ -565,10 +565,10 @@ x = torch.randn(2**20)
 with memory_counters.count_allocations() as out_of_place:
     out_of_place_result = torch.relu(2 * x + 1)
 with memory_counters.count_allocations() as in_place:
-    # <fix>
+    # <blank> the same in place: add_() and relu_()
     # was: in_place_result = torch.relu(2 * x + 1)
     in_place_result = (2 * x).add_(1).relu_()
-    # </fix>
+    # </blank>
 
 gate = torch.ones(4, requires_grad=True)
 try:
@@ -586,10 +586,10 @@ def saved_for_backward(activation, layers=4):
 
 
 relu_bytes, gelu_bytes = saved_for_backward(nn.ReLU), saved_for_backward(nn.GELU)
-# <fix>
+# <blank> ReLU in place: partial(nn.ReLU, inplace=True)
 # was: in_place_bytes = gelu_bytes
 in_place_bytes = saved_for_backward(partial(nn.ReLU, inplace=True))
-# </fix>
+# </blank>
 tables.table_view(
     ("counted", "MiB"),
     [
@@ -633,10 +633,10 @@ convolution_bytes = {side // 4: sizes.conv_saved_bytes(side // 4) for side in le
 with L.gpu("attention_unfused"):
     unfused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
 with L.gpu("attention_fused"):
-    # <fix>
+    # <blank> PyTorch's fused attention: nn.functional.scaled_dot_product_attention
     # was: fused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
     fused_bytes = sizes.attention_peak_bytes(nn.functional.scaled_dot_product_attention, lengths)
-    # </fix>
+    # </blank>
 bytes_by_size = {
     "two convolutions": convolution_bytes,
     "attention, separate operators": unfused_bytes,
@@ -689,10 +689,10 @@ def saved_bytes_in(context, evaluating=True):
             return memory_counters.saved_bytes(lambda: model(x), model)
 
 
-# <fix>
+# <blank> a context that saves nothing: torch.inference_mode()
 # was: no_gradients = contextlib.nullcontext()
 no_gradients = torch.inference_mode()
-# </fix>
+# </blank>
 saved = {
     "training": saved_bytes_in(contextlib.nullcontext(), evaluating=False),
     "eval()": saved_bytes_in(contextlib.nullcontext()),
@@ -736,10 +736,10 @@ with L.gpu("three"):
         step(batch)
     before = memory_numbers()
     print(torch.cuda.memory_summary(abbreviated=True))
-    # <fix>
+    # <blank> give the cached memory back to the driver
     # was: pass
     torch.cuda.empty_cache()
-    # </fix>
+    # </blank>
     after = memory_numbers()
 names = ("used", "reserved", "allocated")
 lines = [(name, *(f"{count / MIB:,.0f}" for count in pair)) for name, *pair in zip(names, before, after, strict=True)]

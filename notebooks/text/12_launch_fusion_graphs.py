@@ -65,10 +65,10 @@ with L.gpu("late"):
 with L.gpu("full"):
     launches.run_wide_layers(pause_s=0)
 
-# <fix>
+# <blank> the program of the symptom
 # was: program = "late"
 program = "decode"
-# </fix>
+# </blank>
 names = (program, "late", "full")
 signatures = {name: launches.launch_signature(runs[name]) for name in names}
 diagnoses = {name: gpulab.diagnose(runs[name]) for name in names}
@@ -118,10 +118,10 @@ def gelu_formula(x):
 
 def gelu_fused(x):
     """The same function as one operator."""
-    # <fix>
+    # <blank> one operator: functional.gelu with approximate="tanh"
     # was: return gelu_formula(x)
     return functional.gelu(x, approximate="tanh")
-    # </fix>
+    # </blank>
 
 
 def record_signature(name, activation, count):
@@ -174,10 +174,10 @@ L.claim(
 # %% tags=["claim"]
 earlier = fusion.STORED_TIMING
 compilation = L.pick(tiny=lambda: earlier, lab=lambda: fusion.time_compile(gelu_formula, 1 << 17, L.device))()
-# <fix>
+# <blank> the time of the first call: compilation.first_call_s
 # was: first_call_s = compilation.before_ms / 1e3
 first_call_s = compilation.first_call_s
-# </fix>
+# </blank>
 calls = fusion.break_even(first_call_s, compilation.before_ms, compilation.after_ms)
 L.claim(
     "torch.compile generates one kernel for the formula; its first call pays off only after 100 calls or more",
@@ -301,10 +301,10 @@ L.same(generate(growing=True), generate(growing=False))
 # And the faster GPU that the colleague suggested? `instant_gpu` predicts the effect of a GPU on which every kernel takes no time at all.
 
 # %% tags=["measure"]
-# <fix>
+# <blank> the change that replaces launches by one
 # was: change = "instant_gpu"
 change = "cuda_graphs"
-# </fix>
+# </blank>
 graph, faster_gpu = (runs["decode"].whatif(rewrite).prediction for rewrite in (change, "instant_gpu"))
 if L.device == "cuda":
     with torch.no_grad(), L.gpu("graph"):
@@ -471,10 +471,10 @@ L.claim(
 L.predict("null")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> a wide model with many rows: 4,096 and 131,072
 # was: WIDTH, ROWS = 64, 64
 WIDTH, ROWS = 4096, 131072
-# </fix>
+# </blank>
 
 
 def train_large_layers(**adam_options):

@@ -99,10 +99,10 @@ L.check("first", answer)
 L.predict("precision")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> predict precision first: the change is amp=bf16
 # was: early = gpulab.whatif(before, "workers=8").prediction.speedup
 early = gpulab.whatif(before, "amp=bf16").prediction.speedup
-# </fix>
+# </blank>
 gpulab.whatif(before, "amp=bf16")
 
 # %% tags=["reveal"]
@@ -130,10 +130,10 @@ train(DataLoader(Snapshots(files, 64 * steps), batch_size=64, num_workers=2))
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto decoded
 pixels = decode_images(files)
-# <fix>
+# <blank> train on the decoded pixels: sample_batches(pixels, 64, steps), with change=augment_batch
 # was: train(DataLoader(Snapshots(files, 64 * steps), batch_size=64))
 train(sample_batches(pixels, 64, steps), change=augment_batch)
-# </fix>
+# </blank>
 
 # %% tags=["measure"]
 # %gpucompare before workers decoded
@@ -224,10 +224,10 @@ all_changes = ("precision", "layout", "fetch", "batch", "pin")
 optimisation.order_view(all_changes)
 
 # %% tags=["claim"]
-# <fix>
+# <blank> run with the other four changes: optimisation.run("precision", ...)
 # was: after = before
 after = optimisation.run("precision", "layout", "fetch", "batch")
-# </fix>
+# </blank>
 L.claim(
     "the GPU is busy for less than a quarter of a step before the changes, and for more than three quarters after them",
     gpu_busy_share(before) < 0.25 and gpu_busy_share(after) > 0.75,
@@ -239,10 +239,10 @@ L.claim(
 
 # %% tags=["claim"]
 loading_gain = photo_us(before) / photo_us(gpulab.runs["decoded"])
-# <fix>
+# <blank> the gain of these four changes: optimisation.gain("precision", ...)
 # was: other_gain = loading_gain
 other_gain = optimisation.gain("precision", "layout", "fetch", "batch")
-# </fix>
+# </blank>
 L.claim(
     "decoding once gains more than the four later changes together",
     loading_gain > other_gain,
@@ -259,10 +259,10 @@ L.claim(
 # Pinned memory is on every list of tips, and it was part of the fix in the very first report. Directly after `decoded`, it can gain little: a batch has 1.2 MB, which takes 0.2 ms at the 6 GB/s of pageable memory.
 
 # %% tags=["claim"]
-# <fix>
+# <blank> the change pin_memory, on the run `decoded`
 # was: pinned = gpulab.whatif(before, "workers=8").prediction.speedup
 pinned = gpulab.whatif(gpulab.runs["decoded"], "pin_memory").prediction.speedup
-# </fix>
+# </blank>
 L.claim(
     "directly after decoding once, pinned memory is predicted to gain less than 10 %",
     pinned < 1.1,
@@ -303,12 +303,12 @@ L.reveal("rules", right_by_rule, "of 8")
 monitor_readings.machines_view()
 
 # %% tags=["claim"]
-# <fix>
+# <blank> count for how many machines monitor_readings.advice_by_bottleneck gives the best change
 # was: right_by_slowest = right_by_rule
 right_by_slowest = sum(
     monitor_readings.advice_by_bottleneck(machine) == monitor_readings.best_change(machine) for machine in machines
 )
-# </fix>
+# </blank>
 L.claim(
     "the rules are right on at most half of the machines; the slowest part of the pipeline names the best change on "
     "all 8",
@@ -333,10 +333,10 @@ checklist(before, gpulab.runs["decoded"], after, names=("before", "decoded", "af
 checklist(gpulab.runs["decoded"])
 
 # %% tags=["claim"]
-# <fix>
+# <blank> the items of the run `decoded`
 # was: items_before, items_decoded = checklist_items(before), checklist_items(before)
 items_before, items_decoded = checklist_items(before), checklist_items(gpulab.runs["decoded"])
-# </fix>
+# </blank>
 L.claim(
     "in the checklist, data loading is to do before, but no longer once photos are decoded; precision then is",
     (items_before[0].state, items_decoded[0].state == OPEN, items_decoded[6].state) == (OPEN, False, OPEN),

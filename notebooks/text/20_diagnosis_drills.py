@@ -35,11 +35,11 @@ evidence.case_catalogue()
 # %% tags=["given"]
 def advice_by_utilisation(number):
     """Recommend a first action from utilisation alone."""
-    # <fix>
+    # <blank> start workers if the counter "busy" is below 0.5, else leave it
     # was: return drills.CASES[number - 1].action
     busy = drills.counter_values(number)["busy"]
     return "start workers" if busy < 0.5 else "leave it"
-    # </fix>
+    # </blank>
 
 
 advice = {case.number: advice_by_utilisation(case.number) for case in drills.CASES}
@@ -171,10 +171,10 @@ display(*evidence.drill_views(L, "case8", answers["case8"]))
 L.predict("workers")
 
 # %% tags=["measure"]
-# <fix>
+# <blank> the recorded runs of cases 1, 3 and 6
 # was: replayed = {1: drills.case(1), 6: drills.case(1), 3: drills.case(1)}
 replayed = {1: drills.case(1), 3: drills.case(3), 6: drills.case(6)}
-# </fix>
+# </blank>
 speedup = {}
 for number, run in replayed.items():
     prediction = gpulab.whatif(run, "workers=4").prediction
@@ -243,10 +243,10 @@ for case in drills.CASES:
     if case.cause == "device_bound":
         continue  # there is nothing to fix, so there is no fixed version
     run = drills.case(case.number)
-    # <fix>
+    # <blank> the fixed version of the case
     # was: before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(run)
     before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(drills.fixed_case(case.number))
-    # </fix>
+    # </blank>
     gains[case.number] = case.sample_factor * before_ms / after_ms
     note = f", with {case.sample_factor:,} times the samples per step" if case.sample_factor > 1 else ""
     gain = f"{gains[case.number]:8,.1f} times as fast{note}"
@@ -268,10 +268,10 @@ L.claim(
 # %% tags=["claim"]
 differs = {}
 for case in drills.CASES:
-    # <fix>
+    # <blank> the counter that excludes the rival: case.excluded_by[0]
     # was: counter = "busy"
     counter = case.excluded_by[0]
-    # </fix>
+    # </blank>
     in_case, in_rival = drills.counter_values(case.number)[counter], drills.counter_values(case.rival_file)[counter]
     differs[case.number] = drills.clearly_different(in_case, in_rival)
     formatted = drills.RUN_COUNTERS[counter].format
@@ -313,10 +313,10 @@ L.check("oom", answer)
 
 # %% tags=["claim"]
 failing = {name: drills.named_run(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
-# <fix>
+# <blank> the facts of each failing run: decision_trees.memory_facts(run)
 # was: facts = {name: decision_trees.memory_facts(drills.case(10)) for name in failing}
 facts = {name: decision_trees.memory_facts(run) for name, run in failing.items()}
-# </fix>
+# </blank>
 paths = {name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, facts[name]) for name in failing}
 for name, path in paths.items():
     print(f"{name}\n{path}\n")
@@ -335,10 +335,10 @@ L.claim(
 # The second tree does what you did in your head twelve times: it reads one counter after the other. The next cell applies it to case 8, then to all twelve cases. Be careful: we wrote this tree with the twelve cases at hand, so it is no surprise that it is right for them. That is why the cell also applies it to a run that it was not made for: the worked example above.
 
 # %% tags=["claim"]
+# <blank> begin at the root of the tree, not at its second branch
+# was: tree = decision_trees.UTILISATION.no
 tree = decision_trees.UTILISATION
-# <fix>
-# was: tree = tree.no
-# </fix>
+# </blank>
 print(decision_trees.walk(tree, drills.counter_values(8)))
 causes = [decision_trees.walk(tree, drills.counter_values(case.number)).leaf.name for case in drills.CASES]
 right = sum(cause == case.cause for cause, case in zip(causes, drills.CASES, strict=True))

@@ -122,7 +122,7 @@ DEFECTS = {
     "a comment above a magic": (lambda one: code(one, "setup").update(source="# x\n%%time\n1"), "above its cell magic"),
     "a semicolon": (lambda one: code(one, "setup").update(source="plot();"), "semicolon"),
     "a comment for nbval": (lambda one: code(one, "setup").update(source="# NBVAL_SKIP\n1"), "NBVAL"),
-    "a mark left open": (lambda one: code(one, "setup").update(source="# <fix>\n1"), "has no end"),
+    "a mark left open": (lambda one: code(one, "setup").update(source="# <blank> x\n1"), "has no end"),
     "a path in an output": (
         lambda one: code(one, "check").outputs.append(nbformat.v4.new_output("stream", text="/home/me")),
         "names a path",
