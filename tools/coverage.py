@@ -32,7 +32,6 @@ WAITING = {
     "02": "GPU architecture and CUDA",
     "04": "large batches and quality",
     "06": "formats and preprocessing",
-    "10": "memory savers",
     "11": "architectures and hyperparameters",
     "13": "access patterns",
     "14": "attention kernels",

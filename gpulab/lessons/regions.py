@@ -6,7 +6,7 @@
     # </blank>
 
 `# was:` lines are code; several of them keep their indentation. Each cell gives two versions: the solution (the cell
-without the marks) and the starter (each blank contains its task and the old code). In a starter that was only run, every
+without the marks) and the starter (each blank contains its task and the old code). In a starter that was only run, each
 claim must fail.
 """
 
@@ -36,14 +36,14 @@ def starter(source: str) -> str:
 
 def tasks(source: str) -> tuple[str, ...]:
     """Return the tasks of the blanks of a cell, in order. Raises GpulabError if the marks do not match."""
-    found: list[str] = []
+    texts: list[str] = []
 
     def collect_task(indent: str, task: str, old: list[str], new: list[str]) -> list[str]:
-        found.append(task)
+        texts.append(task)
         return new
 
     _render(source, collect_task)
-    return tuple(found)
+    return tuple(texts)
 
 
 def _render(source: str, render_region: Render) -> str:

@@ -16,6 +16,7 @@
 # | [07 Host to device](07_host_to_device.ipynb) | is the GPU computing, or waiting for copies? | 45 | 01 |
 # | [08 Mixed precision](08_mixed_precision.ipynb) | what does half precision speed up, and what does it break? | 50 | 01 |
 # | [09 Memory: anatomy and running out](09_memory_anatomy_and_oom.ipynb) | what fills the GPU's memory, and what is the cheapest fix when it runs out? | 55 | 01 |
+# | [10 Memory savers](10_memory_savers.ipynb) | what does each way to save memory save, and what does it cost? | 55 | 09 |
 # | [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb) | why does the GPU wait between small kernels? | 45 | 01 |
 # | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 35 | 05, 07, 08 |
 # | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 55 | 01, 05, 07, 08, 09 |
@@ -24,7 +25,7 @@
 #
 # - **one evening** (160 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
 # - **training is slow** (440 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
-# - **out of memory** (170 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [08](08_mixed_precision.ipynb)
+# - **out of memory** (225 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [08](08_mixed_precision.ipynb)
 #
 # <!-- the end of the course -->
 #

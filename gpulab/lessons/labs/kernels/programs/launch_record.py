@@ -12,12 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab.lessons.labs import tables
-from gpulab.lessons.labs.kernel_programs.device_arrays import CONSTANT, GLOBAL, SHARED, Access
+from gpulab.lessons.labs.kernels.programs.device_arrays import CONSTANT, GLOBAL, SHARED, Access
 from gpulab.views.sheet.view import View
+from gpulab.wording import percent
 
 WARP = 32  # threads
 SECTOR_BYTES = 32
 BANKS, BANK_BYTES = 32, 4
+_HEADER = (
+    "", "global loads", "requests", "sectors", "sectors per request", "bytes used", "bank conflicts", "lanes active",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +73,10 @@ class Launch:
     ) -> Launch:
         """Return the record of these accesses and executed lines."""
         requests: dict[tuple[object, ...], list[Access]] = defaultdict(list)
-        for each in accesses:
-            warp = each.thread // WARP
-            requests[each.block, warp, each.space, each.array, each.is_store, each.line, each.nth].append(each)
+        for access in accesses:
+            warp = access.thread // WARP
+            place = (access.block, warp, access.space, access.array, access.is_store, access.line, access.nth)
+            requests[place].append(access)
         parts: dict[tuple[str, str], list[Traffic]] = defaultdict(list)
         for request in requests.values():
             parts[request[0].space, request[0].array].append(_request(request))
@@ -114,17 +119,18 @@ def access_table(launches: Mapping[str, Launch], *, below: str = "") -> View:
         memory, shared = launch.global_memory, launch.shared_memory
         lines.append((
             name, f"{memory.loads:,}", f"{memory.requests:,}", f"{memory.sectors:,}",
-            f"{memory.sectors_per_request:.1f}", f"{100 * memory.useful_frac:.0f} %",
-            f"{shared.conflicts:,}" if shared.requests else "-", f"{100 * launch.active_frac:.0f} %",
+            f"{memory.sectors_per_request:.1f}", percent(memory.useful_frac),
+            f"{shared.conflicts:,}" if shared.requests else "-", percent(launch.active_frac),
         ))  # fmt: skip
-    header = ("", "global loads", "requests", "sectors", "sectors per request", "bytes used", "bank conflicts", "lanes active")
-    return tables.table_view(header, lines, below=below)  # fmt: skip
+    return tables.table_view(_HEADER, lines, below=below)
 
 
 def _request(accesses: Sequence[Access]) -> Traffic:
     """Return the traffic of one instruction of a warp."""
     places = {(each.address, each.size) for each in accesses}
-    words = {word for address, size in places for word in range(address // BANK_BYTES, -(-(address + size) // BANK_BYTES))}
+    bank_rows = {
+        row for address, size in places for row in range(address // BANK_BYTES, -(-(address + size) // BANK_BYTES))
+    }
     space, loads = accesses[0].space, 0 if accesses[0].is_store else len(accesses)
     common = {"accesses": len(accesses), "loads": loads, "requests": 1, "useful_bytes": sum(size for _, size in places)}
     if space == GLOBAL:
@@ -135,8 +141,8 @@ def _request(accesses: Sequence[Access]) -> Traffic:
         }
         return Traffic(**common, sectors=len(sectors))
     if space == SHARED:
-        return Traffic(**common, passes=max(Counter(word % BANKS for word in words).values()))
-    return Traffic(**common, passes=len(words))
+        return Traffic(**common, passes=max(Counter(row % BANKS for row in bank_rows).values()))
+    return Traffic(**common, passes=len(bank_rows))
 
 
 def _sum(parts: Sequence[Traffic]) -> Traffic:

@@ -47,7 +47,7 @@ class DeviceArray:
     @property
     def shape(self) -> tuple[int, ...]:
         """Length of each dimension."""
-        return self._values.shape
+        return tuple(self._values.shape)
 
     @property
     def size(self) -> int:
@@ -60,7 +60,7 @@ class DeviceArray:
         return self._values.ndim
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> Any:
         """Type of the elements."""
         return self._values.dtype
 

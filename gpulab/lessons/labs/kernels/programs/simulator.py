@@ -1,6 +1,6 @@
 """Run CUDA kernels that are written in Python, thread by thread, with the names of numba.cuda.
 
-    from gpulab.lessons.labs.kernel_programs import simulator as cuda
+    from gpulab.lessons.labs.kernels.programs import simulator as cuda
 
     @cuda.jit
     def add(first, second, out):
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import GpulabError
-from gpulab.lessons.labs.kernel_programs.device_arrays import (
+from gpulab.lessons.labs.kernels.programs.device_arrays import (
     ALIGNMENT_BYTES,
     CONSTANT,
     GLOBAL,
@@ -38,7 +38,7 @@ from gpulab.lessons.labs.kernel_programs.device_arrays import (
     DeviceArray,
     offset_in_base,
 )
-from gpulab.lessons.labs.kernel_programs.launch_record import WARP, Launch
+from gpulab.lessons.labs.kernels.programs.launch_record import WARP, Launch
 
 Triple = tuple[int, int, int]
 float32, float64, int32, int64 = np.float32, np.float64, np.int32, np.int64
@@ -78,13 +78,13 @@ class _Thread:
     block_number: int
     number: int  # in its block
     wait: Callable[[int], None] | None = None
-    seen: Counter[tuple[str, bool, int]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, bool, int]] = field(default_factory=Counter)
     lines: Counter[int] = field(default_factory=Counter)
 
     def record(self, space: str, array: str, is_store: bool, line: int, address: int, size: int) -> None:
         key = (array, is_store, line)
-        access = Access(self.block_number, self.number, space, array, is_store, line, self.seen[key], address, size)
-        self.seen[key] += 1
+        access = Access(self.block_number, self.number, space, array, is_store, line, self.counts[key], address, size)
+        self.counts[key] += 1
         self.state.accesses.append(access)
 
     def position(self) -> str:
@@ -157,8 +157,8 @@ def grid(ndim: int) -> Any:
     """Return the position of the thread in the whole grid: a number, or a tuple for 2 or 3 dimensions."""
     thread = _running()
     places = tuple(
-        block * length + within
-        for block, length, within in zip(thread.block, thread.state.threads, thread.thread, strict=True)
+        block * length + offset
+        for block, length, offset in zip(thread.block, thread.state.threads, thread.thread, strict=True)
     )
     return places[0] if ndim == 1 else places[:ndim]
 
@@ -203,7 +203,7 @@ class const:  # noqa: N801 - Numba's name
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CudaKernel:
     """A function that runs on the simulated GPU: `kernel[blocks, threads_per_block](...)`."""
 
     function: Callable[..., Any]
@@ -243,12 +243,13 @@ class Kernel:
         for number, block in enumerate(_positions(blocks)):
             run(state, [_Thread(state, block, each, number, n) for n, each in enumerate(_positions(threads))],
                 lambda thread: thread.call(self.function, placed))  # fmt: skip
-        return Launch.of(_count(blocks), _count(threads), state.accesses, state.executed, max(state.shared_bytes.values(), default=0))  # fmt: skip
+        shared_bytes = max(state.shared_bytes.values(), default=0)
+        return Launch.of(_count(blocks), _count(threads), state.accesses, state.executed, shared_bytes)
 
 
-def jit(function: Callable[..., Any]) -> Kernel:
+def jit(function: Callable[..., Any]) -> CudaKernel:
     """Return the function as a kernel."""
-    return Kernel(function)
+    return CudaKernel(function)
 
 
 def _run_in_turn(state: _State, threads: list[_Thread], call: Callable[[_Thread], None]) -> None:
@@ -272,9 +273,10 @@ def _run_with_barriers(state: _State, threads: list[_Thread], call: Callable[[_T
             alive = [runner for runner in alive if not runner.has_ended]
             lines = {runner.line for runner in alive}
             if len(lines) > 1:
+                places = ", ".join(map(str, sorted(lines)))
                 raise GpulabError(
                     "The kernel waits forever.",
-                    why=f"threads of one block wait at different barriers, in lines {', '.join(map(str, sorted(lines)))}",
+                    why=f"threads of one block wait at different barriers, in lines {places}",
                     fix="call syncthreads() where all threads of a block come by, not inside of an if",
                 )
     finally:
@@ -340,8 +342,8 @@ class _Runner:
 
 
 def _triple(lengths: Any) -> Triple:
-    given = (*lengths,) if isinstance(lengths, (tuple, list)) else (lengths,)
-    padded = (*map(int, given), 1, 1, 1)
+    numbers = (*lengths,) if isinstance(lengths, (tuple, list)) else (lengths,)
+    padded = (*map(int, numbers), 1, 1, 1)
     return padded[0], padded[1], padded[2]
 
 
