@@ -29,11 +29,9 @@ ARTICLES = (
 )
 # The second half of the course: what its experiments will belong to.
 WAITING = {
-    "02": "GPU architecture and CUDA",
     "04": "large batches and quality",
     "06": "formats and preprocessing",
     "11": "architectures and hyperparameters",
-    "13": "access patterns",
     "14": "attention kernels",
     "15": "distributed communication",
     "16": "resources and scheduling",

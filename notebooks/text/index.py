@@ -11,6 +11,7 @@
 # |---|---|---|---|
 # | [00 Start here](00_start_here.ipynb) | why is the GPU idle? | 20 | - |
 # | [01 What is utilisation?](01_what_is_utilisation.ipynb) | does a GPU at 100 % utilisation work hard? | 45 | 00 |
+# | [02 GPU architecture and CUDA](02_gpu_architecture_and_cuda.ipynb) | what do thousands of threads do at once? | 50 | 01 |
 # | [03 Parallel work and batch size](03_parallel_work_and_batch.ipynb) | how much work should the GPU get at once? | 45 | 00 |
 # | [05 Data loading](05_data_loading.ipynb) | is the GPU slow, or is it waiting? | 45 | 00, 01 |
 # | [07 Host to device](07_host_to_device.ipynb) | is the GPU computing, or waiting for copies? | 45 | 01 |
@@ -18,6 +19,7 @@
 # | [09 Memory: anatomy and running out](09_memory_anatomy_and_oom.ipynb) | what fills the GPU's memory, and what is the cheapest fix when it runs out? | 55 | 01 |
 # | [10 Memory savers](10_memory_savers.ipynb) | what does each way to save memory save, and what does it cost? | 55 | 09 |
 # | [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb) | why does the GPU wait between small kernels? | 45 | 01 |
+# | [13 Access patterns](13_access_patterns.ipynb) | which bytes does a warp fetch, and which does it use? | 45 | 02 |
 # | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 35 | 05, 07, 08 |
 # | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 55 | 01, 05, 07, 08, 09 |
 #
@@ -26,6 +28,7 @@
 # - **one evening** (160 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
 # - **training is slow** (440 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 # - **out of memory** (225 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [08](08_mixed_precision.ipynb)
+# - **kernels** (205 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [12](12_launch_fusion_graphs.ipynb)
 #
 # <!-- the end of the course -->
 #

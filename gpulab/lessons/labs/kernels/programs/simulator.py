@@ -58,6 +58,7 @@ class _State:
     executed: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)  # block, warp, line, nth -> lanes
     next_address: int = ALIGNMENT_BYTES
     shared: dict[tuple[int, int], DeviceArray] = field(default_factory=dict)  # by block and line
+    constants: dict[int, DeviceArray] = field(default_factory=dict)  # by line
     shared_bytes: dict[int, int] = field(default_factory=Counter)  # used by each block
 
     def place(self, values: np.ndarray[Any, Any], name: str, space: str = GLOBAL) -> DeviceArray:
@@ -198,8 +199,11 @@ class const:  # noqa: N801 - Numba's name
 
     @staticmethod
     def array_like(values: Any) -> DeviceArray:
-        """Return these values as an array in constant memory."""
-        return _running().state.place(np.asarray(values), "constant", CONSTANT)
+        """Return these values as an array in constant memory; all threads of a launch get the same one."""
+        state, line = _running().state, sys._getframe(1).f_lineno
+        if line not in state.constants:
+            state.constants[line] = state.place(np.asarray(values), f"constant {line}", CONSTANT)
+        return state.constants[line]
 
 
 @dataclass(frozen=True)
