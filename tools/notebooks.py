@@ -15,9 +15,12 @@ by `build` alone, at size tiny, so that nbval can compare them.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,7 @@ from typing import Any
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -41,13 +45,17 @@ from tools import nblint
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 TEXTS = FOLDER / "text"
 IGNORED = ("device", "measure", "card")  # roles whose output no two runs share
-MOST_HTML = 20_000  # characters; of a longer output the text is kept, which says the same
+MOST_HTML = 20_000  # characters
+_PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
+PICTURE_WIDTH, PICTURE_COLOURS = 720, 32
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
     "jupytext": {"formats": "ipynb,text//py:percent", "cell_metadata_filter": "tags,-all"},
 }
 READ_ONLY = {"editable": False, "deletable": False}  # a learner cannot break the text
+MORE = "## More experiments"  # its section is folded in JupyterLab
+FOLDED = {**READ_ONLY, "jp-MarkdownHeadingCollapsed": True}
 INDEX = "index"
 BEGINS, ENDS = "<!-- the course: python tools/notebooks.py index -->", "<!-- the end of the course -->"
 # What a run in CI must neither read nor write, and what makes two runs alike.
@@ -194,7 +202,8 @@ def from_text(path: Path) -> Any:
         tags = list(cell.metadata.get("tags", []))
         if cell.cell_type == "code" and tags and tags[0] in IGNORED and "nbval-ignore-output" not in tags:
             tags.append("nbval-ignore-output")
-        cell.metadata = nbformat.from_dict({"tags": tags} if cell.cell_type == "code" else READ_ONLY)
+        text_metadata = FOLDED if cell.source.startswith(MORE) else READ_ONLY
+        cell.metadata = nbformat.from_dict({"tags": tags} if cell.cell_type == "code" else text_metadata)
     return notebook
 
 
@@ -241,11 +250,28 @@ def _run(notebook: Any, *, through_errors: bool = False) -> None:
 
 
 def _tidy(cell: Any) -> None:
-    """Leave out of a cell's outputs what is large and said in its text as well."""
+    """Replace a long HTML output by its picture, or by its text, which says the same.
+
+    GitHub and nbviewer show the picture. In JupyterLab, whoever runs the cell sees the HTML.
+    """
     for output in cell.get("outputs", []):
         data = output.get("data", {})
-        if "text/plain" in data and len(data.get("text/html", "")) > MOST_HTML:
-            del data["text/html"]
+        html = data.get("text/html", "")
+        if "text/plain" not in data or len(html) <= MOST_HTML:
+            continue
+        del data["text/html"]
+        if pictures := _PICTURE.findall(html):
+            data["image/png"] = small_picture(pictures[0])
+
+
+def small_picture(data: str) -> str:
+    """A PNG (base64) at the width of a notebook and with few colours."""
+    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+        height = round(picture.height * PICTURE_WIDTH / picture.width)
+        small = picture.convert("RGB").resize((PICTURE_WIDTH, height), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    small.quantize(PICTURE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _chosen(folder: Path, pattern: str, numbers: list[str]) -> list[Path]:

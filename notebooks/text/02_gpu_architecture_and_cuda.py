@@ -365,6 +365,9 @@ L.claim(
 #
 # ## More experiments
 #
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 02.1 When is the GPU worth the trip?
 #
 # Before a GPU can compute, its data has to get there, and the result has to come back. Multiply two matrices of n x n on the CPU (measured here, one thread) and on a GPU, including the copies.

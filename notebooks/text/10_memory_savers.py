@@ -417,6 +417,9 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 10.3 Offloading: move activations to the host
 #
 # The host has more memory than the GPU. Autograd lets you replace each saved tensor: `pack` is called when it is saved, `unpack` when it is needed. Write both. (`torch.autograd.graph.save_on_cpu(pin_memory=True)` is PyTorch's own version.)

@@ -99,7 +99,7 @@ L.claim(
 )
 
 # %% [markdown]
-# A CPU fetches memory in *cache lines* of 64 bytes, so the same happens here. The next cell sums the same number of elements with each stride, measured on your CPU.
+# A CPU fetches memory in *cache lines* of 64 bytes, so the same happens here. The next cell sums the same number of elements with each stride, measured on your CPU. Beyond 16 numbers, each one is in a line of its own, and soon in another *page*, so that prefetching and address translation help less, too.
 
 # %% tags=["measure"]
 COUNT = 1 << 19
@@ -118,7 +118,7 @@ def shortest_ns(code, repeats=9):
 
 cpu_ns = {stride: shortest_ns(numbers[: COUNT * stride : stride].sum) / COUNT for stride in (1, 2, 4, 8, 16, 32, 64)}
 plots.line_plot(
-    "On a CPU, too, the time grows until every number needs a cache line of its own",
+    "On a CPU, too, numbers far apart take longer",
     {"one number": cpu_ns},
     x="stride, float32 numbers",
     y="ns",
@@ -373,6 +373,9 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 13.4 Alignment
 #
 # A view such as `tensor[1:]` begins 4 bytes after a sector boundary. How many sectors does a warp need?
