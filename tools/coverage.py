@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab.lessons.course import lessons
+from tools.claims import strength_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ARTICLES = (
@@ -92,7 +93,9 @@ def page() -> str:
     """Return the Markdown page: covered topics by article, then the waiting ones."""
     parts = [
         "# Coverage of the articles by the course\n",
-        "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it. "
+        "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it, and the "
+        "strength of their evidence on a machine without a GPU: *live* (measured or counted while the notebook runs), "
+        "*recorded*, *modelled* (a virtual GPU or a simulation) or *mentioned* (no claim tests it). "
         "`python tools/coverage.py` generates it from `coverage.tsv` and the lessons.\n",
     ]
     for number, title in enumerate(ARTICLES):
@@ -113,7 +116,7 @@ def _linked(experiment: str) -> str:
     number = experiment.partition(".")[0]
     for one in lessons():
         if one.number == number:
-            return f"[{experiment}](../notebooks/{one.id}.ipynb)"
+            return f"[{experiment}](../notebooks/{one.id}.ipynb) {strength_of(experiment)}"
     return f"{experiment} (planned)"
 
 

@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gpulab.lessons import regions
 from gpulab.lessons.contents import lesson_table, path_list
 from gpulab.lessons.course import lesson
+from gpulab.lessons.verdicts import FAILS, HOLDS, MODEL_SAYS
 from tools import nblint
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -130,7 +131,7 @@ def starters(numbers: list[str]) -> int:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paths_of = _lessons(numbers)
         for path, claims in zip(paths_of, pool.map(_claims_of_starter, paths_of), strict=True):
-            passing = [line for line in claims if not line.startswith("FAILS")]
+            passing = [line for line in claims if not line.startswith(FAILS)]
             total, noticed = total + len(claims), noticed + len(claims) - len(passing)
             print(f"{path.stem}: {len(claims)} claims, {len(claims) - len(passing)} fail in the starter", flush=True)
             for line in passing:
@@ -151,11 +152,11 @@ def live(numbers: list[str]) -> int:
         spent_s = time.perf_counter() - began
         (folder / path.name).write_text(canonical(notebook), encoding="utf-8")
         claims = list(verdicts(notebook))
-        missed = [line for line in claims if not line.startswith("HOLDS")]
+        missed = [line for line in claims if not line.startswith((HOLDS, MODEL_SAYS))]
         missed += errors(notebook)
         minutes = lesson(path.stem).minutes
         amiss += len(missed) + (spent_s > 60 * minutes)
-        passing = sum(line.startswith("HOLDS") for line in claims)
+        passing = sum(line.startswith((HOLDS, MODEL_SAYS)) for line in claims)
         print(f"{path.stem}: {spent_s:.0f} s of {minutes} minutes, {passing} of {len(claims)} claims hold", flush=True)
         for line in missed:
             print(f"    {line}", flush=True)
@@ -186,7 +187,7 @@ def verdicts(notebook: Any) -> Iterator[str]:
         if cell.cell_type == "code" and "claim" in cell.metadata.get("tags", []):
             texts = [each.data.get("text/plain", "") for each in cell.outputs if "data" in each]
             lines = [line for text in texts for line in text.split("\n")]
-            verdict = [line for line in lines if line.startswith(("HOLDS", "FAILS"))]
+            verdict = [line for line in lines if line.startswith((HOLDS, FAILS, MODEL_SAYS))]
             raised = [f"{each.ename}: {each.evalue}" for each in cell.outputs if each.output_type == "error"]
             yield (verdict or raised or [f"says nothing: {cell.source.splitlines()[0]}"])[0]
 

@@ -46,9 +46,9 @@ def summary(
     blocks: list[Block] = [Answer(claim=f"Summary of {lesson.number} {lesson.title}", leading=True), facts]
     if claims:
         rows = tuple(
-            Row((claim.sentence, "yes" if claim.holds else "no", claim.values, claim.source)) for claim in claims
+            Row((claim.sentence, claim.verdict.lower(), claim.values, claim.source)) for claim in claims
         )
-        table = TableBlock(header=("claim", "holds", "your results", "source"), rows=rows, text_columns=4)
+        table = TableBlock(header=("claim", "verdict", "your results", "source"), rows=rows, text_columns=4)
         blocks.append(Section(f"{held_count} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:
         header = ("question", "your prediction", "right answer")

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Target
 from gpulab.lessons.question_view import hint_sections
+from gpulab.lessons.sources import MODELLED, strength
 from gpulab.lessons.stable_view import LessonView, lesson_view
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
 
 HOLDS, FAILS = "HOLDS", "FAILS"
+MODEL_SAYS = "MODEL SAYS"  # what a model says has not been observed
 FAILURE_ADVICE = (
     "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first. A timing "
     "claim can fail on a busy machine: run the measurement again."
@@ -34,7 +36,14 @@ class Claim:
     @property
     def line(self) -> str:
         """The claim as one line of text, which CI compares."""
-        return f"{HOLDS if self.holds else FAILS}  {self.sentence}  [{self.source}]"
+        return f"{self.verdict}  {self.sentence}  [{self.source}]"
+
+    @property
+    def verdict(self) -> str:
+        """HOLDS, FAILS, or MODEL SAYS if it holds in a model only."""
+        if not self.holds:
+            return FAILS
+        return MODEL_SAYS if strength(self.source) == MODELLED else HOLDS
 
     @property
     def values(self) -> str:
@@ -59,7 +68,8 @@ def format_value(value: float, unit: str) -> str:
 
 def claim_view(claim: Claim) -> LessonView:
     """Show a claim and its values; if it fails, also what to do."""
-    blocks: list[Block] = [Verdict(claim.line, result=HOLDS if claim.holds else FAILS, good=claim.holds)]
+    good = None if claim.verdict == MODEL_SAYS else claim.holds
+    blocks: list[Block] = [Verdict(claim.line, result=claim.verdict, good=good)]
     if claim.values:
         blocks.append(Facts((("figures", claim.values),)))
     if not claim.holds:

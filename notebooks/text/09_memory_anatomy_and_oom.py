@@ -20,11 +20,13 @@ L
 # %% tags=["given"]
 from functools import partial
 
+import psutil
 import torch
 from torch import nn
 
 from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.memory import fragmentation, memory_counters, oom_fixes, oom_programs, sizes
+from gpulab.lessons.labs.memory.live_bytes import count_live_bytes
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the CPU computations here are small
@@ -108,10 +110,27 @@ peak_by_hand = sum(by_hand.values())  # without gradients: they appear as activa
 # </blank>
 print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 
+
 # %% [markdown]
-# `gpulab.virtual.fits` simulates the step on a GPU with unlimited memory, and classifies every byte by its purpose. The first table compares its numbers with yours. The second one shows them by phase of the step, that is, what is in memory at the same time. (To see the whole report, put `counted` alone at the end of a cell.)
+# A counter follows every tensor of a real step on the meta device, from its creation until it is freed. `gpulab.virtual.fits` also classifies every byte by its purpose, on a simulated GPU with unlimited memory: the first table compares its numbers with yours, the second one shows what is in memory at the same time, by phase of the step. (To see the whole report, put `counted` alone at the end of a cell.)
 
 # %% tags=["measure"]
+def count_steps(batch, width=WIDTH, layers=LAYERS):
+    """Run two steps on the meta device; return the bytes of tensors at the peak of the second one, and after it."""
+    with torch.device("meta"), count_live_bytes() as live:
+        model = make_model(width, layers)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            live.peak_bytes = 0
+            optimizer.zero_grad()
+            x, y = torch.randn(batch, width), torch.randint(10, (batch,))
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        return live.peak_bytes, live.bytes
+
+
+counted_peak, _ = count_steps(batch)
+print(f"counted: {counted_peak / MIB:,.0f} MiB")
 counted = gpulab.virtual.fits(training, "l4", batch, name="by hand")
 peak = counted.fit.estimate.peak
 display(sizes.peak_comparison(by_hand, counted.fit.estimate))
@@ -121,11 +140,11 @@ sizes.phase_table(counted.fit.estimate)
 display(L.reveal("guess", peak.bytes / 2**30, "GiB"))
 L.claim(
     "the peak calculated by hand is within 2 % of the counted peak",
-    abs(peak_by_hand / peak.bytes - 1) <= 0.02,
+    abs(peak_by_hand / counted_peak - 1) <= 0.02,
     before=peak_by_hand / MIB,
-    after=peak.bytes / MIB,
+    after=counted_peak / MIB,
     unit="MiB",
-    source=gpulab.runs["by hand"],
+    source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]
@@ -142,9 +161,8 @@ with torch.device("meta"):
     large_weights = sum(parameter.numel() for parameter in make_model(width=8192, layers=37).parameters())
 states_by_hand = numbers_per_weight * float_bytes * large_weights
 
+_, states = count_steps(1024, width=8192, layers=37)  # after the step, when there are no activations
 large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024, name="large")
-peaks_mib = sizes.peak_mib_by_role(large.fit.estimate)
-states = (peaks_mib["parameters"] + peaks_mib["gradients"] + peaks_mib["optimizer"]) * MIB
 weights_gib = large_weights * float_bytes / 2**30
 print(f"weights {weights_gib:.1f} GiB; by hand {states_by_hand / 2**30:.1f} GiB; counted {states / 2**30:.1f}")
 print(f"on an H100: {large.verdict}; an L4 has 22 GiB in total")
@@ -157,7 +175,7 @@ L.claim(
     before=states_by_hand / 2**30,
     after=states / 2**30,
     unit="GiB",
-    source=gpulab.runs["large"],
+    source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]
@@ -295,21 +313,24 @@ L.predict("lists")
 
 
 # %% tags=["measure"]
-def train_and_append(entry, steps=9):
-    """Train, and append `entry(model, loss)` to a list in every step."""
-    with torch.device("cuda"):
-        model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
-    optimizer, history = torch.optim.Adam(model.parameters()), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model(torch.randn(1024, 1024, device="cuda")).square().mean()
-        loss.backward()
-        optimizer.step()
-        history.append(entry(model, loss))
+def growth_per_step(entry, steps=9):
+    """Train, and append `entry(model, loss)` to a list; return the growth per step of tensors and of the process."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+    optimizer, history, tensors, process = torch.optim.Adam(model.parameters()), [], [], []
+    with count_live_bytes() as live:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(torch.randn(256, 256)).square().mean()
+            loss.backward()
+            optimizer.step()
+            history.append(entry(model, loss))
+            tensors.append(live.bytes)
+            process.append(psutil.Process().memory_info().rss)
+    return tuple((line[-1] - line[2]) / (steps - 3) for line in (tensors, process))
 
 
 def validation_loss(model):
-    return model(torch.randn(4096, 1024, device="cuda")).square().mean()
+    return model(torch.randn(4096, 256)).square().mean()
 
 
 entries = {
@@ -320,23 +341,24 @@ entries = {
     "validation loss, item()": lambda model, loss: validation_loss(model).item(),
     # </blank>
 }
-growth = {}
+growth, lines = {}, []
 for name, entry in entries.items():
-    with L.gpu(name):
-        train_and_append(entry)
-    growth[name] = oom_programs.growth_per_step_bytes(gpulab.runs[name])
-tables.table_view(("in the list", "growth in bytes per step"), [(name, f"{count:,}") for name, count in growth.items()])
+    growth[name], process_growth = growth_per_step(entry)
+    lines.append((name, f"{growth[name]:,.0f}", f"{process_growth / MIB:.1f}"))
+tables.table_view(("in the list", "tensors, bytes per step", "process (RSS), MiB per step"), lines)
 
 # %% tags=["claim"]
 display(L.reveal("lists", growth["training loss"], "bytes per step"))
 L.claim(
-    "a list of training losses grows by one number per step, a list of validation losses by more than 32 MiB, and a "
-    "list of Python numbers by 0",
-    growth["training loss"] == 512 and growth["validation loss"] > 32 * MIB and growth["validation loss, item()"] == 0,
+    "a list of training losses grows by one number per step, a list of validation losses by 16 MiB of tensors, and a "
+    "list of Python numbers by none",
+    growth["training loss"] == 4
+    and 16 * MIB <= growth["validation loss"] < 17 * MIB
+    and growth["validation loss, item()"] == 0,
     before=growth["validation loss"] / MIB,
     after=growth["validation loss, item()"] / MIB,
     unit="MiB per step",
-    source=gpulab.runs["validation loss"],
+    source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]
@@ -350,7 +372,7 @@ L.claim(
 #    - It *rises*: something is kept alive (09.6), or validation saves activations (09.8).
 #    - It is *constant*, and tensor sizes vary: memory is fragmented if much of it is reserved but not allocated (09.3); otherwise one sample is longer than the others (09.7).
 # 2. **If it does: do weights, gradients and optimizer state alone exceed the GPU's memory?** Then no batch is small enough. Store fewer numbers per weight, use several GPUs, or use a smaller model.
-# 3. **If they do not: activations are the problem.** Try the cheapest fix first: half precision, which also saves time; fused attention, if attention is written as separate operators; micro-batches, whose gradients are accumulated; activation checkpointing, which computes activations again in backward and so runs the forward pass twice.
+# 3. **If they do not: activations are the problem.** Try the cheapest fix first: fused attention, if attention is written as separate operators, because it changes nothing else; half precision, which also saves time, but rounds; micro-batches, whose gradients are accumulated; activation checkpointing, which computes activations again in backward and so runs the forward pass twice.
 # 4. **Does another process use the GPU?** The error message names it.
 # 5. **Verify the fix**: the same losses, the new peak, and the time it costs.
 
@@ -361,8 +383,8 @@ oom_fixes.program_table("wide", "many", "long", "more")
 # Your turn: for each of the four programs, choose the *cheapest* fix that makes it run. In order of cost:
 #
 # - `"detach"`: a list without graphs
-# - `"half"`: autocast to 16 bits
 # - `"fused"`: attention as one operator, which never stores its tokens x tokens scores
+# - `"half"`: autocast to 16 bits
 # - `"parts"`: the batch in four micro-batches
 # - `"recompute"`: activation checkpointing
 # - `"state"`: an optimizer that stores one number per weight instead of two
@@ -621,22 +643,20 @@ L.claim(
 #
 # ### 09.7 Larger images, longer sequences
 #
-# How does the memory grow with the side length of an image, and with the length of a sequence? The *exponent* tells: it is 1 if twice the size takes twice the memory, and 2 if it takes four times the memory. The bytes of convolutions are counted on the meta device. Attention runs on a GPU, because there PyTorch selects the fused operator; the table shows the peak of forward and backward.
+# How does the memory grow with the side length of an image, and with the length of a sequence? The *exponent* tells: it is 1 if twice the size takes twice the memory, and 2 if it takes four times the memory. The bytes of convolutions are counted on the meta device. Attention runs on this CPU, for which PyTorch has a fused operator, too; the table shows the peak of forward and backward.
 
 # %% tags=["measure"]
 def unfused_attention(query, key, value):
     return torch.softmax(query @ key.transpose(-2, -1) / 8, dim=-1) @ value
 
 
-lengths = (512, 1024, 2048, 4096)
-convolution_bytes = {side // 4: sizes.conv_saved_bytes(side // 4) for side in lengths}
-with L.gpu("attention_unfused"):
-    unfused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
-with L.gpu("attention_fused"):
-    # <blank> PyTorch's fused attention: nn.functional.scaled_dot_product_attention
-    # was: fused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
-    fused_bytes = sizes.attention_peak_bytes(nn.functional.scaled_dot_product_attention, lengths)
-    # </blank>
+lengths = (256, 512, 1024, 2048)
+convolution_bytes = {side // 2: sizes.conv_saved_bytes(side // 2) for side in lengths}
+unfused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
+# <blank> PyTorch's fused attention: nn.functional.scaled_dot_product_attention
+# was: fused_bytes = sizes.attention_peak_bytes(unfused_attention, lengths)
+fused_bytes = sizes.attention_peak_bytes(nn.functional.scaled_dot_product_attention, lengths)
+# </blank>
 bytes_by_size = {
     "two convolutions": convolution_bytes,
     "attention, separate operators": unfused_bytes,
@@ -651,8 +671,7 @@ for name, exponent in exponents.items():
 tables.table_view(
     ("MiB", "smallest size", "8 times the size", "exponent"),
     lines,
-    below="Images 128 to 1,024 pixels wide, counted; sequences of 512 to 4,096 tokens, "
-    f"{gpulab.runs['attention_fused'].source}.",
+    below="Images 128 to 1,024 pixels wide; sequences of 256 to 2,048 tokens. Counted here.",
 )
 
 # %% tags=["claim"]
@@ -664,7 +683,7 @@ L.claim(
     before=round(unfused_exponent, 2),
     after=round(fused_exponent, 2),
     unit="as exponent",
-    source=gpulab.runs["attention_fused"],
+    source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]

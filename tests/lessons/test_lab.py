@@ -11,11 +11,12 @@ import torch
 import gpulab
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.errors import GpulabError
-from gpulab.lessons import COUNTED
+from gpulab.lessons import COUNTED, GIVEN, MEASURED, SIMULATED, sources
 from gpulab.lessons import lesson_lab as laboratory
 from gpulab.lessons.course import lesson
 from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
-from gpulab.run import Machine
+from gpulab.lessons.sources import LIVE, MODELLED, PUBLISHED, RECORDED
+from gpulab.run import Machine, Source
 from gpulab.user_data import course_progress
 from gpulab.views.sheet import palette
 from gpulab.views.sheet.sheet import Verdict
@@ -206,6 +207,27 @@ def test_a_claim_names_the_source_of_its_values(lab):
     assert repr(lab.claim("it does", True, source=virtual)).endswith("[virtual H100 SXM, estimated]")
     measured = replace(run, source=replace(run.source, how="measured", device="Some CPU"))
     assert repr(lab.claim("it does", True, source=measured)).endswith("[measured here]")
+
+
+def test_what_only_a_model_says_does_not_hold(lab):
+    virtual = replace(run_of([]), source=replace(run_of([]).source, how="virtual", device="H100 SXM"))
+    for source in (SIMULATED, virtual, "recorded on AMD EPYC, and virtual H100 SXM, estimated"):
+        assert repr(lab.claim("it does", True, source=source)).startswith("MODEL SAYS  it does  [")
+        assert repr(lab.claim("it does", False, source=source)).startswith("FAILS  it does  [")
+    for source in (MEASURED, COUNTED, "recorded on A100"):
+        assert repr(lab.claim("it does", True, source=source)).startswith("HOLDS  it does  [")
+
+
+@pytest.mark.parametrize(
+    ("how", "strength"), [("measured", LIVE), ("recorded", RECORDED), ("virtual", MODELLED), ("predicted", MODELLED)]
+)
+def test_every_kind_of_run_has_a_strength(how, strength):
+    run = replace(run_of([]), source=Source(how=how, device="H100 SXM", of="measured"))
+    assert sources.strength(sources.source_label(run)) == strength
+
+
+def test_published_figures_are_no_evidence_of_this_machine():
+    assert sources.strength(GIVEN) == PUBLISHED
 
 
 def test_the_claim_after_different_results_fails(lab):

@@ -139,7 +139,7 @@ _SAVED = (
         "memory grow per step?",
         choices=(
             Choice(key="a", text="not at all", below=1, feedback="The number itself needs memory."),
-            Choice(key="b", text="by one number, 512 bytes (the smallest allocation)", below=10_000),
+            Choice(key="b", text="by one number: 4 bytes here, 512 on a GPU (its smallest allocation)", below=10_000),
             Choice(key="c", text="by all activations of the step", feedback="backward() has freed them."),
         ),
         explanation="A graph keeps its activations until backward() has used them. After that, the number "

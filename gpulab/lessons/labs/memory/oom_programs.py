@@ -45,8 +45,8 @@ class TrainingProgram:
 # In the order of their cost; each returns a program that needs less memory.
 OOM_FIXES: Mapping[str, Callable[[TrainingProgram], TrainingProgram]] = {
     "detach": lambda program: replace(program, keeps_graph=program.keeps_graph and not program.validates),
-    "half": lambda program: replace(program, bfloat16=True),
     "fused": lambda program: replace(program, fused=True),
+    "half": lambda program: replace(program, bfloat16=True),
     "parts": lambda program: replace(program, micro_batches=min(4, program.batch)),
     "recompute": lambda program: replace(program, checkpointing=True),
     "state": lambda program: replace(program, optimizer="momentum"),

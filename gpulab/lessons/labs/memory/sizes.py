@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulab.lessons.labs import tables
+from gpulab.lessons.labs.memory.live_bytes import count_live_bytes
 from gpulab.lessons.labs.memory.memory_counters import saved_bytes
 from gpulab.views.sheet.view import View
 from gpulab.virtual.memory_fit.fitting import MaxBatch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-HEADS, HEAD = 16, 64  # of the attention that is measured
+HEADS, HEAD = 2, 64  # of the attention that is counted
 
 
 def conv_saved_bytes(side: int) -> int:
@@ -33,16 +34,15 @@ def conv_saved_bytes(side: int) -> int:
 
 
 def attention_peak_bytes(attend: Callable[[Tensor, Tensor, Tensor], Tensor], lengths: Sequence[int]) -> dict[int, int]:
-    """Measure the peak memory of attention and its backward without its inputs, by sequence length; CUDA code."""
+    """Count the peak memory of attention and its backward pass on the CPU, without its inputs, by sequence length."""
     import torch
 
     peaks = {}
     for length in lengths:
-        query, key, value = (torch.randn(1, HEADS, length, HEAD, device="cuda", requires_grad=True) for _ in range(3))
-        torch.cuda.reset_peak_memory_stats()
-        allocated_bytes = torch.cuda.memory_allocated()
-        attend(query, key, value).sum().backward()
-        peaks[length] = torch.cuda.max_memory_allocated() - allocated_bytes
+        query, key, value = (torch.randn(1, HEADS, length, HEAD, requires_grad=True) for _ in range(3))
+        with count_live_bytes() as live:
+            attend(query, key, value).sum().backward()
+        peaks[length] = live.peak_bytes
     return peaks
 
 
