@@ -33,7 +33,6 @@ WAITING = {
     "04": "large batches and quality",
     "06": "formats and preprocessing",
     "11": "architectures and hyperparameters",
-    "14": "attention kernels",
     "15": "distributed communication",
     "16": "resources and scheduling",
     "17": "monitoring and profiling",

@@ -271,7 +271,8 @@ def small_picture(data: str) -> str:
         height = round(picture.height * PICTURE_WIDTH / picture.width)
         small = picture.convert("RGB").resize((PICTURE_WIDTH, height), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    small.quantize(PICTURE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, format="png", optimize=True)
+    reduced = small.quantize(PICTURE_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    reduced.save(file, format="png", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
 
 
