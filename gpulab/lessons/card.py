@@ -45,9 +45,7 @@ def summary(
     held_count = sum(claim.holds for claim in claims)
     blocks: list[Block] = [Answer(claim=f"Summary of {lesson.number} {lesson.title}", leading=True), facts]
     if claims:
-        rows = tuple(
-            Row((claim.sentence, claim.verdict.lower(), claim.values, claim.source)) for claim in claims
-        )
+        rows = tuple(Row((claim.sentence, claim.verdict.lower(), claim.values, claim.source)) for claim in claims)
         table = TableBlock(header=("claim", "verdict", "your results", "source"), rows=rows, text_columns=4)
         blocks.append(Section(f"{held_count} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:

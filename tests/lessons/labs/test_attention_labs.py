@@ -29,9 +29,8 @@ def test_the_verdict_is_that_of_pytorch(options, reason):
 
 
 def test_an_error_that_is_no_refusal_is_raised():
-    query, key, value = qkv(1, 2, 8, 16)
-    with pytest.raises(RuntimeError, match=r"(?!No available kernel)"):
-        backends.flash_verdict(lambda: functional.scaled_dot_product_attention(query, key[..., :3], value))
+    with pytest.raises(RuntimeError, match="size"):
+        backends.flash_verdict(lambda: torch.ones(2) @ torch.ones(3))
 
 
 def test_saved_tensors_are_summed_by_shape():
