@@ -64,7 +64,7 @@ def run_steps(work, argument):
 L.predict("busy")
 
 # %% [markdown]
-# `with L.gpu("name"):` records a block of CUDA code as a run with this name, on your GPU or on the virtual one. `load` then calculates four shares from the run:
+# `with L.gpu("name"):` records a block of CUDA code as a run with this name, on your GPU or on the virtual one. `gpu_load` then calculates four shares from the run:
 #
 # - *busy*: the share of time in which anything runs on the GPU;
 # - *filled*: the share of multiprocessors that have work while a kernel runs;

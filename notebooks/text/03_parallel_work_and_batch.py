@@ -259,13 +259,49 @@ def gradients(net, images, labels, parts=1):
     """Compute the gradients of a batch in this many parts, and add them up."""
     net.zero_grad()
     for image_part, label_part in zip(images.chunk(parts), labels.chunk(parts), strict=True):
-        (nn.functional.cross_entropy(net(image_part), label_part) / parts).backward()
+        share = len(label_part) / len(labels)  # the loss is a mean over its part
+        (nn.functional.cross_entropy(net(image_part), label_part) * share).backward()
     return [parameter.grad.clone() for parameter in net.parameters()]
 
 
 torch.manual_seed(1)
 images, labels = torch.rand(64, 3, 8, 8), torch.randint(10, (64,))
 L.same(gradients(network(8), images, labels), gradients(network(8), images, labels, parts=8))
+
+
+# %% [markdown]
+# Guides divide each loss by the number of parts, which is right only if all parts have the same size. The last part of a dataset is often smaller, and so is a part with more padding: weight each loss by what it is a mean of, as above. The next cell shows it with 64 images in parts of 10, and 4 at the end. Under `DistributedDataParallel`, also run all parts but the last within `model.no_sync()`; otherwise the ranks exchange gradients after each part.
+
+# %% tags=["claim"]
+def divided_by_parts(net, images, labels, parts):
+    """The same, with each loss divided by the number of parts."""
+    net.zero_grad()
+    chunks = list(zip(images.chunk(parts), labels.chunk(parts), strict=True))
+    for image_part, label_part in chunks:
+        (nn.functional.cross_entropy(net(image_part), label_part) / len(chunks)).backward()
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+def error(computed):
+    """Return the largest difference from the gradient of the whole batch, relative to its largest value."""
+    whole = torch.cat([gradient.flatten() for gradient in gradients(network(8), images, labels)])
+    return float((torch.cat([gradient.flatten() for gradient in computed]) - whole).abs().max() / whole.abs().max())
+
+
+divided_error = error(divided_by_parts(network(8), images, labels, 7))
+# <blank> the same seven parts, with the function that weights each loss
+# was: weighted_error = divided_error
+weighted_error = error(gradients(network(8), images, labels, parts=7))
+# </blank>
+L.claim(
+    "in parts of unequal size, dividing each loss by the number of parts changes the gradient by more than 1 % of its "
+    "largest value; weighting by size does not",
+    divided_error > 0.01 and weighted_error < 1e-4,
+    before=divided_error,
+    after=weighted_error,
+    unit="%",
+    source=COUNTED,
+)
 
 # %% tags=["claim"]
 net = network(8)
@@ -728,7 +764,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Start with the row that matters most to you. Below the knee, increase the batch size: it costs only memory, and you may have to adapt the learning rate. At the knee, stop, unless a larger batch helps learning.
+# Start with the row that matters most to you. Below the knee, increase the batch size: the GPU gets faster for the price of memory. The number of updates falls, too, so adapt the learning rate, and compare the loss after the same time, not the images per second (notebook [04](04_large_batches.ipynb)). At the knee, stop, unless a larger batch helps learning.
 #
 # ## Transfer
 #

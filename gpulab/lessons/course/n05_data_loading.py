@@ -258,7 +258,7 @@ FORMATS = Question(
             text="2,000 files: each has to be opened",
             feedback="Opening a file is cheap on a local disk.",
         ),
-        Choice(key="b", text="one tar archive"),
+        Choice(key="b", text="one tar archive, at random"),
         Choice(key="c", text="one memory-mapped array", feedback="Only the pages that hold the wanted rows are read."),
     ),
     right="b",
