@@ -3,6 +3,8 @@
 #
 # You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement. The notebook runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded.
 #
+# In a hurry? Run the next cell, then write `%%gpuprofile` as the first line of a cell with your own training loop. The first sentence of the report says what slows it down.
+#
 # Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
 #
 # - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
@@ -15,85 +17,6 @@ import gpulab
 
 L = gpulab.lab("00_start_here")
 L
-
-# %% [markdown]
-# ## Before you measure: can you trust a timer?
-#
-# ### 00.1 A timer that is stopped too early
-#
-# PyTorch sends its work to the GPU through a queue. How does that affect a timer around a call? Any queue shows the effect, so this cell uses one on the CPU: a thread that runs what it is given, 20 ms per task.
-
-# %% tags=["setup"]
-import time
-from concurrent.futures import ThreadPoolExecutor
-from statistics import median
-
-queue = ThreadPoolExecutor(max_workers=1)
-
-
-def launch():
-    """Put 20 ms of work on the queue, as a CUDA call does."""
-    return queue.submit(time.sleep, 0.02)
-
-
-# %% tags=["predict"]
-L.predict("time")
-
-
-# %% tags=["measure"]
-def launch_time_ms(wait):
-    """Time one launch, in milliseconds; `wait`: stop the timer only when the work is done."""
-    start_s = time.perf_counter()
-    work = launch()
-    if wait:
-        work.result()
-    elapsed_ms = 1000 * (time.perf_counter() - start_s)
-    work.result()
-    return elapsed_ms
-
-
-launch_time_ms(wait=True)  # warm-up: the first call also starts the thread
-# <blank> time 20 launches without waiting for their results
-# was: without_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
-without_waiting_ms = median(launch_time_ms(wait=False) for _ in range(20))
-# </blank>
-with_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
-print(f"stopped when the call returns: {without_waiting_ms:.3f} ms; when the work is done: {with_waiting_ms:.1f} ms")
-
-# %% tags=["reveal"]
-L.reveal("time", without_waiting_ms / with_waiting_ms, "%")
-
-# %% tags=["claim"]
-L.claim(
-    "a timer that does not wait for the work measures less than half of it",
-    without_waiting_ms < 0.5 * with_waiting_ms,
-    before=without_waiting_ms / with_waiting_ms,
-    unit="%",
-)
-
-# %% [markdown]
-# So time code in this way: leave out the first calls, because they also load and compile code; stop the timer when the device has finished; and report the median of many steps, together with the smallest and the largest value. gpulab does all three for you.
-#
-# ### 00.2 CPU cores that you may use
-#
-# Which hardware is there, and what can gpulab measure on it? Check the number of cores: containers and clusters often allow fewer cores than the machine has, and the fix in this lesson needs some.
-
-# %% tags=["measure"]
-# %gpuinfo
-
-# %% tags=["claim"]
-import os
-
-# <blank> the number of cores that this process may use: L.machine has it
-# was: cores_allowed = None
-cores_allowed = L.machine.cores_allowed
-# </blank>
-L.claim(
-    "the number of usable CPU cores is known, and is no larger than the number of cores in the machine",
-    cores_allowed is not None and cores_allowed <= os.cpu_count(),
-    before=cores_allowed,
-    unit="cores",
-)
 
 # %% [markdown]
 # ## The symptom
@@ -265,6 +188,97 @@ L.claim(
     before=predicted_speedup,
     after=float(own.ratio),
     unit="times as fast",
+)
+
+# %% [markdown]
+# ## Before you measure by hand
+#
+# gpulab measured all of this for you. If you time code yourself, two mistakes are common.
+#
+# ### 00.1 A timer that is stopped too early
+#
+# PyTorch sends its work to the GPU through a queue. How does that affect a timer around a call? Any queue shows the effect, so this cell uses one on the CPU: a thread that runs what it is given, 20 ms per task.
+
+# %% tags=["setup"]
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+from gpulab.lessons.labs.machine import core_limits
+
+queue = ThreadPoolExecutor(max_workers=1)
+
+
+def launch():
+    """Put 20 ms of work on the queue, as a CUDA call does."""
+    return queue.submit(time.sleep, 0.02)
+
+
+# %% tags=["predict"]
+L.predict("time")
+
+
+# %% tags=["measure"]
+def launch_time_ms(wait):
+    """Time one launch, in milliseconds; `wait`: stop the timer only when the work is done."""
+    start_s = time.perf_counter()
+    work = launch()
+    if wait:
+        work.result()
+    elapsed_ms = 1000 * (time.perf_counter() - start_s)
+    work.result()
+    return elapsed_ms
+
+
+launch_time_ms(wait=True)  # warm-up: the first call also starts the thread
+# <blank> time 20 launches without waiting for their results
+# was: without_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
+without_waiting_ms = median(launch_time_ms(wait=False) for _ in range(20))
+# </blank>
+with_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
+print(f"stopped when the call returns: {without_waiting_ms:.3f} ms; when the work is done: {with_waiting_ms:.1f} ms")
+
+# %% tags=["reveal"]
+L.reveal("time", without_waiting_ms / with_waiting_ms, "%")
+
+# %% tags=["claim"]
+L.claim(
+    "a timer that does not wait for the work measures less than half of it",
+    without_waiting_ms < 0.5 * with_waiting_ms,
+    before=without_waiting_ms / with_waiting_ms,
+    unit="%",
+)
+
+# %% [markdown]
+# So time code in this way: leave out the first calls, because they also load and compile code; stop the timer when the device has finished; and report the median of many steps, together with the smallest and the largest value. gpulab does all three for you.
+#
+# ### 00.2 How many cores may you use?
+#
+# Containers and clusters often allow a process fewer cores than the machine has. Whoever asks the wrong function starts too many workers. The next cell starts a process that may use one core, as a cluster job with `--cpus-per-task=1` does, and asks three functions there. (macOS has no such limits.)
+
+# %% tags=["measure"]
+counts = core_limits.counts_with_one_core()
+print(f"os.cpu_count(): all cores of the machine? {counts.all_cores == os.cpu_count()}")
+print(f"os.sched_getaffinity(0): {counts.affinity}; threads of PyTorch: {counts.threads}")
+# <blank> the count that sees the limit: counts.affinity
+# was: usable_cores = counts.all_cores + 1
+usable_cores = counts.affinity
+# </blank>
+
+# %% [markdown]
+# `%gpuinfo` shows what your process may use (affinity and the limits of its container), and everything else that gpulab can measure on this machine.
+
+# %% tags=["measure"]
+# %gpuinfo
+
+# %% tags=["claim"]
+L.claim(
+    "in a process that may use one core, os.cpu_count() still counts all cores of the machine; its affinity counts one",
+    counts.all_cores == os.cpu_count() and usable_cores in (1, None),
+    before=counts.all_cores,
+    after=usable_cores,
+    unit="cores",
 )
 
 # %% [markdown]

@@ -751,7 +751,7 @@ def memory_numbers():
 
 with L.gpu("three"):
     step = training()
-    for _ in range(3):
+    for _ in range(6):
         step(batch)
     before = memory_numbers()
     print(torch.cuda.memory_summary(abbreviated=True))

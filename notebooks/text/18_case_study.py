@@ -37,7 +37,7 @@ from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath, photo
 from gpulab.lessons.labs.steps.throughput import fastest_cpu_s
 
 torch.manual_seed(0)
-steps = L.pick(tiny=8, lab=20, full=60)
+steps = L.pick(tiny=20, lab=24, full=60)
 files = synthetic.images(64, 256)
 
 

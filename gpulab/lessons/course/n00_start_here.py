@@ -25,7 +25,7 @@ LESSON = Lesson(
         LessonExperiment(
             number="00.1", description="a timer that is stopped too early, and one that waits for the work to finish"
         ),
-        LessonExperiment(number="00.2", description="how many CPU cores this process may use"),
+        LessonExperiment(number="00.2", description="a process that may use one core, and what counts it"),
         LessonExperiment(number="00.3", description="a loop that loads its own data, and one with DataLoader workers"),
     ),
     questions=(

@@ -136,7 +136,7 @@ _KERNELS = (
 _TRANSFER = Question(
     key="transfer",
     prompt="After an update, a model on an H100 needs four times the memory, and its report shows a softmax kernel "
-    "between two matrix products instead of flash_fwd. The change that came with the update:",
+    "between two matrix products instead of flash_fwd. Which change came with the update?",
     choices=(
         Choice(key="a", text="the batch was halved", feedback="That needs less memory, and changes no kernel."),
         Choice(key="b", text="the learning rate was raised", feedback="It has no effect on kernels."),

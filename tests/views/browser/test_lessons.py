@@ -17,7 +17,7 @@ from tests.support.front_end.services import JupyterLab
 
 pytestmark = pytest.mark.browser
 NAME = "00_start_here.ipynb"
-QUESTION = lesson_by_id("00").questions[0]
+QUESTION = lesson_by_id("00").find_question("time")
 ANSWER = next(choice.text for choice in QUESTION.choices if choice.key == QUESTION.right)
 ROLES = ("predict", "reveal", "check")
 
@@ -38,10 +38,13 @@ def lesson(jupyterlab: JupyterLab, folder: Path) -> Iterator[Notebook]:
 
 @pytest.fixture(scope="module")
 def places(folder: Path) -> dict[str, int]:
-    """Return the index of the first code cell of each role, and of the last one."""
+    """Return the index of the code cell that asks QUESTION, of the first one of each role after it, and of the last."""
     notebook = nbformat.read(folder / NAME, as_version=4)
-    roles = [cell.metadata.tags[0] for cell in notebook.cells if cell.cell_type == "code"]
-    return {**{role: roles.index(role) for role in roles}, "last": len(roles) - 1}
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    roles = [cell.metadata.tags[0] for cell in cells]
+    first = next(index for index, cell in enumerate(cells) if f'L.predict("{QUESTION.key}")' in cell.source)
+    later = {role: roles.index(role, first) for role in roles if role in roles[first:]}
+    return {"check": roles.index("check"), **later, "last": len(roles) - 1}
 
 
 def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_the_solution(lesson, places):

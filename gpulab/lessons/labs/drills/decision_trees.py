@@ -224,7 +224,7 @@ _FIRST_STEP = _fact_node(
         ),
         no=DecisionLeaf(
             name="activations",
-            action="cheapest first: 16 bits, fused attention, a smaller batch with accumulation, checkpointing, "
+            action="cheapest first: fused attention, 16 bits, a smaller batch with accumulation, checkpointing, "
             "offloading",
         ),
     ),
