@@ -183,7 +183,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("reader", "opens"),
-    [(storage_formats.read_from_files, 50), (storage_formats.read_from_memmap, 3), (storage_formats.read_from_tar, 1), (storage_formats.stream_tar, 1)],
+    [
+        (storage_formats.read_from_files, 50),
+        (storage_formats.read_from_memmap, 3),
+        (storage_formats.read_from_tar, 1),
+        (storage_formats.stream_tar, 1),
+    ],
 )
 def test_each_way_of_reading_gives_the_same_rows_in_its_own_number_of_opens(
     reader: storage_formats.Reader, opens: int, folder: Path
