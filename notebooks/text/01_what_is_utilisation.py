@@ -326,66 +326,8 @@ L.claim(
 
 # %% [markdown]
 # Both rules are wrong. With a small batch, the GPU usually waits, so the traffic is low and rises with the batch size. If the model reads a few very large layers for each batch, the traffic is high at batch size one and falls with the batch size. *Busy* and *MFU* tell you which case you have.
-#
-# ## When the GPU overheats
-#
-# ### 01.4 Temperature, power and clock
-#
-# When the clock falls, every kernel takes longer, and a program that was fast on Monday is slow on Tuesday. You cannot overheat a computer on demand, so the two GPUs below are **simulated**: power rises with load and clock, temperature rises with power, and the clock is lowered above 87 degrees or above the power limit. The numbers are invented for practice; the sensors are those of the real driver. The load is light for ten seconds, full for fifty seconds, then light again.
-
-# %% tags=["predict"]
-L.predict("heat")
-
-# %% tags=["measure"]
-dusty = hot_card.simulate_card(name="dusty fans", thermal_c_per_w=hot_card.DUSTY_THERMAL_C_PER_W)
-capped = hot_card.simulate_card(name="power limit 400 W", power_limit_w=400)
-display(gpulab.charts.sensors(dusty))
-hot_card.readings_table(dusty, capped, at_s=(0, 12, 18, 24, 36, 48, 60, 66))
-
-# %% tags=["reveal"]
-L.reveal("heat")
 
 # %% [markdown]
-# Both GPUs are slower than they should be, and the clock alone does not say why. Overheating is a problem for the person who cleans the fans, and a lowered power limit for the person who set it. The driver's *throttle reason* tells them apart.
-#
-# When did heat throttle the first GPU? Read it from the chart, where each triangle is a reading with this reason, or from the table behind the chart, `dusty.gpu_samples`: `at_ns` is the time, and `throttle_bits` the reason (32 for heat, 4 for the power limit).
-
-# %% tags=["check"]
-# <blank> the first and the last second, for example (5, 8)
-# was: interval = None
-interval = (19, 62)
-# </blank>
-L.check("held", interval)
-
-# %% [markdown]
-# gpulab reads the same counters in every run on a GPU, and names the cause. The driver also counts the throttled time; the next cell checks that both agree.
-
-# %% tags=["claim"]
-for run in (dusty, capped):
-    print(f"{run.name}: {gpulab.diagnose(run).first.claim}")
-# <blank> the reason for the throttled time: hot_card.HEAT or hot_card.POWER
-# was: reason = hot_card.POWER
-reason = hot_card.HEAT
-# </blank>
-start_s, end_s = hot_card.throttled_interval(dusty, reason) or (0, 0)
-samples = dusty.gpu_samples
-driver_count_s = float(samples["thermal_held_s"].iloc[-1])
-loaded = samples[(samples["at_ns"] >= 10e9) & (samples["at_ns"] < 60e9)]
-L.claim(
-    "under full load utilisation stays at 100 % while the clock falls by at least 10 %, and the readings give the "
-    "duration of thermal throttling to within 2 s of the driver's count",
-    (loaded["util_frac"] == 1).all()
-    and loaded["sm_clock_mhz"].iloc[-1] <= 0.9 * loaded["sm_clock_mhz"].iloc[0]
-    and abs(end_s - start_s - driver_count_s) <= 2,
-    before=end_s - start_s,
-    after=driver_count_s,
-    unit="s",
-    source=SIMULATED,
-)
-
-# %% [markdown]
-# High power is not a goal in itself. But dense arithmetic needs a lot of power, so a GPU that draws little power at 100 % utilisation is probably almost empty, as in 01.1. A GPU that cannot reach its normal power under full load may have a power supply problem; the throttle reason shows it.
-#
 # ## What to rank by
 #
 # ### 01.5 From utilisation to useful work
@@ -483,6 +425,69 @@ cards = {
 }
 # </blank>
 L.check("cards", cards)
+
+# %% [markdown]
+# ## More experiments
+#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
+# ### 01.4 Temperature, power and clock
+#
+# When the clock falls, every kernel takes longer, and a program that was fast on Monday is slow on Tuesday. You cannot overheat a computer on demand, so the two GPUs below are **simulated**: power rises with load and clock, temperature rises with power, and the clock is lowered above 87 degrees or above the power limit. The numbers are invented for practice; the sensors are those of the real driver. The load is light for ten seconds, full for fifty seconds, then light again.
+
+# %% tags=["predict"]
+L.predict("heat")
+
+# %% tags=["measure"]
+dusty = hot_card.simulate_card(name="dusty fans", thermal_c_per_w=hot_card.DUSTY_THERMAL_C_PER_W)
+capped = hot_card.simulate_card(name="power limit 400 W", power_limit_w=400)
+display(gpulab.charts.sensors(dusty))
+hot_card.readings_table(dusty, capped, at_s=(0, 12, 18, 24, 36, 48, 60, 66))
+
+# %% tags=["reveal"]
+L.reveal("heat")
+
+# %% [markdown]
+# Both GPUs are slower than they should be, and the clock alone does not say why. Overheating is a problem for the person who cleans the fans, and a lowered power limit for the person who set it. The driver's *throttle reason* tells them apart.
+#
+# When did heat throttle the first GPU? Read it from the chart, where each triangle is a reading with this reason, or from the table behind the chart, `dusty.gpu_samples`: `at_ns` is the time, and `throttle_bits` the reason (32 for heat, 4 for the power limit).
+
+# %% tags=["check"]
+# <blank> the first and the last second, for example (5, 8)
+# was: interval = None
+interval = (19, 62)
+# </blank>
+L.check("held", interval)
+
+# %% [markdown]
+# gpulab reads the same counters in every run on a GPU, and names the cause. The driver also counts the throttled time; the next cell checks that both agree.
+
+# %% tags=["claim"]
+for run in (dusty, capped):
+    print(f"{run.name}: {gpulab.diagnose(run).first.claim}")
+# <blank> the reason for the throttled time: hot_card.HEAT or hot_card.POWER
+# was: reason = hot_card.POWER
+reason = hot_card.HEAT
+# </blank>
+start_s, end_s = hot_card.throttled_interval(dusty, reason) or (0, 0)
+samples = dusty.gpu_samples
+driver_count_s = float(samples["thermal_held_s"].iloc[-1])
+loaded = samples[(samples["at_ns"] >= 10e9) & (samples["at_ns"] < 60e9)]
+L.claim(
+    "under full load utilisation stays at 100 % while the clock falls by at least 10 %, and the readings give the "
+    "duration of thermal throttling to within 2 s of the driver's count",
+    (loaded["util_frac"] == 1).all()
+    and loaded["sm_clock_mhz"].iloc[-1] <= 0.9 * loaded["sm_clock_mhz"].iloc[0]
+    and abs(end_s - start_s - driver_count_s) <= 2,
+    before=end_s - start_s,
+    after=driver_count_s,
+    unit="s",
+    source=SIMULATED,
+)
+
+# %% [markdown]
+# High power is not a goal in itself. But dense arithmetic needs a lot of power, so a GPU that draws little power at 100 % utilisation is probably almost empty, as in 01.1. A GPU that cannot reach its normal power under full load may have a power supply problem; the throttle reason shows it.
 
 # %% [markdown]
 # ## Transfer

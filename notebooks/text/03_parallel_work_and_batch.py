@@ -381,9 +381,51 @@ L.claim(
 
 # %% [markdown]
 # A layer that normalises each image on its own, such as GroupNorm, does not have this problem.
+
+# %% [markdown]
+# ## Which batch size should you use?
 #
-# ## Sequences of different lengths, and growing batches
+# ### 03.9 Small, medium, large: a table with your own measurements
 #
+# Many articles list the advantages of small, medium and large batches. The next cell makes such a table with numbers. Rate and memory come from your sweep. The number of updates is simple arithmetic; each update is an opportunity to learn, so more is better. The gradient noise is arithmetic too: like the error of any average, it falls with the square root of the batch size.
+
+# %% tags=["measure"]
+sizes = {"small": 32, "medium": 128, "large": 2048}
+table = {
+    "images per second": {name: round(rates[size]) for name, size in sizes.items()},
+    "updates per million images": {name: round(1e6 / size) for name, size in sizes.items()},
+    "memory, MiB": {name: round(memory_bytes[size] / 2**20) for name, size in sizes.items()},
+    "gradient noise, small = 1": {name: round((32 / size) ** 0.5, 2) for name, size in sizes.items()},
+}
+# <blank> all rows of the table: tuple(table)
+# was: columns = ("images per second", "gradient noise, small = 1")
+columns = tuple(table)
+# </blank>
+best = {}
+for column in columns:
+    more_is_better = column in ("images per second", "updates per million images")
+    best[column] = (max if more_is_better else min)(sizes, key=table[column].get)
+pd.DataFrame(table, dtype=object).T.assign(best=pd.Series(best))
+
+# %% tags=["claim"]
+L.claim(
+    "no size is best at everything: large batches win in rate and gradient noise, small ones in memory and updates",
+    tuple(best.values()) == ("large", "small", "small", "large"),
+    before=memory_bytes[32] / 2**20,
+    after=memory_bytes[2048] / 2**20,
+    unit="MiB",
+    source=gpulab.runs["batch 2048"],
+)
+
+# %% [markdown]
+# Start with the row that matters most to you. Below the knee, increase the batch size: the GPU gets faster for the price of memory. The number of updates falls, too, so adapt the learning rate, and compare the loss after the same time, not the images per second (notebook [04](04_large_batches.ipynb)). At the knee, stop, unless a larger batch helps learning.
+
+# %% [markdown]
+# ## More experiments
+#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 03.5 Padding, and a growing batch size
 #
 # Texts have different lengths, but a batch is rectangular: each text is padded to the longest one of its batch. The model also computes on the padding.
@@ -477,8 +519,6 @@ L.claim(
 # Both responses average over more samples for the same progress. The growing batch does it in fewer, larger steps, which suits a GPU. There are two limits. A batch that is large from the start reaches a far higher loss with the same number of samples. And on this easy problem, changing nothing reaches the lowest loss of all. A larger batch makes each sample cheaper to process; whether it helps learning is a separate question.
 
 # %% [markdown]
-# ## Sizes
-#
 # ### 03.6 Sizes of 257 and 8193
 #
 # A matrix product is divided into tiles of, say, 128 by 128 values of the result; one *block* of threads computes each tile. In the model used here, each of the 132 multiprocessors of an H100 processes one block at a time, so the blocks run in *waves*. A partial wave takes as long as a full one. The results below have 8192 columns, which is 64 tiles.
@@ -628,8 +668,6 @@ L.claim(
 )
 
 # %% [markdown]
-# ## Several models
-#
 # ### 03.8 Four small models: one by one or together
 #
 # Sometimes you cannot use a larger batch, because the model is small and there is little data. But often there are several such models: an ensemble, or a hyperparameter search. A GPU can run several kernels in parallel, so can it run all the models at once?
@@ -729,43 +767,6 @@ L.claim(
 # Streams save no kernels, as the table shows, and do not help here, for the reason shown in 03.1: the GPU was not the bottleneck. The same Python code still launches the kernels of all streams one by one. Streams help when kernels run long but fill little of the GPU.
 
 # %% [markdown]
-# ## Which batch size should you use?
-#
-# ### 03.9 Small, medium, large: a table with your own measurements
-#
-# Many articles list the advantages of small, medium and large batches. The next cell makes such a table with numbers. Rate and memory come from your sweep. The number of updates is simple arithmetic; each update is an opportunity to learn, so more is better. The gradient noise is arithmetic too: like the error of any average, it falls with the square root of the batch size.
-
-# %% tags=["measure"]
-sizes = {"small": 32, "medium": 128, "large": 2048}
-table = {
-    "images per second": {name: round(rates[size]) for name, size in sizes.items()},
-    "updates per million images": {name: round(1e6 / size) for name, size in sizes.items()},
-    "memory, MiB": {name: round(memory_bytes[size] / 2**20) for name, size in sizes.items()},
-    "gradient noise, small = 1": {name: round((32 / size) ** 0.5, 2) for name, size in sizes.items()},
-}
-# <blank> all rows of the table: tuple(table)
-# was: columns = ("images per second", "gradient noise, small = 1")
-columns = tuple(table)
-# </blank>
-best = {}
-for column in columns:
-    more_is_better = column in ("images per second", "updates per million images")
-    best[column] = (max if more_is_better else min)(sizes, key=table[column].get)
-pd.DataFrame(table, dtype=object).T.assign(best=pd.Series(best))
-
-# %% tags=["claim"]
-L.claim(
-    "no size is best at everything: large batches win in rate and gradient noise, small ones in memory and updates",
-    tuple(best.values()) == ("large", "small", "small", "large"),
-    before=memory_bytes[32] / 2**20,
-    after=memory_bytes[2048] / 2**20,
-    unit="MiB",
-    source=gpulab.runs["batch 2048"],
-)
-
-# %% [markdown]
-# Start with the row that matters most to you. Below the knee, increase the batch size: the GPU gets faster for the price of memory. The number of updates falls, too, so adapt the learning rate, and compare the loss after the same time, not the images per second (notebook [04](04_large_batches.ipynb)). At the knee, stop, unless a larger batch helps learning.
-#
 # ## Transfer
 #
 # Here is one more case, from an invented report, to see whether you can apply this reasoning. A language model trains on four texts of 2048 tokens at a time. The GPU is busy for 97 % of each step. A kernel takes 900 us on average and has 4,000 blocks of threads. Half of the memory is free. A colleague wants to double the batch size to train faster.

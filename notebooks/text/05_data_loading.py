@@ -257,46 +257,6 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 05.4 Threads, processes and asynchronous I/O
-#
-# A worker is a process: it needs memory of its own, and each batch passes through shared memory. Are threads of one process enough? A single thread can also request many items at once and handle them as they arrive (*asynchronous I/O*); here it keeps 16 requests open.
-
-# %% tags=["predict"]
-L.predict("threads")
-
-# %% tags=["measure"]
-# <blank> four threads
-# was: threads = 1
-threads = 4
-# </blank>
-io_items, cpu_items = loading.IoBoundDataset(32, 0.08), loading.CpuBoundDataset(96, 0.005)
-io_threads = loading.time_threads(io_items, threads)
-cpu_threads = loading.time_threads(cpu_items, threads)
-io_async = loading.time_async(io_items, at_once=16)
-io_workers = loading.time_loader(DataLoader(io_items, batch_size=4, num_workers=4))
-cpu_workers = loading.time_loader(DataLoader(cpu_items, batch_size=4, num_workers=4))
-concurrency = {
-    "four threads": (f"{io_threads.concurrency:.1f}", f"{cpu_threads.concurrency:.1f}"),
-    "four processes": (f"{io_workers.concurrency:.1f}", f"{cpu_workers.concurrency:.1f}"),
-    "one thread, 16 asynchronous requests": (f"{io_async.concurrency:.1f}", "-"),
-}
-pd.DataFrame(concurrency, index=["I/O-bound: concurrency", "CPU-bound: concurrency"]).T
-
-# %% tags=["claim"]
-display(L.reveal("threads"))
-L.claim(
-    "four threads load at least 1.5 I/O-bound items at the same time, but only one CPU-bound item, because of the GIL "
-    "(10 % tolerance for noise)",
-    io_threads.concurrency >= 1.5 and cpu_threads.concurrency <= 1.1,
-    before=cpu_threads.concurrency,
-    after=io_threads.concurrency,
-    unit="items at the same time",
-    names=("CPU-bound", "I/O-bound"),
-)
-
-# %% [markdown]
-# For I/O-bound items, four threads do about as well as four processes. One thread with 16 open requests loads about four times as many items per second, because it waits for four times as many at a time. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
-#
 # ## Load less, copy less
 #
 # ### 05.5 Caches: in memory, on disk, on a network
@@ -340,91 +300,10 @@ L.claim(
     source=gpulab.lessons.COUNTED,
 )
 
-
 # %% [markdown]
 # A full cache does not prove that the cache helps. Check its hit ratio, and check which process's memory it fills. With a network cache, a few misses can account for most of the waiting time.
-#
-# ### 05.6 More workers than cores, and the memory of each worker
-#
-# PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. If the workers mostly wait, as in most cells here, ignore the warning; this notebook hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
-#
-# Take a list of 100,000 file names, about 12 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
-
-# %% tags=["measure"]
-def pytorch_warns(workers):
-    """Return whether PyTorch warns about this number of workers."""
-    with warnings.catch_warnings(record=True) as messages:
-        warnings.simplefilter("always")
-        DataLoader(photos, num_workers=workers)
-    return any("max number of worker" in str(message.message) for message in messages)
-
-
-def private_memory_growth_mb(names):
-    """Measure by how much a worker's private memory grows while it reads every name."""
-    options = {"multiprocessing_context": "fork"} if "fork" in torch.multiprocessing.get_all_start_methods() else {}
-    private_bytes = [int(batch[0]) for batch in DataLoader(names, batch_size=5000, num_workers=1, **options)]
-    return (private_bytes[-1] - private_bytes[0]) / 1e6
-
-
-list_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
-# <blank> the same names, packed into one array
-# was: array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
-array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=True))
-# </blank>
-one_per_core = max(1, int(cores))
-for count in (one_per_core, 4 * one_per_core):
-    print(f"{count} workers: {2 * count} prefetched batches; PyTorch warns: {pytorch_warns(count)}")
-print(f"a worker's private memory grows by {list_mb:.1f} MB with a list, by {array_mb:.1f} MB with an array")
-
-# %% tags=["claim"]
-L.claim(
-    "a worker that reads a list of 100,000 names copies at least 6 MB; with a NumPy array it copies less than half",
-    list_mb >= 6 and array_mb < 0.5 * list_mb,
-    before=list_mb,
-    after=array_mb,
-    unit="MB per worker",
-)
-
 
 # %% [markdown]
-# If a dataset keeps many Python objects, these copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
-#
-# ### 05.7 Two GPUs: does each rank read the whole dataset?
-#
-# With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the samplers of both ranks in a single process; they return the same indices as in two separate processes.
-
-# %% tags=["claim"]
-def indices_of_rank(rank, items=1000):
-    """Return the indices that one of two ranks reads in an epoch."""
-    # <blank> the share of this rank: DistributedSampler with two replicas, shuffled with seed 0
-    # was: return list(range(items))
-    return list(DistributedSampler(range(items), num_replicas=2, rank=rank, shuffle=True, seed=0))
-    # </blank>
-
-
-def duplicate_share(*ranks):
-    """Return the share of all reads that repeat an index."""
-    indices = [index for rank in ranks for index in rank]
-    return 1 - len(set(indices)) / len(indices)
-
-
-without_sampler = duplicate_share(range(1000), range(1000))
-with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
-reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
-print(f"two ranks make {reads_of_1001} reads of 1001 items:")
-print("the sampler repeats one item so that both ranks get the same number")
-L.claim(
-    "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
-    without_sampler == 0.5 and with_sampler == 0,
-    before=without_sampler,
-    after=with_sampler,
-    unit="%",
-    source=gpulab.lessons.COUNTED,
-)
-
-# %% [markdown]
-# Call `sampler.set_epoch(epoch)` before each epoch; otherwise every epoch uses the same order.
-#
 # ### File formats: 2,000 files, a memory-mapped array, or a tar archive
 #
 # Another common piece of advice is to pack a dataset into a format such as TFRecord or WebDataset to make reading cheaper. Here the same 2,000 rows are stored in three ways: in 2,000 files, in one memory-mapped array (the operating system reads a page when you access it), and in a tar archive, the format of WebDataset. The test reads all three in the same random order, from a local disk, with all files in the page cache. It also reads the archive from start to end, as WebDataset does: that library mixes the samples afterwards, in a buffer (notebook [06](06_formats_and_preprocessing.ipynb)).
@@ -540,10 +419,140 @@ L.claim(
     names=("smaller bound", "real loop"),
 )
 
-
 # %% [markdown]
 # Remember these two runs: they take a minute, and they tell you which half of the program to optimise. *Model only* is also the most that workers, prefetching and caches can reach together. Sixteen workers could load up to four times as many items per second as four; compare the last two lines of the output. If the loop gains less, the workers compete for the cores, or the run is too short to show their full rate. Once the loop reaches *model only*, only a faster model helps.
+
+# %% [markdown]
+# ## More experiments
 #
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
+# ### 05.4 Threads, processes and asynchronous I/O
+#
+# A worker is a process: it needs memory of its own, and each batch passes through shared memory. Are threads of one process enough? A single thread can also request many items at once and handle them as they arrive (*asynchronous I/O*); here it keeps 16 requests open.
+
+# %% tags=["predict"]
+L.predict("threads")
+
+# %% tags=["measure"]
+# <blank> four threads
+# was: threads = 1
+threads = 4
+# </blank>
+io_items, cpu_items = loading.IoBoundDataset(32, 0.08), loading.CpuBoundDataset(96, 0.005)
+io_threads = loading.time_threads(io_items, threads)
+cpu_threads = loading.time_threads(cpu_items, threads)
+io_async = loading.time_async(io_items, at_once=16)
+io_workers = loading.time_loader(DataLoader(io_items, batch_size=4, num_workers=4))
+cpu_workers = loading.time_loader(DataLoader(cpu_items, batch_size=4, num_workers=4))
+concurrency = {
+    "four threads": (f"{io_threads.concurrency:.1f}", f"{cpu_threads.concurrency:.1f}"),
+    "four processes": (f"{io_workers.concurrency:.1f}", f"{cpu_workers.concurrency:.1f}"),
+    "one thread, 16 asynchronous requests": (f"{io_async.concurrency:.1f}", "-"),
+}
+pd.DataFrame(concurrency, index=["I/O-bound: concurrency", "CPU-bound: concurrency"]).T
+
+# %% tags=["claim"]
+display(L.reveal("threads"))
+L.claim(
+    "four threads load at least 1.5 I/O-bound items at the same time, but only one CPU-bound item, because of the GIL "
+    "(10 % tolerance for noise)",
+    io_threads.concurrency >= 1.5 and cpu_threads.concurrency <= 1.1,
+    before=cpu_threads.concurrency,
+    after=io_threads.concurrency,
+    unit="items at the same time",
+    names=("CPU-bound", "I/O-bound"),
+)
+
+
+# %% [markdown]
+# For I/O-bound items, four threads do about as well as four processes. One thread with 16 open requests loads about four times as many items per second, because it waits for four times as many at a time. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
+
+# %% [markdown]
+# ### 05.6 More workers than cores, and the memory of each worker
+#
+# PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. If the workers mostly wait, as in most cells here, ignore the warning; this notebook hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
+#
+# Take a list of 100,000 file names, about 12 MB. How much of it does a worker copy just by reading it? And how much if the same names are packed into one NumPy array?
+
+# %% tags=["measure"]
+def pytorch_warns(workers):
+    """Return whether PyTorch warns about this number of workers."""
+    with warnings.catch_warnings(record=True) as messages:
+        warnings.simplefilter("always")
+        DataLoader(photos, num_workers=workers)
+    return any("max number of worker" in str(message.message) for message in messages)
+
+
+def private_memory_growth_mb(names):
+    """Measure by how much a worker's private memory grows while it reads every name."""
+    options = {"multiprocessing_context": "fork"} if "fork" in torch.multiprocessing.get_all_start_methods() else {}
+    private_bytes = [int(batch[0]) for batch in DataLoader(names, batch_size=5000, num_workers=1, **options)]
+    return (private_bytes[-1] - private_bytes[0]) / 1e6
+
+
+list_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
+# <blank> the same names, packed into one array
+# was: array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=False))
+array_mb = private_memory_growth_mb(loading.FileNameDataset(100_000, packed=True))
+# </blank>
+one_per_core = max(1, int(cores))
+for count in (one_per_core, 4 * one_per_core):
+    print(f"{count} workers: {2 * count} prefetched batches; PyTorch warns: {pytorch_warns(count)}")
+print(f"a worker's private memory grows by {list_mb:.1f} MB with a list, by {array_mb:.1f} MB with an array")
+
+# %% tags=["claim"]
+L.claim(
+    "a worker that reads a list of 100,000 names copies at least 6 MB; with a NumPy array it copies less than half",
+    list_mb >= 6 and array_mb < 0.5 * list_mb,
+    before=list_mb,
+    after=array_mb,
+    unit="MB per worker",
+)
+
+
+# %% [markdown]
+# If a dataset keeps many Python objects, these copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
+#
+# ### 05.7 Two GPUs: does each rank read the whole dataset?
+#
+# With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the samplers of both ranks in a single process; they return the same indices as in two separate processes.
+
+# %% tags=["claim"]
+def indices_of_rank(rank, items=1000):
+    """Return the indices that one of two ranks reads in an epoch."""
+    # <blank> the share of this rank: DistributedSampler with two replicas, shuffled with seed 0
+    # was: return list(range(items))
+    return list(DistributedSampler(range(items), num_replicas=2, rank=rank, shuffle=True, seed=0))
+    # </blank>
+
+
+def duplicate_share(*ranks):
+    """Return the share of all reads that repeat an index."""
+    indices = [index for rank in ranks for index in rank]
+    return 1 - len(set(indices)) / len(indices)
+
+
+without_sampler = duplicate_share(range(1000), range(1000))
+with_sampler = duplicate_share(indices_of_rank(0), indices_of_rank(1))
+reads_of_1001 = len(indices_of_rank(0, 1001)) + len(indices_of_rank(1, 1001))
+print(f"two ranks make {reads_of_1001} reads of 1001 items:")
+print("the sampler repeats one item so that both ranks get the same number")
+L.claim(
+    "without DistributedSampler two ranks waste half of all reads; with it they waste none (1000 items)",
+    without_sampler == 0.5 and with_sampler == 0,
+    before=without_sampler,
+    after=with_sampler,
+    unit="%",
+    source=gpulab.lessons.COUNTED,
+)
+
+
+# %% [markdown]
+# Call `sampler.set_epoch(epoch)` before each epoch; otherwise every epoch uses the same order.
+
+# %% [markdown]
 # ## Transfer: is data loading the bottleneck here?
 #
 # Here is another program with an idle GPU. Are workers, pinned memory, prefetching and a cache enough to get above 90 % utilisation? This program trains a deep, narrow model, and its only batch is already in GPU memory, so data loading costs nothing. Run it, on your GPU or on a virtual one, and read the numbers that the cell prints.

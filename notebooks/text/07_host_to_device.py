@@ -494,9 +494,13 @@ L.claim(
 # The first line is a thousand start-ups and hardly any bytes; the rest of its time, which your estimate does not contain, is Python iterating over the tensors. In the second line almost nothing is copying; the time is the host's own work: joining a thousand tensors, and splitting two tensors into a thousand. If you pack a batch in a DataLoader worker, the main process does not have to do this work.
 #
 # One copy instead of two would need a single data type: labels reinterpreted as bytes, or converted to floats. That saves one start-up out of a thousand, at the cost of code that is hard to read.
+
+# %% [markdown]
+# ## More experiments
 #
-# ## Copies back to the host
-#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 07.6 Results that are read too early
 #
 # Copies back to the host have a problem of their own. A virtual GPU has no numbers and a CPU has no queue, so this experiment uses a simulator: one stream, a link and a host, exact to the microsecond.
@@ -558,8 +562,6 @@ L.claim(
 # Look at the middle column. A pause that is long enough after an empty queue is too short after a longer one: first half of the values are old, then all of them. A program that "always worked" fails on the day the model grows, without an error.
 #
 # The same problem exists in the other direction: if you refill a pinned buffer before its copy has finished, you send the wrong batch. A DataLoader returns new buffers, so it is safe; a ring of buffers of your own needs events.
-#
-# ## The PCIe link itself
 #
 # ### 07.7 Four lanes, or the wrong socket
 #

@@ -184,6 +184,355 @@ L.claim(
 # %gpucompare fp32 bf16 amp=bf16
 
 # %% [markdown]
+# ## The gain: memory
+#
+# ### 08.2 Activations saved for the backward pass
+#
+# A layer saves its inputs until the backward pass has used them. In most networks, these activations are the largest part of the memory. The next cell counts them for real: PyTorch reports every tensor that it saves, and the cell adds up their bytes, each tensor once.
+
+# %% tags=["predict"]
+L.predict("half")
+
+# %% tags=["measure"]
+torch.manual_seed(0)
+layers = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(16)])
+samples = torch.randn(512, 256)
+# <blank> save in bfloat16
+# was: half_dtype = None
+half_dtype = torch.bfloat16
+# </blank>
+MIB = 2**20
+shares = {}
+for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
+    before, after = (
+        mixed_precision.count_saved_bytes(model, samples),
+        mixed_precision.count_saved_bytes(model, samples, half_dtype),
+    )
+    shares[name] = after.activation_bytes / before.activation_bytes
+    change = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
+    print(f"{name}: activations {change}, plus {after.weight_bytes / MIB:.1f} MiB of cast weights")
+
+# %% tags=["claim"]
+display(L.reveal("half", shares["Linear and GELU"], "%"))
+L.claim(
+    "bfloat16 halves the saved activations of Linear and GELU exactly; with pooling, more than half of them remain",
+    shares["Linear and GELU"] == 0.5 and 0.5 < shares["with BatchNorm and MaxPool"] < 1,
+    before=shares["Linear and GELU"],
+    after=shares["with BatchNorm and MaxPool"],
+    unit="%",
+    source=COUNTED,
+)
+
+# %% [markdown]
+# The reason is again the 64-bit indices of pooling: autocast changes only floating-point types. In addition, the 16-bit copy of every cast weight stays in memory until the end of the backward pass. float32 does not have this cost.
+
+# %% [markdown]
+# ## The risk: range
+#
+# "Without compromising accuracy", says one of the articles about float16. The next three experiments show what you have to do to make that true.
+#
+# ### 08.3 Gradients that are too small
+#
+# A model looks for defects in images; one pixel in 200 is a defect. Its output layer is initialised to predict this share for every pixel, as is usual for such models, and its loss is the mean over all pixels. With this loss, the gradient at a good pixel is the predicted probability, 0.005, divided by the number of pixels. Calculate it before you answer.
+
+# %% tags=["predict"]
+L.predict("zeros")
+
+# %% tags=["measure"]
+PIXELS, RATE = 2**18, 0.005
+features, defect = half_precision.defect_pixels(PIXELS, RATE)
+
+
+def gradients(dtype, scale=1.0):
+    """Return the share of output gradients that are zero, and the unscaled gradient of the last bias."""
+    model = half_precision.defect_detector(RATE)
+    with autocast(dtype, "cpu"):
+        outputs = model(features).squeeze(1)
+        outputs.retain_grad()
+        loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect)
+    (scale * loss).backward()
+    return (outputs.grad == 0).float().mean().item(), model[2].bias.grad.item() / scale
+
+
+# <blank> the factor with which GradScaler starts: 2 to the power of 16
+# was: scale = 1.0
+scale = 65536.0
+# </blank>
+results = {
+    "float32": gradients(None),
+    "float16": gradients(torch.float16),
+    "float16, loss scaled": gradients(torch.float16, scale),
+    "bfloat16": gradients(torch.bfloat16),
+}
+print(f"share of output gradients that are zero, and the gradient of the last bias  [{COUNTED}]")
+for name, (zero_share, bias_gradient) in results.items():
+    print(f"{name:20} zero {zero_share:6.1%}   bias gradient {bias_gradient:+.5f}")
+
+# %% [markdown]
+# Look at the gradient of the bias. In float32 it is close to zero, because the predicted share is about right. In float16 it is large and negative: only the pixels with a defect contribute, so the model learns to predict far more defects. No error is raised, the loss of this step is right to three digits, and the training goes wrong.
+#
+# The fix is a single factor. Gradients are proportional to the loss, so a loss multiplied by 65,536 moves all of them into the range of float16. Before the optimizer step they are divided by the same factor, in float32. bfloat16 has the range of float32 and needs no scaling.
+
+# %% tags=["claim"]
+display(L.reveal("zeros", results["float16"][0], "%"))
+L.claim(
+    "in float16 at least 95 % of these gradients are zero; scaled by 65,536, none is zero, and in bfloat16 none is "
+    "either",
+    results["float16"][0] >= 0.95 and results["float16, loss scaled"][0] == 0 and results["bfloat16"][0] == 0,
+    before=results["float16"][0],
+    after=results["float16, loss scaled"][0],
+    unit="%",
+    source=COUNTED,
+)
+
+# %% [markdown]
+# Which factor is right? If it is too small, gradients underflow; if it is too large, they overflow. `GradScaler` searches for it: if a gradient is inf or nan, it skips the step and halves the scale; after a number of successful steps it doubles the scale. It also works on a CPU, so you can watch it. Here it starts with a scale that is too high on purpose, and doubles it after 4 successful steps instead of the usual 2,000.
+
+# %% tags=["measure"]
+# <blank> a scaler for the CPU that starts at 2.0**30 and doubles after 4 good steps
+# was: scaler = torch.amp.GradScaler("cpu", enabled=False)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=4)
+# </blank>
+model = half_precision.defect_detector(RATE)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+history = []
+for _ in range(20):
+    with autocast(torch.float16, "cpu"):
+        outputs = model(features[:16384]).squeeze(1)
+        loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:16384])
+    scaler.scale(loss).backward()
+    before = scaler.get_scale()
+    old_weights = [parameter.detach().clone() for parameter in model.parameters()]
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    weights_changed = any(not torch.equal(*pair) for pair in zip(old_weights, model.parameters(), strict=True))
+    history.append((before, weights_changed, scaler.get_scale()))
+
+for number, (before, weights_changed, after) in enumerate(history):
+    change = "halved" if after < before else "doubled" if after > before else ""
+    print(
+        f"step {number:2d}: scale {before:13,.0f}, {'weights updated' if weights_changed else 'step skipped'}  {change}"
+    )
+
+# %% tags=["claim"]
+skipped = [step for step in history if not step[1]]
+L.claim(
+    "every step that overflows halves the scale and changes no weight; after 4 successful steps the scale doubles",
+    len(skipped) >= 2
+    and all(after == before / 2 for before, _, after in skipped)
+    and all(after in (before, 2 * before) for before, weights_changed, after in history if weights_changed)
+    and any(after == 2 * before for before, _, after in history),
+    before=history[0][0],
+    after=history[-1][2],
+    source=COUNTED,
+)
+
+# %% [markdown]
+# A few skipped steps at the start, and one now and then, are normal. Many skipped steps in a row are a fault; the last question of this notebook shows one.
+
+# %% [markdown]
+# ### 08.5 Operations that need the range of float32
+#
+# Here are three formulas from everyday code: a softmax, a sum and a root mean square. float16 can represent all of their inputs.
+
+# %% tags=["predict"]
+L.predict("soft")
+
+# %% tags=["measure"]
+scores = torch.tensor([3.0, 12.0], dtype=torch.float16)
+ones = torch.ones(70_000, dtype=torch.float16)
+readings = torch.full((1000,), 300.0, dtype=torch.float16)
+
+
+def formulas(dtype):
+    """Compute all three formulas in this dtype."""
+    powers = scores.to(dtype).exp()
+    return {
+        "softmax of 3 and 12": powers / powers.sum(),
+        "sum of 70,000 ones": ones.to(dtype).sum(),
+        "root mean square of 300s": readings.to(dtype).square().mean().sqrt(),
+    }
+
+
+# <blank> the same formulas in float32
+# was: in_float32 = formulas(torch.float16)
+in_float32 = formulas(torch.float32)
+# </blank>
+in_float16 = formulas(torch.float16)
+columns = {"float16": in_float16, "float32": in_float32}
+print(
+    f"torch.softmax, in float16: {half_precision.format_tensor(scores.softmax(dim=0))}; it subtracts the maximum first"
+)
+pd.DataFrame(
+    {
+        dtype: {name: half_precision.format_tensor(value) for name, value in column.items()}
+        for dtype, column in columns.items()
+    }
+)
+
+# %% tags=["claim"]
+display(L.reveal("soft"))
+broken = [name for name, value in in_float16.items() if not bool(torch.isfinite(value).all())]
+right = {"softmax of 3 and 12": 0.99988, "sum of 70,000 ones": 70_000.0, "root mean square of 300s": 300.0}
+L.claim(
+    "in float16 each of the three formulas gives inf or nan; in float32, with the same inputs, all three are right",
+    len(broken) == 3 and all(abs(in_float32[name].max().item() / value - 1) < 1e-4 for name, value in right.items()),
+    before=len(broken),
+    after=sum(not bool(torch.isfinite(value).all()) for value in in_float32.values()),
+    unit="of 3 broken",
+    source=COUNTED,
+)
+
+# %% [markdown]
+# autocast uses lists of operators: matrix products run in 16 bits, operators that need the range run in float32, and the others keep the type of their inputs. The lists depend on the device. The next cell tests both devices with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list in PyTorch's documentation, so in this case the cell shows the list and is not an experiment.) Before you run it, predict for each formula of 08.5 in which list its operators are.
+
+# %% tags=["measure"]
+with L.gpu("lists"):
+    # <blank> the operators of a GPU: the device is "cuda"
+    # was: on_gpu = half_precision.autocast_dtypes("cpu", torch.float16)
+    on_gpu = half_precision.autocast_dtypes("cuda", torch.float16)
+    # </blank>
+on_cpu = half_precision.autocast_dtypes("cpu", torch.float16)
+for name in on_gpu:
+    print(f"{name:12s} GPU: {on_gpu[name]:8s} CPU: {on_cpu[name]}")
+
+# %% tags=["claim"]
+float32_on_gpu = [name for name, dtype in on_gpu.items() if dtype == "float32"]
+float32_on_cpu = [name for name, dtype in on_cpu.items() if dtype == "float32"]
+L.claim(
+    "on a GPU, autocast runs products in 16 bits, and exp, pow, sum, softmax, layer_norm and norm in float32; on a "
+    "CPU it runs fewer of these in float32",
+    {"exp", "pow", "sum", "softmax", "layer_norm", "norm"} <= set(float32_on_gpu)
+    and not {"matmul", "linear", "relu"} & set(float32_on_gpu)
+    and len(float32_on_cpu) < len(float32_on_gpu),
+    before=len(float32_on_cpu),
+    after=len(float32_on_gpu),
+    unit=f"of {len(on_gpu)} in float32",
+    source=runs["lists"],
+)
+
+
+# %% [markdown]
+# So a test on a CPU does not show what autocast protects on a GPU. And neither device protects your own formulas outside autocast, or after you call `.half()`.
+#
+# **Exercise: normalise rows with as few 32-bit numbers as possible.** `normalise` gets 256 rows of 1024 numbers in float16, whose magnitudes differ widely between rows. It returns each row divided by its root mean square, in float16. As written, the squares overflow and underflow. `x.float()` would fix that, but it writes 262,144 32-bit numbers, which is what you want to avoid. Use at most 1,024 32-bit numbers, four per row. `L.hint("normalise")` gives up to three hints.
+
+# %% tags=["exercise"]
+def normalise(x):
+    """Return float16 rows, each divided by its root mean square, in float16."""
+    # <blank> which single number of each row has to be in float32?
+    # was: return x / x.pow(2).mean(dim=-1, keepdim=True).sqrt()
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return x * (x.shape[-1] ** 0.5 / norm).half()
+    # </blank>
+
+
+written, problem = half_precision.check_normalise(normalise)
+print(problem or "right, and finite")
+
+# %% tags=["claim"]
+display(L.score("normalise", written))
+L.claim(
+    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_TARGET:,} 32-bit numbers",
+    written is not None and written <= half_precision.WIDE_TARGET,
+    before=half_precision.ROWS * half_precision.COLUMNS,
+    after=written,
+    unit="32-bit numbers",
+    source=COUNTED,
+)
+
+# %% [markdown]
+# ## Mixed precision in a training loop
+
+# %% [markdown]
+# ### 08.6 The snippet from the article
+#
+# One article shows `from torch.cuda.amp import autocast, GradScaler`, then `scaler = GradScaler()` and `with autocast():`, and saves the scaler together with the model. Test two things: what these imports do today, and why a resumed run needs the state of the scaler.
+
+# %% tags=["predict"]
+L.predict("resume")
+
+
+# %% tags=["worked"]
+def article_code():
+    from torch.cuda.amp import GradScaler, autocast
+
+    GradScaler()
+    with autocast():
+        pass
+
+
+def current_code():
+    # <blank> what the article does, with torch.amp: GradScaler and autocast take the device
+    # was: article_code()
+    torch.amp.GradScaler(L.device)
+    with torch.autocast(L.device, dtype=torch.float16):
+        pass
+    # </blank>
+
+
+def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
+    """Load these parts of a checkpoint, if there is one, train for some steps, and return a checkpoint."""
+    model = half_precision.defect_detector(RATE).to(L.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler(L.device, growth_interval=4)
+    state = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    for part in parts if saved else ():
+        state[part].load_state_dict(saved[part])
+    for _ in range(steps):
+        with torch.autocast(L.device, dtype=torch.float16):
+            outputs = model(features[:4096].to(L.device)).squeeze(1)
+            loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:4096].to(L.device))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # before clipping; otherwise the scaled gradients would be clipped
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return precision_tables.checkpoint_round_trip({part: stateful.state_dict() for part, stateful in state.items()})
+
+
+article_warnings, current_warnings = (
+    precision_tables.warning_categories(article_code),
+    precision_tables.warning_categories(current_code),
+)
+uninterrupted, checkpoint = train_from(20), train_from(10)
+without_scaler_parts = ("model", "optimizer")
+# <blank> resume with all parts of the checkpoint
+# was: resumed = train_from(10, checkpoint, without_scaler_parts)
+resumed = train_from(10, checkpoint)
+# </blank>
+without_scaler = train_from(10, checkpoint, without_scaler_parts)
+print(f"article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
+scales = {"20 steps": uninterrupted, "10 steps, 10 resumed": resumed, "resumed without the scaler": without_scaler}
+for name, state in scales.items():
+    print(f"{name:28} scale {state['scaler']['scale']:11,.0f}")
+
+# %% tags=["claim"]
+display(L.reveal("resume"), L.same(uninterrupted, resumed))
+L.claim(
+    "torch.amp gives no warning, the article's code gives 2 FutureWarnings; a run resumed with the scaler ends with "
+    "the same weights and scale as an uninterrupted one, without the scaler at another scale",
+    article_warnings.count("FutureWarning") == 2
+    and not current_warnings
+    and resumed["scaler"]["scale"] == uninterrupted["scaler"]["scale"]
+    and without_scaler["scaler"]["scale"] != uninterrupted["scaler"]["scale"],
+    before=without_scaler["scaler"]["scale"],
+    after=resumed["scaler"]["scale"],
+    unit="scale",
+    source=COUNTED,
+)
+
+# %% [markdown]
+# The old imports still work on a CUDA GPU, for now. On a machine without one, they also disable autocast, with another warning, and the code trains in float32. With bfloat16 you need no scaler at all, and can ignore this section.
+
+# %% [markdown]
+# ## More experiments
+#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 08.7 Is 16-bit arithmetic eight times as fast?
 #
 # An article says that NVIDIA GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling become faster too. How much faster does each of them become? Look at the layers separately.
@@ -344,49 +693,8 @@ L.claim(
 
 # %% [markdown]
 # Remember this negative result: in a launch-bound step, autocast makes the step longer. First give each launch more work, or make launches cheaper, as in [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb).
-#
-# ## The gain: memory
-#
-# ### 08.2 Activations saved for the backward pass
-#
-# A layer saves its inputs until the backward pass has used them. In most networks, these activations are the largest part of the memory. The next cell counts them for real: PyTorch reports every tensor that it saves, and the cell adds up their bytes, each tensor once.
-
-# %% tags=["predict"]
-L.predict("half")
-
-# %% tags=["measure"]
-torch.manual_seed(0)
-layers = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(16)])
-samples = torch.randn(512, 256)
-# <blank> save in bfloat16
-# was: half_dtype = None
-half_dtype = torch.bfloat16
-# </blank>
-MIB = 2**20
-shares = {}
-for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
-    before, after = (
-        mixed_precision.count_saved_bytes(model, samples),
-        mixed_precision.count_saved_bytes(model, samples, half_dtype),
-    )
-    shares[name] = after.activation_bytes / before.activation_bytes
-    change = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
-    print(f"{name}: activations {change}, plus {after.weight_bytes / MIB:.1f} MiB of cast weights")
-
-# %% tags=["claim"]
-display(L.reveal("half", shares["Linear and GELU"], "%"))
-L.claim(
-    "bfloat16 halves the saved activations of Linear and GELU exactly; with pooling, more than half of them remain",
-    shares["Linear and GELU"] == 0.5 and 0.5 < shares["with BatchNorm and MaxPool"] < 1,
-    before=shares["Linear and GELU"],
-    after=shares["with BatchNorm and MaxPool"],
-    unit="%",
-    source=COUNTED,
-)
 
 # %% [markdown]
-# The reason is again the 64-bit indices of pooling: autocast changes only floating-point types. In addition, the 16-bit copy of every cast weight stays in memory until the end of the backward pass. float32 does not have this cost.
-#
 # ### 08.8 Does the batch double?
 #
 # "It halves the memory", "the batch can be up to twice as large": articles say both. `max_batch` runs the training step on a virtual GPU with growing batch sizes, and simulates PyTorch's caching allocator, until a step does not fit. Here the GPU is an L4 with 24 GB.
@@ -436,111 +744,8 @@ L.claim(
 
 # %% [markdown]
 # So "up to twice" is right as an upper bound, and "half the memory" is right for activations only. If a model with billions of weights trains on small batches, autocast does not prevent an out-of-memory error: 16-bit copies of the weights are added to the 32-bit weights.
-#
-# ## The risk: range
-#
-# "Without compromising accuracy", says one of the articles about float16. The next three experiments show what you have to do to make that true.
-#
-# ### 08.3 Gradients that are too small
-#
-# A model looks for defects in images; one pixel in 200 is a defect. Its output layer is initialised to predict this share for every pixel, as is usual for such models, and its loss is the mean over all pixels. With this loss, the gradient at a good pixel is the predicted probability, 0.005, divided by the number of pixels. Calculate it before you answer.
-
-# %% tags=["predict"]
-L.predict("zeros")
-
-# %% tags=["measure"]
-PIXELS, RATE = 2**18, 0.005
-features, defect = half_precision.defect_pixels(PIXELS, RATE)
-
-
-def gradients(dtype, scale=1.0):
-    """Return the share of output gradients that are zero, and the unscaled gradient of the last bias."""
-    model = half_precision.defect_detector(RATE)
-    with autocast(dtype, "cpu"):
-        outputs = model(features).squeeze(1)
-        outputs.retain_grad()
-        loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect)
-    (scale * loss).backward()
-    return (outputs.grad == 0).float().mean().item(), model[2].bias.grad.item() / scale
-
-
-# <blank> the factor with which GradScaler starts: 2 to the power of 16
-# was: scale = 1.0
-scale = 65536.0
-# </blank>
-results = {
-    "float32": gradients(None),
-    "float16": gradients(torch.float16),
-    "float16, loss scaled": gradients(torch.float16, scale),
-    "bfloat16": gradients(torch.bfloat16),
-}
-print(f"share of output gradients that are zero, and the gradient of the last bias  [{COUNTED}]")
-for name, (zero_share, bias_gradient) in results.items():
-    print(f"{name:20} zero {zero_share:6.1%}   bias gradient {bias_gradient:+.5f}")
 
 # %% [markdown]
-# Look at the gradient of the bias. In float32 it is close to zero, because the predicted share is about right. In float16 it is large and negative: only the pixels with a defect contribute, so the model learns to predict far more defects. No error is raised, the loss of this step is right to three digits, and the training goes wrong.
-#
-# The fix is a single factor. Gradients are proportional to the loss, so a loss multiplied by 65,536 moves all of them into the range of float16. Before the optimizer step they are divided by the same factor, in float32. bfloat16 has the range of float32 and needs no scaling.
-
-# %% tags=["claim"]
-display(L.reveal("zeros", results["float16"][0], "%"))
-L.claim(
-    "in float16 at least 95 % of these gradients are zero; scaled by 65,536, none is zero, and in bfloat16 none is "
-    "either",
-    results["float16"][0] >= 0.95 and results["float16, loss scaled"][0] == 0 and results["bfloat16"][0] == 0,
-    before=results["float16"][0],
-    after=results["float16, loss scaled"][0],
-    unit="%",
-    source=COUNTED,
-)
-
-# %% [markdown]
-# Which factor is right? If it is too small, gradients underflow; if it is too large, they overflow. `GradScaler` searches for it: if a gradient is inf or nan, it skips the step and halves the scale; after a number of successful steps it doubles the scale. It also works on a CPU, so you can watch it. Here it starts with a scale that is too high on purpose, and doubles it after 4 successful steps instead of the usual 2,000.
-
-# %% tags=["measure"]
-# <blank> a scaler for the CPU that starts at 2.0**30 and doubles after 4 good steps
-# was: scaler = torch.amp.GradScaler("cpu", enabled=False)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=4)
-# </blank>
-model = half_precision.defect_detector(RATE)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-history = []
-for _ in range(20):
-    with autocast(torch.float16, "cpu"):
-        outputs = model(features[:16384]).squeeze(1)
-        loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:16384])
-    scaler.scale(loss).backward()
-    before = scaler.get_scale()
-    old_weights = [parameter.detach().clone() for parameter in model.parameters()]
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    weights_changed = any(not torch.equal(*pair) for pair in zip(old_weights, model.parameters(), strict=True))
-    history.append((before, weights_changed, scaler.get_scale()))
-
-for number, (before, weights_changed, after) in enumerate(history):
-    change = "halved" if after < before else "doubled" if after > before else ""
-    print(
-        f"step {number:2d}: scale {before:13,.0f}, {'weights updated' if weights_changed else 'step skipped'}  {change}"
-    )
-
-# %% tags=["claim"]
-skipped = [step for step in history if not step[1]]
-L.claim(
-    "every step that overflows halves the scale and changes no weight; after 4 successful steps the scale doubles",
-    len(skipped) >= 2
-    and all(after == before / 2 for before, _, after in skipped)
-    and all(after in (before, 2 * before) for before, weights_changed, after in history if weights_changed)
-    and any(after == 2 * before for before, _, after in history),
-    before=history[0][0],
-    after=history[-1][2],
-    source=COUNTED,
-)
-
-# %% [markdown]
-# A few skipped steps at the start, and one now and then, are normal. Many skipped steps in a row are a fault; the last question of this notebook shows one.
-#
 # ### 08.4 Updates that are too small
 #
 # Gradients can be right and still have no effect. A float16 weight of 1.0 is to be decreased by 0.0001, a thousand times.
@@ -579,120 +784,8 @@ L.claim(
 
 # %% [markdown]
 # autocast solves this in another way: the parameters stay in float32, so they are the master copy, and they are cast each time they are used. `model.half()` has no such copy. `model.bfloat16()` has none either, and it loses updates that are eight times as large: below 1.0, bfloat16 numbers are 0.004 apart.
-#
-# ### 08.5 Operations that need the range of float32
-#
-# Here are three formulas from everyday code: a softmax, a sum and a root mean square. float16 can represent all of their inputs.
-
-# %% tags=["predict"]
-L.predict("soft")
-
-# %% tags=["measure"]
-scores = torch.tensor([3.0, 12.0], dtype=torch.float16)
-ones = torch.ones(70_000, dtype=torch.float16)
-readings = torch.full((1000,), 300.0, dtype=torch.float16)
-
-
-def formulas(dtype):
-    """Compute all three formulas in this dtype."""
-    powers = scores.to(dtype).exp()
-    return {
-        "softmax of 3 and 12": powers / powers.sum(),
-        "sum of 70,000 ones": ones.to(dtype).sum(),
-        "root mean square of 300s": readings.to(dtype).square().mean().sqrt(),
-    }
-
-
-# <blank> the same formulas in float32
-# was: in_float32 = formulas(torch.float16)
-in_float32 = formulas(torch.float32)
-# </blank>
-in_float16 = formulas(torch.float16)
-columns = {"float16": in_float16, "float32": in_float32}
-print(
-    f"torch.softmax, in float16: {half_precision.format_tensor(scores.softmax(dim=0))}; it subtracts the maximum first"
-)
-pd.DataFrame(
-    {
-        dtype: {name: half_precision.format_tensor(value) for name, value in column.items()}
-        for dtype, column in columns.items()
-    }
-)
-
-# %% tags=["claim"]
-display(L.reveal("soft"))
-broken = [name for name, value in in_float16.items() if not bool(torch.isfinite(value).all())]
-right = {"softmax of 3 and 12": 0.99988, "sum of 70,000 ones": 70_000.0, "root mean square of 300s": 300.0}
-L.claim(
-    "in float16 each of the three formulas gives inf or nan; in float32, with the same inputs, all three are right",
-    len(broken) == 3 and all(abs(in_float32[name].max().item() / value - 1) < 1e-4 for name, value in right.items()),
-    before=len(broken),
-    after=sum(not bool(torch.isfinite(value).all()) for value in in_float32.values()),
-    unit="of 3 broken",
-    source=COUNTED,
-)
 
 # %% [markdown]
-# autocast uses lists of operators: matrix products run in 16 bits, operators that need the range run in float32, and the others keep the type of their inputs. The lists depend on the device. The next cell tests both devices with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list in PyTorch's documentation, so in this case the cell shows the list and is not an experiment.) Before you run it, predict for each formula of 08.5 in which list its operators are.
-
-# %% tags=["measure"]
-with L.gpu("lists"):
-    # <blank> the operators of a GPU: the device is "cuda"
-    # was: on_gpu = half_precision.autocast_dtypes("cpu", torch.float16)
-    on_gpu = half_precision.autocast_dtypes("cuda", torch.float16)
-    # </blank>
-on_cpu = half_precision.autocast_dtypes("cpu", torch.float16)
-for name in on_gpu:
-    print(f"{name:12s} GPU: {on_gpu[name]:8s} CPU: {on_cpu[name]}")
-
-# %% tags=["claim"]
-float32_on_gpu = [name for name, dtype in on_gpu.items() if dtype == "float32"]
-float32_on_cpu = [name for name, dtype in on_cpu.items() if dtype == "float32"]
-L.claim(
-    "on a GPU, autocast runs products in 16 bits, and exp, pow, sum, softmax, layer_norm and norm in float32; on a "
-    "CPU it runs fewer of these in float32",
-    {"exp", "pow", "sum", "softmax", "layer_norm", "norm"} <= set(float32_on_gpu)
-    and not {"matmul", "linear", "relu"} & set(float32_on_gpu)
-    and len(float32_on_cpu) < len(float32_on_gpu),
-    before=len(float32_on_cpu),
-    after=len(float32_on_gpu),
-    unit=f"of {len(on_gpu)} in float32",
-    source=runs["lists"],
-)
-
-
-# %% [markdown]
-# So a test on a CPU does not show what autocast protects on a GPU. And neither device protects your own formulas outside autocast, or after you call `.half()`.
-#
-# **Exercise: normalise rows with as few 32-bit numbers as possible.** `normalise` gets 256 rows of 1024 numbers in float16, whose magnitudes differ widely between rows. It returns each row divided by its root mean square, in float16. As written, the squares overflow and underflow. `x.float()` would fix that, but it writes 262,144 32-bit numbers, which is what you want to avoid. Use at most 1,024 32-bit numbers, four per row. `L.hint("normalise")` gives up to three hints.
-
-# %% tags=["exercise"]
-def normalise(x):
-    """Return float16 rows, each divided by its root mean square, in float16."""
-    # <blank> which single number of each row has to be in float32?
-    # was: return x / x.pow(2).mean(dim=-1, keepdim=True).sqrt()
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    return x * (x.shape[-1] ** 0.5 / norm).half()
-    # </blank>
-
-
-written, problem = half_precision.check_normalise(normalise)
-print(problem or "right, and finite")
-
-# %% tags=["claim"]
-display(L.score("normalise", written))
-L.claim(
-    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_TARGET:,} 32-bit numbers",
-    written is not None and written <= half_precision.WIDE_TARGET,
-    before=half_precision.ROWS * half_precision.COLUMNS,
-    after=written,
-    unit="32-bit numbers",
-    source=COUNTED,
-)
-
-# %% [markdown]
-# ## Mixed precision in a training loop
-#
 # ### 08.11 In Keras: a policy for layers
 #
 # In Keras, one line sets a policy for all layers that are created after it:
@@ -718,89 +811,6 @@ L.claim(
 answer = "a"
 # </blank>
 L.check("keras", answer)
-
-# %% [markdown]
-# ### 08.6 The snippet from the article
-#
-# One article shows `from torch.cuda.amp import autocast, GradScaler`, then `scaler = GradScaler()` and `with autocast():`, and saves the scaler together with the model. Test two things: what these imports do today, and why a resumed run needs the state of the scaler.
-
-# %% tags=["predict"]
-L.predict("resume")
-
-
-# %% tags=["worked"]
-def article_code():
-    from torch.cuda.amp import GradScaler, autocast
-
-    GradScaler()
-    with autocast():
-        pass
-
-
-def current_code():
-    # <blank> what the article does, with torch.amp: GradScaler and autocast take the device
-    # was: article_code()
-    torch.amp.GradScaler(L.device)
-    with torch.autocast(L.device, dtype=torch.float16):
-        pass
-    # </blank>
-
-
-def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
-    """Load these parts of a checkpoint, if there is one, train for some steps, and return a checkpoint."""
-    model = half_precision.defect_detector(RATE).to(L.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scaler = torch.amp.GradScaler(L.device, growth_interval=4)
-    state = {"model": model, "optimizer": optimizer, "scaler": scaler}
-    for part in parts if saved else ():
-        state[part].load_state_dict(saved[part])
-    for _ in range(steps):
-        with torch.autocast(L.device, dtype=torch.float16):
-            outputs = model(features[:4096].to(L.device)).squeeze(1)
-            loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:4096].to(L.device))
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # before clipping; otherwise the scaled gradients would be clipped
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-    return precision_tables.checkpoint_round_trip({part: stateful.state_dict() for part, stateful in state.items()})
-
-
-article_warnings, current_warnings = (
-    precision_tables.warning_categories(article_code),
-    precision_tables.warning_categories(current_code),
-)
-uninterrupted, checkpoint = train_from(20), train_from(10)
-without_scaler_parts = ("model", "optimizer")
-# <blank> resume with all parts of the checkpoint
-# was: resumed = train_from(10, checkpoint, without_scaler_parts)
-resumed = train_from(10, checkpoint)
-# </blank>
-without_scaler = train_from(10, checkpoint, without_scaler_parts)
-print(f"article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
-scales = {"20 steps": uninterrupted, "10 steps, 10 resumed": resumed, "resumed without the scaler": without_scaler}
-for name, state in scales.items():
-    print(f"{name:28} scale {state['scaler']['scale']:11,.0f}")
-
-# %% tags=["claim"]
-display(L.reveal("resume"), L.same(uninterrupted, resumed))
-L.claim(
-    "torch.amp gives no warning, the article's code gives 2 FutureWarnings; a run resumed with the scaler ends with "
-    "the same weights and scale as an uninterrupted one, without the scaler at another scale",
-    article_warnings.count("FutureWarning") == 2
-    and not current_warnings
-    and resumed["scaler"]["scale"] == uninterrupted["scaler"]["scale"]
-    and without_scaler["scaler"]["scale"] != uninterrupted["scaler"]["scale"],
-    before=without_scaler["scaler"]["scale"],
-    after=resumed["scaler"]["scale"],
-    unit="scale",
-    source=COUNTED,
-)
-
-# %% [markdown]
-# The old imports still work on a CUDA GPU, for now. On a machine without one, they also disable autocast, with another warning, and the code trains in float32. With bfloat16 you need no scaler at all, and can ignore this section.
-#
 
 # %% [markdown]
 # ## Transfer

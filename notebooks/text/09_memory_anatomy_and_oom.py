@@ -211,48 +211,8 @@ L.claim(
 
 # %% [markdown]
 # The table is for 4,096 samples; its last column is the largest batch that fits on the GPU. So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the end of the backward pass, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
-#
-# ### 09.10 The peak of each phase
-#
-# The phase of the step that has the peak decides which fix can work. With 4,096 samples it was the backward pass. Now take the same model with 256.
-
-# %% tags=["predict"]
-L.predict("stage")
 
 # %% [markdown]
-# Adam has two implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` is a single kernel that needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
-
-# %% tags=["measure"]
-# <blank> Adam with fused=True for the first
-# was: implementations = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
-implementations = {"fused": {"fused": True}, "foreach": {"foreach": True}}
-# </blank>
-fits = {
-    name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.estimate
-    for name, options in implementations.items()
-}
-phases = ("forward", "backward", "optimizer")
-lines = [
-    (name, *(f"{use.bytes / MIB:,.0f}" for use in measured.phases if use.phase.value in phases))
-    for name, measured in fits.items()
-]
-tables.table_view(("peak of allocated MiB", *phases), lines)
-
-# %% tags=["claim"]
-display(L.reveal("stage"))
-fused, foreach = (fits[name].peak for name in ("fused", "foreach"))
-L.claim(
-    "with a small batch the peak is in the optimizer step; fused=True moves it to another phase and lowers it by 10 %",
-    foreach.phase.value == "optimizer" != fused.phase.value and fused.bytes <= 0.9 * foreach.bytes,
-    before=foreach.bytes / MIB,
-    after=fused.bytes / MIB,
-    unit="MiB",
-    source=gpulab.runs["foreach"],
-)
-
-# %% [markdown]
-# Here a smaller batch would not help: activations contribute almost nothing to the peak.
-#
 # ## When memory runs out
 #
 # ### 09.2 Five programs that run out of memory
@@ -511,6 +471,113 @@ L.claim(
 )
 
 # %% [markdown]
+# ## Memory that is saved unnecessarily
+
+# %% [markdown]
+# ### 09.8 Validation that saves activations
+#
+# Before validation you call `model.eval()`, as everyone does.
+
+# %% tags=["predict"]
+L.predict("eval")
+
+# %% tags=["measure"]
+import contextlib
+
+
+def saved_bytes_in(context, evaluating=True):
+    """Return the bytes that a forward pass of the model of 09.1 saves for backward."""
+    with torch.device("meta"):
+        model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
+        with context:
+            return memory_counters.saved_bytes(lambda: model(x), model)
+
+
+# <blank> a context that saves nothing: torch.inference_mode()
+# was: no_gradients = contextlib.nullcontext()
+no_gradients = torch.inference_mode()
+# </blank>
+saved = {
+    "training": saved_bytes_in(contextlib.nullcontext(), evaluating=False),
+    "eval()": saved_bytes_in(contextlib.nullcontext()),
+    "eval() and no_grad()": saved_bytes_in(torch.no_grad()),
+    "eval() and inference_mode()": saved_bytes_in(no_gradients),
+}
+tables.table_view(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
+
+# %% tags=["claim"]
+display(L.reveal("eval", saved["eval()"] / saved["training"], "%"))
+L.claim(
+    "with eval() alone, as many bytes are saved as in training; with inference_mode() or no_grad(), none are",
+    saved["eval()"] == saved["training"] > 0 == saved["eval() and no_grad()"] == saved["eval() and inference_mode()"],
+    before=saved["eval()"] / MIB,
+    after=saved["eval() and inference_mode()"] / MIB,
+    unit="MiB",
+    source=gpulab.lessons.COUNTED,
+)
+
+# %% [markdown]
+# ## Exercise: one program, two causes
+#
+# This program fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the program `wide`. Run the cell without a fix and read what is wrong; then make it run on the same GPU with as few fixes as you can. The target is two.
+
+# %% tags=["exercise"]
+# <blank> a list of fixes, for example plan = ["half", "fused"]
+# was: plan = []
+plan = ["state", "parts"]
+# </blank>
+outcome = oom_fixes.try_plan(plan)
+display(outcome)
+L.score("fewest", outcome.count)
+
+# %% [markdown]
+# ## More experiments
+#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
+# ### 09.10 The peak of each phase
+#
+# The phase of the step that has the peak decides which fix can work. With 4,096 samples it was the backward pass. Now take the same model with 256.
+
+# %% tags=["predict"]
+L.predict("stage")
+
+# %% [markdown]
+# Adam has two implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` is a single kernel that needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
+
+# %% tags=["measure"]
+# <blank> Adam with fused=True for the first
+# was: implementations = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
+implementations = {"fused": {"fused": True}, "foreach": {"foreach": True}}
+# </blank>
+fits = {
+    name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.estimate
+    for name, options in implementations.items()
+}
+phases = ("forward", "backward", "optimizer")
+lines = [
+    (name, *(f"{use.bytes / MIB:,.0f}" for use in measured.phases if use.phase.value in phases))
+    for name, measured in fits.items()
+]
+tables.table_view(("peak of allocated MiB", *phases), lines)
+
+# %% tags=["claim"]
+display(L.reveal("stage"))
+fused, foreach = (fits[name].peak for name in ("fused", "foreach"))
+L.claim(
+    "with a small batch the peak is in the optimizer step; fused=True moves it to another phase and lowers it by 10 %",
+    foreach.phase.value == "optimizer" != fused.phase.value and fused.bytes <= 0.9 * foreach.bytes,
+    before=foreach.bytes / MIB,
+    after=fused.bytes / MIB,
+    unit="MiB",
+    source=gpulab.runs["foreach"],
+)
+
+# %% [markdown]
+# Here a smaller batch would not help: activations contribute almost nothing to the peak.
+
+# %% [markdown]
 # ### 09.4 cudaMalloc in every step
 #
 # "Build a memory pool" and "reuse tensors" are common advice. Here is a step that creates two tensors of 64 MiB, in three variants: with `empty_cache()` after each step, as people write it when memory is short; without it; and with `out=`, which writes into a buffer of its own.
@@ -571,8 +638,6 @@ L.claim(
 
 # %% [markdown]
 # So you need not build a pool: PyTorch has one. Reusing tensors by hand saves allocations and some of the peak, but no calls to the driver. These calls appear when the pool is discarded, by your own code or because the memory is full.
-#
-# ## Memory that is saved unnecessarily
 #
 # ### 09.5 In-place operators, and when autograd rejects them
 #
@@ -688,52 +753,8 @@ L.claim(
 
 # %% [markdown]
 # So one long sample in a thousand can end a training run. Sort the samples by length, limit the length, or use the fused operator, which never stores the scores.
-#
-# ### 09.8 Validation that saves activations
-#
-# Before validation you call `model.eval()`, as everyone does.
-
-# %% tags=["predict"]
-L.predict("eval")
-
-# %% tags=["measure"]
-import contextlib
-
-
-def saved_bytes_in(context, evaluating=True):
-    """Return the bytes that a forward pass of the model of 09.1 saves for backward."""
-    with torch.device("meta"):
-        model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
-        with context:
-            return memory_counters.saved_bytes(lambda: model(x), model)
-
-
-# <blank> a context that saves nothing: torch.inference_mode()
-# was: no_gradients = contextlib.nullcontext()
-no_gradients = torch.inference_mode()
-# </blank>
-saved = {
-    "training": saved_bytes_in(contextlib.nullcontext(), evaluating=False),
-    "eval()": saved_bytes_in(contextlib.nullcontext()),
-    "eval() and no_grad()": saved_bytes_in(torch.no_grad()),
-    "eval() and inference_mode()": saved_bytes_in(no_gradients),
-}
-tables.table_view(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
-
-# %% tags=["claim"]
-display(L.reveal("eval", saved["eval()"] / saved["training"], "%"))
-L.claim(
-    "with eval() alone, as many bytes are saved as in training; with inference_mode() or no_grad(), none are",
-    saved["eval()"] == saved["training"] > 0 == saved["eval() and no_grad()"] == saved["eval() and inference_mode()"],
-    before=saved["eval()"] / MIB,
-    after=saved["eval() and inference_mode()"] / MIB,
-    unit="MiB",
-    source=gpulab.lessons.COUNTED,
-)
 
 # %% [markdown]
-# ## Memory counters
-#
 # ### 09.9 Three numbers for the same memory
 #
 # `nvidia-smi` (and `gpustat`, which uses the same driver) shows how much memory all processes have *used*. PyTorch shows how much of it PyTorch has *reserved*, and how much of that is *allocated* to tensors. After a few steps, the three numbers differ, and someone recommends `empty_cache()`.
@@ -779,19 +800,6 @@ L.claim(
 
 # %% [markdown]
 # Now you can explain the differences. Used minus reserved: the CUDA context, workspaces, and other processes (on a simulated GPU, the context is an estimate). Reserved minus allocated: memory that the next step reuses, and fragments that it cannot use. A full bar in `nvidia-smi` is neither a leak nor a reason to worry. The chart shows what the *allocated* memory was used for at the peak; to get it for your own GPU, record with `--level deep`.
-#
-# ## Exercise: one program, two causes
-#
-# This program fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the program `wide`. Run the cell without a fix and read what is wrong; then make it run on the same GPU with as few fixes as you can. The target is two.
-
-# %% tags=["exercise"]
-# <blank> a list of fixes, for example plan = ["half", "fused"]
-# was: plan = []
-plan = ["state", "parts"]
-# </blank>
-outcome = oom_fixes.try_plan(plan)
-display(outcome)
-L.score("fewest", outcome.count)
 
 # %% [markdown]
 # ## Transfer

@@ -348,7 +348,72 @@ L.claim(
 # ```
 #
 # The prediction cannot know whether sizes change. It would be the same for the growing cache, whose graph would give wrong results. And if you have more than one text to generate, increase the batch size first: then the same launches serve all texts.
+
+# %% [markdown]
+# ## When none of this helps
 #
+# ### 12.7 Large matrix products
+#
+# A public course (NERSC, 2023) trained a weather model on an A100: 42.6 samples per second without a fused Adam, 42.6 with it, and 42.8 with a compiler as well. Here is a similar model: four large matrix products in bfloat16, each followed by a GELU, which a compiler could try to fuse.
+
+# %% tags=["predict"]
+L.predict("null")
+
+# %% tags=["measure"]
+# <blank> a wide model with many rows: 4,096 and 131,072
+# was: WIDTH, ROWS = 64, 64
+WIDTH, ROWS = 4096, 131072
+# </blank>
+
+
+def train_large_layers(**adam_options):
+    """Train four large layers for some steps."""
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False, **options), nn.GELU()) for _ in range(4)]
+    net = nn.Sequential(*layers, nn.Linear(WIDTH, 1, **options))
+    optimizer = torch.optim.AdamW(net.parameters(), **adam_options)
+    inputs = torch.randn(ROWS, WIDTH, **options)
+    for _ in range(8):
+        net(inputs).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+with L.gpu("products"):
+    train_large_layers()
+with L.gpu("products, fused"):
+    train_large_layers(fused=True)
+default, fused = (launches.launch_signature(runs[name]) for name in ("products", "products, fused"))
+gains = {"fused Adam": default.step_ms / fused.step_ms}
+kernels = runs["products"].events.query("kind == 'kernel'")
+gelu_frac = kernels[kernels["name"].str.contains("Gelu")]["dur_ns"].sum() / kernels["dur_ns"].sum()
+print(f"GELU takes {gelu_frac:.0%} of the GPU time")
+for change in ("optimizer=fused", "compile", "cuda_graphs"):
+    gains[f"predicted for {change}"] = runs["products"].whatif(change).prediction.speedup
+display(launches.signature_table({"products": default, "products, fused": fused}, below=f"{runs['products'].source}."))
+tables.table_view(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
+
+# %% tags=["claim"]
+display(L.reveal("null", gains["fused Adam"], "times as fast"))
+L.claim(
+    "with four large matrix products and GELUs, a fused Adam gains less than 2 %, and so do, by prediction, "
+    "torch.compile and a CUDA graph, although a tenth of the GPU time goes to GELU",
+    max(gains.values()) < 1.02 and 0.08 < gelu_frac < 0.2,
+    before=default.step_ms,
+    after=fused.step_ms,
+    unit="ms",
+    source=runs["products, fused"],
+)
+
+# %% [markdown]
+# The launches of this step overlap with GPU work, so they already cost nothing. A GELU between two products is one kernel already: it has no neighbour to fuse with, except the products themselves, and libraries and compilers rarely fuse into those in training. Check the signature first, before you spend an afternoon on it.
+
+# %% [markdown]
+# ## More experiments
+#
+# They are folded in JupyterLab: click on the arrow beside the heading.
+
+# %% [markdown]
 # ### 12.4 Graph breaks
 #
 # Compilers and CUDA graphs need a section of tensor code that they can process as a whole. Articles recommend a computation graph with few sequential operations. In PyTorch, the first step is simple: nothing in the middle may need Python.
@@ -463,65 +528,8 @@ L.claim(
 
 # %% [markdown]
 # So a single launch is not an advantage of persistent kernels: any grid has it. Their advantage is the state that a program keeps: a table, weights, or a counter for the next work item. Their cost: the tiles are assigned in advance, and if some take longer than others, some programs finish early.
-#
-# ## When none of this helps
-#
-# ### 12.7 Large matrix products
-#
-# A public course (NERSC, 2023) trained a weather model on an A100: 42.6 samples per second without a fused Adam, 42.6 with it, and 42.8 with a compiler as well. Here is a similar model: four large matrix products in bfloat16, each followed by a GELU, which a compiler could try to fuse.
-
-# %% tags=["predict"]
-L.predict("null")
-
-# %% tags=["measure"]
-# <blank> a wide model with many rows: 4,096 and 131,072
-# was: WIDTH, ROWS = 64, 64
-WIDTH, ROWS = 4096, 131072
-# </blank>
-
-
-def train_large_layers(**adam_options):
-    """Train four large layers for some steps."""
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False, **options), nn.GELU()) for _ in range(4)]
-    net = nn.Sequential(*layers, nn.Linear(WIDTH, 1, **options))
-    optimizer = torch.optim.AdamW(net.parameters(), **adam_options)
-    inputs = torch.randn(ROWS, WIDTH, **options)
-    for _ in range(8):
-        net(inputs).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-with L.gpu("products"):
-    train_large_layers()
-with L.gpu("products, fused"):
-    train_large_layers(fused=True)
-default, fused = (launches.launch_signature(runs[name]) for name in ("products", "products, fused"))
-gains = {"fused Adam": default.step_ms / fused.step_ms}
-kernels = runs["products"].events.query("kind == 'kernel'")
-gelu_frac = kernels[kernels["name"].str.contains("Gelu")]["dur_ns"].sum() / kernels["dur_ns"].sum()
-print(f"GELU takes {gelu_frac:.0%} of the GPU time")
-for change in ("optimizer=fused", "compile", "cuda_graphs"):
-    gains[f"predicted for {change}"] = runs["products"].whatif(change).prediction.speedup
-display(launches.signature_table({"products": default, "products, fused": fused}, below=f"{runs['products'].source}."))
-tables.table_view(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
-
-# %% tags=["claim"]
-display(L.reveal("null", gains["fused Adam"], "times as fast"))
-L.claim(
-    "with four large matrix products and GELUs, a fused Adam gains less than 2 %, and so do, by prediction, "
-    "torch.compile and a CUDA graph, although a tenth of the GPU time goes to GELU",
-    max(gains.values()) < 1.02 and 0.08 < gelu_frac < 0.2,
-    before=default.step_ms,
-    after=fused.step_ms,
-    unit="ms",
-    source=runs["products, fused"],
-)
 
 # %% [markdown]
-# The launches of this step overlap with GPU work, so they already cost nothing. A GELU between two products is one kernel already: it has no neighbour to fuse with, except the products themselves, and libraries and compilers rarely fuse into those in training. Check the signature first, before you spend an afternoon on it.
-#
 # ## Transfer
 #
 # Someone sends you four counters of another run.
