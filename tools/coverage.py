@@ -30,7 +30,6 @@ ARTICLES = (
 )
 # The second half of the course: what its experiments will belong to.
 WAITING = {
-    "04": "large batches and quality",
     "11": "architectures and hyperparameters",
     "15": "distributed communication",
     "16": "resources and scheduling",

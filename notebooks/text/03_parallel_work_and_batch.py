@@ -746,19 +746,19 @@ def work_per_step(method):
     return batch_size.count_work(lambda: forward().square().mean().backward())
 
 
-work = {method: work_per_step(method) for method in (one_by_one, stacked)}
-products = [count.matrix_ops for count in work.values()]
+work = [work_per_step(method) for method in (one_by_one, stacked)]
+products = [count.matrix_ops for count in work]
 print("matrix products, one by one and stacked:", *products)
-print("operators, one by one and stacked:", *(count.ops for count in work.values()))
+print("operators, one by one and stacked:", *(count.ops for count in work))
 L.same(four_models(one_by_one, "cpu")(), four_models(stacked, "cpu")())
 
 # %% tags=["claim"]
 display(L.reveal("ensemble", products[1] / products[0], "%"))
 L.claim(
     "stacked, four models need a quarter of the matrix products and less than 60 % of the operators",
-    products[1] == products[0] / 4 and work[stacked].ops < 0.6 * work[one_by_one].ops,
-    before=work[one_by_one].ops,
-    after=work[stacked].ops,
+    products[1] == products[0] / 4 and work[1].ops < 0.6 * work[0].ops,
+    before=work[0].ops,
+    after=work[1].ops,
     unit="operators per step",
     source=COUNTED,
 )

@@ -15,9 +15,9 @@ from gpulab.lessons.lesson import Lesson
 # Learning paths: the numbers of their lessons, in order.
 PATHS: dict[str, tuple[str, ...]] = {
     "one evening": ("00", "01", "05", "08"),
-    "training is slow": ("00", "01", "05", "07", "03", "08", "09", "12", "18", "20"),
-    "out of memory": ("00", "01", "09", "10", "08"),
-    "kernels": ("00", "01", "02", "13", "12"),
+    "training is slow": ("00", "01", "05", "06", "07", "03", "04", "08", "09", "12", "18", "20"),
+    "out of memory": ("00", "01", "09", "10", "14", "08"),
+    "kernels": ("00", "01", "02", "13", "14", "12"),
 }
 
 
