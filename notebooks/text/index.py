@@ -31,7 +31,7 @@
 # - **one evening** (160 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
 # - **training is slow** (540 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [06](06_formats_and_preprocessing.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 # - **out of memory** (275 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [14](14_attention.ipynb), [08](08_mixed_precision.ipynb)
-# - **kernels** (255 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [14](14_attention.ipynb), [12](12_launch_fusion_graphs.ipynb)
+# - **kernels** (205 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [12](12_launch_fusion_graphs.ipynb)
 #
 # <!-- the end of the course -->
 #
