@@ -1,7 +1,7 @@
 # make demo     set up what is needed and run the first notebook headless; says what it found
 # make lab      open the notebooks in JupyterLab
-# make test     the first tier of tests, in parallel, and every notebook against its stored outputs (minutes)
-# make test-rest   the second tier: rare combinations
+# make test     the first tier of tests, in parallel, and the core of the course against its stored outputs (minutes)
+# make test-rest   the second tier: rare combinations, and the other notebooks
 # make test-alone  tests that time this machine, one by one; other programs must be idle
 # make test-all    all three
 # make test-nightly  as test-all, with many random examples for each property test
@@ -59,13 +59,17 @@ lab: $(READY)
 
 # Tests that share a browser, a kernel or a large trace form a group, which one process runs.
 PARALLEL := --numprocesses auto --dist loadgroup
+# The first tier compares the core of the course with its stored outputs, the second one the rest.
+CORE := $(foreach number,00 01 03 05 09 12,$(wildcard notebooks/$(number)_*.ipynb)) notebooks/index.ipynb
+NBVAL = PYTHONHASHSEED=0 $(PY) -m pytest $(1) -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
+    --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
 
 test: $(READY)
-	PYTHONHASHSEED=0 $(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
-	    --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
+	$(call NBVAL,$(CORE))
 	$(PY) -m pytest -m 'not full and not alone' $(PARALLEL) $(EXAMPLES)
 
 test-rest: $(READY)
+	$(call NBVAL,$(filter-out $(CORE),$(wildcard notebooks/*.ipynb)))
 	$(PY) -m pytest -m 'full and not alone' $(PARALLEL) $(EXAMPLES)
 
 test-alone: $(READY)
