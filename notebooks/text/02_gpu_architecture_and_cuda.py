@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 GPU architecture and CUDA: what do thousands of threads do at once?
 #
-# Every operator of PyTorch ends as a *kernel*: one small program that thousands of threads run. How threads are grouped, when they wait, and which of them are idle explains most of what a profiler shows later. You write five kernels here, and count what their threads do.
+# On a GPU, most operators of PyTorch run one or more *kernels*: small programs that thousands of threads execute. How threads are grouped, when they wait, and which of them are idle explains most of what a profiler shows later. You run five kernels here, write the important lines of two, and count what their threads do.
 #
 # It takes 50 minutes and needs no GPU. The kernels use the names of `numba.cuda`, and a simulator runs them thread by thread: with Numba and a GPU, the same code runs there if you change the import to `from numba import cuda`. Times of a GPU come from a virtual one if there is no real one.
 
@@ -52,7 +52,7 @@ print(
 )
 
 # %% [markdown]
-# A GPU executes *warps* of 32 threads, one instruction for all of them at a time. Here, 1 of 32 *lanes* works, and each request to memory fetches 4 bytes. The rest of the GPU, more than a hundred *multiprocessors*, is idle.
+# A GPU executes *warps* of 32 threads, one instruction for all of them at a time. Here, 1 of 32 *lanes* works, and each request uses 4 of the 32 bytes that it fetches from memory. All other *multiprocessors* (SMs) of the GPU, 131 on an H100, are idle.
 #
 # ## Threads and warps
 #
@@ -142,13 +142,13 @@ def two_formulas(order, source, out):
 
 SIZE = 256
 values = generator.random(SIZE, np.float32)
-by_parity = np.arange(SIZE)
+in_order = np.arange(SIZE)
 # <blank> an order with all even elements first, then all odd ones
 # was: grouped = np.arange(SIZE)
 grouped = np.concatenate([np.arange(0, SIZE, 2), np.arange(1, SIZE, 2)])
 # </blank>
 mixed_out, grouped_out = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
-mixed = two_formulas[2, 128](by_parity, values, mixed_out)
+mixed = two_formulas[2, 128](in_order, values, mixed_out)
 sorted_work = two_formulas[2, 128](grouped, values, grouped_out)
 access_table({"neighbours": mixed, "grouped": sorted_work})
 
@@ -176,20 +176,20 @@ L.claim(
 #
 # ### 02.6 Enough warps to hide the latency
 #
-# A load from memory takes 400 to 500 clock cycles on recent GPUs, a quarter of a microsecond and more under load. A multiprocessor does not wait: it executes another warp that has its data. It needs enough warps for that, or warps that load more at once. *Little's law* says how many bytes must be on their way.
+# A load from memory takes 400 to 550 clock cycles on recent GPUs: about a quarter of a microsecond, and more under load. A multiprocessor does not wait: it executes another warp that has its data. It needs enough warps for that, or warps that load more at once. *Little's law* says how many bytes must be on their way.
 
 # %% tags=["predict"]
 L.predict("little")
 
 # %% [markdown]
-# One multiprocessor of an H100 gets 25 bytes per nanosecond (3,350 GB/s, divided by 132). Assume a latency of 400 ns. Write Little's law, and the number of warps that it asks for; each warp loads 128 bytes and then waits. A simulation of the loads checks it.
+# One multiprocessor of an H100 gets 25 bytes per nanosecond (3,350 GB/s, divided by 132). Assume a latency of 400 ns. Write Little's law: how many bytes must be in flight? Each warp loads 128 bytes and then waits, so the cell divides by 128 to get the number of warps. A simulation of the loads checks it.
 
 # %% tags=["measure"]
 LATENCY_NS, BYTES_PER_NS, MAX_WARPS = 400, 25, 64
 
 
 def bytes_in_flight(latency_ns, bytes_per_ns):
-    # <blank> Little's law
+    # <blank> Little's law: bytes in flight = latency x bandwidth
     # was: return latency.WARP_LOAD_BYTES
     return latency_ns * bytes_per_ns
     # </blank>
@@ -208,7 +208,7 @@ print(f"{needed_warps:.0f} warps are needed by formula; {MAX_WARPS} fit on a mul
 warp_counts = (1, 2, 4, 8, 16, 32, 64)
 plots.line_plot(
     "With one load for each warp, even 64 warps are too few",
-    {f"{loads} loads in flight": {warps: reached(warps, loads) for warps in warp_counts} for loads in (1, 2, 4)},
+    {f"{loads} per warp": {warps: reached(warps, loads) for warps in warp_counts} for loads in (1, 2, 4)},
     x="resident warps",
     y="% of the bandwidth",
     source=SIMULATED,
@@ -218,8 +218,8 @@ plots.line_plot(
 # %% tags=["claim"]
 display(L.reveal("little", reached(MAX_WARPS), "%"))
 L.claim(
-    "Little's law gives the number of warps that fill the bandwidth within 10 %: with half of them, half of the "
-    "bandwidth is left; 64 warps reach it only with two loads in flight each",
+    "the number of warps by Little's law reaches more than 90 % of the bandwidth, half as many reach half of it; 64 "
+    "warps reach all of it only with two loads in flight each",
     reached(round(needed_warps)) > 90
     and 45 < reached(round(needed_warps / 2)) < 55
     and reached(MAX_WARPS) < 90
@@ -231,7 +231,7 @@ L.claim(
 )
 
 # %% [markdown]
-# This is why fast kernels load four numbers at once (`float4`), unroll loops, or copy tiles asynchronously: more bytes in flight for each warp. It is also why a small batch leaves the memory half idle: there are not enough warps.
+# This is why fast kernels load four numbers at once (`float4`), unroll loops, or copy tiles asynchronously: more bytes in flight for each warp. It is also why a small batch uses only a part of the bandwidth: there are not enough warps.
 #
 # ### 02.3 Occupancy: what limits the number of warps
 #
@@ -262,7 +262,7 @@ for threads in shares:
         f"{threads:5} threads per block: {shares[threads]:.0f} %, limited by {occupancy(threads, registers=80).limit}"
     )
 plots.line_plot(
-    "Registers limit every block size to less than half",
+    "With 80 registers per thread, every block size stays below 50 %",
     {"80 registers": shares, "32 registers": few},
     x="threads per block",
     y="occupancy, %",
@@ -274,8 +274,8 @@ plots.line_plot(
 by_registers = warps_by_registers(REGISTERS)
 display(L.reveal("registers", max(shares.values()) / 100, "%"))
 L.claim(
-    "with 80 registers per thread, no block size reaches half of the occupancy: the registers are enough for 25 warps, "
-    "of which the multiprocessor uses 24",
+    "with 80 registers per thread, no block size reaches an occupancy of 50 %: the registers are enough for 25 warps, "
+    "and warps are placed in groups of four, so 24 are resident",
     by_registers == 25 and max(occupancy(threads, registers=80).warps for threads in shares) == 24,
     before=max(few.values()),
     after=max(shares.values()),
@@ -286,17 +286,18 @@ L.claim(
 # %% [markdown]
 # A block of 1,024 threads would need 81,920 registers: such a launch fails with *too many resources requested for launch*.
 #
-# These are the numbers that a trace of `torch.profiler` shows as *est. achieved occupancy*. High occupancy is a means: matrix products run at full speed with 12 to 25 %, because each of their warps has many instructions and loads in flight.
+# Traces of `torch.profiler` contain this number as *est. achieved occupancy*: it is calculated, not measured, and it is also limited by the number of blocks in the grid. High occupancy is a means, not a goal: matrix products run at full speed with 12 to 25 %, because each of their warps has many instructions and loads in flight.
 #
 # ## Exercise: a filter
 #
 # ### 02.9 Shared and constant memory
 #
-# A filter of 9 weights slides over 256 numbers. The naive kernel reads 9 numbers and 9 weights from global memory for each result, although neighbouring threads read almost the same. *Shared memory* is fast memory of a block: each number is loaded once, and then read by all threads. *Constant memory* has a cache that gives one weight to a whole warp.
+# A filter of 9 weights slides over 256 numbers. The naive kernel reads 9 numbers and 9 weights from global memory for each result, although neighbouring threads read almost the same. *Shared memory* is fast memory of a block: each number is loaded once, and then read by all threads. *Constant memory* has a cache that delivers one value to all threads of a warp at once.
 
 # %% tags=["given"]
 WEIGHTS = np.array([1, 8, 28, 56, 70, 56, 28, 8, 1], np.float32) / 256
 RADIUS, BLOCK = 4, 64
+BORDERED = BLOCK + 2 * RADIUS  # a block and its border; the size of a shared array has to be a constant
 signal = generator.random(256 + 2 * RADIUS, np.float32)  # with a border of 4 on both sides
 
 
@@ -314,7 +315,7 @@ naive = filter_naive[256 // BLOCK, BLOCK](signal, WEIGHTS, naive_out)
 print(f"{naive.global_memory.loads:,} loads from global memory")
 
 # %% [markdown]
-# Fill in three lines. The block needs 64 + 2 * 4 numbers: each thread loads one, and the first 8 threads load one more. `cuda.syncthreads()` waits until all have done so.
+# Fill in two lines. The block needs 64 + 2 * 4 numbers: each thread loads one, and the first 8 threads load one more. `cuda.syncthreads()` waits until all have done so.
 
 # %% tags=["predict"]
 L.predict("barrier")
@@ -323,7 +324,7 @@ L.predict("barrier")
 # %% tags=["exercise"]
 @cuda.jit
 def filter_shared(signal, weights, out):
-    tile = cuda.shared.array(BLOCK + 2 * RADIUS, cuda.float32)
+    tile = cuda.shared.array(BORDERED, cuda.float32)
     table = cuda.const.array_like(WEIGHTS)
     i, lane = cuda.grid(1), cuda.threadIdx.x
     tile[lane] = signal[i]
@@ -361,14 +362,14 @@ L.claim(
 )
 
 # %% [markdown]
-# The caches of a GPU soften the naive version: most of its loads hit the L1 cache. They still take time in the load units. In Triton, you write such kernels by tiles instead of threads, and the compiler manages shared memory and barriers (notebook [12](12_launch_fusion_graphs.ipynb)).
+# The caches of a GPU soften the naive version: most of its loads hit the L1 cache. They still take time in the load/store units. In Triton, you write such kernels by tiles instead of threads, and the compiler manages shared memory and barriers (notebook [12](12_launch_fusion_graphs.ipynb)).
 #
 # ## More experiments
 #
 # They are folded in JupyterLab: click on the arrow beside the heading.
 
 # %% [markdown]
-# ### 02.1 When is the GPU worth the trip?
+# ### 02.1 From which size on is the GPU faster, copies included?
 #
 # Before a GPU can compute, its data has to get there, and the result has to come back. Multiply two matrices of n x n on the CPU (measured here, one thread) and on a GPU, including the copies.
 
@@ -427,11 +428,11 @@ L.claim(
 )
 
 # %% [markdown]
-# A product of n x n matrices computes 2n^3 operations on 3n^2 numbers: the larger n, the more work for each copied byte. Adding two vectors is one operation for three numbers: with copies, the GPU never wins. So keep data on the GPU, and send it there once.
+# A product of n x n matrices computes 2n^3 operations on 3n^2 numbers: the larger n, the more work for each copied byte. Adding two vectors is one operation for three numbers: the copies take about as long as the addition on the CPU, or longer, at any size. So keep data on the GPU, and send it there once.
 #
 # ### 02.4 Near and far memory
 #
-# The closer a memory is to the cores, the smaller and faster it is. A GPU has registers, shared memory and L1 in each multiprocessor, a common L2, and then its main memory. Your CPU has the same steps. Read random places of arrays of growing size.
+# The closer a memory is to the cores, the smaller and faster it is. A GPU has registers, shared memory and L1 in each multiprocessor, a common L2, and then its main memory. Your CPU has similar levels. Read arrays of growing size at random places.
 
 # %% tags=["predict"]
 L.predict("random")
@@ -466,7 +467,7 @@ L.claim(
 # %% [markdown]
 # ### 02.7 CPU and GPU in numbers
 #
-# A CPU core is built to finish one thread early: large caches, branch prediction, out-of-order execution. A GPU is built to finish many threads, and hides waiting by switching between them. Compute how many threads an H100 (132 multiprocessors, 64 warps each) holds at once.
+# A CPU core is built to finish one thread quickly: large caches, branch prediction, out-of-order execution. A GPU is built to finish many threads, and hides waiting by switching between them. Compute how many threads an H100 (132 multiprocessors, 64 warps each) holds at once.
 
 # %% tags=["exercise"]
 # <blank> threads that are resident at once on an H100
@@ -479,8 +480,8 @@ tables.table_view(
     [
         ("threads that are resident", "1 or 2", "2,048"),
         ("hides a load from memory by", "out-of-order execution, prefetching", "executing other warps"),
-        ("registers", "some hundred", "65,536"),
-        ("a branch", "is predicted", "splits a warp"),
+        ("registers", "a few hundred", "65,536"),
+        ("a branch", "is predicted", "can split a warp"),
     ],
     left=3,
 )
@@ -528,7 +529,7 @@ L.claim(
 )
 
 # %% [markdown]
-# It needs pinned memory, `non_blocking=True`, and a stream for each chunk that is under way. Without one of them, the copies block the host, and nothing overlaps (notebook [07](07_host_to_device.ipynb)).
+# This needs pinned memory, `non_blocking=True`, and a stream for each chunk that is in flight. Without the first two, the copies block the host; in one stream, the GPU works in order. In both cases, nothing overlaps (notebook [07](07_host_to_device.ipynb)).
 #
 # ## Transfer
 
@@ -542,7 +543,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# Give a GPU many warps, and let the 32 lanes of a warp do the same. A kernel waits for memory most of the time: it needs bytes in flight, by many warps or by many loads for each. Occupancy says how many warps there are; it is a means, and full speed does not always need it. Move data to the GPU once, and read it from memory once.
+# Give a GPU many warps, and let the 32 lanes of a warp do the same. A kernel waits for memory most of the time: it needs bytes in flight, from many warps or from many loads of each warp. Occupancy says how many warps there are; it is a means, and full speed does not always need it. Move data to the GPU once, and read it from memory once.
 
 # %% tags=["card"]
 L.card()

@@ -509,7 +509,7 @@ L.claim(
 L.predict("race")
 
 # %% [markdown]
-# The solution is an *event*: a marker in the stream that the host can wait for. In PyTorch, write `done = torch.cuda.Event()`, then `done.record()` directly after the copy, and `done.synchronize()` before you read. This waits only for the work before the marker, so the host can do other things in between. In the simulator, `done = gpu.record()` sets the marker, and `done.synchronize()` waits for it. Fill that in.
+# The solution is an *event*: a marker in the stream that the host can wait for. In PyTorch, write `done = torch.cuda.Event()`, then `done.record()` directly after the copy, and `done.synchronize()` before you read. This waits only for the work before the marker, so the host can do other things in between. The simulator has the same methods: write these three lines with `gpu` instead of `torch.cuda`.
 
 # %% tags=["exercise"]
 import numpy as np
@@ -525,7 +525,8 @@ def fetch_results(gpu, pause_us=0.0, wait=True):
     if wait:
         # <blank> set a marker after the copy, and wait for it
         # was: gpu.work(5)
-        done = gpu.record()
+        done = gpu.Event()
+        done.record()
         done.synchronize()
         # </blank>
     return gpu.read(host_buffer)

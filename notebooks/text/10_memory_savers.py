@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 10 Memory savers: what does each one save, and what does it cost?
 #
-# Notebook [09](09_memory_anatomy_and_oom.ipynb) asked what fills the memory. This one takes the parts one by one, and tries what engineers do when a part is too large: compute activations again, move them away, store fewer bits, or divide the rest among GPUs. Every saver has a price: arithmetic, copies, exchanges or accuracy. You write the important line of each, and measure both sides.
+# Notebook [09](09_memory_anatomy_and_oom.ipynb) asked what fills the memory. This one takes the parts one by one, and tries what engineers do when a part is too large: compute activations again, move them away, store fewer bits, or divide the rest among GPUs. Each of them has a price: arithmetic, copies, communication or accuracy. You write the important line of each, and measure both sides.
 #
 # It takes 55 minutes and needs no GPU. Bytes are *counted*: a counter follows every tensor that an operator creates until it is freed. Two ranks of a real job run on your CPU. Only offloading uses a virtual GPU if there is no real one.
 
@@ -39,7 +39,7 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## The symptom
 #
-# 64 layers, a batch of 512 rows, and a device with room for 32 MiB. Count what one step needs. The *meta* device has no memory: operators only compute shapes there, so the count takes no time.
+# 64 layers, a batch of 512 rows, and a device with 32 MiB left beside the weights. Count what one step needs. The *meta* device has no memory: operators only compute shapes there, so the count takes no time.
 
 # %% tags=["given"]
 WIDTH, LAYERS, ROWS = 256, 64, 512
@@ -119,7 +119,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The price is one more forward pass: a third of the arithmetic of a step, because the backward pass is twice as expensive as the forward pass. (It is a little less, because PyTorch does not compute the last segment again.) The gradients are the same: check it on the CPU, with real numbers.
+# The price is one more forward pass: a third of the arithmetic of a step, because the backward pass is twice as expensive as the forward pass. (It is a little less, because `checkpoint_sequential` does not checkpoint the last segment.) The gradients are the same: check it on the CPU, with real numbers.
 
 # %% tags=["same"]
 torch.manual_seed(0)
@@ -137,7 +137,7 @@ L.same(first_gradient(lambda layers, x: layers(x)), first_gradient(partial(forwa
 # %% [markdown]
 # ### 10.2 Compute again only what is cheap
 #
-# Not everything costs the same to compute again. A block of a transformer has two large matrix products, and between them a LayerNorm and a GELU, which are cheap but whose results are as large. PyTorch lets you decide per operator: a *policy* says which results a checkpointed block stores.
+# Not everything costs the same to compute again. The feed-forward part of a transformer block has a LayerNorm, a large matrix product, a GELU and a second product. LayerNorm and GELU are cheap, but their results are as large as those of the products. PyTorch lets you decide per operator: a *policy* says which results a checkpointed block stores.
 
 # %% tags=["predict"]
 L.predict("selective")
@@ -179,7 +179,7 @@ for name, call in CALLS.items():
 tables.table_view(
     ("computed again", "peak, MiB", "GFLOP"),
     [(name, f"{block_peaks[name]:.0f}", f"{block_flops[name]:.1f}") for name in CALLS],
-    below="Counted here, for twelve blocks.",
+    below="Counted here, for twelve blocks, weights included.",
 )
 
 # %% tags=["claim"]
@@ -195,13 +195,13 @@ L.claim(
 )
 
 # %% [markdown]
-# `torch.compile` makes such a choice by itself (10.8), and so do the *selective* modes of large training frameworks. On a GPU, LayerNorm and GELU still take some time, because they move as many bytes as they have (notebook [12](12_launch_fusion_graphs.ipynb)).
+# `torch.compile` makes such a choice by itself (10.8), and so do the *selective* modes of large training frameworks. On a GPU, computing LayerNorm and GELU again still takes some time, because they are limited by the memory bandwidth (notebook [12](12_launch_fusion_graphs.ipynb)).
 #
 # ## States and weights
 #
 # ### 10.4 Adam's state in 8 bits
 #
-# Adam stores two moments for each parameter, 8 bytes in float32. For a large model that is twice as much as its weights. Store them in blocks of 64 numbers: divide each block by its largest number, and round to one of 255 integers.
+# Adam stores two moments for each parameter, 8 bytes in float32: twice as much as float32 weights, whatever the size of the model. Store them in blocks of 64 numbers: scale each block so that its largest absolute value becomes 127, and round to integers. (Of the second moment, the square root is stored.)
 
 # %% tags=["predict"]
 L.predict("eight")
@@ -262,7 +262,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Other optimizers store less from the start: SGD with momentum 4 bytes per parameter, and Adafactor keeps only row and column sums of a matrix. The next cell counts them for one layer. In your own code, `bitsandbytes` and `torchao` have 8-bit versions of Adam.
+# Other optimizers store less from the start: SGD with momentum 4 bytes per parameter, and Adafactor keeps one number for each row and each column of a matrix. The next cell counts them for one layer. In your own code, `bitsandbytes` and `torchao` have 8-bit versions of Adam.
 
 # %% tags=["worked"]
 layer = nn.Linear(1024, 1024, bias=False)
@@ -277,7 +277,7 @@ for kind, options in {"Adam": {}, "SGD": {"momentum": 0.9}, "Adafactor": {}}.ite
 # %% [markdown]
 # ### 10.6 Divide it among ranks: DDP, ZeRO-1, FSDP
 #
-# With several GPUs, each rank need not store everything. `DistributedDataParallel` (DDP) copies weights, gradients and optimizer state to every rank. ZeRO-1 divides the optimizer's state. FSDP (*fully sharded data parallel*, ZeRO-3) divides all three, and gathers the weights of a layer just before it runs.
+# With several GPUs, each rank need not store everything. With `DistributedDataParallel` (DDP), every rank stores all weights, gradients and optimizer state. ZeRO-1 divides the optimizer's state. FSDP (*fully sharded data parallel*, ZeRO-3) divides all three, and gathers the weights of a layer just before it runs.
 
 # %% tags=["predict"]
 L.predict("ranks")
@@ -320,7 +320,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The price is communication: DDP exchanges the gradients, twice the bytes of the weights per step in a ring. FSDP gathers the weights twice and reduces the gradients once, half as much again. It pays if the link is fast, or if there is no other way.
+# The price is communication. DDP all-reduces the gradients: in a ring of many ranks, each sends about twice the bytes of the weights per step. FSDP gathers the weights twice and reduce-scatters the gradients once, half as much again. FSDP pays if the link is fast, or if nothing else fits. Not counted here: DDP and this ZeRO-1 also keep buckets for communication, 4 more bytes per parameter unless you pass `gradient_as_bucket_view=True`.
 #
 # ### 10.11 LoRA: train two thin matrices
 #
@@ -374,8 +374,8 @@ print(f"saved for backward: all weights {saved['all weights'] / MIB:.1f} MiB, Lo
 # %% tags=["claim"]
 display(L.reveal("adapters", saved["LoRA"] / saved["all weights"], "%"))
 L.claim(
-    "LoRA trains a tenth of the parameters and reduces the loss to less than a tenth, but saves at least 90 % of the "
-    "bytes for the backward pass that full training saves",
+    "LoRA trains a tenth of the parameters and reduces the loss to less than a tenth, but for the backward pass, it "
+    "stores at least 90 % as many bytes as full training",
     lora_share < 0.11 and loss_after < 0.1 * loss_before and saved["LoRA"] >= 0.9 * saved["all weights"],
     before=loss_before,
     after=loss_after,
@@ -390,7 +390,7 @@ L.claim(
 #
 # ### 10.10 160 MiB
 #
-# Twelve blocks train with Adam, and need 325 MiB. Make the step fit into 160 MiB at the lowest cost. `saver_budget.SAVERS` lists what you can use; the target is a step without more arithmetic.
+# Twelve blocks train with Adam, and need 325 MiB. Make the step fit into 160 MiB at the lowest cost. `saver_budget.SAVERS` lists what you can use; the target is a step without more arithmetic, as the FLOP counter counts it: LayerNorm and GELU cost nothing there.
 
 # %% tags=["exercise"]
 for name, effect in saver_budget.SAVERS.items():
@@ -405,8 +405,8 @@ L.score("budget", outcome.cost if outcome.fits else None)
 
 # %% tags=["claim"]
 L.claim(
-    "three savers that cost no arithmetic fit the step into half of its memory; checkpointing alone does, too, and "
-    "costs a sixth",
+    "three savers that add no matrix product fit the step into less than half of its memory; checkpointing alone does, "
+    "too, but adds a sixth of the arithmetic",
     outcome.fits and outcome.cost == 100 and saver_budget.try_savers(["checkpoint"]).cost >= 115,
     before=saver_budget.try_savers([]).peak_bytes / MIB,
     after=outcome.peak_bytes / MIB,
@@ -422,7 +422,7 @@ L.claim(
 # %% [markdown]
 # ### 10.3 Offloading: move activations to the host
 #
-# The host has more memory than the GPU. Autograd lets you replace each saved tensor: `pack` is called when it is saved, `unpack` when it is needed. Write both. (`torch.autograd.graph.save_on_cpu(pin_memory=True)` is PyTorch's own version.)
+# The host has more memory than the GPU. Autograd lets you replace each saved tensor: `pack` is called when it is saved, `unpack` when it is needed. Write `pack`. Its copies block here, so they do not overlap with kernels; PyTorch's own version, `torch.autograd.graph.save_on_cpu(pin_memory=True)`, copies asynchronously.
 
 # %% tags=["predict"]
 L.predict("offload")
@@ -481,7 +481,7 @@ L.claim(
 # %% [markdown]
 # ### 10.5 Weights in 8 bits
 #
-# For inference, weights can be stored in 8 bits, a quarter of float32. The scale decides how much is lost: one for the whole matrix, or one for each row. Here is a matrix whose rows differ a hundredfold, as happens in trained language models.
+# For inference, weights can be stored in 8 bits, a quarter of float32. The scale decides how much is lost: one for the whole matrix, or one for each row. Here is an extreme case: a matrix whose rows differ a hundredfold in size.
 
 # %% tags=["predict"]
 L.predict("rows")
@@ -512,8 +512,8 @@ plots.bar_plot(
 # %% tags=["claim"]
 display(L.reveal("rows"))
 L.claim(
-    "with one scale, the worst row of an int8 matrix loses more than half of its values; with a scale per row, at most "
-    "2 %",
+    "with one scale, the worst row of an int8 matrix has a relative error of more than 50 %; with a scale per row, of "
+    "at most 2 %",
     by_matrix > 0.5 and by_row < 0.02,
     before=by_matrix,
     after=by_row,
@@ -525,7 +525,7 @@ L.claim(
 # %% [markdown]
 # ### 10.7 Layers on several devices: the bubble
 #
-# A model that fits on no single GPU can be split by layers: device 1 has the first part, device 2 the next. But device 2 waits for device 1. Micro-batches shorten this wait, the *bubble*: while device 2 works on the first, device 1 works on the second. The next cell runs such a pipeline by a small simulation. Write the formula for the idle share, with `p` devices and `m` micro-batches.
+# A model that fits on no single GPU can be split by layers: device 1 has the first part, device 2 the next. But device 2 waits for device 1. Micro-batches shorten this wait, the *bubble*: while device 2 works on the first, device 1 works on the second. The next cell simulates such a pipeline. Write the formula for the idle share, with `p` devices and `m` micro-batches.
 
 # %% tags=["measure"]
 def bubble(p, m):
@@ -624,12 +624,12 @@ both = nn.ModuleList([expensive, cheap])
 mask_bytes, if_bytes = (
     memory_counters.saved_bytes(lambda select=select: select(batch, False), both) for select in (by_mask, by_if)
 )
-print(f"saved for backward: {mask_bytes / MIB:.1f} MiB by mask, {if_bytes / MIB:.1f} MiB by if")
+print(f"saved for backward: {mask_bytes / MIB:.1f} MiB with the mask, {if_bytes / MIB:.1f} MiB with `if`")
 
 # %% tags=["claim"]
 display(L.reveal("branch"), L.same(by_mask(batch, False).detach(), by_if(batch, False).detach()))
 L.claim(
-    "a mask saves both branches for the backward pass; an if saves the one that runs, less than a tenth",
+    "with a mask, both branches are saved for the backward pass; with `if`, only the one that runs: less than a tenth",
     if_bytes < 0.1 * mask_bytes,
     before=mask_bytes / MIB,
     after=if_bytes / MIB,
@@ -650,7 +650,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# Ask which part fills the memory at the peak, and shrink that part. Activations: selective checkpointing first, complete checkpointing if that is not enough, then micro-batches ([03](03_parallel_work_and_batch.ipynb)). Optimizer state: 8 bits, or ZeRO-1. Weights, gradients and states together: LoRA or FSDP. Half precision comes before all of them ([08](08_mixed_precision.ipynb)), and fused attention before that if sequences are long.
+# Ask which part fills the memory at the peak, and shrink that part. Activations: selective checkpointing first, complete checkpointing if that is not enough, then micro-batches ([03](03_parallel_work_and_batch.ipynb)). Optimizer state: 8 bits, or ZeRO-1. Weights, gradients and states together: LoRA or FSDP. Before all of them, try mixed precision, which halves most activations ([08](08_mixed_precision.ipynb)), and for long sequences, fused attention ([14](14_attention.ipynb)).
 
 # %% tags=["card"]
 L.card()

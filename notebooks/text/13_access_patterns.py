@@ -3,7 +3,7 @@
 #
 # Most kernels of a training step wait for memory, not for arithmetic. How long they wait depends on the bytes that move, and these depend on the *order* in which threads read. A profiler shows this as *sectors per request* and *bank conflicts*. You write kernels whose result is the same, and count both.
 #
-# It takes 45 minutes and needs no GPU. The kernels run in the simulator of notebook [02](02_gpu_architecture_and_cuda.ipynb); two experiments measure the caches of your CPU.
+# It takes 45 minutes and needs no GPU. The kernels run in the simulator of notebook [02](02_gpu_architecture_and_cuda.ipynb); one experiment measures the caches of your CPU, and one records the copies that PyTorch makes.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -32,7 +32,7 @@ generator = np.random.default_rng(0)
 # %% [markdown]
 # ## The symptom
 #
-# Nsight Compute says of this kernel: *"This access pattern results in 32 sectors per request; 4 are needed."* It copies one column of a matrix with 64 columns.
+# This kernel copies one column of a matrix with 64 columns. For such a kernel, Nsight Compute warns: *"On average, only 4.0 of the 32 bytes transmitted per sector are utilized by each thread"*, and lists *uncoalesced global accesses*.
 
 # %% tags=["given"]
 @cuda.jit
@@ -99,7 +99,7 @@ L.claim(
 )
 
 # %% [markdown]
-# A CPU fetches memory in *cache lines* of 64 bytes, so the same happens here. The next cell sums the same number of elements with each stride, measured on your CPU. Beyond 16 numbers, each one is in a line of its own, and soon in another *page*, so that prefetching and address translation help less, too.
+# A CPU fetches memory in *cache lines*, usually of 64 bytes, so the same happens here. The next cell sums the same number of elements with each stride, measured on your CPU. From a stride of 16 numbers on, each one is in a line of its own. These lines are 32 MiB instead of 2, so most of them come from memory or from a larger, slower cache. Still larger strides touch more *pages*, so that prefetching and address translation help less, too.
 
 # %% tags=["measure"]
 COUNT = 1 << 19
@@ -164,7 +164,8 @@ L.same(out_structs, out_arrays)
 ratio = aos.of_array("particles").sectors / max(1, soa.of_array("particles").sectors)
 display(L.reveal("structs", ratio, "x"))
 L.claim(
-    "to read two of eight values, an array of structs moves eight times the sectors of a struct of arrays",
+    "to read two of eight values, a kernel requests eight times as many sectors from an array of structs as from a "
+    "struct of arrays",
     np.array_equal(out_structs, out_arrays) and ratio == 8,
     before=aos.of_array("particles").sectors,
     after=soa.of_array("particles").sectors,
@@ -230,8 +231,8 @@ stores = {name: launch.of_array("out").sectors_per_request for name, launch in l
 conflicts = {name: launch.shared_memory.conflicts for name, launch in launches.items()}
 display(L.reveal("banks", conflicts["tiled"] / 64))
 L.claim(
-    "a tile makes the stores of a transpose coalesced, 4 sectors per request instead of 32; a column of it has 31 bank "
-    "conflicts, and none if its rows are 33 numbers long",
+    "a tile makes the stores of a transpose coalesced, 4 sectors per request instead of 32; reading a column of it has "
+    "31 bank conflicts, and none if its rows are 33 numbers long",
     stores == {"naive": 32, "tiled": 4, "padded": 4} and conflicts == {"naive": 0, "tiled": 64 * 31, "padded": 0},
     before=conflicts["tiled"],
     after=conflicts["padded"],
@@ -292,7 +293,7 @@ tables.table_view(
 # %% tags=["claim"]
 display(L.reveal("hits"), L.same(products["naive"], products["tiled"], 1e-6))
 L.claim(
-    "the kernel with a hit rate above 90 % loads 32 times as much from global memory as the one with a hit rate of 0",
+    "the kernel with a hit rate above 90 % executes 32 times as many loads from global memory as the one with 0 %",
     hit_rates["naive"] > 0.9 and hit_rates["tiled"] == 0 and loads["naive"] == 32 * loads["tiled"],
     before=loads["naive"],
     after=loads["tiled"],
@@ -307,10 +308,11 @@ L.claim(
 #
 # ### 13.7 Each number once
 #
-# A five-point stencil computes every point from itself and its four neighbours; convolutions, image filters and simulations do the same. The naive kernel loads five numbers for each result. Fill in the tile with its border, and read from it.
+# A five-point stencil computes every point from itself and its four neighbours; convolutions, image filters and simulations do the same. The naive kernel loads five numbers for each result. Load the border of the tile, and compute the result from the tile.
 
 # %% tags=["given"]
 SIDE, TILE = 32, 16
+BORDERED = TILE + 2  # a tile and its border; the size of a shared array has to be a constant
 grid_values = generator.random((SIDE + 2, SIDE + 2), np.float32)  # with a border of one number
 
 
@@ -330,7 +332,7 @@ print(f"{naive_stencil.global_memory.loads:,} loads from global memory for {SIDE
 # %% tags=["exercise"]
 @cuda.jit
 def stencil_tiled(values, out):
-    tile = cuda.shared.array((TILE + 2, TILE + 2), cuda.float32)
+    tile = cuda.shared.array((BORDERED, BORDERED), cuda.float32)
     x, y = cuda.grid(2)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     tile[ty + 1, tx + 1] = values[y + 1, x + 1]
@@ -413,11 +415,11 @@ L.claim(
 )
 
 # %% [markdown]
-# A quarter more at most, and the next warp finds the fifth sector in the cache. What hurts more: PyTorch's kernels load four numbers with one instruction only if the address is a multiple of 16 bytes, and tensor cores want row lengths that are multiples of 8 (notebook [08](08_mixed_precision.ipynb)).
+# A quarter more at most, and the next warp finds the fifth sector in the cache. What hurts more: PyTorch's elementwise kernels load four float32 numbers with one instruction only if the address is a multiple of 16 bytes, and tensor cores want float16 rows whose length is a multiple of 8 (notebook [08](08_mixed_precision.ipynb)).
 #
 # ### 13.5 channels_last: copies that nobody wrote
 #
-# A block of ConvNeXt alternates between a convolution and layers that need the channels last: LayerNorm and Linear. `permute` only changes the view. But LayerNorm needs contiguous memory, so PyTorch copies the tensor first, without a word. Count these copies, as gpulab records them.
+# A block of ConvNeXt alternates between a convolution and layers that need the channels last: LayerNorm and Linear. `permute` only changes the view. But LayerNorm needs contiguous memory, so PyTorch silently copies the tensor first. Count these copies, as gpulab records them.
 
 # %% tags=["predict"]
 L.predict("channels")
@@ -472,7 +474,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Try it with the model only: the copies stay, because the format of the input decides. On GPUs with tensor cores, channels_last also avoids the transposes inside of cuDNN; for float32 on old GPUs, it can be slower. So measure, with `%gpufix` or `%gpucompare`.
+# Try it with the model only: there are four copies again, but in another place. A convolution computes in channels_last if its weight or its input has this format, so now each convolution copies its input. On GPUs with tensor cores, channels_last also avoids the transposes inside of cuDNN; for float32 on old GPUs, it can be slower. So measure, with `%gpufix` or `%gpucompare`.
 #
 # ## Transfer
 

@@ -87,7 +87,7 @@ by_shape = block_saved(textbook_attention, 4096)
 saved.saved_table(by_shape)
 
 # %% [markdown]
-# Name the line of `textbook_attention` that makes this tensor: `"scores"`, `"softmax"` or `"product"` (the last product with `value`). Only one of them saves it for the backward pass.
+# Name the operation of `textbook_attention` that makes this tensor: `"scores"` (the first product, and the division), `"softmax"`, or `"product"` (the last product, with `value`). The backward pass tells: which of them needs its own result?
 
 # %% tags=["check"]
 # <blank> "scores", "softmax" or "product"
@@ -216,13 +216,13 @@ L.claim(
 )
 
 # %% [markdown]
-# So a fused kernel removes the memory of long sequences, not their time. For that, attend to fewer tokens: a window (14.6), or fewer layers that attend to everything.
+# So a fused kernel removes the quadratic memory of long sequences, but not their quadratic arithmetic. For that, attend to fewer tokens: a window (14.6), or fewer layers that attend to everything.
 #
 # ## Which kernel ran?
 #
-# ### 14.3 Back ends, and why they refuse
+# ### 14.3 Backends, and why they refuse a call
 #
-# SDPA is a front door: behind it, PyTorch chooses a flash kernel, a memory-efficient one, cuDNN's, or plain operators (*math*), which store the scores again. It chooses silently. `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` allows only one, and PyTorch then says why it cannot be used. Here are four calls from real programs.
+# For each call of SDPA, PyTorch chooses a *backend*: a flash kernel, a memory-efficient one, cuDNN's, or plain operators (*math*), which store the scores again. It chooses silently. `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` allows only one, and PyTorch then says why it cannot be used. Here are four calls from real programs.
 
 # %% tags=["predict"]
 L.predict("refused")
@@ -261,8 +261,8 @@ for name, verdict in after.items():
 refused = [name for name, verdict in verdicts.items() if not verdict.runs]
 display(L.reveal("refused", len(refused)))
 L.claim(
-    "the flash kernel refuses three of four calls, each for another reason, and takes all of them after the repair, "
-    "with the same result",
+    "the flash kernel refuses three of four calls, each for a different reason, and takes all of them after the "
+    "repair, with the same result",
     refused == ["dropout", "three dimensions", "strided"]
     and all(verdict.runs for verdict in after.values())
     and all(torch.allclose(call().reshape(v.shape), sdpa(q, k, v), atol=1e-5) for call in repaired.values()),
@@ -273,7 +273,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The rules depend on the device. On CUDA, the flash kernel takes float16 and bfloat16 only, head sizes up to 256, and no `attn_mask`: for a causal mask, pass `is_causal=True` instead of a tensor. With a mask, the memory-efficient kernel takes over, which is slower but stores no scores either; plain operators come last, for example if you ask Transformers for `output_attentions=True`. In a report of gpulab, the names of kernels tell which back end ran: `flash_fwd`, `fmha_cutlass`, `cudnn`, or `softmax` between two products.
+# The rules depend on the device. On CUDA, the flash kernel supports dropout, but takes float16 and bfloat16 only, head sizes up to 256, and no `attn_mask`: for a causal mask, pass `is_causal=True` instead of a tensor. With a mask, the memory-efficient kernel or cuDNN's takes over, which is often slower but stores no scores either; plain operators come last. Transformers writes attention out as separate operators with `attn_implementation="eager"`, which `output_attentions=True` needs. In a report of gpulab, the names of kernels tell which backend ran: `flash_fwd`, `fmha_cutlass`, `cudnn`, or `softmax` between two products.
 #
 # ## Exercise: generate text
 #
@@ -329,7 +329,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Two traps. `is_causal=True` together with a cache is wrong: PyTorch aligns its triangle at the *upper left*, so a single query attends to the first token only (`torch.nn.attention.bias.causal_lower_right` is the other triangle). And `torch.cat` copies the whole cache for each token: real decoders allocate it once, with room for all tokens, which also keeps its address for CUDA graphs (notebook [12](12_launch_fusion_graphs.ipynb)).
+# Two traps. `is_causal=True` together with a cache is wrong: PyTorch aligns its triangle at the *upper left*, so a single query attends to the first token only (`torch.nn.attention.bias.causal_lower_right` is the other triangle). And `torch.cat` copies the whole cache for each token, as the default cache of Transformers does: inference engines, and its `StaticCache`, allocate it once with room for all tokens, which also keeps its address for CUDA graphs (notebook [12](12_launch_fusion_graphs.ipynb)).
 #
 # ## More experiments
 #
@@ -338,7 +338,7 @@ L.claim(
 # %% [markdown]
 # ### 14.6 FlexAttention: a window
 #
-# Often a token needs only its neighbourhood. With `flex_attention`, you write a rule for pairs of tokens, and PyTorch skips all blocks of 128 x 128 pairs that the rule excludes. Write a causal window: a query sees itself and the 255 tokens before it.
+# Often a token needs only its neighbourhood. With `flex_attention`, you write a rule for pairs of tokens, and the compiled kernel skips all blocks of 128 x 128 pairs that the rule excludes. Write a causal window: a query sees itself and the 255 tokens before it.
 
 # %% tags=["predict"]
 L.predict("window")
@@ -362,7 +362,7 @@ with warnings.catch_warnings():
     windowed = flex_attention(query, key, value, block_mask=small_mask)
 places = torch.arange(512)
 dense_mask = (places[:, None] >= places) & (places[:, None] - places < WINDOW)
-print(f"blocks of 2,048 x 2,048 pairs that are skipped: {block_mask.sparsity():.0f} %")
+print(f"2,048 x 2,048 pairs: {block_mask.sparsity():.0f} % of the blocks of 128 x 128 can be skipped")
 
 # %% tags=["same"]
 L.same(functional.scaled_dot_product_attention(query, key, value, attn_mask=dense_mask), windowed, 1e-4)
@@ -370,8 +370,8 @@ L.same(functional.scaled_dot_product_attention(query, key, value, attn_mask=dens
 # %% tags=["claim"]
 display(L.reveal("window", block_mask.sparsity() / 100, "%"))
 L.claim(
-    "with a window of 256 tokens, FlexAttention skips more than 80 % of the blocks of 2,048 x 2,048 pairs; the result "
-    "is that of a dense mask",
+    "with a window of 256 tokens, FlexAttention can skip more than 80 % of the blocks of a sequence of 2,048 tokens; "
+    "the result is that of a dense mask",
     block_mask.sparsity() > 80,
     after=block_mask.sparsity() / 100,
     unit="%",
@@ -380,11 +380,11 @@ L.claim(
 
 
 # %% [markdown]
-# A dense mask computes all pairs and discards most. To run fast, FlexAttention needs `torch.compile(flex_attention)`, which makes a fused kernel for your rule.
+# With a dense mask, all pairs are computed, and most are discarded; so does the call above, which is not compiled. To skip blocks, use `torch.compile(flex_attention)`, which generates a fused kernel for your rule.
 #
 # ### 14.7 Fewer keys and values
 #
-# The cache is what limits how many texts a GPU can generate at once. *Grouped-query attention* lets several query heads share one key and value. Write the bytes per token of the cache of a model with 32 layers, head size 128, in bfloat16.
+# The cache often limits how many texts a GPU can generate at once. In *grouped-query attention*, several query heads share one key head and one value head. Write the bytes per token of the cache of a model with 32 layers, head size 128, in bfloat16.
 
 # %% tags=["measure"]
 def cache_bytes_per_token(layers, key_value_heads, head_size, bytes_per_number=2):
@@ -431,7 +431,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# Call `scaled_dot_product_attention` instead of writing attention out, and check which kernel runs: a mask, a dtype or a stride can send you back to the version that stores all scores. The memory of fused attention grows in proportion to the sequence; the arithmetic still grows with its square. For generation, keep keys and values, and have few of them. See [09](09_memory_anatomy_and_oom.ipynb) for the rest of the memory and [08](08_mixed_precision.ipynb) for bfloat16, which the fast kernels need.
+# Call `scaled_dot_product_attention` instead of writing attention out, and check which kernel runs: a shape, a stride or an option can make PyTorch use the version that stores all scores. The memory of fused attention grows in proportion to the sequence; the arithmetic still grows with its square. For generation, keep keys and values, and have few of them. See [09](09_memory_anatomy_and_oom.ipynb) for the rest of the memory and [08](08_mixed_precision.ipynb) for bfloat16: CUDA's flash kernel takes only float16 and bfloat16.
 
 # %% tags=["card"]
 L.card()

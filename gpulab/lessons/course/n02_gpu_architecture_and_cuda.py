@@ -35,17 +35,17 @@ _THREADS = (
     ),
     Question(
         key="divergence",
-        prompt="Threads with an even number take one branch, threads with an odd number the other, and the branches "
-        "are most of the kernel. How many of the 32 lanes are active on average?",
+        prompt="Threads with an even number take one branch, threads with an odd number the other. Each branch has "
+        "three lines; six more lines are common to both. What share of the 32 lanes is active on average?",
         choices=(
             Choice(
                 key="a",
                 text="fewer than 60 %",
                 below=0.6,
-                feedback="Half, if the branches were everything; some lines are common.",
+                feedback="It would be half if there were only the branches, but half of the lines are common.",
             ),
             Choice(key="b", text="60 to 90 %", below=0.9, feedback="Common lines keep all lanes active."),
-            Choice(key="c", text="all", feedback="In each branch, the lanes of the other one are idle."),
+            Choice(key="c", text="all", feedback="In each branch, the lanes that take the other one are idle."),
         ),
         explanation="Within the branches, 16 of 32 lanes are active. The lines before and after are executed by all, "
         "so the average lies between a half and one.",
@@ -81,7 +81,7 @@ _WAITING = (
     Question(
         key="little",
         prompt="A multiprocessor holds 64 warps. Each loads 128 bytes, waits 400 ns, and loads again. The memory could "
-        "deliver 25 bytes per nanosecond. Which share of that is used?",
+        "deliver 25 bytes per nanosecond. What share of that is used?",
         choices=(
             Choice(key="a", text="less than half", below=50, feedback="64 x 128 bytes in 400 ns is more than 12."),
             Choice(key="b", text="about 80 %", below=95, feedback="64 x 128 bytes / 400 ns = 20.5 bytes per ns."),
@@ -98,7 +98,7 @@ _WAITING = (
     Question(
         key="registers",
         prompt="A kernel uses 80 registers per thread; a multiprocessor has 65,536 registers and places for 64 warps. "
-        "Which occupancy is possible at most?",
+        "What is the highest possible occupancy?",
         choices=(
             Choice(
                 key="a",
@@ -118,16 +118,16 @@ _WAITING = (
     ),
     Question(
         key="random",
-        prompt="You read random numbers from an array of 16 KiB, which fits in the first cache, and from one of "
+        prompt="You read numbers at random places of an array of 16 KiB, which fits in the L1 cache, and of one of "
         "256 MiB. How much longer does a read take? The CPU can have about ten reads under way at once.",
         choices=(
-            Choice(key="a", text="no longer", below=1.2, feedback="Main memory is a hundred times farther away."),
+            Choice(key="a", text="no longer", below=1.2, feedback="Main memory needs a hundred times as long."),
             Choice(key="b", text="1.2 to 30 times", below=30, feedback="Overlapping hides a part of the latency."),
             Choice(
                 key="c", text="more than 30 times", feedback="It would be if each read waited for the previous one."
             ),
         ),
-        explanation="A single read from main memory takes about 100 ns, from the first cache about 1 ns. Independent "
+        explanation="A single read from main memory takes about 100 ns, from the L1 cache about 1 ns. Independent "
         "reads overlap, so the ratio of their rates is smaller.",
         hints=(
             "Which caches does your CPU have?",
@@ -144,7 +144,7 @@ _WAITING = (
             Choice(key="b", text="64 to 1024", below=1025, feedback="The work grows with n^3, the copies with n^2."),
             Choice(key="c", text="more than 1024", feedback="A product of this size takes the CPU tens of ms."),
         ),
-        explanation="Each copy and each kernel costs some microseconds, whatever its size. The larger n, the more "
+        explanation="Each copy and each kernel costs a few microseconds, whatever its size. The larger n, the more "
         "operations there are for each byte that is copied.",
         hints=(
             "How do work and bytes grow with n?",

@@ -24,8 +24,8 @@ _ACTIVATIONS = (
             ),
         ),
         explanation="With n segments, memory holds n inputs and the activations of one segment, 64 / n layers. The sum "
-        "is smallest near the square root of 64. The gradients of the weights, which grow while the activations "
-        "shrink, move the minimum to somewhat more segments.",
+        "n * 0.5 MiB + 64 / n * 1 MiB is smallest for 8 to 16 segments, near the square root of the number of layers. "
+        "The gradients of the weights, which grow while the activations shrink, move the minimum to more segments.",
         hints=(
             "What is in memory while one segment is computed again?",
             "Add the inputs of n segments and the activations of 64 / n layers.",
@@ -38,7 +38,12 @@ _ACTIVATIONS = (
         "matrix products, and compute everything else again. How much more arithmetic does the FLOP counter show?",
         choices=(
             Choice(key="a", text="none", below=0.001, feedback="It counts products, and none is computed again."),
-            Choice(key="b", text="a sixth", below=0.25, feedback="That is what complete checkpointing costs here."),
+            Choice(
+                key="b",
+                text="a sixth",
+                below=0.25,
+                feedback="That is what complete checkpointing costs here: it stops before the narrow Linear.",
+            ),
             Choice(key="c", text="a third", feedback="That would be the whole forward pass again."),
         ),
         explanation="A FLOP counter counts matrix products, which take most of the time of large models. LayerNorm and "
@@ -54,13 +59,13 @@ _ACTIVATIONS = (
         prompt="Activations of 64 MiB are moved to the host's memory in the forward pass and fetched back in the "
         "backward pass. How many bytes cross the link in a step?",
         choices=(
-            Choice(key="a", text="64 MiB", feedback="They go there once. Does nothing come back?"),
+            Choice(key="a", text="64 MiB", feedback="The backward pass needs them back on the GPU."),
             Choice(key="b", text="128 MiB", feedback="Once to the host, once back."),
             Choice(key="c", text="192 MiB", feedback="The gradients of activations stay on the GPU."),
         ),
         right="b",
-        explanation="Each activation crosses the link twice. At 25 GB/s in each direction, 64 MiB take 2.7 ms there "
-        "and 2.7 ms back; whether they overlap with kernels decides whether the step becomes slower.",
+        explanation="Each activation crosses the link twice. At 25 GB/s in each direction (PCIe 4), 64 MiB take 2.7 ms "
+        "there and 2.7 ms back; whether the copies overlap with kernels decides whether the step becomes slower.",
         hints=(
             "Follow one tensor from the forward pass to its use in the backward pass.",
             "Count copies to the host and copies to the device.",
@@ -70,7 +75,7 @@ _ACTIVATIONS = (
     Question(
         key="compiled",
         prompt="`(gelu(h) * sigmoid(h) * tanh(h) + 1).square().mean()` for h = x @ w. Eager PyTorch saves seven "
-        "tensors of the size of h for the backward pass. What does torch.compile save?",
+        "tensors of the size of h, x among them, for the backward pass. What does torch.compile save?",
         choices=(
             Choice(
                 key="a", text="the same seven", feedback="It sees forward and backward together, before either runs."
@@ -93,9 +98,8 @@ _ACTIVATIONS = (
     ),
     Question(
         key="branch",
-        prompt="A model has an expensive and a cheap branch. Articles praise *dynamic graphs* that allocate memory "
-        "only for what is used. A colleague computes both branches and selects with `torch.where`. What is saved for "
-        "the backward pass?",
+        prompt="A model has an expensive and a cheap branch. A colleague computes both and selects one with "
+        "`torch.where`. What is saved for the backward pass?",
         choices=(
             Choice(key="a", text="the selected branch only", feedback="Both ran, and autograd records what runs."),
             Choice(key="b", text="both branches", feedback="A mask selects values, not computations."),
@@ -104,11 +108,11 @@ _ACTIVATIONS = (
             ),
         ),
         right="b",
-        explanation="PyTorch's graph is always dynamic: it records the operators that run. An `if` in Python runs one "
+        explanation="In eager mode, autograd records the operators that run. An `if` in Python runs one "
         "branch, and so only that branch is saved.",
         hints=(
             "Which operators run?",
-            "Compare the saved bytes with and without the cheap branch.",
+            "Compare the two numbers that the cell prints.",
             "An if statement runs only one of them.",
         ),
     ),
@@ -152,17 +156,17 @@ _STATES = (
         ),
         right="b",
         explanation="With one scale, a step is 1/127 of the largest weight of the matrix. In a row that is a hundred "
-        "times smaller, nearly all weights round to zero.",
+        "times smaller, most weights round to zero.",
         hints=(
             "What is the step between two 8-bit values in each case?",
             "Compare the step with the weights of the smallest row.",
-            "The step is 1/127 of the largest weight; the smallest row has weights of about 1/100 of it.",
+            "The step is 1/127 of the largest weight; in the smallest row, the largest weight is about 1/100 of it.",
         ),
     ),
     Question(
         key="ranks",
         prompt="Two ranks train a model with Adam in float32. With FSDP, how many bytes per parameter does each rank "
-        "store between two steps?",
+        "store after a step, gradients included?",
         choices=(
             Choice(key="a", text="16", feedback="That is DistributedDataParallel: every rank stores everything."),
             Choice(key="b", text="12", feedback="That is ZeRO-1: only the optimizer's state is divided."),
@@ -196,9 +200,9 @@ _STATES = (
             ),
             Choice(key="c", text="hardly", feedback="The thin matrices need the inputs of each layer, too."),
         ),
-        explanation="LoRA saves gradients and optimizer states. The gradient of a thin matrix needs the input of its "
-        "layer, so this input is saved as before. LoRA is for models whose weights fill the memory, not their "
-        "activations.",
+        explanation="With LoRA, frozen weights need no gradients and no optimizer states. The gradient of a thin "
+        "matrix needs the input of its layer, so this input is stored as before. LoRA helps if gradients and optimizer "
+        "states fill the memory, not if activations do.",
         hints=(
             "What does the gradient of x @ A need?",
             "Compare the bytes saved for backward.",
@@ -209,30 +213,30 @@ _STATES = (
 _TRANSFER = (
     Question(
         key="transfer",
-        prompt="A model with 7 billion parameters is to be trained on one GPU with 80 GB, with Adam, in float32, on "
+        prompt="A model with 13 billion parameters is to be trained on one GPU with 80 GB, with Adam, in float32, on "
         "one sequence at a time. Its first step fails. Which of these can make it fit?",
         choices=(
-            Choice(key="a", text="checkpointing all layers", feedback="Activations of one sequence are a few GB."),
+            Choice(key="a", text="checkpointing all layers", feedback="Weights and gradients alone are 104 GB."),
             Choice(
                 key="b",
                 text="LoRA with the frozen weights in bfloat16",
-                feedback="14 GB of weights, and almost no gradients and states.",
+                feedback="26 GB of weights, and almost no gradients and states.",
             ),
             Choice(
                 key="c",
                 text="8-bit Adam",
-                feedback="Weights and gradients alone are 56 GB, and 14 GB of states come on top.",
+                feedback="Weights and gradients are 104 GB, and states of 26 GB come on top.",
             ),
             Choice(key="d", text="a smaller batch", feedback="It is one sequence already."),
         ),
         right="b",
-        explanation="16 bytes per parameter are 112 GB. Only what shrinks weights, gradients and states together "
-        "helps: LoRA on bfloat16 weights needs about 2 bytes per parameter. 8-bit Adam needs 70 GB plus activations, "
-        "context and workspace: too close to 80 to try first.",
+        explanation="16 bytes per parameter are 208 GB. Only what shrinks weights, gradients and states together "
+        "helps: LoRA on bfloat16 weights needs about 2 bytes per parameter, 26 GB. With 8-bit Adam, 10 bytes per "
+        "parameter remain: 130 GB.",
         hints=(
-            "Multiply the bytes per parameter by 7 billion.",
+            "Multiply the bytes per parameter by 13 billion.",
             "Which parts does each choice shrink?",
-            "112 GB now; the activations of one sequence are the small part.",
+            "208 GB now, without activations.",
         ),
     ),
 )
@@ -256,7 +260,7 @@ LESSON = Lesson(
     signature="The peak by role: activations, optimizer state, gradients or weights. Each saver shrinks one of them.",
     fix="Activations: checkpointing, selectively if it suffices. States: 8 bits, or sharding. Weights: LoRA on a "
     "frozen bfloat16 model, or FSDP.",
-    limits="Another part fills the memory than the one that the saver shrinks.",
+    limits="It shrinks one part, and another one fills the memory.",
     experiments=(
         LessonExperiment(number="10.1", description="checkpointing in 2 to 64 segments"),
         LessonExperiment(number="10.2", description="recompute what is cheap: selective checkpointing"),

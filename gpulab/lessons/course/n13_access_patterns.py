@@ -25,10 +25,10 @@ _GLOBAL = (
     Question(
         key="structs",
         prompt="A kernel reads x and one speed of each particle, 2 of 8 values. Particles are stored one after the "
-        "other, 32 bytes each. How many times the sectors does it request, compared with eight arrays?",
+        "other, 32 bytes each. How many times as many sectors does it request as with eight arrays?",
         choices=(
             Choice(key="a", text="the same", below=1.5, feedback="Between two x lie seven other values."),
-            Choice(key="b", text="4 times", below=4.5, feedback="That would be so if both values came at once."),
+            Choice(key="b", text="4 times", below=4.5, feedback="That would be so if one load fetched both values."),
             Choice(key="c", text="8 times", feedback="Each request of a warp touches 32 sectors instead of 4."),
         ),
         explanation="Each of the two loads of a warp touches the sectors of 32 particles. In eight arrays, a load "
@@ -93,11 +93,11 @@ _SHARED = (
     Question(
         key="hits",
         prompt="One kernel has an L1 hit rate of 95 %, the other of 0 %. Both compute the same product. Which one "
-        "loads less from global memory?",
+        "executes fewer loads from global memory?",
         choices=(
             Choice(key="a", text="the one with 95 %", feedback="Its hits are repeated loads of the same numbers."),
             Choice(key="b", text="the one with 0 %", feedback="It loads each number once, so nothing can hit."),
-            Choice(key="c", text="both the same", feedback="Count the loads of each."),
+            Choice(key="c", text="both the same", feedback="Both need 8 KiB, but one loads them 32 times."),
         ),
         right="b",
         explanation="A hit rate is a ratio: the more unnecessary loads there are, the more of them can hit.",

@@ -24,14 +24,14 @@ _MEMORY = (
     Question(
         key="largest",
         prompt="A block of a transformer (width 256, 4 heads) saves some twenty tensors for the backward pass of 4,096 "
-        "tokens. What share of them is the largest one?",
+        "tokens. What share of the saved bytes is the largest one?",
         choices=(
             Choice(key="a", text="less than a tenth", below=0.1, feedback="One of them has 4 x 4,096 x 4,096 numbers."),
             Choice(key="b", text="a tenth to a half", below=0.5, feedback="It is larger than all others together."),
             Choice(key="c", text="more than half", feedback="Only this one grows with the square of the length."),
         ),
-        explanation="256 MiB are 4 heads x 4,096 x 4,096 scores of 4 bytes. All others have 4,096 rows of some hundred "
-        "numbers.",
+        explanation="256 MiB are 4 heads x 4,096 x 4,096 numbers of 4 bytes. All others have 4,096 rows of at most "
+        "1,024 numbers.",
         hints=(
             "Which tensor has a number for each pair of tokens?",
             "Read the first row of the table.",
@@ -40,7 +40,7 @@ _MEMORY = (
     ),
     Question(
         key="maker",
-        prompt="Which line makes the tensor that is saved?",
+        prompt="Which operation makes the tensor that is saved?",
         find_problem=_maker_problem,
         explanation="The backward pass of softmax needs its own result, and the last product needs the same tensor.",
         hints=(
@@ -51,12 +51,12 @@ _MEMORY = (
     ),
     Question(
         key="fused",
-        prompt="With 512 tokens, textbook attention saves 11 MiB: query, key and value of 1 MiB each, and the scores. "
-        "What share of that does a fused kernel save?",
+        prompt="With 512 tokens, textbook attention saves 11 MiB: query, key and value of 1 MiB each, and 8 MiB for "
+        "the result of softmax. What share of that does a fused kernel save?",
         choices=(
             Choice(key="a", text="less than 30 %", below=0.3, feedback="It saves its inputs and its result: 4 MiB."),
             Choice(key="b", text="30 to 50 %", below=0.5, feedback="Query, key, value and result, 1 MiB each."),
-            Choice(key="c", text="more than half", feedback="The scores, 8 MiB, are not saved."),
+            Choice(key="c", text="more than half", feedback="The result of softmax, 8 MiB, is not saved."),
         ),
         explanation="Four tensors of 1 MiB and one number per row, from which the backward pass computes the scores "
         "again.",
@@ -68,7 +68,8 @@ _MEMORY = (
     ),
     Question(
         key="length",
-        prompt="With which power of the sequence length does the memory grow that fused attention saves?",
+        prompt="Fused attention stores some bytes for the backward pass. With which power of the sequence length do "
+        "they grow?",
         choices=(
             Choice(key="a", text="0: it is constant", below=0.5, feedback="Its inputs and its result grow."),
             Choice(key="b", text="1", below=1.5, feedback="Twice the tokens, twice the rows."),
@@ -105,7 +106,9 @@ _KERNELS = (
         key="cache",
         prompt="You generate 48 tokens after a prompt of 4. How much less do the linear layers compute with a cache?",
         choices=(
-            Choice(key="a", text="half", below=5, feedback="Without a cache, the 48th token runs 51 tokens again."),
+            Choice(
+                key="a", text="less than 5 times", below=5, feedback="Without a cache, the 48th token runs 51 tokens."
+            ),
             Choice(key="b", text="5 to 20 times less", below=20, feedback="Sum up 4 + 5 + ... + 51 tokens."),
             Choice(key="c", text="more than 20 times less", feedback="1,320 tokens are run instead of 51."),
         ),
@@ -119,7 +122,7 @@ _KERNELS = (
     Question(
         key="window",
         prompt="2,048 tokens, each of which sees itself and the 255 before it. Pairs are computed in blocks of "
-        "128 x 128. What share of the blocks is skipped?",
+        "128 x 128. What share of the blocks can be skipped?",
         choices=(
             Choice(key="a", text="half", below=0.6, feedback="That is what the causal rule alone skips."),
             Choice(key="b", text="60 to 90 %", below=0.9, feedback="Three of 16 blocks in most rows are computed."),
@@ -136,20 +139,20 @@ _KERNELS = (
 _TRANSFER = Question(
     key="transfer",
     prompt="After an update, a model on an H100 needs four times the memory, and its report shows a softmax kernel "
-    "between two matrix products instead of flash_fwd. Which change came with the update?",
+    "between two matrix products instead of flash_fwd. Which of these changes explains it?",
     choices=(
         Choice(key="a", text="the batch was halved", feedback="That needs less memory, and changes no kernel."),
         Choice(key="b", text="the learning rate was raised", feedback="It has no effect on kernels."),
         Choice(key="c", text="is_causal=True replaced a mask", feedback="That makes the flash kernel possible."),
         Choice(
             key="d",
-            text="output_attentions=True, to draw the attention weights",
-            feedback="A fused kernel never has the weights, so the library computes them with separate operators.",
+            text="the model returns its attention weights, to plot them",
+            feedback="A fused kernel never stores the weights, so the library computes them with separate operators.",
         ),
     ),
     right="d",
-    explanation="Softmax between two products is the plain version, which stores all scores. Transformers falls back "
-    "to it if you ask for the weights.",
+    explanation="Softmax between two products is the plain version, which stores all scores. In Transformers, it is "
+    'attn_implementation="eager", which output_attentions=True needs.',
     hints=(
         "Which version has a softmax kernel of its own?",
         "Which change asks for something that a fused kernel does not store?",

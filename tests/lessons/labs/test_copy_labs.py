@@ -182,20 +182,31 @@ def test_a_wait_covers_only_work_queued_before_it() -> None:
     host = gpu.pinned(100)
     gpu.compute(10)
     gpu.fetch(host, RIGHT)
-    done = gpu.record()
+    done = gpu.Event()
+    done.record()
     gpu.compute(1000)
-    assert not done.done
+    assert not done.query()
     done.synchronize()
-    assert done.done
+    assert done.query()
     assert gpu.now_us == 14
     assert races.count_wrong_values(gpu.read(host), RIGHT) == 0
     gpu.fetch(host, -RIGHT)  # the buffer is used again: the old values stay until the new ones come
     assert races.count_wrong_values(gpu.read(host), RIGHT) == 0
-    gpu.record().synchronize()
+    again = gpu.Event()
+    again.record()
+    again.synchronize()
     assert races.count_wrong_values(gpu.read(host), -RIGHT) == 0
     assert gpu.now_us == 1018
     done.synchronize()
     assert gpu.now_us == 1018  # it is over: nothing to wait for
+
+
+def test_an_event_that_was_not_recorded_waits_for_nothing() -> None:
+    gpu = races.SimulatedGpu()
+    gpu.compute(10)
+    event = gpu.Event()
+    event.synchronize()
+    assert (gpu.now_us, event.query()) == (0, True)
 
 
 def test_a_simulated_gpu_rejects_invalid_arguments() -> None:

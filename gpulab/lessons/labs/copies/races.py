@@ -5,7 +5,9 @@
     gpu.compute(200)                    # kernels for 200 us are queued; the call returns at once
     gpu.fetch(host, values)             # queues a D2H copy after them, non_blocking=True
     gpu.read(host)                      # the host reads too early: zeros
-    gpu.record().synchronize()          # an event after the copy, and the wait for it
+    done = gpu.Event()
+    done.record()                       # an event after the copy
+    done.synchronize()                  # the wait for it
     gpu.read(host)                      # the values
 
 Work goes through one stream, in order. A copy fills its buffer from front to back at the rate of the link, so a read
@@ -32,21 +34,24 @@ class PinnedBuffer:
     pending_copies: list[tuple[float, float, Values]] = field(default_factory=list)  # start, end, values
 
 
-@dataclass(frozen=True)
 class StreamEvent:
-    """A CUDA event in the stream: complete when all work queued before it is complete."""
+    """A CUDA event, with the methods of torch.cuda.Event: complete when all work before its record is complete."""
 
-    gpu: SimulatedGpu
-    at_us: float
+    def __init__(self, gpu: SimulatedGpu) -> None:
+        self._gpu = gpu
+        self._at_us = 0.0  # an event that was never recorded is complete, as in CUDA
 
-    @property
-    def done(self) -> bool:
-        """Whether all work before the event is complete; does not wait. In PyTorch: event.query()."""
-        return self.gpu.now_us >= self.at_us
+    def record(self) -> None:
+        """Place the event after all work queued so far."""
+        self._at_us = self._gpu.queue_end_us
+
+    def query(self) -> bool:
+        """Return whether all work before the event is complete; does not wait."""
+        return self._gpu.now_us >= self._at_us
 
     def synchronize(self) -> None:
         """Block the host until the event is complete."""
-        self.gpu.now_us = max(self.gpu.now_us, self.at_us)
+        self._gpu.now_us = max(self._gpu.now_us, self._at_us)
 
 
 class SimulatedGpu:
@@ -81,9 +86,14 @@ class SimulatedGpu:
         start_us = self._queue(copied_values.nbytes / self.bytes_per_us)
         target.pending_copies.append((start_us, self._free_us, copied_values))
 
-    def record(self) -> StreamEvent:
-        """Return an event after all work queued so far."""
-        return StreamEvent(self, max(self._free_us, self.now_us))
+    @property
+    def queue_end_us(self) -> float:
+        """When the stream has done all work queued so far."""
+        return max(self._free_us, self.now_us)
+
+    def Event(self) -> StreamEvent:  # noqa: N802 - the name in torch.cuda
+        """Return an event that is not recorded yet."""
+        return StreamEvent(self)
 
     def read(self, buffer: PinnedBuffer) -> Values:
         """Return the values that the host finds in the buffer now."""

@@ -30,7 +30,5 @@ class CoreCounts:
 def counts_with_one_core() -> CoreCounts:
     """Start a process, limit it to one core, and return what it counts."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True)
     return CoreCounts(**json.loads(done.stdout))
