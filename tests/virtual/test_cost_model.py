@@ -602,3 +602,14 @@ def test_prices_follow_the_gpu_and_not_its_name():
     faster = dataclasses.replace(H100, memory_bytes_per_s=10e12)
     op = elementwise("add", 2**26, input_count=2)
     assert ns(op, faster) < 0.5 * ns(op, H100)
+
+
+@pytest.mark.parametrize(("contiguous", "copies"), [(True, 0), (False, 1)])
+def test_layer_norm_copies_an_input_that_is_not_contiguous_first(contiguous, copies):
+    """As PyTorch does on the CPU, where its profiler shows aten::clone below native_layer_norm."""
+    image = dataclasses.replace(tensor(8, 56, 56, 96), contiguous=contiguous)
+    weight = tensor(96)
+    op = Op(name="aten::native_layer_norm", inputs=(image, weight, weight), outputs=(tensor(8, 56, 56, 96),))
+    kernels = kernels_of(op, H100)
+    assert sum("copy" in each.name for each in kernels) == copies
+    assert len(kernels) == copies + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from gpulab.hardware.gpu_spec import GpuSpec
@@ -169,6 +171,12 @@ def copy_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     filling = Kernel(fill, memory_pass_ns(float(target.bytes), spec, kernel_rates(spec).streaming), blocks, 128, 16, 0,
                     OpClass.ELEMENTWISE)  # fmt: skip
     return filling, copy
+
+
+def contiguous_copies(inputs: Sequence[TensorInfo], spec: GpuSpec) -> tuple[Kernel, ...]:
+    """Return a copy kernel for each input that an operator makes contiguous before it uses it."""
+    strided = (each for each in inputs if not each.contiguous)
+    return tuple(_copy(each, replace(each, contiguous=True, channels_last=False), spec) for each in strided)
 
 
 def _copy(source: TensorInfo, target: TensorInfo, spec: GpuSpec) -> Kernel:

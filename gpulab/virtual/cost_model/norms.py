@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.hardware.gpu_spec import GpuSpec
-from gpulab.virtual.cost_model.elementwise import row_count_and_length
+from gpulab.virtual.cost_model.elementwise import contiguous_copies, row_count_and_length
 from gpulab.virtual.cost_model.gemm_and_memory_time import memory_pass_ns
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.op_classes import base_name
@@ -91,7 +91,8 @@ def norm_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     if ("group_norm" in name or "instance_norm" in name) and len(op.inputs[0].sizes) > 1:
         return _group_norm(op, spec, backward)
     kind = "rms" if "rms" in name else "layer"
-    return _layer_norm(op, spec, kind, backward)
+    # PyTorch makes the input contiguous first, and in backward also the gradient (expect_contiguous).
+    return (*contiguous_copies(op.inputs[: 2 if backward else 1], spec), *_layer_norm(op, spec, kind, backward))
 
 
 def _layer_norm(op: Op, spec: GpuSpec, kind: str, backward: bool) -> tuple[Kernel, ...]:
