@@ -113,7 +113,7 @@ def index(numbers: list[str]) -> int:
 def with_course(text: str, links: str, before: str) -> str:
     """A page with the lessons and paths as they are now, between its two marks; every line begins with `before`."""
     head, rest = text.split(BEGINS)
-    section = f"{BEGINS}\n\n{lesson_table(links)}\n\nThree ways through the lessons:\n\n{path_list(links)}\n\n{ENDS}"
+    section = f"{BEGINS}\n\n{lesson_table(links)}\n\nWays through the lessons:\n\n{path_list(links)}\n\n{ENDS}"
     lines = section.split("\n")
     return head + "\n".join([lines[0], *(f"{before}{line}".rstrip() for line in lines[1:])]) + rest.split(ENDS)[1]
 

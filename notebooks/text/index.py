@@ -26,7 +26,7 @@
 # | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 35 | 05, 07, 08 |
 # | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 55 | 01, 05, 07, 08, 09 |
 #
-# Three ways through the lessons:
+# Ways through the lessons:
 #
 # - **one evening** (160 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
 # - **training is slow** (540 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [06](06_formats_and_preprocessing.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)

@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 STAGES = ("imports", "builds", "trains", "generates")
 WHEN = ("before", "inside")
-TIMEOUT_S = 40
+TIMEOUT_S = 180
 PACKAGES = ("torch", "transformers", "accelerate", "lightning", "diffusers", "torch_geometric")
 
 

@@ -11,10 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from typing import Any, BinaryIO, cast
 
 Opener = Callable[[str, int], BinaryIO]  # (file name, bytes to request at once) -> an open file
 
@@ -73,7 +70,7 @@ class _CountedFile(io.RawIOBase):
     def __init__(self, store: CountedStore, path: Path) -> None:
         self._store, self._file = store, io.FileIO(path)
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         return self._count(self._file.readinto(buffer) or 0)
 
     def readall(self) -> bytes:
