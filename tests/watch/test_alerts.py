@@ -16,6 +16,7 @@ import pytest
 from gpulab.errors import RunError
 from gpulab.sensors.nvidia.gpu_processes import GpuProcess
 from gpulab.watch.alerts import parse_alert
+from gpulab.watch.alerts.engine import AlertEngine, SubjectMeasures
 from gpulab.watch.alerts.measures import Measure
 from gpulab.watch.alerts.watch_alerts import WatchAlerts
 from gpulab.watch.observation import Device, DeviceReading, Observation
@@ -261,3 +262,20 @@ def test_the_words_of_the_documentation_are_read(text, measure, limit, for_s, he
     alert = parse_alert(text)
     assert (alert.measure, alert.while_held) == (measure, held)
     assert (alert.limit, alert.for_s) == (pytest.approx(limit), for_s)
+
+
+@pytest.mark.parametrize("period_s", [1, 5, 12, 15, 20, 30, 60])
+@pytest.mark.parametrize("jitter_s", [0.0, 0.3])
+@pytest.mark.parametrize("minutes", [1, 5])
+def test_an_alert_begins_ends_and_begins_again_whatever_the_period_of_the_readings(period_s, jitter_s, minutes):
+    alert = parse_alert(f"idle < 30 % for {minutes} min")
+    engine = AlertEngine([alert], period_s=period_s)
+    changes = []
+    for number in range(int(6 * 3600 / period_s)):
+        at_s = number * period_s + (jitter_s if number % 2 else 0)
+        busy = 0.9 if (at_s // 3600) % 2 else 0.05  # idle in every other hour
+        facts = SubjectMeasures(subject="gpu 0", values={alert.measure: busy})
+        changes += [(firing.ended, at_s / 3600) for firing in engine.update(at_s, facts)]
+    assert [ended for ended, _ in changes] == [False, True, False, True, False, True]
+    for (_, hour), expected in zip(changes, range(6), strict=True):
+        assert expected <= hour <= expected + (minutes * 60 + 3 * period_s) / 3600

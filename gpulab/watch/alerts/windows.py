@@ -9,17 +9,19 @@ _MIN_COVERED = 0.8  # share of a part that must be measured; with less, there is
 _PARTS = 5
 _TOLERANCE = 0.5  # of a period: readings are not exactly a period apart
 _SHORTEST_PARTED_S = 50.0  # a shorter window is one part
+_PERIODS_PER_PART = 1.5  # at least, so that every part has a reading
 
 
 class SlidingWindow:
-    """The values of the last `seconds` in five parts, each with its mean; unknown values do not count.
+    """The values of the last `seconds` in up to five parts, each with its mean; unknown values do not count.
 
     "Below 30 % for 5 min" means that the mean of every part is below: one long dip does not count for all of the time,
     and a short peak does not start it anew. With 0 seconds, the window is the last value.
     """
 
     def __init__(self, seconds: float, period_s: float = 1.0) -> None:
-        count = _PARTS if seconds >= _SHORTEST_PARTED_S else 1
+        most = max(1, int(seconds / (_PERIODS_PER_PART * period_s)))
+        count = min(_PARTS, most) if seconds >= _SHORTEST_PARTED_S else 1
         self._part_s = max(seconds / count, period_s / 2)
         self._expected = max(1.0, self._part_s / period_s)
         self._fill_s = seconds - period_s * (1 + _TOLERANCE)  # between its first and its last value, once it is full
@@ -47,10 +49,8 @@ class SlidingWindow:
         """Return the mean of each part, the latest first; NaN where too little was measured, or before it is full."""
         if self._last_s - self._first_s < self._fill_s:
             return (math.nan,) * len(self._parts)
-        return tuple(
-            part.total / part.measured if part.measured >= max(1.0, _MIN_COVERED * self._expected) else math.nan
-            for part in self._parts
-        )
+        needed = max(1, int(_MIN_COVERED * self._expected))  # few readings: one may be on the other side of an edge
+        return tuple(part.total / part.measured if part.measured >= needed else math.nan for part in self._parts)
 
     def mean(self) -> float:
         """Return the mean of the window; NaN if a part has none."""
