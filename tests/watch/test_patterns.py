@@ -150,6 +150,17 @@ def test_nothing_is_found_in_four_ordinary_weeks(tmp_path, seed):
     assert [pattern.claim for pattern in patterns_of(path)] == []
 
 
+def test_a_display_server_that_holds_a_few_mib_for_weeks_is_not_abandoned(tmp_path):
+    rng = np.random.default_rng(5)
+    cards = [ordinary(rng, MINUTES), ordinary(rng, MINUTES)]
+    cards[0].stays.append(stay(0, np.zeros(MINUTES), 51 / 1024, name="Xorg", user="root"))
+    cards[1].stays.append(stay(0, np.zeros(MINUTES), 31.0, name="analysis.ipynb", user="eve"))
+    path = tmp_path / "watch.sqlite"
+    write(path, cards, MINUTES, rng)
+    found = [pattern for pattern in patterns_of(path) if pattern.kind == "abandoned"]
+    assert ["analysis.ipynb" in pattern.claim for pattern in found] == [True]
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_random_events_are_not_regular(seed):
     rng = np.random.default_rng(seed)

@@ -19,6 +19,7 @@ _RARE = 0.4  # of the days; in the other hours of the day, idleness must be rare
 _MIN_DAYS, _MIN_WEEKENDS = 6, 2
 _MIN_HOURS = 3
 _ABANDONED_S = DAY_S
+_MIN_HELD_BYTES = 200 << 20  # less than a CUDA context: display servers and exporters hold some MiB for good
 _PAUSE_SHARE = 0.6  # an earlier pause of this share of the present one
 _WORKED = 0.02  # of its time: a process that works less does nothing
 _UNUSED_S = 14 * DAY_S
@@ -116,6 +117,8 @@ def abandoned_processes(frame: HistoryFrame) -> Iterator[Pattern]:
             continue
         since_s, idle_s = tail
         memory = float(np.nanmax(job.series["memory_bytes"][-60:]))
+        if memory < _MIN_HELD_BYTES:
+            continue
         since = datetime.fromtimestamp(since_s).strftime("%a %d %b %H:%M")
         yield Pattern(
             kind="abandoned",
