@@ -1,0 +1,180 @@
+"""A model of seven small jobs on one GPU: one after the other, time-sliced, with MPS, and on MIG instances.
+
+Each job alternates between work on its own core and a kernel. The assumptions are constants: a kernel that is alone
+takes KERNEL_MS and occupies SM_SHARE of the multiprocessors; one job now and then runs a kernel of BURST_MS that could
+occupy all of them. Kernels that run at the same time share multiprocessors in proportion, and neither memory bandwidth
+nor caches: the model is kind to MPS. A tick is 0.1 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+JOBS, STEPS = 7, 150
+HOST_MS, KERNEL_MS = 10.0, 1.0
+SM_SHARE = 0.12  # of the multiprocessors, which a small kernel occupies
+BURST_MS, BURST_EVERY = 30.0, 10  # the long kernels of the last job: every so many steps
+SLICE_MS, SWITCH_MS = 2.0, 0.2  # of time slicing
+INSTANCE_SHARE = 16 / 132  # multiprocessors of a 1g.10gb instance of an H100 SXM
+
+TICK_MS = 0.1
+MODES = ("one after the other", "time slicing", "MPS", "MIG")
+
+
+@dataclass
+class _SharingJob:
+    host_ticks: list[int]  # before each kernel
+    kernel_ticks: list[int]
+    shares: list[float]
+    step: int = 0
+    host_left: int = 0
+    kernel_left: float = 0.0
+    ready_tick: int = 0
+    end_tick: int = 0
+    waits: list[int] = field(default_factory=list)  # ticks from the launch of a kernel to its end
+
+    @property
+    def is_over(self) -> bool:
+        return self.step >= len(self.host_ticks)
+
+    @property
+    def wants_gpu(self) -> bool:
+        return not self.is_over and self.host_left == 0
+
+    def begin_step(self) -> None:
+        if not self.is_over:
+            self.host_left, self.kernel_left = self.host_ticks[self.step], float(self.kernel_ticks[self.step])
+
+    def compute_on_host(self, tick: int) -> None:
+        self.host_left -= 1
+        if self.host_left == 0:
+            self.ready_tick = tick
+
+    def run_kernel(self, tick: int, ticks: float) -> None:
+        self.kernel_left -= ticks
+        if self.kernel_left <= 1e-9:
+            self.waits.append(tick - self.ready_tick)
+            self.step += 1
+            self.end_tick = tick
+            self.begin_step()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingOutcome:
+    """How long all jobs took, and the times of the kernels of the six steady jobs, from launch to end."""
+
+    total_ms: float
+    steady_ms: float  # until the last of the six steady jobs ended
+    kernel_ms: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """The median time of a kernel."""
+        return float(np.median(self.kernel_ms))
+
+    @property
+    def p99_ms(self) -> float:
+        """The time that 99 % of the kernels do not exceed."""
+        return float(np.quantile(self.kernel_ms, 0.99))
+
+    @property
+    def longest_ms(self) -> float:
+        """The longest time of a kernel."""
+        return max(self.kernel_ms)
+
+
+@cache
+def share_gpu(mode: str, seed: int = 0) -> SharingOutcome:
+    """Run the seven jobs in one of MODES."""
+    jobs = _made_sharing_jobs(seed)
+    turns = [[job] for job in jobs] if mode == MODES[0] else [jobs]
+    end_tick = 0
+    for together in turns:
+        end_tick = _run_together(together, mode, end_tick)
+    steady = tuple(ticks * TICK_MS for job in jobs[:-1] for ticks in job.waits)
+    steady_ms = max(job.end_tick for job in jobs[:-1]) * TICK_MS
+    return SharingOutcome(total_ms=end_tick * TICK_MS, steady_ms=steady_ms, kernel_ms=steady)
+
+
+def share_in_all_modes() -> Mapping[str, SharingOutcome]:
+    """Run the seven jobs in each mode."""
+    return {mode: share_gpu(mode) for mode in MODES}
+
+
+def _ticks(milliseconds: float) -> int:
+    return max(1, round(milliseconds / TICK_MS))
+
+
+def _made_sharing_jobs(seed: int) -> list[_SharingJob]:
+    generator = np.random.default_rng(seed)
+    jobs = []
+    for number in range(JOBS):
+        host = [_ticks(HOST_MS * factor) for factor in generator.uniform(0.6, 1.4, STEPS)]
+        bursts = [number == JOBS - 1 and step % BURST_EVERY == BURST_EVERY - 1 for step in range(STEPS)]
+        kernels = [_ticks(BURST_MS if burst else KERNEL_MS) for burst in bursts]
+        jobs.append(_SharingJob(host, kernels, [1.0 if burst else SM_SHARE for burst in bursts]))
+    return jobs
+
+
+def _run_together(jobs: Sequence[_SharingJob], mode: str, begin_tick: int) -> int:
+    """Run jobs at the same time; return the tick at which the last one ends."""
+    for job in jobs:
+        job.begin_step()
+    tick, turn = begin_tick, _Turn()
+    while not all(job.is_over for job in jobs):
+        tick += 1
+        active = [job for job in jobs if job.wants_gpu]
+        computing = [job for job in jobs if not job.is_over and job.host_left > 0]
+        if mode == "time slicing":
+            turn.run(active, tick)
+        else:
+            for job, rate in _rates(active, mode):
+                job.run_kernel(tick, rate)
+        for job in computing:
+            job.compute_on_host(tick)
+    return tick
+
+
+def _rates(active: Sequence[_SharingJob], mode: str) -> list[tuple[_SharingJob, float]]:
+    """Return how fast each kernel runs, compared with a GPU of its own."""
+    if mode == "MIG":
+        return [(job, min(1.0, INSTANCE_SHARE / job.shares[job.step])) for job in active]
+    demand = sum(job.shares[job.step] for job in active)
+    return [(job, 1 / max(1.0, demand)) for job in active]
+
+
+@dataclass
+class _Turn:
+    """Whose turn it is on a time-sliced GPU."""
+
+    owner: _SharingJob | None = None
+    queue: list[_SharingJob] = field(default_factory=list)
+    slice_left: int = 0
+    switch_left: int = 0
+
+    def run(self, active: Sequence[_SharingJob], tick: int) -> None:
+        """Give a tick to the owner, or to the next one in the queue."""
+        self.queue += [job for job in active if job is not self.owner and job not in self.queue]
+        if self.owner is not None and (not self.owner.wants_gpu or (self.slice_left == 0 and self.queue)):
+            if self.owner.wants_gpu:
+                self.queue.append(self.owner)
+            self.owner = None
+        if self.owner is None and self.queue:
+            self.owner = self.queue.pop(0)
+            self.slice_left, self.switch_left = _ticks(SLICE_MS), _ticks(SWITCH_MS)
+        if self.owner is None:
+            return
+        if self.switch_left:
+            self.switch_left -= 1
+            return
+        if self.slice_left == 0:
+            self.slice_left = _ticks(SLICE_MS)  # nobody else waits
+        self.slice_left -= 1
+        owner, step = self.owner, self.owner.step
+        owner.run_kernel(tick, 1.0)
+        if owner.step != step:
+            self.owner = None
