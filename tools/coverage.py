@@ -31,9 +31,6 @@ ARTICLES = (
 # The second half of the course: what its experiments will belong to.
 WAITING = {
     "11": "architectures and hyperparameters",
-    "15": "distributed communication",
-    "16": "resources and scheduling",
-    "17": "monitoring and profiling",
     "19": "cost and energy",
 }
 _PLACE = re.compile(r"(\d):(\d+)(?:-(\d+))?")

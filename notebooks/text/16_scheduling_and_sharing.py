@@ -339,9 +339,9 @@ tables.table_view(
 # %% tags=["claim"]
 display(L.reveal("slices"))
 L.claim(
-    "with time slicing, at least 1 % of the small kernels take more than twice the median, and none more than six slices, seven "
-    "switches and its own time; MPS and MIG finish the steady jobs sooner, in less than a fifth of the time that they "
-    "need one after the other",
+    "with time slicing, at least 1 % of the small kernels take more than twice the median, and none more than "
+    "six slices, seven switches and its own time; MPS and MIG finish the steady jobs sooner, in less than a "
+    "fifth of the time that they need one after the other",
     sliced.p99_ms > 2 * sliced.median_ms
     and sliced.longest_ms <= worst_ms(gpu_sharing.JOBS)
     and all(

@@ -145,8 +145,8 @@ tables.table_view(("tool", "median step, ms"), [(name, f"{value:.1f}") for name,
 # %% tags=["claim"]
 largest, smallest = max(step_ms.values()), min(step_ms.values())
 L.claim(
-    "a stopwatch, TensorBoard, a Chrome trace, the profiler's table and gpulab's ledger give the same step time, within "
-    "20 %",
+    "a stopwatch, TensorBoard, a Chrome trace, the profiler's table and gpulab's ledger give the same step time, "
+    "within 20 %",
     largest <= 1.2 * smallest and abs(table_ms / mean_ms - 1) <= 0.2,
     before=smallest,
     after=largest,
@@ -337,8 +337,8 @@ small = overhead["small operators", "everything"]
 display(L.reveal("overhead", small, "%"))
 sizes = [trace_bytes["small operators", mode] for mode in ("profiler", "everything")]
 L.claim(
-    "recording everything costs a loop of small operators at least 50 % more CPU time, and a loop of large ones at most a "
-    "third of that; stacks and shapes more than double the trace",
+    "recording everything costs a loop of small operators at least 50 % more CPU time, and a loop of large ones "
+    "at most a third of that; stacks and shapes more than double the trace",
     small >= 0.5 and overhead["large operators", "everything"] <= small / 3 and sizes[1] > 2 * sizes[0],
     before=cost_ms["small operators", "plain"],
     after=cost_ms["small operators", "everything"],
@@ -388,8 +388,8 @@ print(f"monitor {monitor_share:.2%} of a core; profiler {profiler_share:.0%} of 
 
 # %% tags=["claim"]
 L.claim(
-    "one reading of the sensors per second takes less than 2 % of a core; the profiler takes at least ten times as much "
-    "of a loop of small operators",
+    "one reading of the sensors per second takes less than 2 % of a core; the profiler takes at least ten times "
+    "as much of a loop of small operators",
     0 < monitor_share < 0.02 and profiler_share > 10 * monitor_share,
     before=monitor_share,
     after=profiler_share,
@@ -415,7 +415,7 @@ L.predict("gaps")
 def candidates(events):
     """Return the events that may fill the gaps, by cause. The first that covers half of the idle time is the answer."""
     kind, name = events["kind"], events["name"]
-    # <blank> rows for "data" (kind loader), "copies" (memcpy, its name has HtoD), "sync" (DtoH), "small kernels" (launch, op)
+    # <blank> rows for "data" (loader), "copies" (memcpy, name with HtoD), "sync" (DtoH), "small kernels" (launch, op)
     # was: return {"data": events[kind == "loader"]}
     return {
         "data": events[kind == "loader"],
@@ -529,8 +529,8 @@ tables.table_view(alert_weeks.HEADER, alert_weeks.score_table(list(scores.items(
 threshold, window, steady = list(scores.values())[1:]
 display(L.reveal("alarms", threshold.alarms, "alarms"))
 L.claim(
-    "in a made week with seven problems, a threshold alone gives more than 400 false alarms, a window of 5 minutes fewer "
-    "than 50; hysteresis ends the repeated ones, and all seven problems are found within 5 minutes",
+    "in a made week with seven problems, a threshold alone gives more than 400 false alarms, a window of 5 "
+    "minutes fewer than 50; hysteresis ends the repeated ones, and all seven problems are found within 5 minutes",
     threshold.false_alarms > 400
     and window.false_alarms < 50
     and window.repeated > 0
@@ -577,7 +577,8 @@ L.score("alert", alert_weeks.alert_target(own_rule))
 others = [alert_weeks.readings_week(seed) for seed in (3, 4)]
 tests = [alert_weeks.score_alarms(other, wake_me(other)) for other in others]
 L.claim(
-    "a rule with a window in five parts finds all problems of three made weeks within 10 minutes, without a false alarm",
+    "a rule with a window in five parts finds all problems of three made weeks within 10 minutes, without a "
+    "false alarm",
     all(alert_weeks.alert_target(score) is not None and score.worst_delay_min <= 10 for score in (own_rule, *tests)),
     before=steady.false_alarms,
     after=own_rule.false_alarms,
@@ -624,8 +625,8 @@ first, last = history_week.NIGHT_HOURS
 night = sorted([*range(first, 24), *range(last)])
 nightly = [pattern for pattern in patterns if pattern.kind == "idle_hours"]
 L.claim(
-    "a query over one week finds the planted idle nights of one GPU and nothing on the others, and gpulab names the same "
-    "hours and the process",
+    "a query over one week finds the planted idle nights of one GPU and nothing on the others, and gpulab names "
+    "the same hours and the process",
     {gpu: hours for gpu, hours in idle_hours.items() if hours} == {history_week.NIGHT_GPU: night}
     and len(nightly) == 1
     and history_week.night_label() in nightly[0].claim,
@@ -733,8 +734,8 @@ display(L.reveal("docker"))
 reading = metrics_page.recorded_reading()
 official = {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
 L.claim(
-    "the parser reads a page of the exporter as Prometheus' own client does, and finds the GPU's utilisation and memory; "
-    "docker stats has a field for neither",
+    "the parser reads a page of the exporter as Prometheus' own client does, and finds the GPU's utilisation and "
+    "memory; docker stats has a field for neither",
     samples == official
     and samples.get("DCGM_FI_DEV_GPU_UTIL") == 100 * reading["util_frac"]
     and samples.get("DCGM_FI_DEV_FB_USED") == reading["memory_used_bytes"] / MIB
@@ -847,8 +848,8 @@ pd.DataFrame([*two, *none])
 # %% tags=["claim"]
 fields = [tuple(row) for row in (*here, *two, *none)]
 L.claim(
-    "the query gives the same fields for this machine, for two stand-in GPUs and for a machine without a driver; what is "
-    "not supported is None, not 0",
+    "the query gives the same fields for this machine, for two stand-in GPUs and for a machine without a driver; "
+    "what is not supported is None, not 0",
     len(here) >= 1 and len(none) == 1 and set(fields) == {standin_nvml.STATUS_FIELDS} and two[1]["power_w"] is None,
     before=len(fields),
     unit="rows",
