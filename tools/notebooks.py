@@ -196,6 +196,7 @@ def from_text(path: Path) -> Any:
     """A notebook without outputs: its cells have the same ids whenever they have the same text."""
     notebook = jupytext.read(path, fmt="py:percent")
     notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.cells = [part for cell in notebook.cells for part in _at_headings(cell)]
     counts: dict[str, int] = {}
     for cell in notebook.cells:
         place = counts[cell.source] = counts.get(cell.source, -1) + 1
@@ -206,6 +207,15 @@ def from_text(path: Path) -> Any:
         text_metadata = FOLDED if cell.source.startswith(MORE) else READ_ONLY
         cell.metadata = nbformat.from_dict({"tags": tags} if cell.cell_type == "code" else text_metadata)
     return notebook
+
+
+def _at_headings(cell: Any) -> Iterator[Any]:
+    """Split a text before each heading of a section: JupyterLab folds a section only if its heading begins a cell."""
+    if cell.cell_type != "markdown":
+        yield cell
+        return
+    for part in re.split(r"\n+(?=## )", cell.source):
+        yield nbformat.v4.new_markdown_cell(part.strip("\n"))
 
 
 def formatted(text: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import date
@@ -66,7 +67,9 @@ class Lab:
         self._checked: dict[str, bool] = {}
         self._hint_level: dict[str, int] = {}
         self._claims: dict[str, Claim] = {}
-        self._differ = False  # whether the last comparison by `same` found a difference
+        self._equal: dict[str, bool] = {}  # by the place of a call of `same`: whether it found both sides equal
+        self._last_same: str | None = None  # the place of a call that no claim has followed yet
+        self._compared: dict[str, str] = {}  # the place of the comparison on which each claim depends
 
     def __repr__(self) -> str:
         return repr(self.view)
@@ -155,7 +158,9 @@ class Lab:
             result, problem = check_equality(before, after, equal), ""
         except RunError as error:
             result, problem = None, error.why
-        self._differ = result is None
+        caller = sys._getframe(1)
+        self._last_same = f"{caller.f_code.co_filename}:{caller.f_lineno}"  # IPython names a cell by its code
+        self._equal[self._last_same] = result is not None
         return equality_view(result, problem)
 
     def claim(
@@ -177,8 +182,10 @@ class Lab:
         before, the claim fails.
         """
         key = _NUMBER.sub("#", sentence)  # a repeated claim replaces the earlier one, also with other numbers
-        if self._differ:
-            sentence, holds, self._differ = f"{sentence}: {DIFFERENT_RESULTS}", False, False
+        if self._last_same is not None:
+            self._compared[key], self._last_same = self._last_same, None
+        if not self._equal.get(self._compared.get(key, ""), True):
+            sentence, holds = f"{sentence}: {DIFFERENT_RESULTS}", False
         claim = Claim(
             sentence=sentence,
             holds=bool(holds),

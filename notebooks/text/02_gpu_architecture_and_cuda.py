@@ -53,7 +53,8 @@ print(
 
 # %% [markdown]
 # A GPU executes *warps* of 32 threads, one instruction for all of them at a time. Here, 1 of 32 *lanes* works, and each request uses 4 of the 32 bytes that it fetches from memory. All other *multiprocessors* (SMs) of the GPU, 131 on an H100, are idle.
-#
+
+# %% [markdown]
 # ## Threads and warps
 #
 # ### 02.2 Grid, blocks, and a guard
@@ -171,7 +172,8 @@ L.claim(
 
 # %% [markdown]
 # Whether this pays depends on the length of the branches: a few instructions are cheaper than the scattered reads (notebook [13](13_access_patterns.ipynb)). Compilers replace short branches by *predicated* instructions, or by a select as in `torch.where`. Sort the data itself, once, if a branch is long.
-#
+
+# %% [markdown]
 # ## Waiting
 #
 # ### 02.6 Enough warps to hide the latency
@@ -216,7 +218,7 @@ plots.line_plot(
 )
 
 # %% tags=["claim"]
-display(L.reveal("little", reached(MAX_WARPS), "%"))
+display(L.reveal("little", reached(MAX_WARPS), "percent of the bandwidth"))
 L.claim(
     "the number of warps by Little's law reaches more than 90 % of the bandwidth, half as many reach half of it; 64 "
     "warps reach all of it only with two loads in flight each",
@@ -287,7 +289,8 @@ L.claim(
 # A block of 1,024 threads would need 81,920 registers: such a launch fails with *too many resources requested for launch*.
 #
 # Traces of `torch.profiler` contain this number as *est. achieved occupancy*: it is calculated, not measured, and it is also limited by the number of blocks in the grid. High occupancy is a means, not a goal: matrix products run at full speed with 12 to 25 %, because each of their warps has many instructions and loads in flight.
-#
+
+# %% [markdown]
 # ## Exercise: a filter
 #
 # ### 02.9 Shared and constant memory
@@ -363,10 +366,11 @@ L.claim(
 
 # %% [markdown]
 # The caches of a GPU soften the naive version: most of its loads hit the L1 cache. They still take time in the load/store units. In Triton, you write such kernels by tiles instead of threads, and the compiler manages shared memory and barriers (notebook [12](12_launch_fusion_graphs.ipynb)).
-#
+
+# %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 02.1 From which size on is the GPU faster, copies included?
@@ -401,7 +405,8 @@ def gpu_ms(side):
         # </blank>
     events = gpulab.runs[name].events
     work = events[events["kind"].isin(["memcpy", "kernel"])]
-    return float(((work["start_ns"] + work["dur_ns"]).max() - work["start_ns"].min()) / 1e6) if len(work) else 0.0
+    is_complete = (work["kind"] == "kernel").any() and work["name"].str.contains("DtoH").any()
+    return float(((work["start_ns"] + work["dur_ns"]).max() - work["start_ns"].min()) / 1e6) if is_complete else 0.0
 
 
 on_cpu, on_gpu = {side: cpu_ms(side) for side in SIDES}, {side: gpu_ms(side) for side in SIDES}
@@ -530,7 +535,8 @@ L.claim(
 
 # %% [markdown]
 # This needs pinned memory, `non_blocking=True`, and a stream for each chunk that is in flight. Without the first two, the copies block the host; in one stream, the GPU works in order. In both cases, nothing overlaps (notebook [07](07_host_to_device.ipynb)).
-#
+
+# %% [markdown]
 # ## Transfer
 
 # %% tags=["check"]

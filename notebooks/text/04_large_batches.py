@@ -368,7 +368,8 @@ L.claim(
 
 # %% [markdown]
 # So a batch that is useful late in training is wasteful at the start, which is why some runs begin with a smaller one (as in [03.5](03_parallel_work_and_batch.ipynb)). The noise scale predicts the useful batch only roughly, but in a data-parallel job it costs almost nothing to log.
-#
+
+# %% [markdown]
 # ## Which batch is the fastest?
 #
 # ### 04.4 Samples per second, or time to accuracy
@@ -463,7 +464,8 @@ L.claim(
 
 # %% [markdown]
 # (This is CPU time of the updates, without the evaluations in between.) Two limits meet here. The machine sets the *knee* (03.1): below it, a larger batch costs little time. The training sets the critical batch size: above it, a larger batch saves few updates. For a small model on a large GPU, the critical batch size comes first (04.8). A large model has its knee at a few samples per GPU; then the critical batch size limits how many GPUs can usefully share a batch.
-#
+
+# %% [markdown]
 # ## Exercise
 #
 # ### 04.5 Batch 512, 90 % accuracy
@@ -507,7 +509,8 @@ L.claim(
 
 # %% [markdown]
 # A fair comparison gives batch 32 the better optimizer as well: Adam with 0.004 then needs two epochs in our runs. So batch 512 needs half as many samples again, but 48 updates instead of 512. Where launches take the time, that is a good trade.
-#
+
+# %% [markdown]
 # ## More experiments
 #
 # ### 04.6 Gradient accumulation: the same update
@@ -677,7 +680,8 @@ L.claim(
 
 # %% [markdown]
 # With batch 2,048, the GPU is still idle most of the time, and training reaches 88 % hardly sooner. Up to the critical batch size, a larger batch is the simplest fix for an idle GPU. Beyond it, you process more samples for the same progress. Use the idle time otherwise: a shorter step, a larger model, or several models at once ([03.8](03_parallel_work_and_batch.ipynb)).
-#
+
+# %% [markdown]
 # ## Transfer
 
 # %% tags=["check"]

@@ -83,7 +83,8 @@ L.reveal("wait", wait_before, "%")
 
 # %% [markdown]
 # You could have calculated this: eight items of 6 ms, one after the other, take 48 ms per batch. The rest of the step takes a few milliseconds, so `wait / (wait + rest)` is close to one.
-#
+
+# %% [markdown]
 # ## Diagnose
 #
 # The report names a cause. Do not take its word for it: look for a number in the report that would be different if the cause were another one. Run the next cell to see two questions, answer them from the report, and run the cell again. To see how gpulab detects this cause, run `%gpuwhy no_workers` in a new cell.
@@ -185,7 +186,8 @@ L.claim(
 
 # %% [markdown]
 # So I/O-bound items still gain at eight workers. For CPU-bound items, the number of cores is the limit. With two idle cores, as in the question, CPU-bound items reach a concurrency of at most two, however many workers there are. Other programs and shared physical cores lower this limit. Ask which resource is fully used: if it is the CPU, more workers only share it, and you must make each item cheaper.
-#
+
+# %% [markdown]
 # ## Keep the pipeline steady
 #
 # ### 05.2 Prefetch factor for bursty batch times
@@ -342,7 +344,8 @@ L.claim(
 
 # %% [markdown]
 # No format is fast or slow in itself: a tar file trades `open()` calls for a scan, or for a fixed order, and a memory map needs items of equal size. Count the opens, and measure what one open costs on your storage; the last column of the table above adds what the opens alone would cost on network storage. Reads take longer there, too: a memory map then reads every page over the network. (Each `np.load` of a memory map opens the file three times: to detect its format, to read its shape, and to map it.)
-#
+
+# %% [markdown]
 # ## Exercise: five epochs with three file opens
 #
 # Write `epochs(folder, orders)`. `orders` holds five lists of 1,200 row numbers, one list per epoch. For each list, read these rows and add up all their values. Return the list of the five sums.
@@ -425,7 +428,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 05.4 Threads, processes and asynchronous I/O
@@ -600,7 +603,8 @@ L.claim(
 
 # %% [markdown]
 # So no change to the loader can bring this program to 90 % utilisation. On a virtual GPU, kernel times are estimated from the shapes of the tensors, and launch times come from this CPU, so the share of each step in which the GPU is busy is an estimate. The conclusion holds as long as a launch takes longer than its kernel: many short kernels leave the GPU waiting for the CPU; notebook 12 shows why.
-#
+
+# %% [markdown]
 # ## Summary
 #
 # - When a GPU is idle, check the time inside `next()` of the DataLoader iterator first.

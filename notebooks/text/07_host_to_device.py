@@ -71,7 +71,8 @@ L.reveal("share", copying.batch_copy_cost(before, BATCH_BYTES).transfer_ms / thr
 # Three parts of the report prove that the copy is the cause. **Exposed copies** is the time in which the link is busy and no kernel runs; if the model were the cause, *matrix kernels* would be long instead, and if data loading were the cause, *waiting for data*. The evidence names the kind of **memory**: pageable. And it gives the **rate**, about 6 GB/s, although the link could reach 50.
 #
 # Do not be misled by *GPU busy*: the table counts a copy as GPU work, so the GPU can be busy all the time and compute for only a small part of it.
-#
+
+# %% [markdown]
 # ## What a copy costs
 #
 # ### 07.1 Pageable and pinned memory, from 4 KB to 1 GB
@@ -210,7 +211,8 @@ L.claim(
 # So pinned memory is faster **only if the loop does not have to pin it**. PyTorch's own guide to pinning measured the same pattern at up to twice the time of a plain `.to()`. One thing can change the result: PyTorch copies large tensors with several threads, so on a host with many free cores, pinning into cached memory can be faster than the driver's single copy. Even then it takes cores away from your loader, and it is never faster than the loader's pinning thread.
 #
 # `pin_memory=True` and `non_blocking=True` belong together: the first makes an asynchronous copy possible, and the second requests it. That is why the colleague's flag changed nothing.
-#
+
+# %% [markdown]
 # ## Hide the remaining copies
 #
 # ### 07.3 One after the other, or overlapped
@@ -289,7 +291,8 @@ L.claim(
 # In the comparison, *Predicted* is what gpulab expects from the run `pinned` alone; `%gpuwhatif pinned prefetch` shows this prediction. On a virtual GPU, copies and kernels do not slow each other down. On a real one they share the memory bandwidth, but the link needs only 50 of its 3,350 GB/s.
 #
 # The rule also tells you when prefetching is not worth it. If a copy takes 3 ms and the compute 0.3 ms, prefetching gives a step of 3 ms instead of 3.3: the link is the bottleneck, and only fewer bytes help.
-#
+
+# %% [markdown]
 # ## Unnecessary synchronisation
 #
 # ### 07.4 Reading a value
@@ -427,7 +430,8 @@ L.claim(
 
 # %% [markdown]
 # The first half is a null result: if the host has nothing else to do, you would not notice the reads. For the busy host, compare its two lines: without the reads, its 2 ms overlap with the GPU's 3.5 ms; with them, the times add up. This is the rule of 07.3 again: a synchronisation turns the longer of the two into the sum. So count the synchronisations, and check what the host does between them.
-#
+
+# %% [markdown]
 # ## Many small copies
 #
 # ### 07.5 A thousand copies, or two
@@ -498,7 +502,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 07.6 Results that are read too early
@@ -599,7 +603,8 @@ L.claim(
 
 # %% [markdown]
 # On a real GPU, gpulab reads the lanes and the PCIe generation from the driver while the GPU works, and reports a slow link by itself. (An idle link switches to a lower speed to save power, so a reading at rest proves nothing.) `%gpuwhy slow_pcie_link` explains how. The cost of the wrong socket depends on the machine, and this lesson has not measured it. Bind the process (`taskset -c 0-31`, or `numactl --cpunodebind=0 --membind=0`) and measure both variants.
-#
+
+# %% [markdown]
 # ## Transfer
 #
 # Here is a run on a real GPU, invented for this question. A step takes 21 ms, and the batch is prefetched on a separate stream, as in 07.3:

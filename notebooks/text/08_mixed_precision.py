@@ -530,7 +530,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 08.7 Is 16-bit arithmetic eight times as fast?

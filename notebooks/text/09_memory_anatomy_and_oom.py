@@ -71,7 +71,8 @@ print(try_on_l4("symptom", TOO_LARGE_BATCH))
 
 # %% [markdown]
 # The message shows how much memory was requested, how much the GPU has, how much is free, how much tensors use (*allocated*), and how much PyTorch caches for later tensors (*reserved but unallocated*). It does not say what the tensors are for. Find that out next.
-#
+
+# %% [markdown]
 # ## Anatomy
 #
 # ### 09.1 The memory of one step, by hand
@@ -387,7 +388,8 @@ L.claim(
 # (Micro-batches give the same gradients, unless a layer uses the whole batch, as batch normalisation does.)
 #
 # You are half way through: a good place for a break.
-#
+
+# %% [markdown]
 # ## Free memory that cannot be used
 #
 # ### 09.3 Fragmentation
@@ -533,7 +535,7 @@ L.score("fewest", outcome.count)
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 09.10 The peak of each phase

@@ -263,7 +263,8 @@ L.claim(
 # The counts differ slightly between versions of PyTorch, so the claim uses limits. Most of the gain comes from foreach, which has been the default on a GPU since PyTorch 2.0.
 #
 # Compare the predictions with the results on the virtual GPU: when this lesson was written, both results were within the predicted ranges. That proves less than it seems, because both use the same hardware model. On a real GPU, always measure after a prediction.
-#
+
+# %% [markdown]
 # ## One launch for all kernels
 #
 # ### 12.3 A CUDA graph
@@ -411,7 +412,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 12.4 Graph breaks

@@ -50,7 +50,8 @@ print(
 
 # %% [markdown]
 # A GPU fetches memory in *sectors* of 32 bytes. When the 32 threads of a warp load 32 neighbouring float32 numbers, that is one request for 128 bytes, or 4 sectors: the loads are *coalesced*. When each thread needs a number from another row, it is 32 sectors for the same 128 bytes.
-#
+
+# %% [markdown]
 # ## Global memory
 #
 # ### 13.1 Stride
@@ -175,7 +176,8 @@ L.claim(
 
 # %% [markdown]
 # Both reads of a particle lie in the same 32 bytes, so the cache serves the second one; even then, the array of structs moves four times as much. A kernel that uses all eight values of a particle loses nothing.
-#
+
+# %% [markdown]
 # ## Shared memory
 #
 # ### 13.3 Transpose: naive, tiled, padded
@@ -303,7 +305,8 @@ L.claim(
 
 # %% [markdown]
 # The hits are repeated reads of the same numbers: each one takes an instruction and a place in the queue of the load units. Look at the time and at the bytes, not at a rate alone.
-#
+
+# %% [markdown]
 # ## Exercise: a stencil
 #
 # ### 13.7 Each number once
@@ -375,7 +378,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 13.4 Alignment
@@ -475,7 +478,8 @@ L.claim(
 
 # %% [markdown]
 # Try it with the model only: there are four copies again, but in another place. A convolution computes in channels_last if its weight or its input has this format, so now each convolution copies its input. On GPUs with tensor cores, channels_last also avoids the transposes inside of cuDNN; for float32 on old GPUs, it can be slower. So measure, with `%gpufix` or `%gpucompare`.
-#
+
+# %% [markdown]
 # ## Transfer
 
 # %% tags=["check"]

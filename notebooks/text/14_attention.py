@@ -217,7 +217,8 @@ L.claim(
 
 # %% [markdown]
 # So a fused kernel removes the quadratic memory of long sequences, but not their quadratic arithmetic. For that, attend to fewer tokens: a window (14.6), or fewer layers that attend to everything.
-#
+
+# %% [markdown]
 # ## Which kernel ran?
 #
 # ### 14.3 Backends, and why they refuse a call
@@ -266,15 +267,16 @@ L.claim(
     refused == ["dropout", "three dimensions", "strided"]
     and all(verdict.runs for verdict in after.values())
     and all(torch.allclose(call().reshape(v.shape), sdpa(q, k, v), atol=1e-5) for call in repaired.values()),
-    before=1,
-    after=4,
+    before=sum(verdict.runs for verdict in verdicts.values()),
+    after=verdicts["causal"].runs + sum(verdict.runs for verdict in after.values()),
     unit="calls that run fused",
     source=COUNTED,
 )
 
 # %% [markdown]
 # The rules depend on the device. On CUDA, the flash kernel supports dropout, but takes float16 and bfloat16 only, head sizes up to 256, and no `attn_mask`: for a causal mask, pass `is_causal=True` instead of a tensor. With a mask, the memory-efficient kernel or cuDNN's takes over, which is often slower but stores no scores either; plain operators come last. Transformers writes attention out as separate operators with `attn_implementation="eager"`, which `output_attentions=True` needs. In a report of gpulab, the names of kernels tell which backend ran: `flash_fwd`, `fmha_cutlass`, `cudnn`, or `softmax` between two products.
-#
+
+# %% [markdown]
 # ## Exercise: generate text
 #
 # ### 14.5 A key-value cache
@@ -330,10 +332,11 @@ L.claim(
 
 # %% [markdown]
 # Two traps. `is_causal=True` together with a cache is wrong: PyTorch aligns its triangle at the *upper left*, so a single query attends to the first token only (`torch.nn.attention.bias.causal_lower_right` is the other triangle). And `torch.cat` copies the whole cache for each token, as the default cache of Transformers does: inference engines, and its `StaticCache`, allocate it once with room for all tokens, which also keeps its address for CUDA graphs (notebook [12](12_launch_fusion_graphs.ipynb)).
-#
+
+# %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 14.6 FlexAttention: a window

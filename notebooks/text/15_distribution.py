@@ -62,7 +62,8 @@ for rank, (loss, weights) in enumerate(pool.run(one_step)):
 # Both ranks have other losses but the same weights: `DistributedDataParallel` (DDP) adds the gradients of all ranks in an *all-reduce* during the backward pass. This exchange is what several GPUs cost.
 #
 # In a script of your own, `torchrun --nproc-per-node 2 train.py` starts the ranks; the script calls `dist.init_process_group()` and wraps its model. In a notebook with GPUs, `accelerate.notebook_launcher(train, num_processes=2)` does the same for a function, if no earlier cell has used CUDA; on CPUs it is `accelerate.debug_launcher`. To record all ranks: `torchrun --nproc-per-node 2 -m gpulab run train.py`.
-#
+
+# %% [markdown]
 # ## What an exchange costs
 #
 # ### 15.1 The all-reduce, from 2 ranks to 64
@@ -173,7 +174,8 @@ L.claim(
 # Two ranks here are less efficient than in the model: they share cores and caches, and every other program on the machine disturbs them. So nothing is claimed about their speed.
 #
 # In a ring, the bytes per rank hardly grow with N: 2 (N - 1) / N is 1 for two ranks and almost 2 for 64. Only the latency grows in proportion. So weak scaling stays flat, and its price is a larger global batch ([04](04_large_batches.ipynb)). Strong scaling divides the arithmetic, but not the gradients.
-#
+
+# %% [markdown]
 # ## Hide it
 #
 # ### 15.2 Buckets that overlap with the backward pass
@@ -267,7 +269,8 @@ L.claim(
 # The last bucket is always exposed, because no backward pass is left to hide it. For a recorded run, `gpulab.whatif(run, "overlap")` and `gpulab.whatif(run, "bucket_mb=25")` replay the step with such changes.
 #
 # Two more arguments of DDP are often mentioned here. `gradient_as_bucket_view=True` lets gradients be views of the buckets, which saves a copy and the memory of one set of gradients. `static_graph=True` promises that each step uses the same parameters in the same way, so that DDP need not search for unused ones in each step. Neither reduces the bytes that are sent.
-#
+
+# %% [markdown]
 # ## Shrink it
 #
 # ### 15.3 Compressed gradients
@@ -333,7 +336,8 @@ L.claim(
 
 # %% [markdown]
 # Fewer bytes are only a gain if the bytes are the bottleneck. Compression costs arithmetic, and PowerSGD three all-reduces per bucket instead of one. On a fast link it can make a step longer. With float16, large gradients overflow; `bf16_compress_hook` sends bfloat16, which has the range of float32.
-#
+
+# %% [markdown]
 # ## Wait for nobody
 #
 # ### 15.6 One slow rank
@@ -386,7 +390,8 @@ L.claim(
 
 # %% [markdown]
 # So the rank with the longest "communication" is not the one to repair. More bandwidth would not help any of them. Look for the reason on the straggler: longer sequences, a slow disk, a hot GPU, a busy host.
-#
+
+# %% [markdown]
 # ## Split the model
 #
 # ### 15.7 Data, pipeline, tensor, fully sharded
@@ -469,7 +474,8 @@ L.claim(
 
 # %% [markdown]
 # Data parallel and FSDP send bytes in proportion to the *weights*, tensor parallel and pipelines in proportion to the *activations*. Here the batch is small. With a large one, tensor parallelism sends more than all others, in the middle of the forward pass where nothing hides it, so it is used within a host with NVLink. In PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `torch.distributed.pipelining`. The idle time of pipelines is in [10.7](10_memory_savers.ipynb).
-#
+
+# %% [markdown]
 # ## Exercise: exchange less often
 #
 # ### 15.9 Accumulation with no_sync()
@@ -521,10 +527,11 @@ L.claim(
 
 # %% [markdown]
 # With FSDP2 it is `model.set_requires_gradient_sync(False)`, which keeps whole gradients on each rank, so it costs memory.
-#
+
+# %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 15.4 Workers that do not wait: asynchronous SGD and gossip
@@ -713,7 +720,8 @@ L.claim(
 
 # %% [markdown]
 # The advice for rank 0, to communicate less often, would treat the symptom. `gpulab.report(runs)` shows who waits for whom, and what the straggler does meanwhile. For hundreds of ranks, `gpulab.fleet("traces/")` reads one file per rank.
-#
+
+# %% [markdown]
 # ## Transfer
 
 # %% tags=["check"]

@@ -291,7 +291,8 @@ L.score("waiting", math.ceil(ordered.mean_wait_min) if ordered.longest_wait_min 
 
 # %% [markdown]
 # Real schedulers add up several numbers in the same way: Slurm's multifactor priority has the age of a job, its size, its partition, and *fair share*, which lowers the priority of those who used much recently. *Quotas* limit what a team can hold (`ResourceQuota` in Kubernetes, limits of an association or QOS in Slurm). *Preemption* lets a job with a high priority take GPUs from one with a low priority, which then is requeued: it needs checkpoints.
-#
+
+# %% [markdown]
 # ## Sharing one GPU
 #
 # ### 16.3 Seven small jobs
@@ -438,7 +439,8 @@ L.claim(
 
 # %% [markdown]
 # Instances are requested like GPUs: for example `--gres=gpu:1g.10gb:1` if the site named its type so, or `nvidia.com/mig-1g.10gb: 1` with the *mixed* strategy of NVIDIA's device plugin. A CUDA process sees one instance only: a job that needs two of them needs a larger profile. Slices are also bound to positions on the chip, so two layouts with the same sum can differ in what is possible; `nvidia-smi mig -lgipp` lists the positions.
-#
+
+# %% [markdown]
 # ## What was left behind
 #
 # ### 16.7 Idle GPUs: a report and a reaper
@@ -509,7 +511,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 16.5 Which way to share?

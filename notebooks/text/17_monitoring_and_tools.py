@@ -70,7 +70,8 @@ tables.table_view(("recording", "GPU-Util", "Memory-Usage", "Power"), rows, belo
 
 # %% [markdown]
 # All four GPUs wait more than half of the time. In one job the GPU waits for batches to arrive, in one for results to leave, in one for the DataLoader, in one for kernel launches. Nothing in this table says which is which. A monitor tells you *that* a GPU waits; another tool has to tell you *why*.
-#
+
+# %% [markdown]
 # ## One run, several tools
 #
 # ### 17.1 Do they agree?
@@ -400,7 +401,8 @@ L.claim(
 
 # %% [markdown]
 # `%%gpuprofile` and `gpulab.profile` do the same without a schedule: they record a few steps, stop the profiler, and compare the recorded steps with others. The report says how much slower a recorded step was. On a GPU: `nsys profile --capture-range=cudaProfilerApi` starts at `torch.cuda.profiler.start()`, and `ncu -k regex:gemm -s 10 -c 5` skips ten matching kernels and measures five, which it runs several times each.
-#
+
+# %% [markdown]
 # ## Timelines
 #
 # ### 17.3 What fills the gaps?
@@ -482,7 +484,8 @@ L.claim(
 
 # %% [markdown]
 # In Nsight Systems you read the same rows with your eyes: kernels at the top, copies, CUDA calls, then NVTX ranges and OS calls. `nsys profile -t cuda,nvtx,osrt -o report python train.py` records them, `nsys stats report.nsys-rep` prints tables, and `nsys export --type sqlite report.nsys-rep` writes a file that `gpulab.load` and pandas read.
-#
+
+# %% [markdown]
 # ## Alerts
 #
 # ### 17.4 Threshold, window, hysteresis
@@ -588,7 +591,8 @@ L.claim(
 
 # %% [markdown]
 # gpulab's alerts work like this: "for 10 min" means that the mean of each fifth is beyond the limit, and an alert ends when the mean of a minute is clearly on the other side (here above 36 %, closer to the limit than your 50 %). *While memory is held* leaves out GPUs that nobody uses. `gpulab watch --alert "idle < 30 % for 10 min while memory is held" --webhook URL` runs it on a machine. In Prometheus, a condition with `for: 10m` begins after ten minutes in which *every* evaluation was true: one peak starts the time anew, so compare `avg_over_time(DCGM_FI_DEV_GPU_UTIL[2m])` instead of single readings.
-#
+
+# %% [markdown]
 # ## Weeks
 #
 # ### 17.7 A pattern in the history
@@ -641,7 +645,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# They are folded in JupyterLab: click on the arrow beside the heading.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
 # ### 17.5 Five signatures, and a confusion table

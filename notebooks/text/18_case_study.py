@@ -279,7 +279,8 @@ L.claim(
 
 # %% [markdown]
 # If the loop itself pins each batch, as in the table above, the gain is even smaller: pinning takes the host about as long as the copy took. At the end of the path, the report names this same change first, and it gains a few percent: by then the step is short, and the host has time. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
-#
+
+# %% [markdown]
 # ## Rules of thumb
 #
 # ### 18.3 Four rules on eight machines
@@ -359,7 +360,8 @@ L.claim(
 #     runpy.run_path("train.py")
 # checklist(gpulab.runs["mine"])
 # ```
-#
+
+# %% [markdown]
 # ## Transfer
 #
 # Here are the counters of another team. Run the cell to see them.

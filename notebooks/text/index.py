@@ -34,7 +34,8 @@
 # - **kernels** (205 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [12](12_launch_fusion_graphs.ipynb)
 #
 # <!-- the end of the course -->
-#
+
+# %% [markdown]
 # ## Your progress
 #
 # gpulab stores your progress only on this machine, as counts and dates; set `GPULAB_PROGRESS=off` to store nothing.

@@ -239,6 +239,22 @@ def test_the_claim_after_different_results_fails(lab):
     assert repr(lab.same([1.0, 2.0], [1.0, 2.1], equal=0.2)).startswith("SAME")
 
 
+def test_a_claim_depends_on_the_last_result_of_its_comparison_however_often_both_run(lab):
+    def compare(after):
+        return lab.same([1.0], [after])
+
+    def claim():
+        return repr(lab.claim("it is faster", True))
+
+    compare(2.0)
+    assert [claim()[:5] for _ in range(3)] == ["FAILS"] * 3
+    assert repr(lab.claim("another thing", True)).startswith("HOLDS")
+    compare(1.0)
+    assert [claim()[:5] for _ in range(2)] == ["HOLDS"] * 2
+    compare(2.0)
+    assert claim().startswith("FAILS")
+
+
 def test_a_score_is_a_count_compared_with_its_target(lab):
     assert repr(lab.score("opens", None)) == "opens: not done yet; the target is 3 file opens"
     assert repr(lab.score("opens", 2000)) == "opens: 2,000 file opens, target 3: not reached yet"

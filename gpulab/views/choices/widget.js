@@ -3,7 +3,6 @@
 // the kernel has stopped.
 
 const LOOK_MS = 150;
-let groups = 0;
 
 // One element of the page: its list of choices is hidden and replaced by buttons.
 class Place {
@@ -19,7 +18,7 @@ class Place {
     const legend = this.el.appendChild(document.createElement("legend"));
     legend.textContent = model.get("question");
     legend.style.cssText = "padding:0;margin:0 0 6px";
-    const name = `gpulab-choice-${++groups}`;
+    const name = `gpulab-choice-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`; // a module is loaded once per question
     this.inputs = model.get("choices").map(([key, text]) => this.choice(name, key, text, model));
     this.status = this.el.appendChild(document.createElement("div"));
     this.status.setAttribute("role", "status");
