@@ -106,7 +106,7 @@ L.reveal("wait", float(diagnosis.ledger.typical_frac("loader")), "%")
 # Read three parts of the report.
 #
 # - **The first sentence** names the cause; the lines below it show the evidence.
-# - **Expect** is a range, not a promise. Its first number is the step time today. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
+# - **Predicted step time** is a range, not a promise. Its first number is the step time today. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
 # - **Where the step time goes** divides the same step time into parts that add up to it. *Complete* steps are steps that were recorded from start to end.
 
 # %% tags=["check"]
@@ -137,7 +137,7 @@ losses_after = train(loader)
 #
 # Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
 #
-# If it says *No difference above the noise*, other programs were busy: record both runs again.
+# If it says *No difference above the noise*, other programs were probably busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -163,7 +163,7 @@ L.claim(
 #
 # ### Your turn: use the number of workers that your report recommends
 #
-# Enter that number and check the prediction. It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here. (`{workers}` inserts your number into the command.)
+# Enter that number and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here. (`{workers}` inserts your number into the command.)
 
 # %% tags=["measure"]
 # %%gpuprofile own
@@ -255,7 +255,7 @@ L.claim(
 #
 # ### 00.2 How many cores may you use?
 #
-# Containers and clusters often allow a process fewer cores than the machine has. Whoever asks the wrong function starts too many workers. The next cell starts a process that may use one core, as a cluster job with `--cpus-per-task=1` does, and asks three functions there. (macOS has no such limits.)
+# Containers and clusters often allow a process fewer cores than the machine has. A program that asks the wrong function starts too many workers. The next cell starts a process that may use one core, as a cluster job with `--cpus-per-task=1` usually does, and asks three functions there. (macOS has no such limits. A container limit such as `docker run --cpus=1` is a quota of CPU time, which none of the three functions sees; `%gpuinfo` below reads it.)
 
 # %% tags=["measure"]
 counts = core_limits.counts_with_one_core()

@@ -21,7 +21,7 @@ L
 #
 # A GPU consists of *multiprocessors* that work in parallel; an H100 has 132. A call such as `softmax` launches a *kernel*, a function that runs on the GPU. The work of a kernel is divided into *blocks*, and each block runs on one multiprocessor. Softmax over one row is a single block.
 #
-# What does the monitor show? People use *GPU utilisation* in two meanings: the share of time in which anything runs on the GPU, and the share of the GPU's hardware that is in use. Decide which of them is right before you continue.
+# What does the monitor show? People use *GPU utilisation* with two meanings: the share of time in which anything runs on the GPU, and the share of the GPU's hardware that is in use. Decide which of them the monitor shows before you continue.
 
 # %% tags=["given"]
 import time
@@ -68,7 +68,7 @@ L.predict("busy")
 #
 # - *busy*: the share of time in which anything runs on the GPU;
 # - *filled*: the share of multiprocessors that have work while a kernel runs;
-# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products, divided by the GPU's 16-bit peak in that time. Strictly, what the GPU did is HFU (hardware FLOPs utilisation); MFU leaves out what is computed twice, as with activation checkpointing. These jobs compute nothing twice, so both are equal;
+# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products and convolutions, divided by the arithmetic that the GPU could do in 16 bits in that time. Strictly, what the GPU did is HFU (hardware FLOPs utilisation); MFU leaves out what is computed twice, as with activation checkpointing. These jobs compute nothing twice, so both are equal;
 # - *traffic*: the bytes that the kernels must read and write at least, divided by what the memory bandwidth allows in that time.
 #
 # A dash means that the run does not contain this information. The second job multiplies large matrices, which fill the GPU.
@@ -95,7 +95,7 @@ L.reveal("busy", narrow.busy_frac, "%")
 #
 # The owner took it for *filled*. One block on 132 multiprocessors is 0.8 %. A second, very short kernel, which finds the largest number, fills the GPU and raises the mean to a few per cent.
 #
-# How much work was done? The first row has no MFU, because MFU counts only matrix products. Counted by hand, softmax needs about five operations per number (compare, subtract, exponential, add, divide).
+# How much work was done? The first row has no MFU, because this table counts only matrix products and convolutions. Counted by hand, softmax needs about five operations per number (compare, subtract, exponential, add, divide).
 
 # %% tags=["claim"]
 narrow_flops = utilisation.SOFTMAX_FLOPS * users * items / narrow.step_ns  # operations per ns = GFLOP/s
@@ -212,7 +212,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Two people can watch the same job, and one sees 0 % where the other sees 100 %. This happens with real jobs too, because they are periodic: they save a checkpoint every few hundred steps, or validate every minute.
+# Two people can watch the same job, and one sees 0 % where the other sees 100 %. An error this large needs a coincidence, which this experiment arranges: the job repeats as often as the monitor reads, and the recording is short. If the two periods differ a little, the readings move through the job, and their mean over a long time is right. Look for such a coincidence at the interval of your own monitor: many store one reading every 15, 30 or 60 seconds, and jobs often validate or save a checkpoint about once a minute.
 #
 # Even a correct mean hides information: pauses of a few milliseconds disappear inside each reading. Only the trace shows why the GPU waited; the report above names the cause.
 #
@@ -241,7 +241,7 @@ L.predict("memory")
 
 
 # %% [markdown]
-# Here are two jobs. The first one allocates three quarters of the memory, which nothing reads, and multiplies matrices. The second one allocates little, and doubles the numbers of a long vector. *Traffic* takes the place of the driver's memory utilisation.
+# Here are two jobs. The first one allocates three quarters of the memory, which nothing reads, and multiplies matrices. The second one allocates little, and doubles the numbers of a long vector. *Traffic* takes the place of the driver's memory utilisation, which is usually higher: it counts all the time in which any memory access happens, and kernels read some data more than once.
 
 # %% tags=["measure"]
 def double(numbers):
@@ -325,14 +325,14 @@ L.claim(
 )
 
 # %% [markdown]
-# Both rules are wrong. With a small batch, the GPU usually waits, so the traffic is low and rises with the batch size. If the model reads a few very large layers for each batch, the traffic is high at batch size one and falls with the batch size. *Busy* and *MFU* tell you which case you have.
+# Neither rule holds in general. A small network with a small batch leaves the GPU waiting, so the traffic is low and rises with the batch size. If the model reads a few very large layers for each batch, the traffic is high at batch size one and falls with the batch size. *Busy* and *MFU* tell you which case you have.
 
 # %% [markdown]
 # ## What to rank by
 #
 # ### 01.5 From utilisation to useful work
 #
-# This experiment measures three jobs on the device you have. Their arithmetic is known exactly: a product of two n x n matrices needs 2 x n x n x n operations, an addition to n numbers needs n. Divide the operations by the time and by the highest rate that this device has reached, and you get an MFU: the work done as a share of the work that was possible.
+# This experiment measures three jobs on the device you have. Their arithmetic is known exactly: a product of two n x n matrices needs 2 x n x n x n operations, an addition to n numbers needs n. Divide the operations by the time and by the highest rate that this device has reached, and you get an MFU: the work done as a share of the work that was possible. On a CPU, *busy* is the share of time in which operators of PyTorch run that take 10 us or more.
 
 # %% tags=["predict"]
 L.predict("rank")
@@ -389,7 +389,7 @@ L.claim(
 # %% [markdown]
 # The two rankings contradict each other. Is the long-vector job badly written? No: it reads a number, adds to it and writes it back, and no program can do that faster than the memory bandwidth allows.
 #
-# A *roofline* chart shows such limits. The horizontal axis is arithmetic intensity: operations per byte read or written. The vertical axis is operations per second. Under the slanted part of the roof, the memory bandwidth is the limit; under the flat part, the arithmetic is. The chart shows the large layers of 01.3 at batch size one: under 1 % of the peak, but close to their roof. A faster kernel would not help them. A larger batch would, because it does more work per byte.
+# A *roofline* chart shows such limits. The horizontal axis is arithmetic intensity: operations per byte read or written. The vertical axis is operations per second. Under the slanted part of the roof, the memory bandwidth is the limit; under the flat part, the arithmetic is. The chart shows the large layers of 01.3 at batch size one: under 1 % of the peak, but at about 70 % of their roof. The best possible kernel would make them about 1.4 times as fast. A larger batch gains far more, because it does more work per byte.
 
 # %% tags=["measure"]
 gpulab.charts.roofline(gpulab.runs["large_layers_step 1"])

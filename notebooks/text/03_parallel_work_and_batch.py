@@ -132,7 +132,7 @@ L.claim(
 
 
 # %% [markdown]
-# Look at the number of kernels: a step with 8192 images has about as many as a step with 8. This counter proves the cause. If arithmetic were the limit, 64 images would take eight times as long as 8. They take about as long, because the time goes into *launching* kernels, and the number of launches does not depend on the batch size. Only the memory keeps growing, by about one MiB per image.
+# Look at the number of kernels: a step with 8192 images has about as many as a step with 8. Together with the step time, it shows the cause. If arithmetic were the limit, 64 images would take eight times as long as 8. They take about as long, because the time goes into *launching* kernels, and the number of launches does not depend on the batch size. Only the memory keeps growing, by about one MiB per image.
 #
 # Is there a knee only on GPUs? The next cell measures one core of your CPU with a smaller network, in CPU time of this process. A core has no multiprocessors to fill, but each call has a fixed cost here too.
 
@@ -270,7 +270,7 @@ L.same(gradients(network(8), images, labels), gradients(network(8), images, labe
 
 
 # %% [markdown]
-# Guides divide each loss by the number of parts, which is right only if all parts have the same size. The last part of a dataset is often smaller, and so is a part with more padding: weight each loss by what it is a mean of, as above. The next cell shows it with 64 images in parts of 10, and 4 at the end. Under `DistributedDataParallel`, also run all parts but the last within `model.no_sync()`; otherwise the ranks exchange gradients after each part.
+# Guides divide each loss by the number of parts, which is right only if all parts have the same size. The last part of a dataset is often smaller, and so is a part with more padding: weight each loss by the number of samples (or tokens) that it averages over, divided by the number in the whole batch, as above. The next cell shows it with 64 images in parts of 10, and 4 at the end. Under `DistributedDataParallel`, also run all parts but the last within `model.no_sync()`; otherwise the ranks exchange gradients after each part.
 
 # %% tags=["claim"]
 def divided_by_parts(net, images, labels, parts):
@@ -385,7 +385,7 @@ L.claim(
 # %% [markdown]
 # ## Which batch size should you use?
 #
-# ### 03.9 Small, medium, large: a table with your own measurements
+# ### 03.9 Small, medium, large: a table from your own sweep
 #
 # Many articles list the advantages of small, medium and large batches. The next cell makes such a table with numbers. Rate and memory come from your sweep. The number of updates is simple arithmetic; each update is an opportunity to learn, so more is better. The gradient noise is arithmetic too: like the error of any average, it falls with the square root of the batch size.
 
@@ -418,7 +418,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Start with the row that matters most to you. Below the knee, increase the batch size: the GPU gets faster for the price of memory. The number of updates falls, too, so adapt the learning rate, and compare the loss after the same time, not the images per second (notebook [04](04_large_batches.ipynb)). At the knee, stop, unless a larger batch helps learning.
+# Start with the row that matters most to you. Below the knee, increase the batch size: it costs memory, and you get more images per second. The number of updates falls, too, so adapt the learning rate, and compare the loss after the same time, not the images per second (notebook [04](04_large_batches.ipynb)). At the knee, stop, unless a larger batch helps learning.
 
 # %% [markdown]
 # ## More experiments
@@ -488,7 +488,7 @@ L.claim(
 # %% [markdown]
 # Should the batch size stay the same throughout training? Early in training, the gradients of all samples point in similar directions, and a small batch finds the common direction. Later they contradict each other, and the gradient of a small batch is mostly noise. The *gradient noise scale* is the batch size at which the noise is as large as the gradient itself; here it is computed from the gradients of the individual samples.
 #
-# When the noise scale is at least twice the batch size, there are two common responses: halve the learning rate, or double the batch size. Both variants start from the same weights here and see the same samples.
+# There are two common responses to a noisy gradient: halve the learning rate, or double the batch size. Here, each variant does this after every epoch that ends with a noise scale of at least twice the batch size, up to a factor of 16. Both start from the same weights and see the same samples.
 
 # %% tags=["measure"]
 data = synthetic.table(2048, 32)
@@ -516,7 +516,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Both responses average over more samples for the same progress. The growing batch does it in fewer, larger steps, which suits a GPU. There are two limits. A batch that is large from the start reaches a far higher loss with the same number of samples. And on this easy problem, changing nothing reaches the lowest loss of all. A larger batch makes each sample cheaper to process; whether it helps learning is a separate question.
+# Both responses average over more samples for the same progress. The growing batch does it in fewer, larger steps, which suits a GPU. There are two limits. A batch that is large from the start, at the same learning rate, reaches a far higher loss with the same number of samples. And on this easy problem, changing nothing reaches the lowest loss of all. A larger batch makes each sample cheaper to process; whether it helps learning is a separate question.
 
 # %% [markdown]
 # ### 03.6 Sizes of 257 and 8193
@@ -546,7 +546,7 @@ L.claim(
 
 
 # %% [markdown]
-# So an odd number of rows costs most for a small batch, and almost nothing for a large one. An odd *width* is different. Tensor cores load 16 bytes at a time. Rows of 8193 two-byte numbers are not aligned to 16 bytes, so an older, slower kernel has to do the work.
+# So an odd number of rows costs most for a small batch, and almost nothing for a large one. An odd *width* is different. The fastest kernels load 16 bytes at a time, from addresses that are multiples of 16. Most rows of 8193 two-byte numbers do not start at such an address, so a slower kernel has to do the work.
 #
 # The next cell measures both on your GPU. On a virtual GPU it only shows the cost model, so it illustrates the effect but does not prove it; the cost of odd widths comes from published traces of an H100.
 
@@ -623,7 +623,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Full memory is not a goal: the rate stopped rising at the knee, long before the memory was full. (The rates are a little lower than in 03.1, because these are single steps. In 03.1, the host already launched the kernels of the next step while the GPU was still running the current one.)
+# Full memory is not a goal: the rate stopped rising at the knee, long before the memory was full. (At 2,048 images the rate is a little lower than in 03.1, because these are single steps. In 03.1, the host already launched the kernels of the next step while the GPU was still running the current one.)
 #
 # You may need the largest batch anyway, for a loss that depends on the batch size, or to see the limits of a GPU. The usual search by hand doubles the batch size until a run fails, and can end far below the largest batch.
 #
@@ -701,6 +701,7 @@ def in_streams(models, rows):
             stream.wait_stream(main_stream)
             with torch.cuda.stream(stream):
                 outputs.append(model(rows))
+        for stream in streams:  # only now: inside the loop above, each model would wait for the one before it
             main_stream.wait_stream(stream)
         return torch.stack(outputs)
 

@@ -3,7 +3,7 @@
 #
 # A batch is created in the memory of the *host* (the computer with its CPU) and used in the memory of the *device* (the GPU). The link between them transfers about sixty times fewer bytes per second than the GPU's own memory. In this lesson you learn what a copy costs, which copies you can hide, and which lines make the host wait unnecessarily. Do lesson [01](01_what_is_utilisation.ipynb) first if you cannot yet explain what "the GPU is 40 % busy" means.
 #
-# With a CUDA GPU, everything should run on it (untested). Without one, your code runs unchanged on a virtual H100, which estimates the times. The estimate uses two rates: 50 GB/s as the best rate of the link, which is four fifths of its standard (PCIe 5, 16 lanes), and 6 GB/s for copies from ordinary memory, a typical value in published traces (5.3 to 9.9 GB/s). You can trust the **shape** of the results. The **rates** of your own machine you have to measure.
+# With a CUDA GPU, everything should run on it (untested). Without one, your code runs unchanged on a virtual H100, which estimates the times. The estimate uses two rates: 50 GB/s as the best rate of the link, which is four fifths of its standard (PCIe 5, 16 lanes), and 7 GB/s for copies from ordinary memory, a typical value in published traces (5.3 to 9.9 GB/s). You can trust the **shape** of the results. The **rates** of your own machine you have to measure.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -54,7 +54,7 @@ def host_batches(pinned):
 
 
 # %% [markdown]
-# Before you answer, estimate two times: 134 MB over a link of 6 GB/s, and about 2.2 TFLOP (forward and backward) on a GPU that reaches several hundred TFLOP/s.
+# Before you answer, estimate two times: 134 MB from ordinary memory at 7 GB/s, and about 2.2 TFLOP (forward and backward) on a GPU that reaches several hundred TFLOP/s.
 
 # %% tags=["predict"]
 L.predict("share")
@@ -68,7 +68,7 @@ before = gpulab.runs["before"]
 L.reveal("share", copying.batch_copy_cost(before, BATCH_BYTES).transfer_ms / throughput.step_ms(before), "%")
 
 # %% [markdown]
-# Three parts of the report prove that the copy is the cause. **Exposed copies** is the time in which the link is busy and no kernel runs; if the model were the cause, *matrix kernels* would be long instead, and if data loading were the cause, *waiting for data*. The evidence names the kind of **memory**: pageable. And it gives the **rate**, about 6 GB/s, although the link could reach 50.
+# Three parts of the report prove that the copy is the cause. **Exposed copies** is the time in which the link is busy and no kernel runs; if the model were the cause, *matrix kernels* would be long instead, and if data loading were the cause, *waiting for data*. The evidence names the kind of **memory**: pageable. And it gives the **rate**, about 7 GB/s, although the link could reach 50.
 #
 # Do not be misled by *GPU busy*: the table counts a copy as GPU work, so the GPU can be busy all the time and compute for only a small part of it.
 
@@ -123,7 +123,7 @@ L.claim(
 # %% [markdown]
 # Now you can predict the time of a pinned copy. The first row of the table shows the start-up: 4 KB at a quarter of a GB/s take about 16 us, almost all of it for the calls. Then add the bytes divided by 50 GB/s: for a batch of 134 MB, that is 2.7 ms.
 #
-# The last column shows your own CPU copying from memory to memory. Small blocks stay in its cache. A large block is copied at a few GB/s, or 10 to 20 on a fast laptop, but never at 50. A pageable copy contains such a copy, made by the driver, which is the slower half of the transfer. (The 6 GB/s of the virtual GPU are a fixed parameter, as explained above, and are not derived from your CPU.)
+# The last column shows your own CPU copying from memory to memory. Small blocks stay in its cache. A large block is copied more slowly: on most servers and laptops one core reaches 5 to 20 GB/s, a fraction of the 50 GB/s of the link. A pageable copy contains such a copy, made by the driver, which is the slower half of the transfer. (The 7 GB/s of the virtual GPU are a fixed parameter, as explained above, and are not derived from your CPU.)
 #
 # The number of bytes matters too: an image that is sent as `uint8` and converted to `float32` on the GPU has a quarter of the bytes, and so takes a quarter of the time, from either kind of memory.
 #
@@ -178,9 +178,9 @@ L.claim(
 )
 
 # %% [markdown]
-# The table shows how long the main thread spends on *pinning* before it calls the copy, and how long the call then *holds* it. In the last row both are zero: a thread of the loader copied the batch into pinned memory while the loop did something else. (With `num_workers=0` there is no such thread, and the loop pays for pinning again.)
+# The table shows how long the main thread spends on *pinning* before it calls the copy, and how long the call then *holds* it. In the last row both are almost zero: a thread of the loader copied the batch into pinned memory while the loop did something else. (With `num_workers=0` there is no such thread, and the loop pays for pinning again.)
 #
-# Without a GPU, do not trust the middle row. A virtual GPU estimates pinning by an ordinary copy on *this* CPU, so on a fast laptop this row may even beat the plain copy. A calculation is more reliable. A plain copy runs in pieces: the link transfers one piece while the driver copies the next, so the slower of the two sets the time. If you pin first, you make the same copy, and only then does the transfer start.
+# Without a GPU, do not trust the middle row. A virtual GPU estimates pinning by an ordinary copy on *this* CPU, so on a fast laptop this row may even beat the plain copy. A calculation shows what to expect if your copy into pinned memory is as fast as the driver's. A plain copy runs in pieces: the link transfers one piece while the driver copies the next, so the slower of the two sets the time. If you pin first, you make the same copy, and only then does the transfer start.
 #
 # In addition, newly pinned memory has to be page-locked first: 61 ms for 512 MB were published for an older machine (University of Virginia, on `cudaMallocHost`). PyTorch caches page-locked memory and reuses it, so a loop pays for this in its first batches only. In the next table, *fresh* memory is page-locked, filled and sent; *kept* memory was page-locked earlier; *ahead* means that the loader's thread filled it.
 
@@ -217,7 +217,7 @@ L.claim(
 #
 # ### 07.3 One after the other, or overlapped
 #
-# The batches of our first loop are in memory from the start, so you can pin them once before the loop, and no step pays for pinning. A copy then takes 2.7 ms instead of 22. But it still delays the compute: on one *stream* (a queue of work that the GPU processes in order), the GPU copies, computes, copies, computes. Copies and kernels use different parts of the chip, so both could run at the same time.
+# The batches of our first loop are in memory from the start, so you can pin them once before the loop, and no step pays for pinning. A copy then takes 2.7 ms instead of 19. But it still delays the compute: on one *stream* (a queue of work that the GPU processes in order), the GPU copies, computes, copies, computes. Copies and kernels use different parts of the chip, so both could run at the same time.
 
 # %% tags=["predict"]
 L.predict("turns")
@@ -230,7 +230,7 @@ L.predict("turns")
 # - `wait_stream(copy_stream)` lets the compute start only when the batch has arrived;
 # - `record_stream` tells PyTorch's caching allocator that the compute stream still uses this memory, so that it does not reuse the memory too early.
 #
-# Without one of the last two, the GPU may compute on memory that already holds something else: wrong numbers, now and then, and no error. It is also easy to be off by one batch, so the next cell tests the function on the CPU: it must return the same batches in the same order.
+# Without one of the last two, the GPU may compute on memory that does not hold the batch yet, or already holds something else: wrong numbers, now and then, and no error. It is also easy to be off by one batch, so the next cell tests the function on the CPU: it must return the same batches in the same order.
 
 # %% tags=["worked"]
 def prefetch(batches, device="cuda"):
@@ -327,6 +327,8 @@ L.reveal("waits", float(waits.get("print(loss)", 0) + waits.get("if loss > 10", 
 
 
 # %% [markdown]
+# A virtual GPU counts `print(loss)` as one wait. To format a tensor, PyTorch reads its value again and again (8 times in version 2.13), so on a real GPU this line waits more often; `print(loss.item())` waits once.
+#
 # A training log needs the mean loss, not every single loss. Accumulate the losses on the device, and read the sum every hundred steps: write that in `read_rarely`. Steps are counted from 0, so the first hundred are complete after step 99.
 #
 # The claim below tests both functions on the CPU, on a small training with real numbers. The operator behind each of these reads, `aten::_local_scalar_dense`, can be counted there too.
@@ -429,7 +431,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The first half is a null result: if the host has nothing else to do, you would not notice the reads. For the busy host, compare its two lines: without the reads, its 2 ms overlap with the GPU's 3.5 ms; with them, the times add up. This is the rule of 07.3 again: a synchronisation turns the longer of the two into the sum. So count the synchronisations, and check what the host does between them.
+# The first half is a null result: if the host has nothing else to do, you would not notice the reads, because the kernels of a step run for milliseconds and the next ones are launched within microseconds. In a loop of short kernels, launching them is such work of the host, and then each read costs time even if the host does nothing else (notebook [12](12_launch_fusion_graphs.ipynb)). For the busy host, compare its two lines: without the reads, its 2 ms overlap with the GPU's 3.5 ms; with them, the times add up. This is the rule of 07.3 again: a synchronisation turns the longer of the two into the sum. So count the synchronisations, and check what the host does between them.
 
 # %% [markdown]
 # ## Many small copies
@@ -462,7 +464,7 @@ def packed(device):
 
 
 # %% [markdown]
-# Before you run the next cell, estimate both times yourself: a thousand times the time of a pageable copy of 4 KB in 07.1, and 1.6 MB at 6 GB/s. Which of the two is the larger?
+# Before you run the next cell, estimate both times yourself: a thousand times the time of a pageable copy of 4 KB in 07.1, and 1.6 MB at 7 GB/s. Which of the two is the larger?
 
 # %% tags=["measure"]
 with L.gpu("one by one"), record_function("moving"):
@@ -497,7 +499,7 @@ L.claim(
 # %% [markdown]
 # The first line is a thousand start-ups and hardly any bytes; the rest of its time, which your estimate does not contain, is Python iterating over the tensors. In the second line almost nothing is copying; the time is the host's own work: joining a thousand tensors, and splitting two tensors into a thousand. If you pack a batch in a DataLoader worker, the main process does not have to do this work.
 #
-# One copy instead of two would need a single data type: labels reinterpreted as bytes, or converted to floats. That saves one start-up out of a thousand, at the cost of code that is hard to read.
+# One copy instead of two would need a single data type: labels reinterpreted as bytes, or converted to floats. That would save one more start-up, about 16 us, at the cost of code that is hard to read.
 
 # %% [markdown]
 # ## More experiments
@@ -564,7 +566,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Look at the middle column. A pause that is long enough after an empty queue is too short after a longer one: first half of the values are old, then all of them. A program that "always worked" fails on the day the model grows, without an error.
+# Look at the middle column. A pause of 10 us is long enough if little work is queued. With 6 us of queued kernels half of the values are old, and with 200 us all of them. A program that "always worked" fails on the day the model grows, without an error.
 #
 # The same problem exists in the other direction: if you refill a pinned buffer before its copy has finished, you send the wrong batch. A DataLoader returns new buffers, so it is safe; a ring of buffers of your own needs events.
 #
@@ -607,7 +609,7 @@ L.claim(
 # %% [markdown]
 # ## Transfer
 #
-# Here is a run on a real GPU, invented for this question. A step takes 21 ms, and the batch is prefetched on a separate stream, as in 07.3:
+# Here are the counters of a training run, invented for this question. A step takes 21 ms. The last line of the loop body copies the next batch on a separate stream, and the next step waits for this copy:
 #
 # | counter, per step | value |
 # |---|---|

@@ -12,7 +12,7 @@
 #
 # Two facts from this table are enough for now. bfloat16 has the same range as float32, but a low precision. float16 is more precise, but its range is small: almost everything that breaks in the second half of this notebook breaks at one end of that range.
 #
-# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if you cannot yet explain "GPU busy". You need 50 minutes and no GPU. Without one, times, kernels and energy come from a virtual H100; they are calculated from published peaks and from measured fractions of these peaks. Bytes, gradients, scales and overflows are real, on your CPU. Every number names its source. (The experiments keep the numbers of the course plan, but this lesson uses another order.)
+# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if you cannot yet explain "GPU busy". You need 50 minutes and no GPU. Without one, times, kernels and energy come from a virtual H100; they are calculated from published peaks and from measured fractions of these peaks. Bytes, gradients, scales and overflows are real, on your CPU. Every number names its source. (The experiments do not come in the order of their numbers.)
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -93,7 +93,7 @@ L.check("cause", answer)
 #
 # There are three alternatives to float32:
 #
-# - **TF32** leaves every tensor in float32, and rounds the inputs of matrix products to 10 bits inside the tensor cores. One line switches it on for all matrix products. Convolutions have another switch, `torch.backends.cudnn.allow_tf32`, which is on unless you turn it off.
+# - **TF32** leaves every tensor in float32, and rounds the inputs of matrix products to 10 bits inside the tensor cores. One line, `torch.set_float32_matmul_precision("high")`, switches it on for all matrix products. Convolutions have another switch, `torch.backends.cudnn.allow_tf32` (in recent versions also `torch.backends.cudnn.conv.fp32_precision`), which is on unless you turn it off.
 # - **autocast in bfloat16** casts the inputs of products to 16 bits. Their results have 16 bits too, so they need half the memory traffic.
 # - **autocast in float16** does the same, and needs a gradient scaler (see 08.3).
 #
@@ -188,7 +188,7 @@ L.claim(
 #
 # ### 08.2 Activations saved for the backward pass
 #
-# A layer saves its inputs until the backward pass has used them. In most networks, these activations are the largest part of the memory. The next cell counts them for real: PyTorch reports every tensor that it saves, and the cell adds up their bytes, each tensor once.
+# A layer saves its inputs until the backward pass has used them. When a network trains with a large batch, these activations are usually the largest part of the memory. The next cell counts them for real: PyTorch reports every tensor that it saves, and the cell adds up their bytes, each tensor once.
 
 # %% tags=["predict"]
 L.predict("half")
@@ -224,7 +224,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The reason is again the 64-bit indices of pooling: autocast changes only floating-point types. In addition, the 16-bit copy of every cast weight stays in memory until the end of the backward pass. float32 does not have this cost.
+# The reason is that pooling saves the position of each maximum as a 64-bit integer: autocast changes only floating-point types. In addition, the 16-bit copy of a cast weight stays in memory until the backward pass has used it. float32 does not have this cost.
 
 # %% [markdown]
 # ## The risk: range
@@ -827,7 +827,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# Start with one line: enable TF32 if it is off. Then use autocast in bfloat16 if the GPU supports it (Ampere and later); on older GPUs, use float16 with a scaler, and save the scaler in the checkpoint. Then read the report again: once the matrix products are fast, the remaining kernels are limited by memory bandwidth, and tensor cores do not help them. [09 Memory](09_memory_anatomy_and_oom.ipynb) shows what else is in memory besides activations.
+# Start with one line: enable TF32 if it is off. Then use autocast in bfloat16 if the GPU supports it (Ampere and later); on older GPUs, use float16 with a scaler, and save the scaler in the checkpoint. Newer GPUs also multiply narrower types: FP8 since Ada and Hopper, FP4 since Blackwell, each at about twice the rate of the next wider type on data-center GPUs. autocast does not use them; libraries such as torchao and Transformer Engine do, and this course does not measure them. Then read the report again: once the matrix products are fast, the remaining kernels are limited by memory bandwidth, and tensor cores do not help them. [09 Memory](09_memory_anatomy_and_oom.ipynb) shows what else is in memory besides activations.
 
 # %% tags=["card"]
 L.card()

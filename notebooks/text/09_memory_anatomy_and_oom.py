@@ -211,7 +211,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The table is for 4,096 samples; its last column is the largest batch that fits on the GPU. So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the end of the backward pass, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
+# The table is for 4,096 samples; its last column is the largest batch that fits on the GPU. (Each part is shown at its own maximum during the step. Gradients and activations reach theirs at different times, so the parts add up to more than the peak.) So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the backward pass has used it, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
 
 # %% [markdown]
 # ## When memory runs out
@@ -323,7 +323,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So the list itself is not the problem. What matters is whether `backward()` was called, because it frees the graph. `.item()` returns a Python number, but makes the program wait for the GPU each time; `.detach()` does not wait. Collect detached losses, and read them every hundred steps ([07](07_host_to_device.ipynb) shows why).
+# So the list itself is not the problem. What matters is whether `backward()` was called, because it frees the tensors that the graph has saved. (The nodes of the graph, small objects in the memory of the host, remain as long as the loss does.) `.item()` returns a Python number, but makes the program wait for the GPU each time; `.detach()` does not wait. Collect detached losses, and read them every hundred steps ([07](07_host_to_device.ipynb) shows why).
 #
 # ### A decision tree, and four programs that fail in the first step
 #
@@ -434,7 +434,7 @@ print(f"features that fit: {separate_count} allocated one by one, {preallocated_
 # %% [markdown]
 # Read the error: about 9 GiB are reserved but unallocated. Each feature was placed in the block that its 128 MiB had left, and the remaining 56 MiB of that block are too small for everything that follows. In your own code, the fix is to allocate the final memory first, or to use few different sizes: round lengths up, or pad batches to a handful of shapes.
 #
-# The other fix is a setting, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (since PyTorch 2.9 also `PYTORCH_ALLOC_CONF`, for all accelerators). A *segment* is a block that PyTorch requests from the driver. With this setting there is one segment that grows: pages of 2 MiB are mapped into it, and free pages can be remapped to where a request fits. gpulab's virtual GPUs use PyTorch's default settings, so the next cell simulates both settings, with the allocation requests recorded on a larger GPU.
+# The other fix is a setting, `PYTORCH_ALLOC_CONF=expandable_segments:True` (before PyTorch 2.9 `PYTORCH_CUDA_ALLOC_CONF`, which still works). A *segment* is a block that PyTorch requests from the driver. With this setting there is one segment that grows: pieces of memory (20 MiB each, or 2 MiB for tensors of up to 1 MiB) are mapped into it, and free ones can be mapped again where a request fits. gpulab's virtual GPUs use PyTorch's default settings, so the next cell simulates both settings, with pieces of 2 MiB and with the allocation requests recorded on a larger GPU.
 
 # %% tags=["measure"]
 with gpulab.virtual_gpu("h100", "larger GPU"):
@@ -546,7 +546,7 @@ L.score("fewest", outcome.count)
 L.predict("stage")
 
 # %% [markdown]
-# Adam has two implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` is a single kernel that needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
+# Adam has two fast implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` does everything in one kernel, or a few for long lists, and needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
 
 # %% tags=["measure"]
 # <blank> Adam with fused=True for the first
@@ -754,7 +754,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So one long sample in a thousand can end a training run. Sort the samples by length, limit the length, or use the fused operator, which never stores the scores.
+# So one long sample in a thousand can end a training run. Limit the length, put long samples into smaller batches (03.5), or use the fused operator, which never stores the scores.
 
 # %% [markdown]
 # ### 09.9 Three numbers for the same memory
@@ -816,7 +816,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# When memory runs out, first ask whether the first step fails. If it does, compare four numbers per weight with the GPU's memory: this tells you whether any batch can fit. If it does not, look at the growth from step to step, and at reserved minus allocated memory. [08](08_mixed_precision.ipynb) covers the cheapest fix in full, [03](03_parallel_work_and_batch.ipynb) covers micro-batches, and [20](20_diagnosis_drills.ipynb) asks you to find causes on your own.
+# When memory runs out, first ask whether the first step fails. If it does, compare four numbers per weight with the GPU's memory: this tells you whether any batch can fit. If it does not, look at the growth from step to step, and at reserved minus allocated memory. [08](08_mixed_precision.ipynb) covers half precision in full, [03](03_parallel_work_and_batch.ipynb) covers micro-batches, and [20](20_diagnosis_drills.ipynb) asks you to find causes on your own.
 
 # %% tags=["card"]
 L.card()

@@ -78,7 +78,7 @@ for name, diagnosis in diagnoses.items():
 launches.signature_table(signatures, below=f"{runs[program].source}.")
 
 # %% [markdown]
-# *GPU idle* separates the busy program from the two that wait. *The length of the kernels* separates these two: the program that waits for data has few kernels, and long ones. The last column confirms it: it shows which rows contain the idle time.
+# *GPU idle* separates the busy program from the two that wait. *The length of the kernels* separates these two: the program that waits for data has few kernels, and long ones. The last column confirms it: it shows the share of a step that is spent waiting for data.
 
 # %% tags=["claim"]
 small, late, full = signatures[program], signatures["late"], signatures["full"]
@@ -102,7 +102,7 @@ L.claim(
 #
 # GELU is a smooth variant of ReLU. Papers print it as a formula, and a formula typed into Python is a chain of operators: each operator reads its input from GPU memory and writes its output to GPU memory, where the next one reads it. To *fuse* the chain means to run it as one kernel that reads once and writes once.
 #
-# `0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x.pow(3))))` has eight operators. Predict the gain for 67 million numbers.
+# `0.5 * x * (1 + torch.tanh(0.798 * (x + 0.0447 * x.pow(3))))` has eight operators. Predict the gain for 67 million numbers.
 
 # %% tags=["predict"]
 L.predict("fuse")
@@ -194,7 +194,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose shape keeps changing. A second size is compiled once more, for sizes of any length (seven sizes make two graphs); another number of dimensions or another dtype is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again.
+# The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose shape keeps changing. A second size triggers one more compilation, whose result serves all further sizes (seven sizes make two graphs); another number of dimensions or another dtype is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again. In a training loop, compile the model, `model = torch.compile(model)`: this compiles its backward pass, too, and the loop, the DataLoader and the optimizer stay as they are.
 #
 # ### 12.2 An optimizer: for-loop, foreach, fused
 #
@@ -262,7 +262,7 @@ L.claim(
 # %% [markdown]
 # The counts differ slightly between versions of PyTorch, so the claim uses limits. Most of the gain comes from foreach, which has been the default on a GPU since PyTorch 2.0.
 #
-# Compare the predictions with the results on the virtual GPU: when this lesson was written, both results were within the predicted ranges. That proves less than it seems, because both use the same hardware model. On a real GPU, always measure after a prediction.
+# Compare the predictions with the results on the virtual GPU: when this lesson was written, foreach was within its range, and fused was sometimes slower than its range: with four kernels left, its step is mostly Python code of the optimizer on the host, and that time varies. Even agreement proves less than it seems, because both use the same hardware model. On a real GPU, always measure after a prediction.
 
 # %% [markdown]
 # ## One launch for all kernels
@@ -474,7 +474,7 @@ L.claim(
 #
 # ### 12.5 Persistent kernels
 #
-# For repetitive work, one article recommends persistent kernels. A kernel consists of many *programs* (thread blocks), which are distributed over the multiprocessors, 132 on an H100. To scale an array tile by tile, you can launch one kernel per tile; or one kernel with one program per tile; or one kernel with as many programs as there are multiprocessors, each of which processes one tile after the other. PyTorch has no switch for the last variant: you write such kernels in Triton or CUDA. The next cell counts launches and loads on a simulated grid that runs the programs one after the other in Python. It measures no times.
+# For repetitive work, one article recommends persistent kernels. A kernel consists of many *programs* (thread blocks), which are distributed over the multiprocessors, 132 on an H100. To scale an array tile by tile, you can launch one kernel per tile; or one kernel with one program per tile; or one kernel with as many programs as there are multiprocessors, each of which processes one tile after the other. PyTorch has no general switch for the last variant: you write such kernels in Triton or CUDA. (Many library kernels for matrix products on Hopper and later GPUs already work like this.) The next cell counts launches and loads on a simulated grid that runs the programs one after the other in Python. It measures no times.
 
 # %% tags=["predict"]
 L.predict("loop")
@@ -528,7 +528,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So a single launch is not an advantage of persistent kernels: any grid has it. Their advantage is the state that a program keeps: a table, weights, or a counter for the next work item. Their cost: the tiles are assigned in advance, and if some take longer than others, some programs finish early.
+# So a single launch is not an advantage of persistent kernels: any grid has it. Their advantage is the state that a program keeps: a table, weights, or a counter for the next work item. If the tiles are assigned in advance, as here, and some take longer than others, some programs finish early; a shared counter for the next tile avoids that.
 
 # %% [markdown]
 # ## Transfer

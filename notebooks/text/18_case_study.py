@@ -129,7 +129,7 @@ L.claim(
 train(DataLoader(Snapshots(files, 64 * steps), batch_size=64, num_workers=2))
 
 # %% [markdown]
-# Two workers help, but the loop still waits. When you read the recommended number of workers, ask whether the workers wait or compute. These compute, so each of them needs a core of its own. The table at the top shows how many cores you have; more workers than cores have to share them and gain nothing.
+# On a machine with two cores, two workers help little or not at all; with more cores they help more, but the loop still waits. When you read the recommended number of workers, ask whether the workers wait or compute. These compute, so each of them needs a core of its own. The table at the top shows how many cores you have; more workers than cores have to share them and gain nothing.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto decoded
@@ -258,11 +258,11 @@ L.claim(
 )
 
 # %% [markdown]
-# Almost every change gains more in its place than it would have gained first. After the fix of data loading, the GPU was the bottleneck, so a larger batch or fewer reads of the loss could save little. Each change that makes the GPU faster leaves less GPU work for the host's work to overlap with, and what was hidden becomes visible: first the reads of the loss, then the launches, then the copy. A list of tips cannot know that; the ledger after each change does. The gain of each change also depends on the host: on a faster one, the larger batch gains less.
+# Most of the later changes gain more in their place than they would have gained first (when this lesson was written: the layout, the larger batch and pinning, but not the reads of the loss). After the fix of data loading, the GPU was busy for most of a step, so changes on the side of the host could save less. Each change that makes the GPU faster leaves less GPU work for the host's work to overlap with, and what was hidden becomes visible: first the reads of the loss, then the launches, then the copy. A list of tips cannot know that; the ledger after each change does. The gain of each change also depends on the host: on a faster one, the larger batch gains less.
 #
 # ### A popular change, made too early
 #
-# Pinned memory is on every list of tips, and it was part of the fix in the very first report. Directly after `decoded`, it can gain little: a batch has 1.2 MB, which takes 0.2 ms at the 6 GB/s of pageable memory.
+# Pinned memory is on every list of tips, and it was part of the fix in the very first report. Directly after `decoded`, it can gain little: a batch has 1.2 MB, which takes 0.2 ms at the 7 GB/s of pageable memory.
 
 # %% tags=["claim"]
 # <blank> the change pin_memory, on the run `decoded`
@@ -278,7 +278,7 @@ L.claim(
 )
 
 # %% [markdown]
-# If the loop itself pins each batch, as in the table above, the gain is even smaller: pinning takes the host about as long as the copy took. At the end of the path, the report names this same change first, and it gains a few percent: by then the step is short, and the host has time. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
+# If the loop itself pins each batch, as in the table above, there is no gain as the first change, and it may cost time: pinning takes the host at least as long as the copy took. At the end of the path, the report names this same change first, and it gains a few percent: by then the step is short, and the host has time. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
 
 # %% [markdown]
 # ## Rules of thumb
@@ -327,7 +327,7 @@ L.claim(
 )
 
 # %% [markdown]
-# It is no surprise that the slowest part is right on all eight, because the model is built that way. The point is that none of the four numbers shows which part is the slowest. Free host memory says that more workers would fit, not that they are needed; low GPU utilisation is a symptom with several causes. The ledger of a run shows the cause.
+# Is the order of the rules to blame? No: in the best of its 24 orders, the first rule that matches is right on three machines. If you look at all rules that match, the best change is among them on five machines, but next to one or two others. It is no surprise that the slowest part is right on all eight, because the model is built that way. The point is that none of the four numbers shows which part is the slowest. Free host memory says that more workers would fit, not that they are needed; low GPU utilisation is a symptom with several causes. The ledger of a run shows the cause.
 #
 # ### 18.4 A checklist with evidence
 #

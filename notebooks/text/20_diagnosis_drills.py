@@ -30,7 +30,7 @@ evidence.case_catalogue()
 
 
 # %% [markdown]
-# A colleague has a program for such cases. It reads the number that a monitor shows, the share of time in which the device computes, and gives advice. Utilisation is a single number, so the program has only two answers.
+# A colleague has a program for such cases. It reads the number that a monitor shows, the share of time in which the device computes, and gives advice. Like many alerts, it compares this number with a single threshold, so it has two answers.
 
 # %% tags=["given"]
 def advice_by_utilisation(number):
@@ -165,7 +165,7 @@ display(*evidence.drill_views(L, "case8", answers["case8"]))
 # %% [markdown]
 # ### 20.1 continued: a better rule of thumb, and where it fails
 #
-# "Low GPU utilisation, slow loader: add workers" is a better rule, because it looks at what the loop does. It seems to fit three of the runs so far. You can replay each of them with four workers: `gpulab.whatif` predicts the new step time.
+# "Low GPU utilisation, slow loader: add workers" is a better rule, because it looks at what the loop does. It seems to fit three of the runs so far: cases 1 and 6 wait for data, and the owner of case 3 blames the loader. You can replay each of them with four workers: `gpulab.whatif` predicts the new step time.
 
 # %% tags=["predict"]
 L.predict("workers")
@@ -322,7 +322,8 @@ for name, path in paths.items():
     print(f"{name}\n{path}\n")
 reached = [path.leaf.name for path in paths.values()]
 L.claim(
-    "the tree leads four runs with memory problems to 4 different causes; a smaller batch fixes only one of them",
+    "the tree leads four runs with memory problems to 4 different causes, and suggests a smaller batch for only one "
+    "of them",
     reached == ["activations", "states", "long_sample", "leak"],
     before=len(set(reached)),
     unit="causes",

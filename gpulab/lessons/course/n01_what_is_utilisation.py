@@ -161,8 +161,8 @@ LESSON = Lesson(
         ),
         Question(
             key="memory",
-            prompt="A job allocates three quarters of the GPU's memory and multiplies large matrices. How busy is the "
-            "memory controller?",
+            prompt="A job allocates three quarters of the GPU's memory and multiplies large matrices. By the traffic "
+            "that its kernels need at least, how busy is the memory controller?",
             choices=(
                 Choice(
                     key="a",
@@ -234,9 +234,8 @@ LESSON = Lesson(
                 ),
             ),
             right="c",
-            explanation="Kernels run all the time, only more slowly. Utilisation shows 100 % before, during and after "
-            "the "
-            "throttling.",
+            explanation="Under full load kernels run all the time, only more slowly: utilisation shows 100 % before "
+            "the throttling and during it.",
             hints=(
                 "For each metric: would it change if every kernel took longer?",
                 "What happens to clock and power when the GPU must cool down?",
@@ -296,15 +295,15 @@ LESSON = Lesson(
                 Choice(key="d", text="resident warps on a multiprocessor, divided by the maximum"),
                 Choice(key="e", text="arithmetic that the model needs, divided by what the GPU could do in that time"),
                 Choice(key="f", text="bytes of device memory that are allocated"),
-                Choice(key="g", text="share of memory requests that were answered without accessing device memory"),
+                Choice(key="g", text="share of the requests to a cache that the cache answered by itself"),
                 Choice(
                     key="h",
                     text="share of time with at least one warp resident, averaged over all multiprocessors",
                 ),
             ),
             find_problem=check_cards,
-            explanation="Eight of eight. Only one of these metrics counts useful work; the others count time, bytes or "
-            "capacity.",
+            explanation="Eight of eight. Only one of these metrics counts useful work; the others count time, bytes, "
+            "warps or requests.",
             hints=(
                 "Sort the definitions first: shares of time, bytes, and other shares.",
                 "Three definitions are about 'did anything happen': on the GPU, on a multiprocessor, in the memory.",

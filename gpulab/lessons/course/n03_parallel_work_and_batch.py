@@ -125,7 +125,7 @@ _WORK = (
                 feedback="Each kernel still processes a batch of 8.",
             ),
         ),
-        explanation="Each kernel still processes 8 images, and an update needs eight times as many kernels. "
+        explanation="Each kernel still processes 8 images, and an update needs nine times as many kernels. "
         "Accumulation "
         "saves only optimizer updates: one instead of eight.",
         hints=(
@@ -291,7 +291,7 @@ LESSON = Lesson(
         LessonExperiment(number="03.6", description="sizes of 257 and 8193, and sizes that fill whole tiles and waves"),
         LessonExperiment(number="03.7", description="the largest batch, by doubling and by extrapolation"),
         LessonExperiment(number="03.8", description="four small models one by one, in streams, and stacked"),
-        LessonExperiment(number="03.9", description="small, medium and large batches, with your own measurements"),
+        LessonExperiment(number="03.9", description="small, medium and large batches, in a table from your own sweep"),
     ),
     questions=(*_BATCH, *_WORK, *_SHAPES),
     targets=(

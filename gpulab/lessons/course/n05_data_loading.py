@@ -57,7 +57,7 @@ CAUSE = Question(
     "time spent waiting for data would not change.",
     hints=(
         "Read the first sentence of the report, and the bar below it.",
-        "Compare 'waiting for data' with 'compute', in ms per step.",
+        "Compare 'waiting for data' with 'long operators' (on a GPU: 'GPU busy'), in ms per step.",
         "'waiting for data' is by far the largest line of the table.",
     ),
 )

@@ -68,7 +68,7 @@ LESSON = Lesson(
                 "Compare two times: bytes divided by bytes per second, and operations divided by operations per "
                 "second.",
                 "See 'exposed copies' under 'Where the step time goes' in the report.",
-                "134 MB at 6 GB/s take 22 ms; 2.2 TFLOP at half of a peak of 990 TFLOP/s take 4.4 ms.",
+                "134 MB at 7 GB/s take 19 ms; 2.2 TFLOP at half of a peak of 990 TFLOP/s take 4.4 ms.",
             ),
         ),
         Question(

@@ -80,7 +80,7 @@ _ALLOCATOR = (
                 text="it runs out near the end, when almost nothing is free",
                 feedback="Much memory is free, but fragmented.",
             ),
-            Choice(key="c", text="it runs out about half way or a little later, with many GiB free"),
+            Choice(key="c", text="it runs out after about 70 % of the features, with many GiB free"),
         ),
         right="c",
         explanation="A tensor needs one contiguous block. Here every free block has 56 MiB, between two blocks in use, "
@@ -261,7 +261,7 @@ LESSON = Lesson(
     symptom="torch.OutOfMemoryError, in the first step or after hours.",
     signature="The growth of allocated memory from step to step; weights, gradients and optimizer state compared with "
     "the GPU's memory; reserved minus allocated.",
-    fix="The first of these that is enough: detach collected tensors, half precision, fused attention, micro-batches, "
+    fix="The first of these that is enough: detach collected tensors, fused attention, half precision, micro-batches, "
     "activation checkpointing, smaller optimizer state.",
     limits="Weights, gradients and optimizer state alone exceed the GPU's memory: then no batch is small enough.",
     experiments=(

@@ -50,9 +50,8 @@ _SIGNATURE = (
     ),
     Question(
         key="cause",
-        prompt="The report says that the GPU waits for launches of small kernels. Which of its numbers would show it "
-        "if "
-        "the GPU waited for data, or for a value that the host reads from the GPU?",
+        prompt="The report says that the GPU waits for launches of small kernels. Which of its numbers would be "
+        "much smaller if the GPU waited for data, or for a value that the host reads from the GPU?",
         choices=(
             Choice(key="a", text="GPU idle", feedback="The GPU is idle in all three cases."),
             Choice(
@@ -148,7 +147,7 @@ _FUSION = (
         hints=(
             "Look at the share of time in which the GPU is idle.",
             "Compare the busy time with the step time: a graph leaves little more than the busy time.",
-            "In the table of %gpuwhatif, the rows of launching and dispatch fall to almost zero.",
+            "In the table of %gpuwhatif, the rows of launching, dispatch and Python code shrink most.",
         ),
     ),
     Question(
@@ -202,12 +201,12 @@ _FUSION = (
             ),
             Choice(key="c", text="more", feedback="That was the optimizer on its own, with small parameters."),
         ),
-        explanation="A change cannot gain more than the time of the part it changes. Here, almost all of the step is "
-        "matrix products.",
+        explanation="A change cannot gain more than the time of the part it changes. Here, matrix products "
+        "are almost nine tenths of the step, and GELU is most of the rest.",
         hints=(
             "What share of the step does the optimizer take?",
             "Compare the time of the optimizer kernels with the time of the matrix products.",
-            "'matrix kernels' is almost the whole step.",
+            "'matrix kernels' and GELU are almost the whole step.",
         ),
     ),
     Question(
@@ -260,7 +259,8 @@ LESSON = Lesson(
     signature="Kernels shorter than 10 us with gaps between them; the idle time is in launch calls, operator dispatch "
     "and Python code < 0.2 ms at a time.",
     fix="Fewer, larger kernels: larger batches, fused operators, fused optimizers, torch.compile, CUDA graphs.",
-    limits="Kernels are long: then launches overlap with GPU work, and saving them gains nothing.",
+    limits="Kernels are long: then launches overlap with GPU work, and saving them gains nothing. Fusing a chain of "
+    "elementwise kernels still saves memory traffic.",
     experiments=(
         LessonExperiment(number="12.1", description="a formula as eight operators, and as one"),
         LessonExperiment(number="12.2", description="Adam as a loop, with foreach, and fused"),

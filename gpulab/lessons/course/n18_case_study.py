@@ -158,7 +158,7 @@ LESSON = Lesson(
                     key="b",
                     text="three to five",
                     below=5.5,
-                    feedback="One of the four rules applies almost everywhere.",
+                    feedback="The rule about host memory matches on most machines, whatever the cause.",
                 ),
                 Choice(key="c", text="six or more", feedback="Two of the four numbers have nothing to do with time."),
             ),

@@ -48,9 +48,9 @@ _FAQ = (
         "GPU "
         "costs as much as a busy one; but a busy GPU may still waste most of its capacity, as in case 4.",
         hints=(
-            "Compare cases 4 and 11.",
-            "Compare busy with tensor_cores and filled.",
-            "busy is 100 % in both cases.",
+            "Look at case 4 again.",
+            "Compare busy with tensor_cores.",
+            "In case 4, busy is 100 % and tensor_cores is 0 %.",
         ),
     ),
     Question(
@@ -66,9 +66,9 @@ _FAQ = (
         right="c",
         explanation="A monitor shows that there is a problem and how long it lasts. To find the cause, you need to "
         "know "
-        "what host and device did at the same time. Cases 2, 3 and 6 differ by a few percent of utilisation, but in "
+        "what host and device did at the same time. Cases 2 and 3 show almost the same utilisation, but differ in "
         "everything else.",
-        hints=("Compare cases 2 and 6.", "busy is similar in both.", "copies and loader are not."),
+        hints=("Compare cases 2 and 3.", "busy is similar in both.", "copies and python are not."),
     ),
     Question(
         key="faq3",
@@ -148,7 +148,7 @@ _FAQ = (
         ),
         right="a",
         explanation="If the first step fails, the program does not fit. If a later step fails, memory grows, or one "
-        "sample is too large. The fixes have nothing in common.",
+        "sample is too large. These need different fixes.",
         hints=(
             "When does a leak fail, and when a model that is too large?",
             "Look at the number of complete steps.",
@@ -162,7 +162,7 @@ _FAQ = (
         choices=(
             Choice(
                 key="a",
-                text="data parallelism: each GPU processes a part of the batch",
+                text="plain data parallelism (DDP): each GPU processes a part of the batch",
                 feedback="Each GPU would still hold all parameters, gradients and optimizer state.",
             ),
             Choice(key="b", text="splitting the model, or its optimizer state, across GPUs"),
@@ -170,7 +170,8 @@ _FAQ = (
         ),
         right="b",
         explanation="Plain data parallelism copies the whole model to every GPU and splits only the batch; it makes "
-        "training faster, but does not reduce the memory per GPU.",
+        "training faster, but does not reduce the memory per GPU. FSDP and ZeRO also split the batch; they help "
+        "because they shard parameters, gradients or optimizer state, too.",
         hints=(
             "What does each GPU hold?",
             "Compare the bytes of model and optimizer state per GPU, before and after.",
@@ -220,9 +221,8 @@ LESSON = Lesson(
                 Choice(key="b", text="about half", below=8.5, feedback="It has only two answers for twelve runs."),
                 Choice(key="c", text="almost all", feedback="Utilisation shows that a device is idle, but not why."),
             ),
-            explanation="It has two answers, but the twelve runs need twelve. Below 50 %, the same number stands for "
-            "six "
-            "different causes, and above 50 % for six more.",
+            explanation="It has two answers, but the twelve runs need twelve. More thresholds would not help much: "
+            "cases 1 and 7 both show 17 %, and cases 4, 11 and 12 show 100 %, each with another cause.",
             hints=(
                 "How many different answers can the program give?",
                 "Each of the twelve runs has another cause, and needs another first action.",

@@ -37,7 +37,7 @@ ACTIONS: Mapping[str, str] = {
     "larger batch": "more samples per step, as long as samples per second rise",
     "fused optimizer": "fused=True",
     "keep numbers": ".item() or .detach() before a tensor is stored",
-    "leave it": "no change: only a faster device would help",
+    "leave it": "no single change gains much: the device does the necessary work, near its limits",
 }
 
 

@@ -204,7 +204,7 @@ _LATER_STEP = _fact_node(
             "Is more memory reserved but unallocated than the request needed?",
             "fragmented",
             yes=DecisionLeaf(
-                name="fragmentation", action="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fewer different sizes"
+                name="fragmentation", action="PYTORCH_ALLOC_CONF=expandable_segments:True; fewer different sizes"
             ),
             no=DecisionLeaf(
                 name="neighbour", action="look for other processes on the GPU: the memory available to this one shrank"
