@@ -409,7 +409,7 @@ L.claim(
     80 <= single.clock_s < 81
     and single.transfer_s < 0.001 * single.clock_s
     and compacted[1024].clock_s < 0.2
-    and len(set(round(store.transfer_s, 6) for store in compacted.values())) == 1,  # all bytes are still there
+    and len({round(store.transfer_s, 6) for store in compacted.values()}) == 1,  # all bytes are still there
     before=single.clock_s,
     after=compacted[1024].clock_s,
     unit="s",
