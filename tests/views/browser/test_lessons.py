@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -37,14 +38,15 @@ def lesson(jupyterlab: JupyterLab, folder: Path) -> Iterator[Notebook]:
 
 
 @pytest.fixture(scope="module")
-def places(folder: Path) -> dict[str, int]:
+def places(folder: Path) -> dict[str, Any]:
     """Return the index of the code cell that asks QUESTION, of the first one of each role after it, and of the last."""
     notebook = nbformat.read(folder / NAME, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     roles = [cell.metadata.tags[0] for cell in cells]
     first = next(index for index, cell in enumerate(cells) if f'L.predict("{QUESTION.key}")' in cell.source)
     later = {role: roles.index(role, first) for role in roles if role in roles[first:]}
-    return {"check": roles.index("check"), **later, "last": len(roles) - 1}
+    questions = [index for index, role in enumerate(roles[:first]) if role == "predict"]
+    return {"check": roles.index("check"), **later, "last": len(roles) - 1, "questions": questions}
 
 
 def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_the_solution(lesson, places):
@@ -67,6 +69,20 @@ def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_
     solution = lesson.run(places["reveal"])
     solution.get_by_text("b) about half").wait_for()
     assert f"{QUESTION.key}: {QUESTION.right}) {ANSWER}" in solution.inner_text()
+
+
+def test_each_question_has_a_radio_group_of_its_own(lesson, places):
+    """Buttons of one name exclude each other, also in different cells."""
+    for index in range(places["predict"] + 1):
+        lesson.run(index)
+    names = []
+    for index in (*places["questions"], places["predict"]):
+        buttons = lesson.cell(index).get_by_role("radio")
+        buttons.first.wait_for()
+        names.append({button.get_attribute("name") for button in buttons.all()})
+    assert len(names) > 2
+    assert [len(each) for each in names] == [1] * len(names)
+    assert len(set().union(*names)) == len(names)
 
 
 @pytest.mark.full
