@@ -31,7 +31,6 @@ ARTICLES = (
 # The second half of the course: what its experiments will belong to.
 WAITING = {
     "11": "architectures and hyperparameters",
-    "19": "cost and energy",
 }
 _PLACE = re.compile(r"(\d):(\d+)(?:-(\d+))?")
 

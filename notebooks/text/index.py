@@ -27,6 +27,7 @@
 # | [16 Scheduling and sharing](16_scheduling_and_sharing.ipynb) | who gets which GPU, and how much of it is used? | 55 | 01, 05 |
 # | [17 Monitoring and tools](17_monitoring_and_tools.ipynb) | which tool shows what, and when should it wake you? | 60 | 01 |
 # | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 35 | 05, 07, 08 |
+# | [19 Cost and energy](19_cost_and_energy.ipynb) | what does an idle GPU cost, and which change pays? | 45 | 01, 18 |
 # | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 55 | 01, 05, 07, 08, 09 |
 #
 # Ways through the lessons:
