@@ -30,7 +30,7 @@ from gpulab.capture.spool.spool import Spool
 from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
-from gpulab.run import Gap, Machine, Recording, Run, Source
+from gpulab.run import TRACED_WORK, Gap, Machine, Recording, Run, Source
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.parallel_operator import parallel_operator_times
 from gpulab.sensors.readings import PERIOD_NS, samples_until
@@ -196,7 +196,7 @@ class Session:
         try:
             import torch  # noqa: F401  (is it installed?)
         except ImportError:
-            self._add_gap("operators, kernels and steps", "PyTorch is not installed", "pip install torch")
+            self._add_gap(f"{TRACED_WORK} and steps", "PyTorch is not installed", "pip install torch")
             return
         self._marks.install()
         self._exit.callback(self._marks.remove)

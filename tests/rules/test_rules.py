@@ -270,6 +270,14 @@ def test_a_recording_without_a_complete_step_says_what_to_record_instead():
     assert re.search(r"\b\d+ steps, [^;]*; none traced from start to end", " ".join(str(report(run)).split()))
 
 
+def test_a_sensor_that_is_missing_is_no_reason_for_an_empty_recording():
+    gap = Gap(what="CPU energy", why="this machine has no RAPL counters", fix="measure at the socket")
+    run = run_of(windows=[])
+    run = replace(run, recording=replace(run.recording, left_out=(gap,)))
+    assert diagnose(run).verdict.startswith("No diagnosis: PyTorch ran no operator")
+    assert "RAPL" not in "".join(unjudged.reason for unjudged in diagnose(run).unjudged)
+
+
 def test_a_loop_without_a_dominant_cause_is_not_worth_changing():
     def step(at):
         return [loader_call(at, 4), kernel(at + 4, 80), event(EventKind.OP, "aten::add", at + 84, 16)]

@@ -120,7 +120,7 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     run = evidence.run
     if run.recording.level == "sensors":
         return "only sensors and step marks were recorded", "record it again without --level sensors"
-    gaps = [gap for gap in run.recording.left_out if gap.concerns_trace or not len(run.event_rows)]
+    gaps = [gap for gap in run.recording.left_out if gap.concerns_trace]
     if gaps:
         return gaps[0].why, gaps[0].fix
     if not len(run.event_rows):
