@@ -49,7 +49,8 @@ class SlidingWindow:
         """Return the mean of each part, the latest first; NaN where too little was measured, or before it is full."""
         if self._last_s - self._first_s < self._fill_s:
             return (math.nan,) * len(self._parts)
-        needed = max(1, int(_MIN_COVERED * self._expected))  # few readings: one may be on the other side of an edge
+        # Of few readings, one may lie on the other side of an edge.
+        needed = max(1.0, min(_MIN_COVERED * self._expected, self._expected - 1))
         return tuple(part.total / part.measured if part.measured >= needed else math.nan for part in self._parts)
 
     def mean(self) -> float:
