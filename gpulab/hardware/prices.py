@@ -27,6 +27,9 @@ _LIST: Mapping[str, tuple[float, float, float]] = {
     "H200": (2.50, 4.00, 7.00),
     "B200": (3.50, 5.50, 9.00),
 }
+# The prices of one provider on one day, by names that `gpulab.hardware.lookup` knows, in dollars per hour and GPU.
+RENTAL_SOURCE = "RunPod Secure Cloud, on demand, runpod.io/pricing as of 25 September 2026 (in tgarg01/silybench-data)"
+RENTAL_PRICES: Mapping[str, float] = {"rtx4090": 0.74, "a100": 1.59, "h100": 3.49, "h200": 4.59, "b200": 6.79}
 _ENTRY = re.compile(
     r"^\s*(?:(?P<gpu>[^=]+?)\s*=\s*)?(?P<sign>[$€£]?)\s*(?P<price>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z€£$]*)\s*$"
 )
