@@ -231,6 +231,25 @@ def test_a_kernel_is_not_a_function_and_its_names_exist_only_inside():
         cuda.grid(1)
 
 
+def test_blocks_that_are_no_whole_number_are_refused_with_the_way_to_round():
+    with pytest.raises(GpulabError, match=r"(?s)not 3\.9.*elements // threads_per_block"):
+        add[1000 / 256, 256](floats(1000), floats(1000), floats(1000))
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], "text", None])
+def test_an_argument_that_is_neither_array_nor_number_is_refused_by_name(value):
+    with pytest.raises(GpulabError, match="first"):
+        add[1, 32](value, floats(1), floats(1))
+
+
+@pytest.mark.parametrize("index", ["values[0]", "values[:2, 1]", "values[0, 1, 2]"])
+def test_a_thread_reads_single_numbers(index):
+    namespace = {"cuda": cuda}
+    exec(f"def read(values, out):\n    out[0] = {index}", namespace)
+    with pytest.raises(IndexError, match=r"write values\[i, j\]"):
+        cuda.jit(namespace["read"])[1, 1](np.zeros((2, 3), np.float32), np.zeros(1, np.float32))
+
+
 def test_an_empty_record_has_no_traffic():
     assert Traffic().sectors_per_request == 0
     empty = Launch(blocks=1, threads_per_block=1, by_array={}, active_frac=1.0, warp_lines=0, shared_bytes=0)

@@ -68,18 +68,23 @@ class DeviceArray:
         return len(self._values)
 
     def __getitem__(self, index: Any) -> Any:
+        __tracebackhide__ = True  # IPython then shows the lines of the kernel only
         place = self._access(index, False, sys._getframe(1).f_lineno)
         return self._values[place]
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        __tracebackhide__ = True
         place = self._access(index, True, sys._getframe(1).f_lineno)
         self._values[place] = value
 
     def _access(self, index: Any, is_store: bool, line: int) -> tuple[int, ...]:
-        place = tuple(int(each) for each in index) if isinstance(index, tuple) else (int(index),)
+        __tracebackhide__ = True
+        places = index if isinstance(index, tuple) else (index,)
         thread = self._running()
-        if len(place) != self._values.ndim:
-            raise IndexError(f"{self._name} has {self._values.ndim} dimensions, the index {place} has {len(place)}")
+        if len(places) != self._values.ndim or any(isinstance(each, slice) for each in places):
+            example = ", ".join("ijk"[: self._values.ndim])
+            raise IndexError(f"a thread reads and writes single numbers of {self._name}: write {self._name}[{example}]")
+        place = tuple(int(each) for each in places)
         for position, length in zip(place, self._values.shape, strict=True):
             if not 0 <= position < length:
                 raise IndexError(

@@ -22,6 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from types import CodeType, FrameType
 from typing import Any
@@ -93,6 +94,7 @@ class _Thread:
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """Run the kernel as this thread, and count the lines that it executes."""
+        __tracebackhide__ = True
         before = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -226,7 +228,7 @@ class CudaKernel:
                 why=f"it has {_count(blocks) * _count(threads):,} threads",
                 fix=f"use 1 to {MAX_THREADS:,}: each one is simulated in Python",
             )
-        return lambda *arguments: self._launch(blocks, threads, arguments)
+        return partial(self._launch, blocks, threads)
 
     def __call__(self, *arguments: Any) -> None:
         """A kernel cannot be called without a configuration."""
@@ -236,13 +238,13 @@ class CudaKernel:
             fix="write kernel[blocks, threads_per_block](...)",
         )
 
-    def _launch(self, blocks: Triple, threads: Triple, arguments: tuple[Any, ...]) -> Launch:
+    def _launch(self, blocks: Triple, threads: Triple, *arguments: Any) -> Launch:
+        __tracebackhide__ = True  # IPython then shows the lines of the kernel only
         state = _State(blocks, threads, self.function.__code__)
         names = [*inspect.signature(self.function).parameters]
-        placed = tuple(
-            state.place(each, name) if isinstance(each, np.ndarray) else each
-            for name, each in zip(names, arguments, strict=True)
-        )
+        if len(arguments) != len(names):
+            raise TypeError(f"the kernel has the arguments {', '.join(names)}; the launch passes {len(arguments)}")
+        placed = tuple(_argument(state, name, value) for name, value in zip(names, arguments, strict=True))
         run = _run_with_barriers if "syncthreads" in self.function.__code__.co_names else _run_in_turn
         for number, block in enumerate(_positions(blocks)):
             run(state, [_Thread(state, block, each, number, n) for n, each in enumerate(_positions(threads))],
@@ -258,6 +260,7 @@ def jit(function: Callable[..., Any]) -> CudaKernel:
 
 def _run_in_turn(state: _State, threads: list[_Thread], call: Callable[[_Thread], None]) -> None:
     global _active
+    __tracebackhide__ = True
     for thread in threads:
         _active = thread
         try:
@@ -268,6 +271,7 @@ def _run_in_turn(state: _State, threads: list[_Thread], call: Callable[[_Thread]
 
 def _run_with_barriers(state: _State, threads: list[_Thread], call: Callable[[_Thread], None]) -> None:
     """Run each thread to its next barrier, then all to the one after it; one at a time, each in a thread of Python."""
+    __tracebackhide__ = True
     runners = [_Runner(thread, call) for thread in threads]
     try:
         alive = runners
@@ -308,6 +312,7 @@ class _Runner:
     def run_to_barrier(self) -> None:
         """Let it run until it waits or ends. Raises what it raises."""
         global _active
+        __tracebackhide__ = True
         _active = self._thread
         if not self._was_started:
             self._was_started = True
@@ -345,8 +350,27 @@ class _Runner:
             raise _Ended
 
 
+def _argument(state: _State, name: str, value: Any) -> Any:
+    """Return an argument of a launch as the kernel gets it: an array on the device, or a number."""
+    if isinstance(value, np.ndarray):
+        return state.place(value, name)
+    if isinstance(value, (bool, int, float, np.generic)):
+        return value
+    raise GpulabError(
+        f"The kernel cannot get {name}.",
+        why=f"it is a {type(value).__name__}; a kernel takes NumPy arrays and numbers",
+        fix=f"pass np.asarray({name})",
+    )
+
+
 def _triple(lengths: Any) -> Triple:
     numbers = (*lengths,) if isinstance(lengths, (tuple, list)) else (lengths,)
+    if not all(isinstance(number, (int, np.integer)) for number in numbers):
+        raise GpulabError(
+            "The kernel cannot be launched.",
+            why=f"the number of blocks and of threads must be whole numbers, not {', '.join(map(repr, numbers))}",
+            fix="round up: -(-elements // threads_per_block)",
+        )
     padded = (*map(int, numbers), 1, 1, 1)
     return padded[0], padded[1], padded[2]
 
