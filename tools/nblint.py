@@ -34,7 +34,7 @@ ROLES = (
     "card",
 )
 OTHER_TAGS = ("nbval-ignore-output",)
-MOST_BYTES = 280_000
+MOST_BYTES = 200_000
 LEAST_STRICT = 6  # cells whose output is compared and not empty
 LEAST_STRICT_FRAC = 0.4  # of the code cells with output
 UNWANTED = {

@@ -48,6 +48,7 @@ TEXTS = FOLDER / "text"
 IGNORED = ("device", "measure", "card")  # roles whose output no two runs share
 MOST_HTML = 20_000  # characters
 _PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
+_CELL_STYLE = re.compile(r'<(t[drh])((?: (?!style=)[\w-]+="[^"]*")*) style="[^"]*"')
 PICTURE_WIDTH, PICTURE_COLOURS = 720, 32
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -261,13 +262,15 @@ def _run(notebook: Any, *, through_errors: bool = False) -> None:
 
 
 def _tidy(cell: Any) -> None:
-    """Replace a long HTML output by its picture, or by its text, which says the same.
+    """Replace a long HTML output by its picture, or by its text, which says the same; drop the style of table cells.
 
-    GitHub and nbviewer show the picture. In JupyterLab, whoever runs the cell sees the HTML.
+    GitHub and nbviewer show the picture and tables of their own style. In JupyterLab, whoever runs the cell sees all.
     """
     for output in cell.get("outputs", []):
         data = output.get("data", {})
         html = data.get("text/html", "")
+        if html:
+            data["text/html"] = _CELL_STYLE.sub(r"<\1\2", html)
         if "text/plain" not in data or len(html) <= MOST_HTML:
             continue
         del data["text/html"]

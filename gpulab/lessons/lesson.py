@@ -28,14 +28,15 @@ class Question:
     """A question before a measurement (predict, reveal) or about one (check).
 
     `right` is the key of the right choice; None if the measured value decides: then every choice except the last has a
-    limit `below`. For a question without choices, `find_problem` returns the problem with an answer, or None if it is
-    right.
+    limit `below`, and `expected` is the key of the choice that it should give. For a question without choices,
+    `find_problem` returns the problem with an answer, or None if it is right.
     """
 
     key: str
     prompt: str
     choices: tuple[Choice, ...] = ()
     right: str | None = None
+    expected: str | None = None  # another result means an unfinished blank, a mistake, or an unusual machine
     explanation: str = ""  # the explanation, shown with the right answer
     hints: Hints | None = None
     find_problem: Callable[[Any], str | None] | None = None

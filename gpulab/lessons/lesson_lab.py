@@ -128,13 +128,18 @@ class Lab:
     def reveal(self, key: str, measured: float | None = None, unit: str = "") -> LessonView:
         """Show the right answer, and in the HTML the learner's prediction, if there is one.
 
+        If the measured value gives another answer than it should, say so, and judge no prediction by it.
+
         `measured`: the value that decides, for a question whose answer depends on the measurement; it is always shown.
         """
         question = self.lesson.find_question(key)
         right = question.right_choice(measured)
+        value = "" if measured is None else format_value(measured, unit)
+        if right is not None and right.key != (question.expected or right.key):
+            self._resolved.pop(key, None)
+            return question_view.unexpected_view(question, right, value)
         if right is not None:
             self._resolved[key] = right
-        value = "" if measured is None else format_value(measured, unit)
         return question_view.solution_view(question, right, self._predicted.get(key), value)
 
     def check(self, key: str, value: Any) -> LessonView:

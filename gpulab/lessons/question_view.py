@@ -52,11 +52,25 @@ def confirmation_view(question: Question, chosen: Choice) -> LessonView:
 def solution_view(question: Question, right: Choice | None, chosen: Choice | None, figure: str) -> LessonView:
     """Show the right answer with its explanation; only in the HTML, also the prediction and the measured value."""
     if right is None:
-        steady: tuple[Block, ...] = (Line(f"{question.key}: not measured yet; run the cell above first"),)
+        steady: tuple[Block, ...] = (
+            Line(f"{question.key}: not measured yet: write what the cell above asks for, and run it"),
+        )
         return lesson_view(f"gpulab: question {question.key}", steady)
     steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_explanation(question))
     more: list[Block] = [Facts((("measured", figure),))] if figure else []
     return lesson_view(f"gpulab: question {question.key}", steady, (*more, *_prediction(right, chosen)))
+
+
+def unexpected_view(question: Question, measured: Choice, figure: str) -> LessonView:
+    """Show that a measurement gives another answer than it should; the explanation would contradict it."""
+    line = f"{question.key}: not decided. The cells above give {measured.key}) {measured.text}"
+    advice = (
+        "That is not what this experiment should give. Write the code that the cells above wait for, or check what you "
+        "wrote, and run them again. If they are right, your machine differs from those on which the lesson was tried."
+    )
+    return lesson_view(
+        f"gpulab: question {question.key}", (Line(line),), (Facts((("measured", figure),)), Line(advice, soft=True))
+    )
 
 
 def _prediction(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:

@@ -8,8 +8,8 @@
 # Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
 #
 # - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
-# - `L.claim` states the result of an experiment and checks it with your own results: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
-# - In a cell marked *your turn*, you write the code.
+# - `L.claim` states the result of an experiment and checks it with your own results: HOLDS or FAILS. MODEL SAYS means that the numbers come from a model, such as a virtual GPU, and were not measured. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
+# - In a cell marked *your turn*, you write the code. Most questions and exercises have three hints below them.
 
 # %% tags=["device"]
 # %load_ext gpulab

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels.programs import latency, random_reads
 from gpulab.lessons.labs.kernels.programs import simulator as cuda
 from gpulab.lessons.labs.kernels.programs.launch_record import access_table
 from gpulab.lessons.labs.kernels.programs.occupancy import occupancy
+from gpulab.views.charts.drawing import plots
 
 torch.set_num_threads(1)
 generator = np.random.default_rng(0)

@@ -20,9 +20,10 @@ import torch
 from torch.nn import functional
 
 from gpulab.lessons import COUNTED, MEASURED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels import gradient_noise
 from gpulab.lessons.labs.steps import batch_gradients, large_batches, throughput, weight_noise
+from gpulab.views.charts.drawing import plots
 
 torch.set_num_threads(1)
 SEEDS = range(L.pick(tiny=3, lab=5))

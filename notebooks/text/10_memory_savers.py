@@ -29,9 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpulab import synthetic
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.memory import eight_bit, memory_counters, pipeline, saver_budget, sharded_training
 from gpulab.lessons.labs.memory.live_bytes import count_live_bytes
+from gpulab.views.charts.drawing import plots
 
 MIB = 2**20
 torch.set_num_threads(1)

@@ -21,9 +21,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpulab.lessons import COUNTED, MEASURED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels.programs import simulator as cuda
 from gpulab.lessons.labs.kernels.programs.launch_record import access_table
+from gpulab.views.charts.drawing import plots
 
 torch.set_num_threads(1)
 generator = np.random.default_rng(0)

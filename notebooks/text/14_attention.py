@@ -23,9 +23,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels.attention import backends, decoder, saved
 from gpulab.lessons.labs.memory import memory_counters
+from gpulab.views.charts.drawing import plots
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -246,7 +247,7 @@ for name, verdict in verdicts.items():
 # The second one is a bug as well: `functional` does not know about `model.eval()`, so this dropout is active during validation, too. Repair the calls so that the flash kernel takes all of them; for the second one, assume that the model is being evaluated.
 
 # %% tags=["exercise"]
-# <blank> three calls of sdpa: without dropout, with a batch dimension (q[0][None]), with contiguous memory
+# <blank> {name: partial(sdpa, ...)}: without dropout; with a batch dimension, q[0][None]; with contiguous memory
 # was: repaired = {name: CALLS[name] for name in ("dropout", "three dimensions", "strided")}
 repaired = {
     "dropout": partial(sdpa, q, k, v, dropout_p=0.0),
@@ -351,7 +352,7 @@ WINDOW = 256
 
 
 def in_window(batch, head, query_index, key_index):
-    # <blank> not later than the query, and less than WINDOW before it: two comparisons, joined by &
+    # <blank> not later than the query, and less than WINDOW before it: (one comparison) & (another one)
     # was: return query_index >= key_index
     return (query_index >= key_index) & (query_index - key_index < WINDOW)
     # </blank>

@@ -26,11 +26,12 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from gpulab.lessons import COUNTED, GIVEN, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.ranks import data_parallel, link_rates, rings, splits, stale_training, stragglers
 from gpulab.lessons.labs.ranks.gloo_ranks import RankPool
 from gpulab.lessons.labs.ranks.overlap_model import make_buckets
 from gpulab.lessons.labs.ranks.splits import sum_backward, sum_forward
+from gpulab.views.charts.drawing import plots
 
 MIB = 2**20
 torch.set_num_threads(1)

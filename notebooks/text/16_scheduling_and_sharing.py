@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.machine.scheduling import (
     cluster_queue,
     core_wait,
@@ -31,6 +31,7 @@ from gpulab.lessons.labs.machine.scheduling import (
     mig_profiles,
     team_allocation,
 )
+from gpulab.views.charts.drawing import plots
 
 GIB = 2**30
 

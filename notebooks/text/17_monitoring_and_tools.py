@@ -35,7 +35,7 @@ except ImportError:  # TensorBoard is not installed: one view less
     SummaryWriter = None
 
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.machine.monitoring import (
     alert_weeks,
     history_week,
@@ -49,6 +49,7 @@ from gpulab.lessons.labs.machine.monitoring import (
 from gpulab.lessons.labs.memory.live_bytes import count_live_bytes
 from gpulab.watch.clock import Clock
 from gpulab.watch.observation import Observer
+from gpulab.views.charts.drawing import plots
 
 MIB = 2**20
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch.profiler would report each start and stop

@@ -24,10 +24,11 @@ from torch.utils.data import DataLoader
 
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import plots, tables
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.data.loading import IoBoundDataset
 from gpulab.lessons.labs.machine.cost import epoch_meter, power_caps, rental, when_to_run
 from gpulab.lessons.labs.machine.scheduling import idle_week
+from gpulab.views.charts.drawing import plots
 
 HOUR_S, J_PER_WH = 3600, 3600
 VIRTUAL = "virtual GPUs, estimated"

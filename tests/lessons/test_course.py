@@ -64,6 +64,7 @@ def test_every_question_of_a_lesson_has_an_answer(one):
             bounds = [choice.below for choice in question.choices]
             assert bounds[-1] is None
             assert bounds[:-1] == sorted(bounds[:-1])
+            assert question.expected in keys, f"{question.key} does not say which answer its measurement should give"
         else:
             assert question.right in keys
             assert question.explanation, f"{question.key} has no explanation"

@@ -209,6 +209,23 @@ def test_a_claim_names_the_source_of_its_values(lab):
     assert repr(lab.claim("it does", True, source=measured)).endswith("[measured here]")
 
 
+def test_a_measurement_that_gives_an_unexpected_answer_decides_nothing(lab):
+    question = Question(
+        key="faster",
+        prompt="How much faster?",
+        choices=(Choice(key="a", text="less", below=2), Choice(key="b", text="more")),
+        expected="b",
+        explanation="It is much faster.",
+    )
+    lab.lesson = replace(lab.lesson, questions=(*lab.lesson.questions, question))
+    lab.answer("faster", "b")
+    unfinished = lab.reveal("faster", 1.0, "x")
+    assert repr(unfinished) == "faster: not decided. The cells above give a) less"
+    assert "much faster" not in unfinished._repr_html_()
+    assert PREDICTION not in unfinished._repr_html_()
+    assert repr(lab.reveal("faster", 3.0, "x")).startswith("faster: b) more")
+
+
 def test_what_only_a_model_says_does_not_hold(lab):
     virtual = replace(run_of([]), source=replace(run_of([]).source, how="virtual", device="H100 SXM"))
     for source in (SIMULATED, virtual, "recorded on AMD EPYC, and virtual H100 SXM, estimated"):

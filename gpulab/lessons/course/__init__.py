@@ -1,6 +1,6 @@
 """The course: one module for each notebook, with its title, questions, hints and summary card.
 
-To add a lesson, add a module that defines `LESSON`, and a notebook with the same name.
+To add a lesson, add a module that defines `LESSON` to the folder of its topic, and a notebook with the same name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PATHS: dict[str, tuple[str, ...]] = {
 @cache
 def lessons() -> tuple[Lesson, ...]:
     """Return all lessons, in the order of their numbers."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("n"))
-    return tuple(importlib.import_module(f"{__name__}.{name}").LESSON for name in names)
+    modules = (module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.") if not module.ispkg)
+    return tuple(sorted((importlib.import_module(name).LESSON for name in modules), key=lambda one: one.number))
 
 
 def lesson(id: str) -> Lesson:

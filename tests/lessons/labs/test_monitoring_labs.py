@@ -13,7 +13,7 @@ import torch
 
 from gpulab.errors import RunError
 from gpulab.files.datasets import dataset
-from gpulab.lessons.course.n17_monitoring_and_tools import LESSON, TOOL_MATCHES, check_tools
+from gpulab.lessons.course.machine.n17_monitoring_and_tools import LESSON, TOOL_MATCHES, check_tools
 from gpulab.lessons.labs.machine.monitoring import (
     alert_weeks,
     history_week,

@@ -11,7 +11,7 @@ import torch
 import gpulab
 from gpulab.errors import RunError
 from gpulab.intervals import union
-from gpulab.lessons.course.n01_what_is_utilisation import CARDS, LESSON, check_cards, check_interval
+from gpulab.lessons.course.machine.n01_what_is_utilisation import CARDS, LESSON, check_cards, check_interval
 from gpulab.lessons.labs.machine import hot_card, sampling, utilisation
 from gpulab.lessons.labs.machine.hot_card import HEAT, POWER, simulate_card
 from gpulab.lessons.labs.machine.sampling import SECOND_NS, WINDOW_NS, BusyTimeline, periodic_job

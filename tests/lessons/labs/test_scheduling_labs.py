@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.lessons.course.n16_scheduling_and_sharing import RIGHT_MODES, check_modes
+from gpulab.lessons.course.machine.n16_scheduling_and_sharing import RIGHT_MODES, check_modes
 from gpulab.lessons.labs.machine.scheduling import (
     cluster_queue,
     core_wait,

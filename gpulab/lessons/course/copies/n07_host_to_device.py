@@ -61,6 +61,7 @@ LESSON = Lesson(
                     key="c", text="most of it", feedback="A GPU computes much faster than the link delivers numbers."
                 ),
             ),
+            expected="c",
             explanation="In the time the link needs for one number from pageable memory, the GPU could do about a "
             "hundred "
             "thousand multiplications; here it does 16,384 per number.",
@@ -90,6 +91,7 @@ LESSON = Lesson(
                     feedback="64 MB take more than 1 ms to transfer, and a few us to start.",
                 ),
             ),
+            expected="b",
             explanation="A copy reaches half of the best rate when the start-up takes as long as the transfer. The "
             "start-up takes 10 to 20 us, in which a link of 50 GB/s transfers 0.5 to 1 MB. The sizes in this table "
             "differ by factors of four.",

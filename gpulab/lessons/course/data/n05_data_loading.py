@@ -35,6 +35,7 @@ WAIT = Question(
         ),
         Choice(key="c", text="more than half"),
     ),
+    expected="c",
     explanation="With num_workers=0, the process that runs the training loop also loads each batch. Meanwhile it gives "
     "the model no new work.",
     hints=(

@@ -103,6 +103,7 @@ _FORMATS = (
             ),
             Choice(key="c", text="about 1,000: half of all", feedback="A batch comes from what the buffer has."),
         ),
+        expected="c",
         explanation="A batch can only have labels that are in the buffer. For eight of ten labels, the buffer must "
         "have about half of all samples.",
         hints=(
@@ -122,6 +123,7 @@ _FORMATS = (
             ),
             Choice(key="c", text="80 s", feedback="4,000 round trips of 20 ms."),
         ),
+        expected="c",
         explanation="The bandwidth hardly matters: 4,000 requests x 20 ms are 80 s, and 2 MB take 0.02 s. Ten times "
         "the bandwidth would change nothing.",
         hints=(

@@ -26,6 +26,7 @@ _THREADS = (
             Choice(key="b", text="24", below=25, feedback="Four blocks have 1,024 threads."),
             Choice(key="c", text="232", feedback="That would be the last block only: 1,000 - 3 x 256 = 232 are used."),
         ),
+        expected="b",
         explanation="Three blocks have 768 threads, which is too few. Four have 1,024: 24 threads need the guard.",
         hints=(
             "A grid has complete blocks only.",
@@ -47,6 +48,7 @@ _THREADS = (
             Choice(key="b", text="60 to 90 %", below=0.9, feedback="Common lines keep all lanes active."),
             Choice(key="c", text="all", feedback="In each branch, the lanes that take the other one are idle."),
         ),
+        expected="b",
         explanation="Within the branches, 16 of 32 lanes are active. The lines before and after are executed by all, "
         "so the average lies between a half and one.",
         hints=(
@@ -87,6 +89,7 @@ _WAITING = (
             Choice(key="b", text="about 80 %", below=95, feedback="64 x 128 bytes / 400 ns = 20.5 bytes per ns."),
             Choice(key="c", text="all of it", feedback="That needs 10,000 bytes in flight; 64 warps have 8,192."),
         ),
+        expected="b",
         explanation="Bytes in flight = latency x bandwidth (Little's law): 400 x 25 = 10,000 bytes, or 78 warps. Only "
         "64 fit, so each needs more than one load in flight.",
         hints=(
@@ -109,6 +112,7 @@ _WAITING = (
             Choice(key="b", text="50 to 99 %", below=0.995, feedback="50 % would be 32 warps: 82,000 registers."),
             Choice(key="c", text="100 %", feedback="64 warps with 80 registers would need 164,000 registers."),
         ),
+        expected="a",
         explanation="A warp needs 32 x 80 = 2,560 registers, so 25 fit. Warps are placed in groups of four: 24.",
         hints=(
             "How many registers does a warp need?",
@@ -127,6 +131,7 @@ _WAITING = (
                 key="c", text="more than 30 times", feedback="It would be if each read waited for the previous one."
             ),
         ),
+        expected="b",
         explanation="A single read from main memory takes about 100 ns, from the L1 cache about 1 ns. Independent "
         "reads overlap, so the ratio of their rates is smaller.",
         hints=(
@@ -144,6 +149,7 @@ _WAITING = (
             Choice(key="b", text="64 to 1024", below=1025, feedback="The work grows with n^3, the copies with n^2."),
             Choice(key="c", text="more than 1024", feedback="A product of this size takes the CPU tens of ms."),
         ),
+        expected="b",
         explanation="Each copy and each kernel costs a few microseconds, whatever its size. The larger n, the more "
         "operations there are for each byte that is copied.",
         hints=(

@@ -25,6 +25,7 @@ _BATCH = (
             ),
             Choice(key="c", text="more than 8"),
         ),
+        expected="c",
         explanation="A step with 8 images takes about as long as a step with 64: the host spends the time launching "
         "kernels, and their number does not depend on the batch size. Only beyond that does a larger batch take "
         "longer.",
@@ -73,6 +74,7 @@ _BATCH = (
             ),
             Choice(key="c", text="more than 10", feedback="The chart of 03.1 is flat from 2048 on."),
         ),
+        expected="a",
         explanation="Beyond the knee, the GPU is already fully used; a larger batch only needs more memory.",
         hints=(
             "Look at the chart of 03.1 again.",
@@ -98,6 +100,7 @@ _WORK = (
             ),
             Choice(key="c", text="2", feedback="That is true for a loop that calls the network once per image."),
         ),
+        expected="a",
         explanation="The number of operators depends on the number of calls, not on the number of images. A loop with "
         "32 "
         "calls runs 32 times as many operators, each with 1/32 of the work.",
@@ -125,6 +128,7 @@ _WORK = (
                 feedback="Each kernel still processes a batch of 8.",
             ),
         ),
+        expected="a",
         explanation="Each kernel still processes 8 images, and an update needs nine times as many kernels. "
         "Accumulation "
         "saves only optimizer updates: one instead of eight.",
@@ -154,6 +158,7 @@ _WORK = (
             ),
             Choice(key="c", text="large: it is a different gradient"),
         ),
+        expected="c",
         explanation="BatchNorm computes mean and variance over the images in its input. For 8 images they differ from "
         "those for 64, so training in parts trains a different function.",
         hints=(
@@ -175,6 +180,7 @@ _WORK = (
                 feedback="The arithmetic stays the same, but one operator does it for all four models.",
             ),
         ),
+        expected="a",
         explanation="The weights of the four models are stacked in one tensor, so each layer needs one batched product "
         "for "
         "all of them.",
@@ -203,6 +209,7 @@ _SHAPES = (
             Choice(key="b", text="a fifth to a half", below=0.5, feedback="Almost every batch contains a long text."),
             Choice(key="c", text="more than half"),
         ),
+        expected="c",
         explanation="The longest of 32 texts sets the length for all of them, and almost every 32 texts include a long "
         "one.",
         hints=(
@@ -222,6 +229,7 @@ _SHAPES = (
             Choice(key="b", text="1.5", below=1.8, feedback="A partial wave takes as long as a full one."),
             Choice(key="c", text="2"),
         ),
+        expected="c",
         explanation="257 rows need three rows of tiles, which are 192 blocks: 132 in the first wave, and 60 in a "
         "second "
         "wave that takes just as long. With 8192 rows there are 32 waves, and the last one has free slots.",

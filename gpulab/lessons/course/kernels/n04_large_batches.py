@@ -19,6 +19,7 @@ _QUALITY = (
             Choice(key="b", text="2 to 10 points", below=0.1, feedback="It makes 64 updates instead of 2,048."),
             Choice(key="c", text="more than 10 points", feedback="It makes 64 updates instead of 2,048."),
         ),
+        expected="c",
         explanation="Both runs process the same samples, but the large batch makes 1/32 of the updates, and at the "
         "same learning rate an update is not longer. The weights do not get far.",
         hints=(
@@ -50,6 +51,7 @@ _QUALITY = (
                 feedback="An update overshoots the valley, and the next one overshoots further.",
             ),
         ),
+        expected="c",
         explanation="The linear rule replaces 32 updates by one that is 32 times as long. This works while the "
         "gradient hardly changes over that distance. At the start, the loss of this network is strongly curved, so a "
         "long update overshoots.",
@@ -74,6 +76,7 @@ _QUALITY = (
             ),
             Choice(key="c", text="more than 10 points", feedback="That was 04.1, where the training loss differed."),
         ),
+        expected="a",
         explanation="The model of the large batch is more sensitive to noise on its weights, so the minimum is "
         "sharper in this sense. The test accuracy is nearly the same: on this data, sharpness explains almost nothing "
         "of what was lost in 04.1.",
@@ -106,6 +109,7 @@ _QUALITY = (
                 feedback="The mean gradient shrinks; its noise does not.",
             ),
         ),
+        expected="c",
         explanation="At the start, all samples pull the weights in a similar direction. Later, most samples are "
         "classified well, the mean gradient is small, and the few hard samples disagree. So a batch that is too "
         "large at the start can be right at the end.",
@@ -136,6 +140,7 @@ _COST = (
             ),
             Choice(key="c", text="more than twice as long", feedback="It needs far more samples."),
         ),
+        expected="c",
         explanation="Beyond the critical batch size, a larger batch saves hardly any updates, but each update costs "
         "more. Samples per second still rise, and the number of samples rises faster.",
         hints=(

@@ -14,6 +14,7 @@ _FASTER = (
             Choice(key="b", text="a tenth to a half", below=0.5, feedback="Good half-precision code reaches that."),
             Choice(key="c", text="more than half", feedback="100 % means that a kernel always ran, not which kind."),
         ),
+        expected="a",
         explanation="nvidia-smi shows the share of time in which any kernel ran. These kernels are float32 matrix "
         "products, which do not use the tensor cores.",
         hints=(
@@ -61,6 +62,7 @@ _FASTER = (
                 key="c", text="more than 8 times", feedback="For that, the last quarter would have to gain as much."
             ),
         ),
+        expected="b",
         explanation="If only the products became faster, a quarter of the step would remain, and the limit would be "
         "3.3 "
         "times. The other layers become faster too; 08.7 measures them one by one.",
@@ -85,6 +87,7 @@ _FASTER = (
                 feedback="Only matrix products use tensor cores; these layers do not.",
             ),
         ),
+        expected="b",
         explanation="The time of such a layer is the time to read and write its data. There are half as many bytes, "
         "and "
         "the memory bandwidth stays the same.",
@@ -111,6 +114,7 @@ _FASTER = (
                 feedback="The power limit holds for every kind of work.",
             ),
         ),
+        expected="a",
         explanation="The power of a GPU is between its idle power and its power limit, whatever it computes. Both "
         "steps "
         "keep the GPU busy, so the time decides. The estimate does not know the power of tensor cores; a power meter "
@@ -133,6 +137,7 @@ _FASTER = (
             ),
             Choice(key="c", text="it rises", feedback="Each cast is an operator of its own."),
         ),
+        expected="c",
         explanation="Each weight is cast to 16 bits in the forward pass, and its gradient is cast back. Each cast is "
         "one "
         "more operator, and with kernels this small, the step time is launch time.",
@@ -157,6 +162,7 @@ _MEMORY = (
                 feedback="That is true if some results stay wider than 16 bits; here none does.",
             ),
         ),
+        expected="b",
         explanation="Linear returns 16-bit results, and GELU uses them as they are. The number of saved values stays "
         "the "
         "same, with half the bytes each. The cast copies of the weights come on top.",
@@ -176,6 +182,7 @@ _MEMORY = (
             ),
             Choice(key="c", text="twice as large", feedback="For that, everything in the step would have to halve."),
         ),
+        expected="b",
         explanation="Weights, gradients and Adam's optimizer state stay in float32, the indices that pooling saves are "
         "64-bit integers, and the inputs are float32.",
         hints=(
@@ -198,6 +205,7 @@ _RANGE = (
             ),
             Choice(key="c", text="almost all", feedback="0.005 / 262,144 is below the smallest float16 number."),
         ),
+        expected="c",
         explanation="In float16, everything below 0.00000003 becomes zero. Only the few pixels with a defect have "
         "larger "
         "gradients, so the model learns from defects and from nothing else.",
@@ -220,6 +228,7 @@ _RANGE = (
             ),
             Choice(key="c", text="1.0", feedback="Every step is rounded away."),
         ),
+        expected="c",
         explanation="Just below 1.0, float16 numbers are 0.0005 apart. A step of less than half of that is rounded "
         "back "
         "to 1.0, however often you repeat it.",

@@ -40,6 +40,7 @@ _SIGNATURE = (
             ),
             Choice(key="c", text="more than half", feedback="A kernel finishes before the next one is launched."),
         ),
+        expected="c",
         explanation="Each kernel processes a single token and finishes in microseconds. Python and PyTorch need longer "
         "than that to launch the next one.",
         hints=(
@@ -88,6 +89,7 @@ _FUSION = (
             Choice(key="b", text="two to four times", below=4.5, feedback="Count the reads and writes of the tensor."),
             Choice(key="c", text="more than that", feedback="18 tensors are read or written, compared with 2."),
         ),
+        expected="c",
         explanation="The formula reads or writes a tensor eighteen times, the fused operator twice. The arithmetic is "
         "the "
         "same, and takes almost no time.",
@@ -107,6 +109,7 @@ _FUSION = (
             ),
             Choice(key="c", text="several hundred", feedback="Each parameter needs about seven operators."),
         ),
+        expected="c",
         explanation="Each parameter needs all operators of Adam's formula: the decay of both moments, a square root, "
         "two "
         "divisions, an update.",
@@ -143,6 +146,7 @@ _FUSION = (
             ),
             Choice(key="c", text="to a third or less", feedback="Almost all of the time per token was gaps."),
         ),
+        expected="c",
         explanation="The kernels stay the same; the gaps between them disappear, and they took most of the time.",
         hints=(
             "Look at the share of time in which the GPU is idle.",
@@ -201,6 +205,7 @@ _FUSION = (
             ),
             Choice(key="c", text="more", feedback="That was the optimizer on its own, with small parameters."),
         ),
+        expected="a",
         explanation="A change cannot gain more than the time of the part it changes. Here, matrix products "
         "are almost nine tenths of the step, and GELU is most of the rest.",
         hints=(

@@ -14,6 +14,7 @@ _GLOBAL = (
             Choice(key="b", text="16", below=17, feedback="Each number lies in a sector of its own."),
             Choice(key="c", text="32", feedback="One for each thread: 1,024 bytes for 128 that are used."),
         ),
+        expected="c",
         explanation="A sector has 8 numbers. From stride 8 on, no two threads share one, so 7/8 of the bytes that move "
         "are not used.",
         hints=(
@@ -31,6 +32,7 @@ _GLOBAL = (
             Choice(key="b", text="4 times", below=4.5, feedback="That would be so if one load fetched both values."),
             Choice(key="c", text="8 times", feedback="Each request of a warp touches 32 sectors instead of 4."),
         ),
+        expected="c",
         explanation="Each of the two loads of a warp touches the sectors of 32 particles. In eight arrays, a load "
         "touches 4 sectors.",
         hints=(
@@ -47,6 +49,7 @@ _GLOBAL = (
             Choice(key="b", text="5", below=6, feedback="The first and the last sector are used in part."),
             Choice(key="c", text="32", feedback="Neighbours still share sectors."),
         ),
+        expected="b",
         explanation="The bytes 4 to 131 lie in the sectors 0 to 4. It is a quarter more, not a multiple.",
         hints=(
             "Where does the view begin, in bytes?",
@@ -63,6 +66,7 @@ _GLOBAL = (
             Choice(key="b", text="4: one for each block", below=5, feedback="LayerNorm makes its input contiguous."),
             Choice(key="c", text="8: there and back", feedback="The addition at the end can read a permuted view."),
         ),
+        expected="b",
         explanation="`permute` is free, but the next layer pays: LayerNorm's kernel needs its rows contiguous, and "
         "copies the tensor. In channels_last, the permuted view is contiguous.",
         hints=(
@@ -82,6 +86,7 @@ _SHARED = (
             Choice(key="b", text="1", below=2, feedback="More than two threads want the same bank."),
             Choice(key="c", text="31", feedback="All 32 numbers lie in the same bank."),
         ),
+        expected="c",
         explanation="Numbers of a column are 32 words apart, so n % 32 is the same for all of them. With rows of 33 "
         "numbers, each lies in another bank.",
         hints=(

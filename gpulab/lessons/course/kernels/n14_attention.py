@@ -30,6 +30,7 @@ _MEMORY = (
             Choice(key="b", text="a tenth to a half", below=0.5, feedback="It is larger than all others together."),
             Choice(key="c", text="more than half", feedback="Only this one grows with the square of the length."),
         ),
+        expected="c",
         explanation="256 MiB are 4 heads x 4,096 x 4,096 numbers of 4 bytes. All others have 4,096 rows of at most "
         "1,024 numbers.",
         hints=(
@@ -58,6 +59,7 @@ _MEMORY = (
             Choice(key="b", text="30 to 50 %", below=0.5, feedback="Query, key, value and result, 1 MiB each."),
             Choice(key="c", text="more than half", feedback="The result of softmax, 8 MiB, is not saved."),
         ),
+        expected="b",
         explanation="Four tensors of 1 MiB and one number per row, from which the backward pass computes the scores "
         "again.",
         hints=(
@@ -75,6 +77,7 @@ _MEMORY = (
             Choice(key="b", text="1", below=1.5, feedback="Twice the tokens, twice the rows."),
             Choice(key="c", text="2", feedback="That is the textbook version: a number for each pair."),
         ),
+        expected="b",
         explanation="All saved tensors have a row for each token. The arithmetic still grows with the square: every "
         "pair is computed.",
         hints=(
@@ -94,6 +97,7 @@ _KERNELS = (
             Choice(key="b", text="one", below=2, feedback="Try each one with only the flash kernel allowed."),
             Choice(key="c", text="three", feedback="Only the causal one is fine."),
         ),
+        expected="c",
         explanation="Each kernel supports some combinations of shapes, types and options. If none of the fused ones "
         "fits, SDPA uses plain operators, without a message.",
         hints=(
@@ -112,6 +116,7 @@ _KERNELS = (
             Choice(key="b", text="5 to 20 times less", below=20, feedback="Sum up 4 + 5 + ... + 51 tokens."),
             Choice(key="c", text="more than 20 times less", feedback="1,320 tokens are run instead of 51."),
         ),
+        expected="c",
         explanation="Without a cache, 4 + 5 + ... + 51 = 1,320 tokens run through the layers; with it, 51.",
         hints=(
             "How many tokens run through the layers for the last new token?",
@@ -128,6 +133,7 @@ _KERNELS = (
             Choice(key="b", text="60 to 90 %", below=0.9, feedback="Three of 16 blocks in most rows are computed."),
             Choice(key="c", text="more than 90 %", feedback="A window of 256 touches up to three blocks."),
         ),
+        expected="b",
         explanation="Of 16 x 16 blocks, each row needs at most 3: 45 of 256.",
         hints=(
             "How many blocks does one row of blocks touch?",

@@ -96,6 +96,7 @@ LESSON = Lesson(
                 Choice(key="b", text="about 50 %", below=0.8, feedback="Neither the time nor the GPU is half used."),
                 Choice(key="c", text="about 100 %", feedback="At any time, some kernel is running."),
             ),
+            expected="c",
             explanation="The driver measures the share of time in which at least one kernel ran. One kernel on one "
             "multiprocessor counts as much as a kernel on all of them.",
             hints=(
@@ -150,6 +151,7 @@ LESSON = Lesson(
                     feedback="All readings cover the same part of the job.",
                 ),
             ),
+            expected="c",
             explanation="The job and the readings have the same period, so every reading covers the same part of the "
             "job: "
             "all of them the computation, or all of them the waiting (aliasing).",
@@ -182,6 +184,7 @@ LESSON = Lesson(
                     feedback="Most of the allocated memory is never read.",
                 ),
             ),
+            expected="a",
             explanation="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or "
             "written, and a large matrix product uses every number that it reads thousands of times.",
             hints=(
@@ -210,6 +213,7 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="it rises", feedback="The GPU waited before; now it works, and work moves data."),
             ),
+            expected="c",
             explanation="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The "
             "direction depends on the model: in a model with a few very large layers, whose weights are read once per "
             "batch, the traffic falls instead.",
@@ -276,6 +280,7 @@ LESSON = Lesson(
                     feedback="It keeps the memory busy, not the arithmetic units.",
                 ),
             ),
+            expected="b",
             explanation="One operation per element leaves the arithmetic units idle while the memory is busy. "
             "Utilisation "
             "counts both kinds of work as busy.",

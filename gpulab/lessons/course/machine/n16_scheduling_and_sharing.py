@@ -47,6 +47,7 @@ _QUEUES = (
             Choice(key="b", text="half to nine tenths", below=0.9, feedback="There are more gaps than that."),
             Choice(key="c", text="hardly changes", feedback="Three free GPUs would stay free until five more are."),
         ),
+        expected="a",
         explanation="A queue in strict order leaves GPUs free whenever the first job needs more than there are. Most "
         "jobs are small and short: they fit into these gaps, if the scheduler knows that they end in time.",
         hints=(
@@ -164,6 +165,7 @@ _OPERATION = (
             Choice(key="b", text="about half", below=0.75, feedback="It is far less: noise goes up and down all day."),
             Choice(key="c", text="about the same", feedback="Then the need would change in one direction for hours."),
         ),
+        expected="a",
         explanation="A reading goes up and down around a level, and each crossing of a whole number is a change. Two "
         "thresholds, and a delay before taking away, follow the level and ignore the noise.",
         hints=(

@@ -53,6 +53,7 @@ _TOOLS = (
                 feedback="Every step allocates its activations and gradients again.",
             ),
         ),
+        expected="c",
         explanation="The column adds up what each call allocates. Most of it is freed soon, and allocated again in the "
         "next step. The peak is what is in use at the same time.",
         hints=(
@@ -118,6 +119,7 @@ _TOOLS = (
                 feedback="The profiler's work for each operator is about as long as the operator itself.",
             ),
         ),
+        expected="c",
         explanation="A profiler works for each event: it reads the clock twice and stores a record, and for stacks and "
         "shapes a few more. Short operators have many events per second.",
         hints=(
@@ -165,6 +167,7 @@ _TIMELINES = (
             Choice(key="b", text="5 to 8", below=9, feedback="Two wait for data, and four are limited by the device."),
             Choice(key="c", text="9 or more", feedback="Copies, launches, Python and memory look the same to it."),
         ),
+        expected="b",
         explanation="Low utilisation has many causes, and slow loading is one of them. High utilisation does not say "
         "that all is well, either: memory that grows is invisible.",
         hints=(
@@ -188,6 +191,7 @@ _WATCHING = (
                 feedback="Checkpoints and validation alone are several pauses per hour.",
             ),
         ),
+        expected="c",
         explanation="Jobs pause all the time for good reasons. A window of several minutes ignores short pauses; "
         "hysteresis ignores values that wander around the limit.",
         hints=(

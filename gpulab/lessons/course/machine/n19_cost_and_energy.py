@@ -16,6 +16,7 @@ _BILL = (
             Choice(key="b", text="between 24 and 30 hours", below=30, feedback="25.2 busy hours at 95 %."),
             Choice(key="c", text="more than 30 hours", feedback="15 % of 168 hours is 25.2 hours of work."),
         ),
+        expected="b",
         explanation="168 h * 15 % = 25.2 h of work, which at 95 % take 26.5 h. It ends on the next day. The formula "
         "assumes that the busy time stays the same; if a fix also makes kernels faster, the run is shorter than that.",
         hints=(
@@ -66,6 +67,7 @@ _POWER = (
                 feedback="At the highest clocks, the voltage is at its highest, too.",
             ),
         ),
+        expected="b",
         explanation="Dynamic power grows with clock times voltage squared. Near the highest clock, a little speed "
         "costs much power. Far below it, the voltage falls no more, and the idle power is paid for a longer time.",
         hints=(
@@ -137,6 +139,7 @@ _RENT = (
             Choice(key="b", text="5 to 7 times", below=7, feedback="Only if it stays limited by arithmetic."),
             Choice(key="c", text="7 times or more", feedback="The peak is an upper bound for what arithmetic limits."),
         ),
+        expected="a",
         explanation="A step takes as long as its slowest resource. The bandwidth of a B200 is 3.9 times that of an "
         "A100, and the host that launches kernels is the same. What was hidden behind arithmetic becomes the limit.",
         hints=(
@@ -174,6 +177,7 @@ _MORE = (
             Choice(key="b", text="20 to 50", below=50, feedback="Near sqrt(2 * 2 * 240) = 31."),
             Choice(key="c", text="more than 50", feedback="Then each failure loses half an hour or more on average."),
         ),
+        expected="b",
         explanation="Two costs: checkpoints, C / T of the work, and lost work, about T / 2 for each failure. Their sum "
         "is smallest at T = sqrt(2 * C * M), with C the time of a checkpoint and M the mean time between failures.",
         hints=(

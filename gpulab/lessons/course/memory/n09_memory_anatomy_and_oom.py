@@ -18,6 +18,7 @@ _ANATOMY = (
             Choice(key="c", text="2 to 4 GiB", below=4.0),
             Choice(key="d", text="more than 4 GiB", feedback="Not everything is in memory at the same time."),
         ),
+        expected="c",
         explanation="Weights and Adam's state are always there, 1.5 GiB. Activations come on top, 17 tensors of 64 "
         "MiB, "
         "and one more for the gradient that backward passes on. Gradients appear as activations are freed.",
@@ -35,6 +36,7 @@ _ANATOMY = (
             Choice(key="b", text="two thirds to 90 %", below=0.9, feedback="Which part of the memory is largest here?"),
             Choice(key="c", text="90 % or more", feedback="Most of this memory is not activations."),
         ),
+        expected="c",
         explanation="Weights, gradients and Adam's state stay in float32. Activations shrink, but bfloat16 copies of "
         "the "
         "weights are added. The total falls only by as much as activations contribute to it.",
@@ -101,6 +103,7 @@ _ALLOCATOR = (
             Choice(key="b", text="once or twice", below=2.5, feedback="PyTorch caches freed memory and reuses it."),
             Choice(key="c", text="four times or more", feedback="PyTorch caches freed memory and reuses it."),
         ),
+        expected="a",
         explanation="PyTorch's caching allocator already is a memory pool. It calls the driver only if no free block "
         "fits.",
         hints=(
@@ -120,6 +123,7 @@ _ALLOCATOR = (
             ),
             Choice(key="c", text="about half", feedback="Count the tensors saved between two layers."),
         ),
+        expected="a",
         explanation="In both cases one tensor is saved between two layers: the output of ReLU, which is also the input "
         "of "
         "the next Linear.",
@@ -142,6 +146,7 @@ _SAVED = (
             Choice(key="b", text="by one number: 4 bytes here, 512 on a GPU (its smallest allocation)", below=10_000),
             Choice(key="c", text="by all activations of the step", feedback="backward() has freed them."),
         ),
+        expected="b",
         explanation="A graph keeps its activations until backward() has used them. After that, the number "
         "remains on the GPU, and the graph's nodes, small objects without tensors, in the memory of the host. A "
         "validation loss, on which nobody calls backward(), keeps them for as long as the list exists.",
@@ -161,6 +166,7 @@ _SAVED = (
             Choice(key="b", text="half", below=0.95, feedback="eval() only affects dropout and batch normalisation."),
             Choice(key="c", text="all of it"),
         ),
+        expected="c",
         explanation="eval() changes the behaviour of dropout and batch normalisation. Only no_grad() and "
         "inference_mode() "
         "tell PyTorch that there will be no backward().",

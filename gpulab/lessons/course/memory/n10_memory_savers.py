@@ -23,6 +23,7 @@ _ACTIVATIONS = (
                 feedback="Then the input of every layer is stored, which is half of what no checkpointing stores.",
             ),
         ),
+        expected="b",
         explanation="With n segments, memory holds n inputs and the activations of one segment, 64 / n layers. The sum "
         "n * 0.5 MiB + 64 / n * 1 MiB is smallest for 8 to 16 segments, near the square root of the number of layers. "
         "The gradients of the weights, which grow while the activations shrink, move the minimum to more segments.",
@@ -46,6 +47,7 @@ _ACTIVATIONS = (
             ),
             Choice(key="c", text="a third", feedback="That would be the whole forward pass again."),
         ),
+        expected="a",
         explanation="A FLOP counter counts matrix products, which take most of the time of large models. LayerNorm and "
         "GELU are cheap to compute again, and their results are as large as those of products.",
         hints=(
@@ -132,6 +134,7 @@ _STATES = (
             Choice(key="b", text="by 5 to 50 %", below=0.5, feedback="With one scale for everything, perhaps."),
             Choice(key="c", text="training diverges", feedback="Only if small second moments are rounded to zero."),
         ),
+        expected="a",
         explanation="A block of 64 numbers has a range that 255 steps cover well. The second moment spans many orders "
         "of magnitude, which is why its square root is stored. Libraries use 8-bit types with more resolution near "
         "zero for the same reason.",
@@ -200,6 +203,7 @@ _STATES = (
             ),
             Choice(key="c", text="hardly", feedback="The thin matrices need the inputs of each layer, too."),
         ),
+        expected="c",
         explanation="With LoRA, frozen weights need no gradients and no optimizer states. The gradient of a thin "
         "matrix needs the input of its layer, so this input is stored as before. LoRA helps if gradients and optimizer "
         "states fill the memory, not if activations do.",

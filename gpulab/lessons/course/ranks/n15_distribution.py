@@ -18,6 +18,7 @@ _COSTS = (
             Choice(key="b", text="3 to 12 times", below=12, feedback="Only if the bytes took most of the time."),
             Choice(key="c", text="16 times", feedback="That holds for large messages, which the bandwidth limits."),
         ),
+        expected="a",
         explanation="A message costs a latency and its bytes over the bandwidth. For small ones the latency is nearly "
         "all of it, so a few large all-reduces are better than many small ones.",
         hints=(
@@ -53,6 +54,7 @@ _COSTS = (
             Choice(key="b", text="about half", below=0.75, feedback="A bucket is sent when it is full, or at the end."),
             Choice(key="c", text="all of them", feedback="They fit into one bucket, which is full at the end only."),
         ),
+        expected="c",
         explanation="A model that is smaller than a bucket has one bucket, which is complete with the last gradient. "
         "Then no backward pass is left to hide the all-reduce.",
         hints=(
@@ -70,6 +72,7 @@ _COSTS = (
             Choice(key="b", text="5 to 30 %", below=0.3, feedback="That needs a much higher rank."),
             Choice(key="c", text="about half", feedback="That is float16."),
         ),
+        expected="a",
         explanation="A matrix of m x n becomes (m + n) x rank numbers. What the thin product leaves out is added to "
         "the next gradient (error feedback), so it is late rather than lost.",
         hints=(
@@ -109,6 +112,7 @@ _COSTS = (
             Choice(key="b", text="4", below=5, feedback="One in each backward pass."),
             Choice(key="c", text="16", feedback="The model fits into one bucket."),
         ),
+        expected="b",
         explanation="DDP exchanges in each backward pass outside no_sync(). The sums are the same either way, because "
         "the mean over ranks of a sum is the sum of the means.",
         hints=(
@@ -146,6 +150,7 @@ _ORGANISATION = (
             Choice(key="b", text="up to twice", below=2, feedback="It is more than that at this learning rate."),
             Choice(key="c", text="more than twice", feedback="Old gradients overshoot."),
         ),
+        expected="c",
         explanation="A gradient describes the slope at the old weights. The more updates lie between, and the larger "
         "their steps, the less it fits. A lower learning rate makes old gradients less harmful.",
         hints=(
@@ -163,6 +168,7 @@ _ORGANISATION = (
             Choice(key="b", text="twice", below=3, feedback="One ring crosses twice."),
             Choice(key="c", text="four times", feedback="8 crossings instead of 2."),
         ),
+        expected="c",
         explanation="Every arrow of a ring carries 2 (N - 1) / N of the data. What the order decides is how many "
         "arrows cross the slow link.",
         hints=(

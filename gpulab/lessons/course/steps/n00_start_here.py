@@ -71,6 +71,7 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="more than half", feedback="You added up the sixteen reads."),
             ),
+            expected="c",
             explanation="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
             "takes 8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of "
             "that.",
@@ -102,6 +103,7 @@ LESSON = Lesson(
                     feedback="It waits less, but two workers load only twice as many batches per second.",
                 ),
             ),
+            expected="b",
             explanation="Two batches are loaded at the same time, which halves the wait. The model also trains during "
             "loading instead of after it, which gives a little more. Few cores, or other programs on them, reduce the "
             "gain.",

@@ -46,6 +46,7 @@ LESSON = Lesson(
                 Choice(key="b", text="about half", below=0.7, feedback="64 photos are decoded before each step."),
                 Choice(key="c", text="almost all of it", feedback="The GPU waits until 64 photos are decoded."),
             ),
+            expected="a",
             explanation="Such a GPU needs a few ms to train on photos that one core needs tens of ms to decode.",
             hints=(
                 "How many photos does a step need, and which process decodes them?",
@@ -67,6 +68,7 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="about twice as fast", feedback="The GPU computes for a small part of the step."),
             ),
+            expected="a",
             explanation="It can only shorten the GPU's part of the step, which is small while the GPU waits for data.",
             hints=(
                 "Which part of the step becomes shorter?",
@@ -134,6 +136,7 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="it rises", feedback="A faster GPU finishes sooner, and waits as long as before."),
             ),
+            expected="a",
             explanation="The GPU does its work in less time and the host's part stays the same, so the share falls "
             "although the training is faster. The share shows where to look; the time per photo is what counts.",
             hints=(
@@ -162,6 +165,7 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="six or more", feedback="Two of the four numbers have nothing to do with time."),
             ),
+            expected="a",
             explanation="Free host memory shows what is possible, not what is necessary; low GPU utilisation has "
             "several "
             "causes.",

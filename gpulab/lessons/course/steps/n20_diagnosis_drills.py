@@ -221,6 +221,7 @@ LESSON = Lesson(
                 Choice(key="b", text="about half", below=8.5, feedback="It has only two answers for twelve runs."),
                 Choice(key="c", text="almost all", feedback="Utilisation shows that a device is idle, but not why."),
             ),
+            expected="a",
             explanation="It has two answers, but the twelve runs need twelve. More thresholds would not help much: "
             "cases 1 and 7 both show 17 %, and cases 4, 11 and 12 show 100 %, each with another cause.",
             hints=(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, single_plot
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
@@ -17,17 +18,20 @@ _MARKS = ("o-", "s--", "^:", "D-.", "v-", "x--")
 MAX_TICKS = 9
 
 
-def line_chart(
+def line_plot(
     answer: str,
     series: Mapping[str, Mapping[float, float]],
     *,
     x: str,
     y: str,
-    source: str,
+    source: str | Run,
     log_x: bool = False,
     log_y: bool = False,
 ) -> Chart:
-    """Return a plot of lines by name, each a mapping of x to y. `answer`: its result, which is the title."""
+    """Return a plot of lines by name, each a mapping of x to y.
+
+    `answer`: its result, which is the title. `source`: of the numbers, as text or as the run that they come from.
+    """
     header = (x, *series)
     places = sorted({place for line in series.values() for place in line})
     rows = tuple(
@@ -38,9 +42,9 @@ def line_chart(
     def draw(axes: Axes) -> None:
         for index, (name, line) in enumerate(series.items()):
             shade = colour(_COLOURS[index % len(_COLOURS)])
-            axes.plot(
-                list(line), list(line.values()), _MARKS[index % len(_MARKS)], color=shade, label=name, markersize=5
-            )
+            # Where two lines coincide, the marks of the second one are open, and larger.
+            mark = {"markersize": 5} if index % 2 == 0 else {"markersize": 8, "markerfacecolor": "none"}
+            axes.plot(list(line), list(line.values()), _MARKS[index % len(_MARKS)], color=shade, label=name, **mark)
         if log_x:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_locator(FixedLocator(places[:: -(-len(places) // MAX_TICKS)]))
@@ -63,8 +67,8 @@ def line_chart(
     return single_plot(answer, draw, source=source, alt=alt, table=TableBlock(header=header, rows=rows))
 
 
-def bar_chart(answer: str, bars: Mapping[str, float], *, x: str, source: str, log_x: bool = False) -> Chart:
-    """Return a plot of horizontal bars with their values. `answer`: its result, which is the title."""
+def bar_plot(answer: str, bars: Mapping[str, float], *, x: str, source: str | Run, log_x: bool = False) -> Chart:
+    """Return a plot of horizontal bars with their values; arguments as for `line_plot`."""
 
     def draw(axes: Axes) -> None:
         names = list(bars)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpulab.hardware.rental_prices import RENTAL_PRICES, RENTAL_SOURCE
+from gpulab.hardware.prices import RENTAL_PRICES, RENTAL_SOURCE
 
 if TYPE_CHECKING:
     from gpulab.virtual.memory_fit.fitting import GpuComparison

@@ -1,0 +1,1 @@
+"""Lessons on copies between host and GPU."""

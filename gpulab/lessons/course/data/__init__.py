@@ -1,0 +1,1 @@
+"""Lessons on loading and preparing data."""

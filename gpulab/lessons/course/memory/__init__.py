@@ -1,0 +1,1 @@
+"""Lessons on what fills the memory, and what saves it."""
