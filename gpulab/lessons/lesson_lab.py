@@ -15,6 +15,7 @@ from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.errors import GpulabError, RunError
 from gpulab.lessons import question_view
 from gpulab.lessons.card import device_card, summary
+from gpulab.lessons.conditions import false_condition
 from gpulab.lessons.contents import next_lessons
 from gpulab.lessons.course import lesson
 from gpulab.lessons.equality import check_equality
@@ -184,13 +185,15 @@ class Lab:
         `before`, `after`, `unit`: the measured values, which are shown and stored for the card ("%": fractions of 1).
         `names`: what the two values are, if they are not before and after a change.
         `source`: MEASURED, COUNTED, SIMULATED, or the run that they come from. If `same` found a difference just
-        before, the claim fails.
+        before, the claim fails. A claim that fails shows which of its conditions is false.
         """
         key = _NUMBER.sub("#", sentence)  # a repeated claim replaces the earlier one, also with other numbers
         if self._last_same is not None:
             self._compared[key], self._last_same = self._last_same, None
         if not self._equal.get(self._compared.get(key, ""), True):
-            sentence, holds = f"{sentence}: {DIFFERENT_RESULTS}", False
+            sentence, holds, false = f"{sentence}: {DIFFERENT_RESULTS}", False, ""
+        else:
+            false = "" if holds else false_condition(sys._getframe(1), "claim", "holds", 1)
         claim = Claim(
             sentence=sentence,
             holds=bool(holds),
@@ -201,7 +204,7 @@ class Lab:
             names=names,
         )
         self._claims[key] = claim
-        return claim_view(claim)
+        return claim_view(claim, false)
 
     def score(self, key: str, count: int | None) -> LessonView:
         """Show a count and its target; None means that it is not done yet."""

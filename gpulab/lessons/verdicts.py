@@ -66,12 +66,14 @@ def format_value(value: float, unit: str) -> str:
     return f"{number(value)} {unit}".rstrip()
 
 
-def claim_view(claim: Claim) -> LessonView:
-    """Show a claim and its values; if it fails, also what to do."""
+def claim_view(claim: Claim, false_condition: str = "") -> LessonView:
+    """Show a claim and its values; if it fails, also which condition is false and what to do."""
     good = None if claim.verdict == MODEL_SAYS else claim.holds
     blocks: list[Block] = [Verdict(claim.line, result=claim.verdict, good=good)]
     if claim.values:
         blocks.append(Facts((("figures", claim.values),)))
+    if false_condition:
+        blocks.append(Facts((("not true", false_condition),)))
     if not claim.holds:
         blocks.append(Line(FAILURE_ADVICE, soft=True))
     return LessonView(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)

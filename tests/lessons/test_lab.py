@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 
 import gpulab
 from gpulab.analysis.steps.detection import find_steps
@@ -19,7 +20,7 @@ from gpulab.lessons.sources import LIVE, MODELLED, PUBLISHED, RECORDED
 from gpulab.run import Machine, Source
 from gpulab.user_data import course_progress
 from gpulab.views.sheet import palette
-from gpulab.views.sheet.sheet import Verdict
+from gpulab.views.sheet.sheet import Facts, Verdict
 from tests.support.runs.made_runs import run_of
 
 PREDICTION = "You predicted"
@@ -187,6 +188,47 @@ def test_verdicts_are_highlighted_and_a_failed_claim_says_what_to_do(lab):
     assert f'{palette.UNDECIDED}">not answered yet</span>' in lab.check("cause", None)._repr_html_()
     assert ">reached</span>" in lab.score("opens", 3)._repr_html_()
     assert ">not reached yet</span>" in lab.score("opens", 4)._repr_html_()
+
+
+def not_true(view):
+    """Return what a failed claim says about its conditions."""
+    return [
+        text
+        for block in view.sheet.blocks
+        if isinstance(block, Facts)
+        for name, text in block.rows
+        if name == "not true"
+    ]
+
+
+def test_a_failed_claim_shows_the_first_condition_that_is_false_with_its_values(lab):
+    times = {"before": 2.0, "after": 1.5}
+    view = lab.claim(
+        "it is twice as fast, and opens one file",
+        len(times) == 2 and (times["after"] <= 0.5 * times["before"] and times["missing"] == 1),
+        before=times["before"],
+    )
+    assert not_true(view) == ["times['after'] <= 0.5 * times['before'] (1.5 <= 1)"]
+    assert not_true(lab.claim("as counts", holds=(len(times), 1) == (3, 1))) == [
+        "(len(times), 1) == (3, 1) ((2, 1) == (3, 1))"
+    ]
+
+
+def test_conditions_without_a_comparison_are_shown_as_they_are_written_and_names_are_left_out(lab):
+    numbers = [1, 2]
+    assert not_true(lab.claim("all are large", all(item > 5 for item in numbers))) == [
+        "all((item > 5 for item in numbers))"
+    ]
+    large = False
+    assert not_true(lab.claim("it is large", large)) == []
+    assert not_true(lab.claim("it holds", 1 < 2)) == []
+
+
+def test_the_condition_of_a_claim_in_a_cell_of_a_notebook_is_found(lab):
+    shell = InteractiveShell()
+    shell.user_ns.update(L=lab)
+    shell.run_cell("%time speed = 3\nview = L.claim(\n    'fast',\n    speed > 5,\n)")
+    assert not_true(shell.user_ns["view"]) == ["speed > 5 (3 > 5)"]
 
 
 @pytest.mark.parametrize(
