@@ -140,11 +140,12 @@ def _at(path: str) -> str:
 
 
 def _example(one: np.ndarray, other: np.ndarray) -> str:
-    """Return the pair of values with the largest difference, as text."""
+    """Return the pair of values with the largest difference and its position, as text."""
     with np.errstate(invalid="ignore"):  # infinity minus infinity
         gap = np.abs(np.nan_to_num(one.astype(np.complex128) - other.astype(np.complex128), nan=np.inf))
     index = int(np.argmax(gap))
-    return f", for example {one.reshape(-1)[index]:.6g} and {other.reshape(-1)[index]:.6g}"
+    place = f" at {[int(part) for part in np.unravel_index(index, one.shape)]}" if one.size > 1 else ""
+    return f", for example {one.reshape(-1)[index]:.6g} and {other.reshape(-1)[index]:.6g}{place}"
 
 
 def _state_or_value(value: Any) -> Any:
