@@ -18,11 +18,12 @@ import time
 import numpy as np
 import torch
 
+from gpulab.hardware import lookup
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
 from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels.programs import latency, random_reads
 from gpulab.lessons.labs.kernels.programs import simulator as cuda
-from gpulab.lessons.labs.kernels.programs.launch_record import access_table
+from gpulab.lessons.labs.kernels.programs.launch_record import access_table, array_table
 from gpulab.lessons.labs.kernels.programs.occupancy import occupancy
 from gpulab.views.charts.drawing import plots
 
@@ -152,7 +153,10 @@ grouped = np.concatenate([np.arange(0, SIZE, 2), np.arange(1, SIZE, 2)])
 mixed_out, grouped_out = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
 mixed = two_formulas[2, 128](in_order, values, mixed_out)
 sorted_work = two_formulas[2, 128](grouped, values, grouped_out)
-access_table({"neighbours": mixed, "grouped": sorted_work})
+orders = {"neighbours": mixed, "grouped": sorted_work}
+display(access_table(orders))
+print(f"lines that warps execute: {mixed.warp_lines} with neighbours, {sorted_work.warp_lines} grouped")
+array_table(orders, "source")
 
 # %% tags=["same"]
 L.same(mixed_out, grouped_out)
@@ -412,7 +416,7 @@ def gpu_ms(side):
 
 on_cpu, on_gpu = {side: cpu_ms(side) for side in SIDES}, {side: gpu_ms(side) for side in SIDES}
 plots.line_plot(
-    "A small product is faster on the CPU",
+    "Time of an n x n product",
     {"CPU, one thread (measured)": on_cpu, "GPU with copies": on_gpu} if on_gpu[32] else {"CPU (measured)": on_cpu},
     x="n",
     y="ms",
@@ -490,6 +494,17 @@ tables.table_view(
         ("a branch", "is predicted", "can split a warp"),
     ],
     left=3,
+)
+
+# %% [markdown]
+# Old comparisons say that a GPU's cache has kilobytes. That is true of L1, not of L2, which all multiprocessors share. Some lists of a GPU's parts also name *RT cores*. They trace rays for graphics: a T4, an A10 and an L4 have them, a V100, an A100, an H100 and a B200 have none, and training uses none. The next cell reads the figures from gpulab's table of GPUs.
+
+# %% tags=["given"]
+specs = [lookup.resolve(name) for name in ("t4", "v100", "a100-80", "h100")]
+tables.table_view(
+    ("GPU", "L2 cache, MiB", "highest clock, MHz", "multiprocessors"),
+    [(s.name, f"{s.l2_bytes / 2**20:.0f}", f"{s.sm_clock_mhz:,}", f"{s.multiprocessors}") for s in specs],
+    below="From NVIDIA's data sheets and white papers, except the clock of the H100, which is not published there.",
 )
 
 # %% [markdown]
