@@ -79,7 +79,7 @@ with L.gpu("user by user"):
 
 with L.gpu("matrices"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    # <blank> run the second job: multiply(matrix)
+    # <blank> run the second job in the same way: run_steps calls multiply on matrix
     # was: run_steps(all_at_once, torch.randn(users, items, device="cuda"))
     run_steps(multiply, matrix)
     # </blank>
@@ -107,6 +107,7 @@ L.claim(
     before=narrow_flops,
     after=wide_flops,
     unit="GFLOP/s",
+    names=("user by user", "matrices"),
     source=gpulab.runs["matrices"],
 )
 
@@ -126,7 +127,7 @@ L.same(results_one_by_one, list(all_at_once(small_scores)))
 # %% tags=["measure"]
 with L.gpu("all at once"):
     scores = torch.randn(users, items, device="cuda")
-    # <blank> process all users in one call
+    # <blank> process all users in one call: all_at_once
     # was: run_steps(one_by_one, scores)
     run_steps(all_at_once, scores)
     # </blank>
@@ -165,7 +166,7 @@ L.check("tell", answer)
 L.predict("sampled")
 
 # %% [markdown]
-# `%%gpuprofile --virtual auto` does the same for a whole cell as `L.gpu` for a block, and shows the report. The waiting is real. `repeats` uses the GPU's own clock to find out how many products take 750 ms.
+# `%%gpuprofile --virtual auto` does the same for a whole cell as `L.gpu` for a block, and shows the report. The waiting is real. `matmul_repeats` uses the GPU's own clock to find out how many products take 750 ms.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto bursts
@@ -179,7 +180,7 @@ for _ in DataLoader(sampling.SlowDataset(12, wait_s=0.25), batch_size=None):
     torch.cuda.synchronize()
 
 # %% [markdown]
-# The report is based on the *trace*: a record of every kernel with its start and its end. From the trace you can calculate what any monitor would have shown. `watch(1)` returns one reading per second; each covers the sixth of a second before it, the driver's shortest sampling period. `worst_error(1)` repeats this with sixty different start times, and returns the largest error of the mean. (The true value is calculated from the trace in two ways, which must agree.)
+# The report is based on the *trace*: a record of every kernel with its start and its end. From the trace you can calculate what any monitor would have shown. `sample(1)` returns one reading per second; each covers the sixth of a second before it, the driver's shortest sampling period. `worst_error(1)` repeats this with sixty different start times, and returns the largest error of the mean. (The true value is calculated from the trace in two ways, which must agree.)
 
 # %% tags=["measure"]
 watched = sampling.busy_timeline(gpulab.runs["bursts"])
@@ -187,16 +188,14 @@ half_ns = 500_000_000
 print(f"true value: busy {100 * watched.busy_frac:.1f} % of {(watched.end_ns - watched.start_ns) / 1e9:.1f} s")
 print("one reading per second:               ", [f"{100 * reading:.0f} %" for reading in watched.sample(1)])
 print("the same, started half a second later:", [f"{100 * reading:.0f} %" for reading in watched.sample(1, half_ns)])
-# <blank> a monitor that takes one reading per second
+# <blank> the number of readings per second of a monitor that takes one per second
 # was: slow_hz = 20
 slow_hz = 1
 # </blank>
 slow_error, fast_error = watched.worst_error(slow_hz), watched.worst_error(20)
 busy_ns = sampling.busy_ns_by_events(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
 trace_error = abs(busy_ns / (watched.end_ns - watched.start_ns) - watched.busy_frac)
-print(
-    f"largest error: {100 * slow_error:.0f} points at one reading per second, {100 * fast_error:.1f} at 20 per second"
-)
+print(f"largest error: {100 * slow_error:.0f} points at {slow_hz} per second, {100 * fast_error:.1f} at 20 per second")
 
 # %% tags=["reveal"]
 L.reveal("sampled", 100 * slow_error, "points")
@@ -204,10 +203,11 @@ L.reveal("sampled", 100 * slow_error, "points")
 # %% tags=["claim"]
 L.claim(
     "one reading per second can be wrong by more than 20 points, 20 per second by less than 5, and a trace by 0",
-    slow_error > 0.2 and fast_error < 0.05 and trace_error == 0,
+    slow_hz == 1 and slow_error > 0.2 and fast_error < 0.05 and trace_error == 0,
     before=100 * slow_error,
     after=100 * fast_error,
     unit="points",
+    names=(f"{slow_hz} per second", "20 per second"),
     source=gpulab.runs["bursts"],
 )
 
@@ -253,7 +253,7 @@ def double(numbers):
 used = {}
 with L.gpu("full memory"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    # <blank> reserve three quarters of the free memory: torch.cuda.mem_get_info()[0] bytes are free
+    # <blank> allocate three quarters of the free bytes, torch.cuda.mem_get_info()[0], as a tensor of torch.uint8
     # was: unused_buffer = None
     unused_buffer = torch.empty(torch.cuda.mem_get_info()[0] * 3 // 4, dtype=torch.uint8, device="cuda")
     # </blank>
@@ -284,6 +284,7 @@ L.claim(
     before=full.traffic_frac,
     after=streaming.traffic_frac,
     unit="%",
+    names=("traffic, full memory", "traffic, busy memory"),
     source=gpulab.runs["busy memory"],
 )
 
@@ -296,7 +297,7 @@ L.claim(
 L.predict("batch")
 
 # %% tags=["measure"]
-# <blank> the large batch of each: 512 images, 4,096 rows
+# <blank> the second number of each pair is the large batch: 512 images, 4,096 rows
 # was: batch_sizes = {utilisation.image_training_step: (8, 8), utilisation.large_layers_step: (1, 1)}
 batch_sizes = {utilisation.image_training_step: (8, 512), utilisation.large_layers_step: (1, 4096)}
 # </blank>
@@ -321,6 +322,7 @@ L.claim(
     before=rise,
     after=fall,
     unit="times",
+    names=("traffic of the image network", "traffic of the large layers"),
     source=gpulab.runs[name],
 )
 
@@ -370,7 +372,7 @@ for name, (work, operations, wait_s) in jobs.items():
     rate[name] = operations * calls / float(np.median(ledger.step_ns))  # operations per ns = GFLOP/s
     best = max(best, operations * calls / float(ledger.step_ns.min()))
 for name in sorted(busy, key=busy.get, reverse=True):
-    print(f"{name:20} busy {busy[name]:4.0%} {rate[name]:9,.1f} GFLOP/s, {rate[name] / best:4.0%} of the best rate")
+    print(f"{name:20} busy {busy[name]:4.0%} {rate[name]:9,.1f} GFLOP/s: {rate[name] / best:4.0%} of the best")
 
 # %% tags=["reveal"]
 ratio = rate["products, late data"] / rate["long vector"]
@@ -384,6 +386,7 @@ L.claim(
     before=rate["products, late data"],
     after=rate["long vector"],
     unit="GFLOP/s",
+    names=("late data", "long vector"),
 )
 
 # %% [markdown]
@@ -429,7 +432,7 @@ L.check("cards", cards)
 # %% [markdown]
 # ## More experiments
 #
-# Optional. JupyterLab folds them: click on "cells hidden" below this text.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text. The experiment needs only the first two code cells of this notebook.
 
 # %% [markdown]
 # ### 01.4 Temperature, power and clock
@@ -483,6 +486,7 @@ L.claim(
     before=end_s - start_s,
     after=driver_count_s,
     unit="s",
+    names=("from the readings", "counted by the driver"),
     source=SIMULATED,
 )
 
@@ -511,7 +515,7 @@ L.check("anonymous", answer)
 
 # %% tags=["claim"]
 fp32_ns = gpu_load(gpulab.runs["anonymous"]).step_ns
-# <blank> the time of one of the 20 products in a step of `wide`
+# <blank> the time of one of the 20 products in a step of `wide`, in ns
 # was: bf16_ns = fp32_ns
 bf16_ns = wide.step_ns / 20
 # </blank>

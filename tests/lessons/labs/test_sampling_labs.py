@@ -87,6 +87,14 @@ def test_a_sampling_plan_is_described_with_its_error_and_readings():
     assert sampling.describe_plan(1333, job).startswith("every 1333 ms: after 3 readings ")
     assert "after 19 readings" in sampling.describe_plan(50, job)
     assert "before the first" in sampling.describe_plan(10, periodic_job(100, 70, 1))
+    assert "after 1 reading the" in sampling.describe_plan(59_000, job)
+
+
+@pytest.mark.parametrize("plan", ["1333", -5, float("nan"), float("inf"), [1333]])
+def test_what_is_not_an_interval_is_not_a_plan(plan):
+    job = periodic_job(1000, 700, 60)
+    assert sampling.readings_needed(plan, job) is None
+    assert "give a positive number of milliseconds" in sampling.describe_plan(plan, job)
 
 
 def test_a_slow_item_is_its_index_and_the_length_is_fixed():
@@ -250,7 +258,7 @@ def test_compared_cards_have_seconds_as_rows():
     table = hot_card.readings_table(simulate_card(name="a"), simulate_card(name="b", power_limit_w=400), at_s=(0, 30))
     assert list(table.index) == [0, 30]
     assert table["a"]["MHz"].tolist() == [1980, 1980]
-    assert table["a"]["used, %"].tolist() == [20, 100]
+    assert table["a"]["util, %"].tolist() == [20, 100]
     assert table["b"]["reason"].tolist() == ["-", "power"]
 
 
@@ -260,6 +268,7 @@ def test_an_interval_is_right_within_two_seconds_and_the_feedback_names_the_wron
     assert check_interval((start_s, end_s)) is None
     assert check_interval([start_s - 2, end_s + 2]) is None
     assert "start at second 10:" in check_interval((10, end_s))
+    assert "start at second nan" in check_interval((float("nan"), end_s))
     assert f"start at second {start_s + 3:g}:" in check_interval((start_s + 3, end_s))
     assert f"end at second {end_s - 3:g}:" in check_interval((start_s, end_s - 3))
     assert f"end at second {end_s + 3:g}:" in check_interval((start_s, end_s + 3))

@@ -32,7 +32,7 @@ class PaddingCost:
 
 def padding_cost(lengths: Sequence[int], batches: Batches) -> PaddingCost:
     """Count the tokens and the padding of one epoch."""
-    sizes = [len(batch) * max(lengths[each] for each in batch) for batch in batches]
+    sizes = [len(batch) * max((lengths[each] for each in batch), default=0) for batch in batches]
     tokens = sum(lengths[each] for batch in batches for each in batch)
     return PaddingCost(batches=len(batches), tokens=tokens, padded_tokens=sum(sizes), largest_tokens=max(sizes))
 

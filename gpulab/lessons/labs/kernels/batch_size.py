@@ -97,8 +97,8 @@ class MatmulTiling:
     filled_frac: float  # fraction of the capacity of those waves that computes results, 0-1
 
     def __str__(self) -> str:
-        waves = f"{self.waves:>2} {plural(self.waves, 'wave'):5}"
-        return f"{self.blocks:>5,} blocks in {waves}, {percent(self.filled_frac)} of their capacity is used"
+        waves = f"{self.waves:>2} {plural(self.waves, 'wave') + ',':6}"
+        return f"{self.blocks:>5,} blocks in {waves} {percent(self.filled_frac)} of their capacity is used"
 
 
 def tile_matmul(rows: int, columns: int, tile: int = TILE, multiprocessors: int = MULTIPROCESSORS) -> MatmulTiling:
@@ -135,7 +135,8 @@ class BatchMemory:
 
     def is_largest(self, batch: int) -> bool:
         """Return whether this is the largest batch that fits. Does not count in `tries`."""
-        return self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
+        whole = batch == int(batch)
+        return whole and self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
 
     def describe(self, batch: int) -> str:
         """Describe whether this batch fits, and whether a larger one would."""

@@ -114,7 +114,7 @@ def readings_table(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
         rows = samples.set_index("second").loc[list(at_s)]
         tables[run.name] = pd.DataFrame(
             {
-                "used, %": (100 * rows["util_frac"]).round().astype(int),
+                "util, %": (100 * rows["util_frac"]).round().astype(int),
                 "MHz": rows["sm_clock_mhz"].round().astype(int),
                 "W": rows["power_w"].round().astype(int),
                 "°C": rows["temperature_c"].round().astype(int),

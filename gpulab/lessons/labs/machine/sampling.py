@@ -7,6 +7,7 @@ only the last period of each second. No clock is read here: busy intervals go in
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from gpulab.analysis import busy_time
 from gpulab.errors import RunError
 from gpulab.intervals import Coverage, Ints, Spans, clip, union
 from gpulab.run import Run
-from gpulab.wording import number
+from gpulab.wording import number, plural
 
 SECOND_NS = 1_000_000_000
 WINDOW_NS = SECOND_NS // 6  # the driver's shortest period
@@ -81,7 +82,7 @@ def busy_timeline(run: Run) -> BusyTimeline:
 
 
 def busy_ns_by_events(run: Run, start_ns: int, end_ns: int) -> int:
-    """Compute the busy time of a window from the sorted events: an independent check of `Watched.busy_frac`."""
+    """Compute the busy time of a window from the sorted events: an independent check of `BusyTimeline.busy_frac`."""
     events = run.events
     work = events[events["kind"].isin(("kernel", "memcpy", "memset", "collective"))].sort_values("start_ns")
     total_ns, reached_ns = 0, start_ns
@@ -105,6 +106,8 @@ def readings_needed(plan_ms: int, job: BusyTimeline, max_error: float = 0.05, pe
     `period_ms`: the period of the job, over which the start times are spread. None if the job ends before the error is
     small enough.
     """
+    if not _is_interval(plan_ms):
+        return None
     close = _worst_after(plan_ms, job, period_ms) <= max_error
     return int(np.argmax(close)) + 1 if close.any() else None
 
@@ -113,6 +116,8 @@ def describe_plan(plan_ms: int | None, job: BusyTimeline, max_error: float = 0.0
     """Describe a sampling plan in a sentence: how many readings it needs, and their worst error."""
     if not plan_ms:
         return "no sampling interval is set yet"
+    if not _is_interval(plan_ms):
+        return f"{plan_ms!r} is not an interval: give a positive number of milliseconds"
     worst = _worst_after(plan_ms, job, period_ms)
     if not len(worst):
         return f"every {plan_ms} ms: the job ends before the first reading"
@@ -120,7 +125,12 @@ def describe_plan(plan_ms: int | None, job: BusyTimeline, max_error: float = 0.0
     count = enough or len(worst)
     error = f"the worst error is {number(100 * worst[count - 1], 2)} percentage points"
     limit = f"the limit is {number(100 * max_error, 2)}"
-    return f"every {plan_ms} ms: {'after' if enough else 'even after'} {count} readings {error}; {limit}"
+    readings = f"{count} {plural(count, 'reading')}"
+    return f"every {plan_ms} ms: {'after' if enough else 'even after'} {readings} {error}; {limit}"
+
+
+def _is_interval(plan_ms: object) -> bool:
+    return isinstance(plan_ms, int | float) and 0 < plan_ms < math.inf
 
 
 def _worst_after(plan_ms: int, job: BusyTimeline, period_ms: int) -> Fracs:

@@ -65,7 +65,8 @@ def gpu_load(run: Run) -> GpuLoad:
         raise RunError(
             f"The GPU utilisation of run {run.name} is unknown.",
             why="it has no kernels in complete recorded steps",
-            fix="record a GPU run with L.gpu, or with %%gpuprofile --virtual auto",
+            fix="call gpulab.step() after each step, several times, or train with an optimizer or a DataLoader, in a "
+            "block of L.gpu or a cell with %%gpuprofile --virtual auto",
         )
     operators = operator_work(kernels)
     flops = [each.flops * each.count for each in operators if each.flops is not None]

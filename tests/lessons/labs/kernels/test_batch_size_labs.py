@@ -127,6 +127,7 @@ def test_a_batch_returns_its_peak_or_raises_out_of_memory_and_is_counted():
 def test_exactly_one_batch_is_the_largest_and_the_check_is_not_counted():
     memory = batch_size.BatchMemory(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
     assert [batch for batch in range(1, 300) if memory.is_largest(batch)] == [94]
+    assert not memory.is_largest(94.5), "half an image is not a batch"
     assert len({memory.describe(batch) for batch in (93, 94, 95)}) == 3
     assert memory.describe(92) == memory.describe(93)
     assert memory.tries == 0
@@ -185,6 +186,7 @@ def test_seeds_decide_the_order():
 
 def test_equal_lengths_need_no_padding():
     assert padding.padding_cost([7] * 10, padding.random_batches([7] * 10, 4)).padding_frac == 0
+    assert padding.padding_cost([7, 5], [[], [0], [1]]).batches == 3, "an empty batch counts, without tokens"
 
 
 # Noise.
