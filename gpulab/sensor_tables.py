@@ -79,7 +79,7 @@ GPU_SAMPLES = Table(
             display=TABLE | TIMELINE | CHART,
         ),
         _reading("memory_clock_mhz", "memory clock", "clock of the device memory"),
-        _reading("temperature_c", "temperature", "temperature of the GPU", display=TABLE | TIMELINE),
+        _reading("temperature_c", "temperature", "temperature of the GPU", display=TABLE | TIMELINE | CHART),
         _reading(
             "throttle_bits",
             "throttle reasons",

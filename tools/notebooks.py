@@ -48,7 +48,7 @@ TEXTS = FOLDER / "text"
 IGNORED = ("device", "measure", "card")  # roles whose output no two runs share
 MOST_HTML = 20_000  # characters
 _PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
-_CELL_STYLE = re.compile(r'<(t[drh])((?: (?!style=)[\w-]+="[^"]*")*) style="[^"]*"')
+_CELL_STYLE = re.compile(r'<(t[drh])((?: (?!style=)[\w-]+="[^"]*")*) style="(text-align:left)?[^"]*"')
 PICTURE_WIDTH, PICTURE_COLOURS = 720, 32
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -262,7 +262,7 @@ def _run(notebook: Any, *, through_errors: bool = False) -> None:
 
 
 def _tidy(cell: Any) -> None:
-    """Replace a long HTML output by its picture, or by its text, which says the same; drop the style of table cells.
+    """Replace a long HTML output by its picture, or by its text, which says the same; shorten the style of table cells.
 
     GitHub and nbviewer show the picture and tables of their own style. In JupyterLab, whoever runs the cell sees all.
     """
@@ -270,12 +270,17 @@ def _tidy(cell: Any) -> None:
         data = output.get("data", {})
         html = data.get("text/html", "")
         if html:
-            data["text/html"] = _CELL_STYLE.sub(r"<\1\2", html)
+            data["text/html"] = _CELL_STYLE.sub(_short_style, html)
         if "text/plain" not in data or len(html) <= MOST_HTML:
             continue
         del data["text/html"]
         if pictures := _PICTURE.findall(html):
             data["image/png"] = small_picture(pictures[0])
+
+
+def _short_style(cell: re.Match[str]) -> str:
+    """Return the start of a table cell with no style but its alignment to the left, if it has that one."""
+    return f"<{cell[1]}{cell[2]}" + (f' style="{cell[3]}"' if cell[3] else "")
 
 
 def small_picture(data: str) -> str:

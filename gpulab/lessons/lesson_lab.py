@@ -207,7 +207,7 @@ class Lab:
         return claim_view(claim, false)
 
     def score(self, key: str, count: int | None) -> LessonView:
-        """Show a count and its target; None means that it is not done yet."""
+        """Show a count and its target; None means that the task is not done, or its result is not right."""
         return score_view(self.lesson.target(key), count)
 
     def card(self) -> View:

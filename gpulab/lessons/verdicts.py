@@ -90,11 +90,11 @@ def equality_view(equal: Equality | None, problem: str = "") -> LessonView:
 
 
 def score_view(par: Target, count: int | None) -> LessonView:
-    """Show a count and its target, and the hints if it misses the target; None means that there is no result yet."""
+    """Show a count and its target, and the hints if it misses the target; None means that there is no valid result."""
     title = f"gpulab: score {par.key}"
     if count is None:
-        line = f"{par.key}: not done yet; the target is {par.value:,} {par.unit}"
-        return lesson_view(title, (Verdict(line, result="not done yet"),), hint_sections(par.hints))
+        line = f"{par.key}: no score yet: not done, or not right. The target is {par.value:,} {par.unit}"
+        return lesson_view(title, (Verdict(line, result="no score yet"),), hint_sections(par.hints))
     reached = par.reached(count)
     word = "reached" if reached else "not reached yet"
     line = f"{par.key}: {count:,} {par.unit}, target {par.value:,}: {word}"

@@ -315,7 +315,7 @@ def test_a_claim_depends_on_the_last_result_of_its_comparison_however_often_both
 
 
 def test_a_score_is_a_count_compared_with_its_target(lab):
-    assert repr(lab.score("opens", None)) == "opens: not done yet; the target is 3 file opens"
+    assert repr(lab.score("opens", None)) == "opens: no score yet: not done, or not right. The target is 3 file opens"
     assert repr(lab.score("opens", 2000)) == "opens: 2,000 file opens, target 3: not reached yet"
     assert repr(lab.score("opens", 3)) == "opens: 3 file opens, target 3: reached"
     assert repr(lab.score("kept", 9)).endswith(": not reached yet")

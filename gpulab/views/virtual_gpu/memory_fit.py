@@ -231,8 +231,8 @@ def _batch_answer(result: MaxBatch) -> Answer:
 
 
 def _choices(result: MaxBatch) -> Iterator[str]:
-    even = [each for each in result.aligned_sizes if each != result.batch]
-    if even:
+    even = result.aligned_sizes
+    if even and result.batch not in even:
         sizes = ", ".join(f"{each:,}" for each in even)
         yield f"Multiples of 8: {sizes}; matrix products are faster with them."
     knee = result.smallest_at_full_throughput

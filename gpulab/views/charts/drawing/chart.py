@@ -14,13 +14,14 @@ from matplotlib.figure import Figure
 
 from gpulab.run import Run
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, TITLE_PT, chart_style
-from gpulab.views.charts.drawing.text_layout import LEFT_FRAC, break_lines, file_format
+from gpulab.views.charts.drawing.text_layout import LEFT_FRAC, break_lines, file_format, text_width_in
 from gpulab.views.sheet.html_table import table_html
 from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import clean, sentence, shorten
 
 WIDTH_IN, HEIGHT_IN, DPI = 7.2, 3.6, 120
 MAX_TITLE, MAX_ALT, MAX_SOURCE, MAX_NAME, MAX_DEVICE = 200, 1600, 300, 60, 80
+_WATERMARK_FRAC = 0.85  # its largest width, as a share of the chart's
 _ALPHA = 0.12  # of the watermark on charts of a virtual GPU: visible, but not obstructive
 _TITLE_KEYS = {"png": ("Title", "Description"), "svg": ("Title", "Description"), "pdf": ("Title", "Subject")}
 
@@ -56,7 +57,9 @@ class Chart(Figure):
         if virtual:
             # On top of the plot, so that bars do not cover it; faint, so that it covers nothing.
             text = self.text(0.54, 0.5, virtual, ha="center", va="center", rotation=12, gid="mark")
-            text.set(fontsize=min(28.0, 9 * self.get_figheight()), fontweight="bold", color=TEXT_COLOUR, alpha=_ALPHA)
+            fitting_pt = _WATERMARK_FRAC * WIDTH_IN / text_width_in(virtual, 1.0, "bold")
+            size_pt = min(28.0, 9 * self.get_figheight(), fitting_pt)
+            text.set(fontsize=size_pt, fontweight="bold", color=TEXT_COLOUR, alpha=_ALPHA)
             text.set_in_layout(False)
 
     def place_frame(self, *, top_in: float, bottom_in: float) -> None:

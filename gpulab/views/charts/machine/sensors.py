@@ -179,9 +179,10 @@ def _gpu_answer(run: Run, rows: Rows, throttling: Clocks | None) -> str:
             share = counted_frac if counted_frac is not None else sampled_frac
             if share and share >= THROTTLED_FRAC:
                 normal = f" of {number(throttling.unthrottled_mhz)}" if throttling.unthrottled_mhz else ""
-                base = "of the time" if counted_frac is not None else "of the samples under load"
-                throttled = f"Clocks are throttled by the {name} in {percent(share)} {base}"
-                return f"{throttled}: {number(throttling.clock_mhz)}{normal} MHz"
+                counted = f"for {percent(share)} of the time"
+                sampled = f"in {percent(share)} of the samples under load"
+                when = counted if counted_frac is not None else sampled
+                return f"Clocks are throttled by the {name} {when}: {number(throttling.clock_mhz)}{normal} MHz"
         if throttling.brake_frac and throttling.brake_frac >= THROTTLED_FRAC:
             brake_share = f"{percent(throttling.brake_frac)} of the samples under load"
             return f"Hardware slowdown of the clocks in {brake_share}: {quantity(throttling.clock_mhz, 'MHz')}"
