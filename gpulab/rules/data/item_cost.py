@@ -7,6 +7,7 @@ from math import ceil
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.cpu_contention import contention
+from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
@@ -29,6 +30,7 @@ SHORTER_WAITS_ADVICE = (
 )
 _MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
 _FASTER_REST = "its fast end also assumes that the rest of the step runs faster without busy workers"
+_MIN_OTHERS_CORES = 0.5  # with fewer cores in use by other programs, data loading is limited by its own work
 _UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
 
 
@@ -76,7 +78,8 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     one step needs more CPU time than the cores supply.
 
     Confused with: workers that wait (`slow_storage`, `too_few_workers`); too many threads on too few cores
-    (`cpu_oversubscription`).
+    (`cpu_oversubscription`). If other programs use the cores, too, the finding says so and has low confidence: without
+    them, the samples may be cheap enough.
 
     What to do: load each sample once and keep it in memory, decode at the size you need, vectorise, or move heavy
     transforms to the GPU.
@@ -87,9 +90,10 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     share, cores = evidence.part_share("loader"), evidence.run.machine.cores_allowed
     at_once = None if loading.workers else whole_batches(evidence, loading)
     code = at_once.fix if at_once else caching_code(evidence, loading)
+    others = _cores_of_others(evidence)
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {_all_cores(cores)} busy.",
+        claim=f"{idle_share(evidence, share)}: it is CPU-bound, and {_all_cores(cores)} busy{_shared(others, cores)}.",
         evidence=(
             loader_time_text(evidence, loading),
             *_cpu_of_a_batch(loading, cores),
@@ -99,10 +103,23 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
         fix=code,
         advice=at_once.advice if at_once else _cheaper_samples_advice(after_code=bool(code)),
         gain=at_once.gain if at_once else caching_gain(evidence, loading),
-        confidence=LIKELY,
+        confidence=SUSPECT if others else LIKELY,
+        confidence_reason="data loading may be fast enough without the other programs" if others else "",
         spans=evidence.ledger.spans["loader"],
         caveats=() if at_once else caching_caveat(loading),
     )
+
+
+def _cores_of_others(evidence: Evidence) -> float | None:
+    """Return how many cores other programs use; None if unknown, or too few to make a difference."""
+    others = shared_cores_used_by_others(evidence.run, evidence.steps)
+    return others if others is not None and others >= _MIN_OTHERS_CORES else None
+
+
+def _shared(others: float | None, cores: float | None) -> str:
+    if others is None or cores is None:
+        return ""
+    return f", but other programs use {number(others, 2)} of {count(int(cores), 'core')}"
 
 
 def _all_cores(cores: float | None) -> str:

@@ -56,7 +56,7 @@ MIN_LABELLED_FRAC = 0.09  # narrower segments have no label below them
 def fragment(sheet: Sheet) -> str:
     """Return the sheet as one element for the output of a notebook cell."""
     return (
-        f'<div style="max-width:920px;line-height:1.5;overflow-wrap:break-word" '
+        f'<div class="mathjax_ignore" style="max-width:920px;line-height:1.5;overflow-wrap:break-word" '
         f'role="group" aria-label="{safe_text(sheet.title)}">{_blocks(sheet.blocks)}</div>'
     )
 

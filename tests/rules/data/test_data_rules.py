@@ -17,6 +17,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, WORKERS, epochs, from_main, from_workers
+from tests.support.runs.made_runs import host_sample
 
 
 def first(run):
@@ -162,6 +163,25 @@ def test_cpu_bound_loading_is_shown_by_cpu_time_needed_and_available():
     evidence = " ".join(first(from_workers(cpu_ms=190, cores=2.0, load=1.0)).evidence)
     assert "180 ms of CPU time" in evidence, "the samples end half a step before the last batch"
     assert "2 cores provide 200 ms" in evidence
+
+
+@pytest.mark.parametrize(("own_cores", "others"), [(0.3, "1.1 of 2 cores"), (1.3, "")])
+def test_cpu_bound_loading_names_other_programs_on_the_cores_and_is_then_a_suspicion(own_cores, others):
+    samples = [
+        host_sample(
+            at,
+            worker_cpu_s=0.6 * at / 1e3,
+            process_cpu_s=own_cores * at / 1e3,
+            workers=WORKERS.workers,
+            workers_blocked=0,
+            main_delayed_s=0.3 * at / 1e3,
+            cpu_frac=1.0,
+        )
+        for at in range(0, 1000, 50)
+    ]
+    finding = finding_of(from_workers(cpu_ms=60, cores=2.0, load=1.0, samples=samples), "cpu_bound_loading")
+    assert ("other programs" in finding.claim, finding.confidence) == (bool(others), "suspect" if others else "likely")
+    assert others in finding.claim
 
 
 def test_too_many_workers_are_reported_for_information():

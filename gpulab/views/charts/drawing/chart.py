@@ -98,7 +98,8 @@ class Chart(Figure):
         data, alt = b64encode(self.png()).decode(), escape(self.alt)
         table = table_html(self.table) if self.table.rows else ""
         return (
-            f'<div role="group" style="max-width:760px"><img src="data:image/png;base64,{data}" alt="{alt}" '
+            f'<div class="mathjax_ignore" role="group" style="max-width:760px"><img src="data:image/png;base64,{data}" '
+            f'alt="{alt}" '
             'style="display:block;width:100%;height:auto;border-radius:6px">'
             '<details style="margin:6px 0"><summary style="cursor:pointer;font-size:.88em">As text and table</summary>'
             f'<div style="padding:6px 0 0 16px"><div style="margin:0 0 8px">{alt}</div>{table}</div></details></div>'
