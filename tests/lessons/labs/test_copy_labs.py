@@ -266,6 +266,24 @@ def test_routes_of_a_batch_are_compared_in_rows() -> None:
     assert times["fresh"] > times["kept"] > 1 > times["ahead"]
 
 
+def test_calculated_routes_have_a_row_for_each_rate() -> None:
+    table = transfers.route_table(1 << 24, gb_per_s=(5.3, 9.9))
+    assert list(table.index) == ["5.3 GB/s", "9.9 GB/s"]
+    assert list(table.columns) == list(copying.ROUTES)
+    assert table["plain"].tolist() == ["1.00", "1.00"]
+
+
+def test_every_copy_into_fresh_memory_goes_into_memory_of_its_own() -> None:
+    fresh = [copying.fresh_memory(SMALL) for _ in range(2)]
+    assert [memory.sum() for memory in fresh] == [0, 0]
+    assert copying.fastest_copy_ms(fresh) > 0
+    assert [memory.sum() for memory in fresh] == [SMALL, SMALL]
+
+
+def test_tensors_that_are_not_returned_differ_from_all_others() -> None:
+    assert transfers.with_dtypes(None) == []
+
+
 def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
     once, again = (torch.stack(list(transfers.training_losses(50))) for _ in range(2))
     assert torch.equal(once, again)

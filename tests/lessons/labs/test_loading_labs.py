@@ -235,6 +235,7 @@ def test_a_reader_is_counted_and_checked(folder: Path) -> None:
     wrong = storage_formats.check_reader(lambda where, some: [0.0 for _ in some], folder, orders)
     assert (wrong.opens, wrong.correct) == (0, False)
     assert not storage_formats.check_reader(lambda where, some: [0.0], folder, orders).correct
+    assert not storage_formats.check_reader(lambda where, some: None, folder, orders).correct
     hoarding = storage_formats.check_reader(
         lambda where, some: [float(np.ones(400_000).sum()) for _ in some], folder, orders
     )

@@ -235,12 +235,12 @@ LESSON = Lesson(
                 Choice(
                     key="a",
                     text="machine a",
-                    feedback="It runs on cores 0-15, and cores 0-31 are on the side of GPU 0.",
+                    feedback="it runs on cores 0-15, and cores 0-31 are on the side of GPU 0.",
                 ),
                 Choice(
                     key="b",
                     text="machine b",
-                    feedback="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. "
+                    feedback="its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. "
                     "Another "
                     "slot or reseating the card may fix that; code cannot.",
                 ),
@@ -267,14 +267,14 @@ LESSON = Lesson(
                 Choice(
                     key="a",
                     text="pageable memory: pin in the DataLoader",
-                    feedback="The name of the copies says Pinned.",
+                    feedback="the name of the copies says Pinned.",
                 ),
                 Choice(key="b", text="a slow link: check its lanes", feedback="49 GB/s is the rate of sixteen lanes."),
                 Choice(key="c", text="reads that block the host: read the metrics only every hundred steps"),
                 Choice(
                     key="d",
                     text="no separate stream for the copies",
-                    feedback="They have stream 13 to themselves.",
+                    feedback="they have stream 13 to themselves.",
                 ),
             ),
             right="c",

@@ -13,7 +13,7 @@ COSTS_MS = queue_model.bursty_costs(100, usual_ms=10, burst_ms=110, every=16)  #
 def check_prefetch_factor(answer: Any) -> str | None:
     """Return the problem with a prefetch factor for these batches (20 ms steps, one worker); None if it is right."""
     if not isinstance(answer, int) or answer < 1:
-        return "the prefetch factor is a whole number, 1 or more."
+        return "write a whole number without quotes, 1 or more."
     stalls, stalls_with_one_less = (
         queue_model.simulate_loader(COSTS_MS, 20, workers=1, prefetch=factor).stalls
         for factor in (answer, max(1, answer - 1))

@@ -33,12 +33,12 @@ _FASTER = (
             Choice(
                 key="b",
                 text="unused memory, which is most of it",
-                feedback="The amount of unused memory does not depend on whether the GPU waits.",
+                feedback="the amount of unused memory does not depend on whether the GPU waits.",
             ),
             Choice(
                 key="c",
                 text="the names of the largest kernels",
-                feedback="The same kernels would run, with gaps between them.",
+                feedback="the same kernels would run, with gaps between them.",
             ),
         ),
         right="a",
@@ -284,9 +284,9 @@ _TRANSFER = (
         prompt="What takes the place of the float32 master weights under Keras' policy mixed_float16?",
         choices=(
             Choice(key="a", text="the variables, which are float32", feedback="They are cast each time they are used."),
-            Choice(key="b", text="the compute dtype of the layers", feedback="That is float16."),
+            Choice(key="b", text="the compute dtype of the layers", feedback="that is float16."),
             Choice(
-                key="c", text="the scaler around the optimizer", feedback="It protects small gradients, not weights."
+                key="c", text="the scaler around the optimizer", feedback="it protects small gradients, not weights."
             ),
         ),
         right="a",
@@ -307,7 +307,7 @@ _TRANSFER = (
             Choice(
                 key="a",
                 text="gradients underflow: start with a larger scale",
-                feedback="Underflow gives zeros, and zeros do not skip a step.",
+                feedback="underflow gives zeros, and zeros do not skip a step.",
             ),
             Choice(
                 key="b",
@@ -318,7 +318,7 @@ _TRANSFER = (
             Choice(
                 key="c",
                 text="this is how dynamic scaling works: wait",
-                feedback="The scale normally halves once or twice, until the gradients fit; below 1 it no longer "
+                feedback="the scale normally halves once or twice, until the gradients fit; below 1 it no longer "
                 "helps.",
             ),
         ),

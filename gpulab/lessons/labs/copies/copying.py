@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.steps.detection import Mask
@@ -216,6 +218,22 @@ def host_copy_gb_per_s(size: int, times: int = 9) -> float:
         np.copyto(target, source)
         times_ns.append(perf_counter_ns() - start)
     return size / max(1, min(times_ns))
+
+
+def fresh_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory of `size` bytes that nobody has written to: it gets its pages at the first write."""
+    return np.frombuffer(mmap.mmap(-1, size), np.uint8)  # an allocator would return memory that it has kept
+
+
+def fastest_copy_ms(targets: Sequence[npt.NDArray[np.uint8]]) -> float:
+    """Copy data into each target in turn, on one core, and return the time of the fastest copy in ms."""
+    source = np.ones(targets[0].size, np.uint8)
+    times_ns = []
+    for target in targets:
+        start = perf_counter_ns()
+        np.copyto(target, source)
+        times_ns.append(perf_counter_ns() - start)
+    return min(times_ns) / 1e6
 
 
 class ReadyBatches:

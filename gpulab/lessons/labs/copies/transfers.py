@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulab.lessons.labs.copies.copying import ROUTES, BatchCopyCost, route_ms
@@ -44,6 +44,18 @@ def relative_route_times(size: int, host_bytes_per_s: float) -> dict[str, float]
     return {route: route_ms(size, route, host_bytes_per_s) / plain_ms for route in ROUTES}
 
 
+def route_table(size: int, gb_per_s: Sequence[float]) -> pd.DataFrame:
+    """Tabulate the calculated time of each route, relative to a plain copy, for several rates of host copies."""
+    import pandas as pd
+
+    rows = [relative_route_times(size, rate * 1e9) for rate in gb_per_s]
+    return pd.DataFrame(
+        [[f"{row[route]:.2f}" for route in ROUTES] for row in rows],
+        columns=list(ROUTES),
+        index=pd.Index([f"{rate} GB/s" for rate in gb_per_s], name="time, plain = 1"),
+    )
+
+
 def training_losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
     """Train a small model on the CPU, and yield the detached loss of each step."""
     import torch
@@ -61,7 +73,7 @@ def training_losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
         yield loss.detach()
 
 
-def with_dtypes(tensor_groups: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
-    """Return each group of tensors with its dtypes, so that a comparison detects a changed dtype."""
-    groups = [list(group) for group in tensor_groups]
+def with_dtypes(tensor_groups: Iterable[Iterable[Any]] | None) -> list[dict[str, Any]]:
+    """Return each group of tensors with its dtypes, so that a comparison detects a changed dtype; [] for None."""
+    groups = [list(group) for group in tensor_groups or ()]
     return [{"types": ", ".join(sorted({str(each.dtype) for each in group})), "values": group} for group in groups]

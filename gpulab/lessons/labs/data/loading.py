@@ -179,7 +179,7 @@ def time_threads(data: DatasetWithCost, threads: int) -> FetchRate:
 
 
 def time_async(data: IoBoundDataset, at_once: int) -> FetchRate:
-    """Load every item once with a single asyncio thread and `concurrency` requests in flight, and time it."""
+    """Load every item once with a single asyncio thread and `at_once` requests in flight, and time it."""
     results: list[FetchRate] = []
     # A notebook already runs an event loop, and loops do not nest: this one runs in a thread.
     thread = threading.Thread(target=lambda: results.append(asyncio.run(_fetch_all(data, at_once))))

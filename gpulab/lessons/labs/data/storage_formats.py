@@ -9,7 +9,7 @@ import sys
 import tarfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +156,8 @@ def check_reader(
     tracemalloc.reset_peak()
     try:
         with count_opens(folder) as opened:
-            sums = list(epochs(folder, orders))
+            result: object = epochs(folder, orders)
+            sums = list(result) if isinstance(result, Iterable) else []
         peak_bytes = tracemalloc.get_traced_memory()[1] - bytes_before
     finally:
         if not tracing:

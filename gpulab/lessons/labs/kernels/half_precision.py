@@ -50,7 +50,7 @@ def defect_detector(rate: float, seed: int = 0) -> torch.nn.Sequential:
 
 
 def autocast_dtypes(device: str, dtype: torch.dtype) -> dict[str, str]:
-    """Return the result dtype of each operator in ASKED under autocast on a device, for input of type `dtype`."""
+    """Return the result dtype of each of AUTOCAST_OPS under autocast on a device, for input of type `dtype`."""
     import torch
     from torch.nn import functional
 
