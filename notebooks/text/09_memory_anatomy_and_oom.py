@@ -134,7 +134,7 @@ counted_peak, _ = count_steps(batch)
 print(f"counted: {counted_peak / MIB:,.0f} MiB")
 counted = gpulab.virtual.fits(training, "l4", batch, name="by hand")
 peak = counted.fit.estimate.peak
-display(sizes.peak_comparison(by_hand, counted.fit.estimate))
+display(sizes.peak_comparison(by_hand, peak_by_hand, counted.fit.estimate))
 sizes.phase_table(counted.fit.estimate)
 
 # %% tags=["claim"]
@@ -186,7 +186,7 @@ L.claim(
 L.predict("amp")
 
 # %% tags=["measure"]
-# <blank> search from the batch that you calculated with
+# <blank> the first batch of the search: as many samples as in 09.1 (a variable above holds them)
 # was: first_batch = 8 * batch
 first_batch = batch
 # </blank>
@@ -211,7 +211,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The table is for 4,096 samples; its last column is the largest batch that fits on the GPU. (Each part is shown at its own maximum during the step. Gradients and activations reach theirs at different times, so the parts add up to more than the peak.) So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the backward pass has used it, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
+# The first columns show the batch of 4,096 samples, the last one the largest batch that fits on the GPU. (Each part is shown at its own maximum during the step. Gradients and activations reach theirs at different times, so the parts add up to more than the peak.) So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the backward pass has used it, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
 
 # %% [markdown]
 # ## When memory runs out
@@ -256,8 +256,8 @@ growth_before, growth_after = (
 )
 L.claim(
     "with graphs in its list, the program grows by more than 512 MiB per step and runs out of memory; without them it "
-    "grows by less than 1 MiB, and all 32 steps run",
-    all_steps_ran and growth_before > 512 * MIB and growth_after < MIB,
+    "grows by less than 1 MiB, and all 32 steps run, validation included",
+    all_steps_ran and fixed.validates and growth_before > 512 * MIB and growth_after < MIB,
     before=growth_before / MIB,
     after=round(growth_after / MIB, 3),
     unit="MiB per step",
@@ -454,7 +454,7 @@ expandable_all = fragmentation.replay_requests(requests, allocator(capacity_byte
 fragmentation.allocator_table(
     {"fixed segments": fixed_segments, "expandable segment": expandable},
     below="Both until the fixed segments fail. "
-    f"The expandable segment then serves {expandable_all.served:,} of {len(requests):,} requests.",
+    f"Of all {len(requests):,} requests, the second allocator serves {expandable_all.served:,}.",
 )
 
 # %% tags=["claim"]
@@ -490,7 +490,7 @@ import contextlib
 def saved_bytes_in(context, evaluating=True):
     """Return the bytes that a forward pass of the model of 09.1 saves for backward."""
     with torch.device("meta"):
-        model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
+        model, x = make_model().train(not evaluating), torch.empty(4096, WIDTH)
         with context:
             return memory_counters.saved_bytes(lambda: model(x), model)
 
@@ -505,7 +505,7 @@ saved = {
     "eval() and no_grad()": saved_bytes_in(torch.no_grad()),
     "eval() and inference_mode()": saved_bytes_in(no_gradients),
 }
-tables.table_view(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
+tables.table_view(("counted", "MiB saved"), [(name, f"{count / MIB:,.0f}") for name, count in saved.items()])
 
 # %% tags=["claim"]
 display(L.reveal("eval", saved["eval()"] / saved["training"], "%"))
@@ -627,7 +627,7 @@ lines = [(name, *(f"{count:g}" for count in counts)) for name, counts in variant
 tables.table_view(("per step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['cached'].source}.")
 
 # %% tags=["claim"]
-display(L.reveal("pool", cached[1]))
+display(L.reveal("pool", cached[1], "calls per step"))
 L.claim(
     "with empty_cache() every step calls cudaMalloc, without it no step does; out= allocates no tensors, but saves no "
     "driver calls, because there are none",
@@ -675,8 +675,8 @@ def saved_for_backward(activation, layers=4):
 
 
 relu_bytes, gelu_bytes = saved_for_backward(nn.ReLU), saved_for_backward(nn.GELU)
-# <blank> ReLU in place: partial(nn.ReLU, inplace=True)
-# was: in_place_bytes = gelu_bytes
+# <blank> the same for ReLU in place, which is partial(nn.ReLU, inplace=True)
+# was: in_place_bytes = saved_for_backward(nn.Identity)
 in_place_bytes = saved_for_backward(partial(nn.ReLU, inplace=True))
 # </blank>
 tables.table_view(
@@ -734,7 +734,7 @@ lines = []
 for name, exponent in exponents.items():
     bytes_of_size = bytes_by_size[name]
     ends = (bytes_of_size[min(bytes_of_size)], bytes_of_size[max(bytes_of_size)])
-    lines.append((name, *(f"{end_bytes / MIB:,.0f}" for end_bytes in ends), f"{exponent:.2f}"))
+    lines.append((name, *(f"{end_bytes / MIB:,.1f}" for end_bytes in ends), f"{exponent:.2f}"))
 tables.table_view(
     ("MiB", "smallest size", "8 times the size", "exponent"),
     lines,
@@ -775,7 +775,7 @@ def memory_numbers():
 with L.gpu("three"):
     step = training()
     for _ in range(6):
-        step(batch)
+        step(4096)
     before = memory_numbers()
     print(torch.cuda.memory_summary(abbreviated=True))
     # <blank> give the cached memory back to the driver

@@ -326,7 +326,7 @@ L.claim(
 #
 # ### 10.11 LoRA: train two thin matrices
 #
-# To adapt a large model to new data, you need not train its weights. *LoRA* freezes each weight matrix W and trains two thin matrices beside it: the layer computes `x @ W + (x @ A) @ B`, with A of 32 x 4, for example, and B of 4 x 128. B begins as zero, so the model begins as it was. Write the forward pass.
+# To adapt a large model to new data, you need not train its weights. *LoRA* freezes each weight matrix W and trains two thin matrices beside it: the layer computes `x @ W + (x @ A) @ B`, with A of 32 x 4, for example, and B of 4 x 128. B begins as zero, so the model begins as it was. Write the forward pass. (The data, the model and `train` are those of 10.4: after a restart of the kernel, run 10.4 first.)
 
 # %% tags=["predict"]
 L.predict("adapters")
@@ -506,7 +506,7 @@ by_matrix = worst_row_error(weights.abs().max() / 127)
 by_row = worst_row_error(weights.abs().amax(dim=1, keepdim=True) / 127)
 # </blank>
 plots.bar_plot(
-    "A scale per row keeps the small rows",
+    f"Error of the worst row: {by_matrix:.0%} with one scale, {by_row:.1%} with the other",
     {"one scale": 100 * by_matrix, "a scale per row": 100 * by_row},
     x="error of the worst row, %",
     source=MEASURED,

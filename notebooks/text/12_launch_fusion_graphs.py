@@ -150,7 +150,7 @@ for name, signatures in results.items():
     tensors_moved = traffic[name].bytes // (4 * len(x))
     lines.append((name, traffic[name].operators, tensors_moved, *(f"{result.step_ms:.3f}" for result in signatures)))
 tables.table_view(
-    ("", "operators", "tensors read or written", "67 million, ms", "1,024, ms"),
+    ("", "operators", "tensors read or written", "ms for 67 million numbers", "ms for 1,024"),
     lines,
     below=f"Operators and bytes are counted here; times: {runs['fused, 1,024'].source}.",
 )
@@ -175,7 +175,7 @@ L.claim(
 #
 # The prediction for the compiler is more cautious than the result of the fused operator. The prediction knows the run but not your formula, so it must allow for the case that each of the eight operators has inputs of its own. In this chain, none has.
 #
-# **When does a compiler pay off?** `torch.compile` generates such kernels for any chain, but needs time for it in the first call. The next cell compiles the formula on this machine, and divides the time of the first call by the gain of each later call. This takes up to a minute, and prints nothing until then. (With size tiny, it uses an earlier measurement instead.)
+# **When does a compiler pay off?** `torch.compile` generates such kernels for any chain, but needs time for it in the first call. The next cell compiles the formula on this machine, and divides the time of the first call by the gain of each later call. This takes up to a minute, and prints nothing until then. (With size tiny, or where torch.compile finds no C++ compiler, the cell uses an earlier measurement instead.)
 
 # %% tags=["claim"]
 earlier = fusion.STORED_TIMING
@@ -185,6 +185,8 @@ compilation = L.pick(tiny=lambda: earlier, lab=lambda: fusion.time_compile(gelu_
 first_call_s = compilation.first_call_s
 # </blank>
 calls = fusion.break_even(first_call_s, compilation.before_ms, compilation.after_ms)
+times = f"{compilation.before_ms:.2f} ms eager, {compilation.after_ms:.2f} ms compiled"
+print(f"one call: {times}; counted as the first call: {first_call_s:.3g} s")
 L.claim(
     "torch.compile generates one kernel for the formula; its first call pays off only after 100 calls or more",
     compilation.kernels == 1 and calls >= 100,
@@ -320,13 +322,13 @@ if L.device == "cuda":
     print(
         f"measured with a graph: {launches.launch_signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]"
     )
-print(
-    f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)"
-)
-
-# %% tags=["claim"]
 launches_per_token = launches.launch_signature(runs["decode"]).calls
 worst_speedup = graph.step_ns / graph.worst_ns
+print(f"launches per token now: {launches_per_token}")
+print(f"predicted for {change}: {graph.speedup:.1f} times as fast, at least {worst_speedup:.1f} times")
+print(f"predicted for an infinitely fast GPU: {faster_gpu.speedup:.2f} times as fast")
+
+# %% tags=["claim"]
 display(L.reveal("graph", graph.speedup, "times as fast (predicted)"))
 L.claim(
     "a token needs at least 60 launches; the lower end of the prediction for a CUDA graph is at least 2 times as fast, "
@@ -428,7 +430,7 @@ L.predict("breaks")
 
 # %% tags=["exercise"]
 def reading(x, weight):
-    """Divide the rows of a layer by its largest value."""
+    """Divide the output of a layer by its largest absolute value."""
     state = torch.tanh(x @ weight)
     largest = state.abs().max().item()
     return functional.gelu(state / largest)
@@ -444,14 +446,14 @@ def printing(x, weight):
 def one_graph(x, weight):
     """The same as `reading`, in one graph."""
     state = torch.tanh(x @ weight)
-    # <blank> does Python need to know the largest value?
+    # <blank> the largest absolute value as a tensor: does Python need to know it?
     # was: largest = state.abs().max().item()
     largest = state.abs().max()
     # </blank>
     return functional.gelu(state / largest)
 
 
-rows, weight = torch.linspace(-1, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
+rows, weight = torch.linspace(-0.5, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
 explained = {
     function.__name__: fusion.count_graphs(function, rows, weight) for function in (reading, printing, one_graph)
 }
@@ -510,8 +512,11 @@ for tile in range(TILES):
 grids["program per tile"].launch(one_tile, TILES, outputs["program per tile"])
 grids["persistent"].launch(persistent, PROGRAMS, outputs["persistent"])
 right = np.array_equal(outputs["launch per tile"], outputs["persistent"])
-counts = [(name, grid.launches, grid.programs, grid.loads) for name, grid in grids.items()]
-display(tables.table_view(("", "launches", "programs", "loads of the table"), counts))
+lines = []
+for name, grid in grids.items():
+    scaled_tiles = int((outputs[name] == outputs["launch per tile"]).all(axis=1).sum())
+    lines.append((name, *(f"{count:,}" for count in (grid.launches, grid.programs, grid.loads, scaled_tiles))))
+display(tables.table_view(("", "launches", "programs", "loads of the table", "tiles with the right result"), lines))
 L.score("loads", grids["persistent"].loads if right else None)
 
 # %% tags=["claim"]

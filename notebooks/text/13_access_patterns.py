@@ -23,7 +23,7 @@ from torch.nn import functional
 from gpulab.lessons import COUNTED, MEASURED
 from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.kernels.programs import simulator as cuda
-from gpulab.lessons.labs.kernels.programs.launch_record import access_table
+from gpulab.lessons.labs.kernels.programs.launch_record import access_table, array_table
 from gpulab.views.charts.drawing import plots
 
 torch.set_num_threads(1)
@@ -81,7 +81,7 @@ for stride in STRIDES:
     launch = read_with_stride[1, 128](source, picked, stride)
     by_stride[stride] = launch.of_array("source").sectors_per_request
 plots.line_plot(
-    "From a stride of 8 numbers on, every thread needs a sector of its own",
+    f"Sectors per request: {by_stride[1]:.0f} with stride 1, {by_stride[32]:.0f} with stride 32",
     {"sectors per request": by_stride},
     x="stride, float32 numbers",
     y="sectors per request",
@@ -157,7 +157,9 @@ structs = generator.random((128, 8), np.float32)
 arrays = np.ascontiguousarray(structs.T)
 out_structs, out_arrays = np.zeros(128, np.float32), np.zeros(128, np.float32)
 aos, soa = move_structs[1, 128](structs, out_structs), move_arrays[1, 128](arrays, out_arrays)
-access_table({"array of structs": aos, "struct of arrays": soa})
+layouts = {"array of structs": aos, "struct of arrays": soa}
+display(access_table(layouts))
+array_table(layouts, "particles")
 
 # %% tags=["same"]
 L.same(out_structs, out_arrays)
@@ -224,7 +226,8 @@ transposed, launches = {}, {}
 for name, kernel in kernels.items():
     transposed[name] = np.zeros((64, 32), np.float32)
     launches[name] = kernel[(2, 1), (32, 32)](square, transposed[name])
-access_table(launches)
+display(access_table(launches))
+array_table(launches, "source", "out")
 
 # %% tags=["same"]
 L.same(square.T.copy(), transposed["padded"])
@@ -393,6 +396,12 @@ L.predict("aligned")
 base = generator.random(264, np.float32)
 
 
+@cuda.jit
+def copy_numbers(source, out):
+    i = cuda.grid(1)
+    out[i] = source[i]
+
+
 def sectors_of_view(begin):
     """Return the sectors per request if 128 threads copy 128 numbers that begin at this place."""
     # <blank> the view of `base` that begins at `begin` and has 128 numbers
@@ -400,7 +409,7 @@ def sectors_of_view(begin):
     view = base[begin : begin + 128]
     # </blank>
     copied = np.zeros(128, np.float32)
-    return read_with_stride[1, 128](view, copied, 1).of_array("source").sectors_per_request
+    return copy_numbers[1, 128](view, copied).of_array("source").sectors_per_request
 
 
 by_begin = {begin: sectors_of_view(begin) for begin in (0, 1, 4, 7, 8, 16)}

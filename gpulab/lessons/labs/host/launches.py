@@ -146,8 +146,8 @@ def token_decoder(
 ) -> nn.Module:
     """Return a small transformer with an internal key-value cache; a call takes one token and returns the next.
 
-    `growing_lists`: the cache is concatenated for each token, so its size always changes; else it is preallocated for
-    `launch_queue_waits` tokens and never changes its address.
+    `growing_cache`: the cache is concatenated for each token, so its size always changes; else it is preallocated for
+    `capacity` tokens and never changes its address.
     """
     import torch
     from torch import nn

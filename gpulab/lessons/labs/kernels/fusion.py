@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,12 +136,19 @@ _TIMINGS: dict[tuple[object, int, str], CompileTiming] = {}
 def time_compile(function: Callable[[Tensor], Tensor], count: int, device: str) -> CompileTiming:
     """Compile a function of `count` numbers with torch.compile and time it: seconds to a minute, once per process.
 
-    On a CPU this needs a C++ compiler. A second compilation in the same process would reuse the loaded code, so later
-    calls return the first timing.
+    A second compilation in the same process would reuse the loaded code, so later calls return the first timing. If
+    torch.compile fails here, for example because there is no C++ compiler, this warns and returns STORED_TIMING.
     """
+    import torch
+
     key = (function.__code__, count, device)
     if key not in _TIMINGS:
-        _TIMINGS[key] = _time_compile(function, count, device)
+        try:
+            _TIMINGS[key] = _time_compile(function, count, device)
+        except torch._dynamo.exc.BackendCompilerFailed as problem:
+            reason = str(problem).strip().splitlines()[0]
+            warnings.warn(f"torch.compile fails here, so an earlier measurement is used: {reason}", stacklevel=2)
+            return STORED_TIMING
     return _TIMINGS[key]
 
 

@@ -78,8 +78,11 @@ class FixTrials(View):
 
 def try_fixes(chosen: Mapping[str, str]) -> FixTrials:
     """Run the four programs that fail in their first step with the chosen fixes, and look for cheaper ones."""
+    if not isinstance(chosen, Mapping):
+        line = Line('Write one fix for each program: chosen = {"wide": ..., "many": ..., "long": ..., "more": ...}')
+        return FixTrials(Sheet("gpulab: fixes tried", (line,)), solved=())
     results = {name: _judge(OOM_PROGRAMS[name], chosen.get(name)) for name in FIRST_STEP_FAILURES}
-    rows = tuple(Row((name, chosen.get(name) or "-", text)) for name, (_, text) in results.items())
+    rows = tuple(Row((name, str(chosen.get(name) or "-"), text)) for name, (_, text) in results.items())
     table = TableBlock(header=("program", "fix", "result"), rows=rows, text_columns=3)
     unknown = [name for name in chosen if name not in FIRST_STEP_FAILURES]
     notes = (
@@ -100,8 +103,8 @@ class FixPlan(View):
 
 def try_plan(names: Sequence[str]) -> FixPlan:
     """Run the program that fails for two reasons with all of these fixes."""
-    names = [names] if isinstance(names, str) else list(names)
-    unknown = [name for name in names if name not in OOM_FIXES]
+    names = [names] if isinstance(names, str) else list(names or ())
+    unknown = [name for name in names if not _is_fix(name)]
     if unknown:
         return FixPlan(Sheet("gpulab: a plan", (Line(_unknown_fix(unknown[0])),)), count=None)
     program = apply_fixes(TWO_CAUSES, names)
@@ -115,7 +118,7 @@ def _judge(program: TrainingProgram, fix: str | None) -> tuple[bool, str]:
     """Return whether this is the cheapest fix that works, and a description of the result."""
     if fix is None:
         return False, "no fix chosen yet"
-    if fix not in OOM_FIXES:
+    if not _is_fix(fix):
         return False, _unknown_fix(fix)
     other = OOM_FIXES[fix](program)
     if other == program:
@@ -136,5 +139,10 @@ def _describe_failure(program: TrainingProgram, outcome: ProgramOutcome) -> str:
     return f"{text}; {size(fixed_bytes)} do not depend on the batch size, and the GPU has {size(capacity)}"
 
 
-def _unknown_fix(name: str) -> str:
-    return f"there is no fix {name!r}; use one of {', '.join(OOM_FIXES)}"
+def _is_fix(name: object) -> bool:
+    return isinstance(name, str) and name in OOM_FIXES
+
+
+def _unknown_fix(name: object) -> str:
+    names = ", ".join(f'"{fix}"' for fix in OOM_FIXES)
+    return f"there is no fix {name!r}; write one of {names}"

@@ -55,11 +55,11 @@ def peak_mib_by_role(measured: StepEstimate) -> Mapping[str, float]:
     return peaks
 
 
-def peak_comparison(by_hand: Mapping[str, int], measured: StepEstimate) -> View:
-    """Compare a hand-calculated peak of a step with the estimate, and show the memory that the step needs."""
+def peak_comparison(by_hand: Mapping[str, int], peak_by_hand: float, measured: StepEstimate) -> View:
+    """Compare hand-calculated parts and peak of a step with the estimate, and show the memory that the step needs."""
     counted = {role.value: allocated_bytes for role, allocated_bytes in measured.peak.by_role.items()}
     lines = [(part, _mib(by_hand.get(part, 0)), _mib(counted.get(part, 0))) for part in PARTS]
-    lines.append(("in use at the peak", _mib(sum(by_hand.values())), _mib(measured.peak.bytes)))
+    lines.append(("in use at the peak", _mib(peak_by_hand), _mib(measured.peak.bytes)))
     lines.append(("reserved by PyTorch, not in use", "", _mib(measured.reserved_bytes - measured.peak.bytes)))
     lines.append(("CUDA context, cuBLAS", "", _mib(measured.non_torch_bytes)))
     lines.append(("needed", "", _mib(measured.needed_bytes)))
@@ -82,8 +82,9 @@ def batch_search_table(searches: Mapping[str, MaxBatch]) -> View:
     for name, search in searches.items():
         peaks = peak_mib_by_role(search.estimates[0])
         parts = [number(peaks.get(part, 0), 2) for part in PARTS[:4]]
-        lines.append((name, *parts, _mib(search.estimates[0].peak.bytes), f"{search.batch or 0:,}"))
-    return tables.table_view(("peak MiB", *PARTS[:4], "peak", "largest batch"), lines)
+        samples, peak = search.estimates[0].batch or 0, search.estimates[0].peak.bytes
+        lines.append((name, f"{samples:,}", *parts, _mib(peak), f"{search.batch or 0:,}"))
+    return tables.table_view(("MiB", "samples", *PARTS[:4], "peak", "largest batch"), lines)
 
 
 def _mib(count: float) -> str:

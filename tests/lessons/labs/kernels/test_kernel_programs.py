@@ -15,7 +15,7 @@ import pytest
 from gpulab import GpulabError
 from gpulab.lessons.labs.kernels.programs import latency, random_reads
 from gpulab.lessons.labs.kernels.programs import simulator as cuda
-from gpulab.lessons.labs.kernels.programs.launch_record import Launch, Traffic, access_table
+from gpulab.lessons.labs.kernels.programs.launch_record import Launch, Traffic, access_table, array_table
 from gpulab.lessons.labs.kernels.programs.occupancy import LIMITS, occupancy
 
 
@@ -254,6 +254,7 @@ def test_an_empty_record_has_no_traffic():
     assert Traffic().sectors_per_request == 0
     empty = Launch(blocks=1, threads_per_block=1, by_array={}, active_frac=1.0, warp_lines=0, shared_bytes=0)
     assert "bytes used" in access_table({"empty": empty}).__repr__()
+    assert "values 0 0 0.0" in " ".join(array_table({"empty": empty}, "values").__repr__().split())
 
 
 _PROGRAM = """

@@ -77,8 +77,9 @@ def test_memory_of_a_step_is_listed_by_role():
     most = sizes.peak_mib_by_role(measured)
     assert (most["parameters"], most["gradients"]) == (4, 4)
     assert 8 <= most["optimizer"] < 8.01
-    text = words(sizes.peak_comparison({"parameters": 4 * MIB}, measured))
+    text = words(sizes.peak_comparison({"parameters": 4 * MIB}, 5 * MIB, measured))
     assert "parameters 4 4" in text
+    assert "in use at the peak 5" in text
     assert f"needed {measured.needed_bytes / MIB:,.0f}" in text
     assert "parameters 4 4 4 gradients 0" in words(sizes.phase_table(measured))
 

@@ -125,6 +125,18 @@ def access_table(launches: Mapping[str, Launch], *, below: str = "") -> View:
     return tables.table_view(_HEADER, lines, below=below)
 
 
+def array_table(launches: Mapping[str, Launch], *arrays: str, below: str = "") -> View:
+    """Compare the traffic of single parameters in global memory: one row for each launch and array."""
+    lines = []
+    for name, launch in launches.items():
+        for array in arrays:
+            traffic = launch.of_array(array)
+            cells = (f"{traffic.requests:,}", f"{traffic.sectors:,}", f"{traffic.sectors_per_request:.1f}")
+            lines.append((name, array, *cells))
+    header = ("", "array", "requests", "sectors", "sectors per request")
+    return tables.table_view(header, lines, left=2, below=below)
+
+
 def _request(accesses: Sequence[Access]) -> Traffic:
     """Return the traffic of one instruction of a warp."""
     places = {(each.address, each.size) for each in accesses}
