@@ -57,7 +57,7 @@ def solution_view(question: Question, right: Choice | None, chosen: Choice | Non
         )
         return lesson_view(f"gpulab: question {question.key}", steady)
     steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_explanation(question))
-    more: list[Block] = [Facts((("measured", figure),))] if figure else []
+    more: list[Block] = [Facts((("result", figure),))] if figure else []
     return lesson_view(f"gpulab: question {question.key}", steady, (*more, *_prediction(right, chosen)))
 
 
@@ -69,7 +69,7 @@ def unexpected_view(question: Question, measured: Choice, figure: str) -> Lesson
         "wrote, and run them again. If they are right, your machine differs from those on which the lesson was tried."
     )
     return lesson_view(
-        f"gpulab: question {question.key}", (Line(line),), (Facts((("measured", figure),)), Line(advice, soft=True))
+        f"gpulab: question {question.key}", (Line(line),), (Facts((("result", figure),)), Line(advice, soft=True))
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Target
 from gpulab.lessons.question_view import hint_sections
-from gpulab.lessons.sources import MODELLED, strength
+from gpulab.lessons.sources import MEASURED, MODELLED, strength
 from gpulab.lessons.stable_view import LessonView, lesson_view
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
@@ -15,9 +15,9 @@ from gpulab.wording import number, percent
 HOLDS, FAILS = "HOLDS", "FAILS"
 MODEL_SAYS = "MODEL SAYS"  # what a model says has not been observed
 FAILURE_ADVICE = (
-    "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first. A timing "
-    "claim can fail on a busy machine: run the measurement again."
+    "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first."
 )
+TIMING_ADVICE = " A timing claim can fail on a busy machine: run the measurement again."
 DIFFERENT_RESULTS = "the two variants give different results, so a comparison of their costs would be meaningless"
 
 
@@ -75,7 +75,8 @@ def claim_view(claim: Claim, false_condition: str = "") -> LessonView:
     if false_condition:
         blocks.append(Facts((("not true", false_condition),)))
     if not claim.holds:
-        blocks.append(Line(FAILURE_ADVICE, soft=True))
+        advice = FAILURE_ADVICE + (TIMING_ADVICE if claim.source == MEASURED else "")
+        blocks.append(Line(advice, soft=True))
     return LessonView(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
 
 
