@@ -1,10 +1,12 @@
-"""Which paragraph of which article is taught where: docs/coverage.md, from docs/coverage.tsv and the lessons.
+"""Which paragraph of which article is taught where, and which of their statements are tested, with the result.
 
     python tools/coverage.py
 
+writes docs/coverage.md from docs/coverage.tsv, and docs/statements.md from docs/statements.tsv, with the lessons.
+
 A line of the table names places as ARTICLE:LINE or ARTICLE:FIRST-LAST (articles as numbered in `ARTICLES`), what is
 said there, and the experiments that teach it; "-" for what teaches nothing. A range covers every line in it that is
-not blank. Experiments of lessons that are still to be written are listed as waiting.
+not blank.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpulab.lessons.course import lessons
+from gpulab.lessons.course import lesson
 from tools.claims import strength_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -28,10 +30,7 @@ ARTICLES = (
     "Maximise GPU utilisation for model training (English)",
     "How to raise the utilisation of your GPU (Portuguese)",
 )
-# The second half of the course: what its experiments will belong to.
-WAITING = {
-    "11": "architectures and hyperparameters",
-}
+_LANGUAGES = ("Spanish", "Chinese", "Korean", "English", "Portuguese")
 _PLACE = re.compile(r"(\d):(\d+)(?:-(\d+))?")
 
 
@@ -42,6 +41,16 @@ class Place:
     article: int
     first: int
     last: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of articles, where they make it, the experiments that test it, and what they show."""
+
+    places: tuple[Place, ...]
+    statement: str
+    experiments: tuple[str, ...]
+    result: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,15 @@ def topics(path: Path = DOCS / "coverage.tsv") -> tuple[Taught, ...]:
         places, topic, experiments = line.split("\t")
         ids = () if experiments == "-" else tuple(experiments.split())
         rows.append(Taught(tuple(map(_place, places.split())), topic, ids))
+    return tuple(rows)
+
+
+def statements(path: Path = DOCS / "statements.tsv") -> tuple[Statement, ...]:
+    """Return the table of statements. Raises ValueError for an invalid line."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        places, statement, experiments, result = line.split("\t")
+        rows.append(Statement(tuple(map(_place, places.split())), statement, tuple(experiments.split()), result))
     return tuple(rows)
 
 
@@ -83,7 +101,7 @@ def unassigned(article: int, text: str) -> list[int]:
 
 
 def page() -> str:
-    """Return the Markdown page: covered topics by article, then the waiting ones."""
+    """Return the Markdown page: the topics by article."""
     parts = [
         "# Coverage of the articles by the course\n",
         "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it, and the "
@@ -93,30 +111,41 @@ def page() -> str:
     ]
     for number, title in enumerate(ARTICLES):
         parts += [f"## {title}\n", "| lines | topic | experiments |", "|---|---|---|", *_rows(number), ""]
-    parts += ["## Planned for the second half of the course\n", "| lesson | planned experiments |", "|---|---|"]
-    parts += [f"| {number} {title} | {', '.join(_waiting_experiments(number))} |" for number, title in WAITING.items()]
+    return "\n".join(parts)
+
+
+def statements_page() -> str:
+    """Return the Markdown page of the statements that the course tests."""
+    parts = [
+        "# Statements of the articles, tested\n",
+        "Statements of five articles on low GPU utilisation (in our words; article and line in the first column) that "
+        "the course tests instead of repeating: the experiments with the strength of their evidence on a machine "
+        "without a GPU, and the result. `python tools/coverage.py` generates this page from `statements.tsv` and the "
+        "lessons.\n",
+        "| where | statement | experiments | result |",
+        "|---|---|---|---|",
+    ]
+    for one in statements():
+        places = ", ".join(f"{_LANGUAGES[place.article]} {_lines(place)}" for place in one.places)
+        parts.append(f"| {places} | {one.statement} | {', '.join(map(_linked, one.experiments))} | {one.result} |")
     return "\n".join(parts) + "\n"
 
 
 def _rows(article: int) -> Iterator[str]:
     rows = [(place, topic) for topic in topics() for place in topic.places if place.article == article]
     for place, topic in sorted(rows, key=lambda pair: pair[0].first):
-        lines = str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
-        yield f"| {lines} | {topic.topic} | {', '.join(map(_linked, topic.experiments)) or 'left out'} |"
+        yield f"| {_lines(place)} | {topic.topic} | {', '.join(map(_linked, topic.experiments)) or 'left out'} |"
+
+
+def _lines(place: Place) -> str:
+    return str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
 
 
 def _linked(experiment: str) -> str:
-    number = experiment.partition(".")[0]
-    for one in lessons():
-        if one.number == number:
-            return f"[{experiment}](../notebooks/{one.id}.ipynb) {strength_of(experiment)}"
-    return f"{experiment} (planned)"
-
-
-def _waiting_experiments(number: str) -> list[str]:
-    ids = {one for each in topics() for one in each.experiments if one.startswith(f"{number}.")}
-    return sorted(ids, key=lambda each: int(each.partition(".")[2]))
+    lesson_id = lesson(experiment.partition(".")[0]).id
+    return f"[{experiment}](../notebooks/{lesson_id}.ipynb) {strength_of(experiment)}"
 
 
 if __name__ == "__main__":
     (DOCS / "coverage.md").write_text(page(), encoding="utf-8")
+    (DOCS / "statements.md").write_text(statements_page(), encoding="utf-8")

@@ -20,23 +20,26 @@
 # | [08 Mixed precision](08_mixed_precision.ipynb) | what does half precision speed up, and what does it break? | 50 | 01 |
 # | [09 Memory: anatomy and running out](09_memory_anatomy_and_oom.ipynb) | what fills the GPU's memory, and what is the cheapest fix when it runs out? | 55 | 01 |
 # | [10 Memory savers](10_memory_savers.ipynb) | what does each way to save memory save, and what does it cost? | 55 | 09 |
+# | [11 Architecture and search](11_architecture_and_search.ipynb) | which design is fast, and how do you find it? | 60 | 03 |
 # | [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb) | why does the GPU wait between small kernels? | 45 | 01 |
 # | [13 Access patterns](13_access_patterns.ipynb) | which bytes does a warp fetch, and which does it use? | 45 | 02 |
 # | [14 Attention](14_attention.ipynb) | what does it store, and which kernel computes it? | 50 | 09 |
 # | [15 Distribution](15_distribution.ipynb) | what do several GPUs cost, and when do they help? | 60 | 03, 10 |
 # | [16 Scheduling and sharing](16_scheduling_and_sharing.ipynb) | who gets which GPU, and how much of it is used? | 55 | 01, 05 |
 # | [17 Monitoring and tools](17_monitoring_and_tools.ipynb) | which tool shows what, and when should it wake you? | 60 | 01 |
-# | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 35 | 05, 07, 08 |
+# | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order should you fix a slow training run? | 45 | 05, 07, 08 |
 # | [19 Cost and energy](19_cost_and_energy.ipynb) | what does an idle GPU cost, and which change pays? | 45 | 01, 18 |
-# | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 55 | 01, 05, 07, 08, 09 |
+# | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you find the cause on your own? | 60 | 01, 05, 07, 08, 09 |
 #
 # Ways through the lessons:
 #
 # - **one evening** (160 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
-# - **training is slow** (540 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [06](06_formats_and_preprocessing.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
+# - **training is slow** (555 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [06](06_formats_and_preprocessing.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 # - **out of memory** (275 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [14](14_attention.ipynb), [08](08_mixed_precision.ipynb)
 # - **cluster** (440 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [03](03_parallel_work_and_batch.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [15](15_distribution.ipynb), [16](16_scheduling_and_sharing.ipynb), [17](17_monitoring_and_tools.ipynb)
 # - **kernels** (205 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [12](12_launch_fusion_graphs.ipynb)
+# - **design a model** (315 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [11](11_architecture_and_search.ipynb), [14](14_attention.ipynb)
+# - **teach it** (225 minutes): [00](00_start_here.ipynb), [05](05_data_loading.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 #
 # <!-- the end of the course -->
 
