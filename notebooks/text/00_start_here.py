@@ -80,13 +80,13 @@ def train(loader):
 
 
 # %% [markdown]
-# ## Predict
+# #### Predict
 
 # %% tags=["predict"]
 L.predict("wait")
 
 # %% [markdown]
-# ## Measure
+# #### Measure
 #
 # `%%gpuprofile before` records this cell as a run named `before`. A live panel shows the cell while it runs; the report replaces the panel when the cell ends.
 
@@ -101,7 +101,7 @@ diagnosis = gpulab.diagnose(gpulab.runs["before"])
 L.reveal("wait", float(diagnosis.ledger.typical_frac("loader")), "%")
 
 # %% [markdown]
-# ## Diagnose
+# #### Diagnose
 #
 # Read three parts of the report.
 #
@@ -117,7 +117,7 @@ answer = "b"
 L.check("parts", answer)
 
 # %% [markdown]
-# ## Fix
+# #### Fix
 #
 # The training loop itself reads and decodes the photos, one after the other, while the model waits. Worker processes can load the next batches while the model trains. Your report recommends a number of workers; start with two.
 
@@ -133,7 +133,7 @@ loader = DataLoader(dataset, batch_size=16, num_workers=2, persistent_workers=Tr
 losses_after = train(loader)
 
 # %% [markdown]
-# ## Verify
+# #### Verify
 #
 # Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
 #

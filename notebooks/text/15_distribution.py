@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 15 Distribution: what do several GPUs cost, and when do they help?
 #
-# With several GPUs, each one computes less, or the same on more data. In return they exchange gradients, weights or activations, and wait for each other. This notebook measures the exchange, hides it, shrinks it, and finds the rank that makes all others wait. Then it splits one model in four ways, and counts what each way stores and sends.
+# With several GPUs, each one computes less, or the same on more data. But they must exchange gradients, weights or activations, and they wait for each other. This notebook measures the exchange, hides it, shrinks it, and finds the rank that makes all others wait. Then it splits one model in four ways, and counts what each way stores and sends.
 #
-# It takes 60 minutes and needs no GPU: four processes on this machine are real *ranks*, joined by gloo, PyTorch's communication library for CPUs. Collectives and bytes are *counted* on them. A few cores cannot show how 64 GPUs scale; where a model answers instead, the verdict is MODEL SAYS.
+# It takes 60 minutes and needs no GPU: four processes on this machine are real *ranks*, joined by gloo, the communication library that PyTorch uses on CPUs. Collectives and bytes are *counted* on them. A few cores cannot show how 64 GPUs scale; where a model answers instead, the verdict is MODEL SAYS.
 #
 # You should know [03](03_parallel_work_and_batch.ipynb) (batches and accumulation) and [10](10_memory_savers.ipynb) (DDP and FSDP store different parts).
 
@@ -27,7 +27,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpulab.lessons import COUNTED, GIVEN, MEASURED, SIMULATED
 from gpulab.lessons.labs import tables
-from gpulab.lessons.labs.ranks import data_parallel, link_rates, rings, splits, stale_training, stragglers
+from gpulab.lessons.labs.ranks import (
+    data_parallel,
+    launched_script,
+    link_rates,
+    rings,
+    splits,
+    stale_training,
+    stragglers,
+)
 from gpulab.lessons.labs.ranks.gloo_ranks import RankPool
 from gpulab.lessons.labs.ranks.overlap_model import make_buckets
 from gpulab.lessons.labs.ranks.splits import sum_backward, sum_forward
@@ -41,15 +49,15 @@ pool = RankPool(4)  # four processes, which start in the background
 # %% [markdown]
 # ## The symptom
 #
-# A training script was moved from one GPU to two, and is hardly faster. Here is the step, on two real ranks. `pool.run(function, ranks=2)` runs the same function on both and returns a list of what they return.
+# A training script was moved from one GPU to two, and is hardly faster. Here is such a step, on two real ranks. `pool.run(function, ranks=2)` runs the same function on both and returns a list of what they return.
 #
-# A function that runs on ranks is sent there as text. It sees `torch`, `nn`, `functional`, `dist`, `DistributedDataParallel` and its arguments, but no other name of this notebook.
+# A function that runs on ranks is sent there as source text. It sees its arguments and what the functions below use: `torch`, `nn`, `functional`, `dist`, `DistributedDataParallel`, the communication hooks, `nullcontext`, `sum_forward` and `sum_backward`. It does not see variables of this notebook.
 
 # %% tags=["given"]
 def one_step():
     """Run by each rank: a step on its own batch; return its loss and the sum of its new weights."""
     model = DistributedDataParallel(nn.Linear(512, 8))  # rank 0 sends its weights to all others
-    torch.manual_seed(dist.get_rank())  # each rank has other data
+    torch.manual_seed(dist.get_rank())  # each rank has different data
     loss = model(torch.randn(64, 512)).square().mean()
     loss.backward()  # an all-reduce replaces each gradient by its mean over all ranks
     torch.optim.SGD(model.parameters(), 0.1).step()
@@ -60,16 +68,16 @@ for rank, (loss, weights) in enumerate(pool.run(one_step)):
     print(f"rank {rank}: loss {loss:.3f}, sum of the weights after the step {weights:.4f}")
 
 # %% [markdown]
-# Both ranks have other losses but the same weights: `DistributedDataParallel` (DDP) adds the gradients of all ranks in an *all-reduce* during the backward pass. This exchange is what several GPUs cost.
+# The ranks have different losses but the same weights: `DistributedDataParallel` (DDP) averages the gradients of all ranks with an *all-reduce* during the backward pass. This exchange is the price of several GPUs.
 #
-# In a script of your own, `torchrun --nproc-per-node 2 train.py` starts the ranks; the script calls `dist.init_process_group()` and wraps its model. In a notebook with GPUs, `accelerate.notebook_launcher(train, num_processes=2)` does the same for a function, if no earlier cell has used CUDA; on CPUs it is `accelerate.debug_launcher`. To record all ranks: `torchrun --nproc-per-node 2 -m gpulab run train.py`.
+# How to start ranks in a script of your own, with `torchrun`, is in 15.11.
 
 # %% [markdown]
 # ## What an exchange costs
 #
 # ### 15.1 The all-reduce, from 2 ranks to 64
 #
-# The cost of a message has two parts: a *latency* that every message has, and its bytes divided by the *bandwidth*. (This is the alpha-beta model.) A *ring* all-reduce of N ranks cuts the data into N pieces. In N - 1 rounds, each rank passes a piece to the next one, which adds its own; in N - 1 more rounds, the sums go around.
+# The cost of a message has two parts: a *latency* that every message has, and its bytes divided by the *bandwidth*. (This is the alpha-beta model.) A *ring* all-reduce of N ranks cuts the data into N pieces. In each of N - 1 rounds, each rank sends one piece to the next rank, which adds its own values; in N - 1 more rounds, the sums go around the ring.
 
 # %% tags=["predict"]
 L.predict("small")
@@ -122,11 +130,11 @@ L.claim(
 )
 
 # %% [markdown]
-# A factor of 3 is wide. Caches, and other programs on the same cores, are not in the formula. Four ranks on few cores are slower than it says, because they share the cores, too.
+# A factor of 3 is wide. Caches, and other programs on the same cores, are not in the formula. If there are fewer cores than ranks, four ranks are slower than it says, because they also share the cores.
 #
-# Use it where it is better than no answer: before you rent 64 GPUs. The model has 100 million parameters, and a step computes for 100 ms on one GPU. The link is assumed: 12.5 GB/s, as 100 Gbit/s Ethernet states, and 30 us of latency. Nothing overlaps yet.
+# The formula is useful where you cannot measure yet: before you rent 64 GPUs. Assume a model with 100 million parameters, whose step computes for 100 ms on one GPU, and a link with 30 us of latency and 12.5 GB/s, the nominal rate of 100 Gbit/s Ethernet. Nothing overlaps yet.
 #
-# In *weak scaling*, each rank keeps its batch, so that the global batch grows. In *strong scaling*, the global batch stays, and each rank gets a part of it.
+# In *weak scaling*, each rank keeps its batch size, so the global batch grows. In *strong scaling*, the global batch stays the same, and each rank gets a part of it.
 
 # %% tags=["predict"]
 L.predict("scaling")
@@ -162,7 +170,7 @@ tables.table_view(
 # %% tags=["claim"]
 display(L.reveal("scaling"))
 L.claim(
-    "without overlap, 64 ranks keep about 60 % of their efficiency in weak scaling, and less than 3 % in strong",
+    "without overlap, 64 ranks are about 60 % efficient in weak scaling, and less than 3 % in strong scaling",
     0.55 < weak[64] < 0.65 and strong[64] < 0.03,
     before=weak[64],
     after=strong[64],
@@ -174,20 +182,20 @@ L.claim(
 # %% [markdown]
 # Two ranks here are less efficient than in the model: they share cores and caches, and every other program on the machine disturbs them. So nothing is claimed about their speed.
 #
-# In a ring, the bytes per rank hardly grow with N: 2 (N - 1) / N is 1 for two ranks and almost 2 for 64. Only the latency grows in proportion. So weak scaling stays flat, and its price is a larger global batch ([04](04_large_batches.ipynb)). Strong scaling divides the arithmetic, but not the gradients.
+# In a ring, each rank sends 2 (N - 1) / N times the gradients: once for two ranks, at most twice for any number. Only the number of messages grows in proportion to N. So the efficiency of weak scaling falls little after the first few ranks (62 % with 16, 60 % with 64); its price is a larger global batch ([04](04_large_batches.ipynb)). Strong scaling divides the arithmetic, but not the gradients.
 
 # %% [markdown]
 # ## Hide it
 #
 # ### 15.2 Buckets that overlap with the backward pass
 #
-# The backward pass computes the gradients of the last layer first. DDP need not wait for the rest: it collects gradients in *buckets*, and sends each bucket as soon as it is full, while earlier layers still compute. `bucket_cap_mb` is its size, 25 MiB by default. Here are 8 layers with 1 MiB of weights each, on two ranks.
+# The backward pass computes the gradients of the last layer first. DDP does not wait for the rest: it collects gradients in *buckets*, and all-reduces each bucket as soon as it is full, while the backward pass of earlier layers still runs. `bucket_cap_mb` is the size of a bucket, 25 MiB by default. Here are 8 layers with 1 MiB of weights each, on two ranks.
 
 # %% tags=["predict"]
 L.predict("buckets")
 
 # %% tags=["measure"]
-# <blank> a cap in MiB, so that the first all-reduce starts after at most a quarter of the gradients
+# <blank> a cap in MiB, with which the first all-reduce starts when at most a quarter of the gradients is ready
 # was: CAP_MB = 25
 CAP_MB = 2
 # </blank>
@@ -206,22 +214,22 @@ tables.table_view(
 )
 
 # %% tags=["claim"]
-default_first, first = starts[25][0][1], starts[CAP_MB][0][1]
-display(L.reveal("buckets", default_first, "%"))
+first_of_25, first = starts[25][0][1], starts[CAP_MB][0][1]
+display(L.reveal("buckets", first_of_25, "%"))
 L.claim(
     "buckets of 25 MiB give a model of 8 MiB no overlap: the all-reduce starts when all gradients are ready; smaller "
     "buckets start it when at most a quarter is",
-    default_first == 1 and first < 0.26,
-    before=default_first,
+    first_of_25 == 1 and first < 0.26,
+    before=first_of_25,
     after=first,
     unit="%",
     source=COUNTED,
 )
 
 # %% [markdown]
-# With the default, DDP makes the first bucket 1 MiB, so that something is sent early; if you set `bucket_cap_mb`, as here, all buckets have this size. In its first step, DDP sends everything in one bucket (unless `find_unused_parameters` is set) and notes the order in which gradients arrive; then it forms the buckets anew.
+# Here `bucket_cap_mb` was set, so it holds for all buckets. If you leave it out, the first bucket has only 1 MiB, so that something is sent early, and the others 25 MiB. In its first step, DDP sends everything in one bucket (unless `find_unused_parameters` is set) and records the order in which gradients become ready; then it rebuilds the buckets in this order.
 #
-# When is small too small? CPU ranks exchange data on the cores that compute, so they cannot show what a GPU hides. A model of the timeline can: 400 gradients of 1 MB, computed in 100 ms, on 8 ranks with the link from above. The link carries one bucket at a time.
+# When are buckets too small? CPU ranks exchange data on the cores that compute, so they cannot show what a GPU hides. A model of the timeline can: 400 gradients of 1 MB, computed in 100 ms, on 8 ranks with the link from above. The link carries one bucket at a time.
 
 # %% tags=["measure"]
 BACKWARD_MS = 100
@@ -269,7 +277,7 @@ L.claim(
 # %% [markdown]
 # The last bucket is always exposed, because no backward pass is left to hide it. For a recorded run, `gpulab.whatif(run, "overlap")` and `gpulab.whatif(run, "bucket_mb=25")` replay the step with such changes.
 #
-# Two more arguments of DDP are often mentioned here. `gradient_as_bucket_view=True` lets gradients be views of the buckets, which saves a copy and the memory of one set of gradients. `static_graph=True` promises that each step uses the same parameters in the same way, so that DDP need not search for unused ones in each step. Neither reduces the bytes that are sent.
+# Two more arguments of DDP are often mentioned here. `gradient_as_bucket_view=True` lets gradients be views of the buckets, which saves a copy and the memory of one set of gradients. `static_graph=True` promises that each step uses the same parameters in the same way, so that DDP does not search for unused ones in each step. Neither reduces the bytes that are sent.
 
 # %% [markdown]
 # ## Shrink it
@@ -278,7 +286,7 @@ L.claim(
 #
 # A *communication hook* replaces the all-reduce of a bucket. PyTorch has one that sends float16, and PowerSGD, which sends each gradient matrix as a product of two thin ones, and adds what was lost to the next gradient. Two ranks train a classifier for 60 steps with each. All-reduced bytes are counted.
 #
-# All gradients of this model are in one bucket. With two, PowerSGD failed on gloo when this notebook was written: its all-reduces did not match between the ranks.
+# All gradients of this model are in one bucket. With two, PowerSGD failed on gloo with PyTorch 2.13: its all-reduces did not match between the ranks.
 
 # %% tags=["predict"]
 L.predict("compress")
@@ -336,14 +344,14 @@ L.claim(
 )
 
 # %% [markdown]
-# Fewer bytes are only a gain if the bytes are the bottleneck. Compression costs arithmetic, and PowerSGD three all-reduces per bucket instead of one. On a fast link it can make a step longer. With float16, large gradients overflow; `bf16_compress_hook` sends bfloat16, which has the range of float32.
+# Fewer bytes help only if the bytes are the bottleneck. Compression costs arithmetic, and PowerSGD makes three all-reduces per bucket instead of one. On a fast link it can make a step longer. In float16, large gradients can overflow; `bf16_compress_hook` sends bfloat16, which has the range of float32.
 
 # %% [markdown]
 # ## Wait for nobody
 #
 # ### 15.6 One slow rank
 #
-# Four ranks work and meet in an all-reduce in each step. One of them needs longer. Each rank notes when it began, when it arrived at the all-reduce, and when it left.
+# In each step, four ranks work, and then call an all-reduce. One of them needs longer for its work. Each rank records when it began, when it arrived at the all-reduce, and when it left.
 
 # %% tags=["predict"]
 L.predict("slow")
@@ -390,16 +398,16 @@ L.claim(
 )
 
 # %% [markdown]
-# So the rank with the longest "communication" is not the one to repair. More bandwidth would not help any of them. Look for the reason on the straggler: longer sequences, a slow disk, a hot GPU, a busy host.
+# So the rank with the longest "communication" is not the one to repair, and more bandwidth would help none of them. Look for the reason on the straggler: longer sequences, a slow disk, a hot GPU, a busy host.
 
 # %% [markdown]
 # ## Split the model
 #
 # ### 15.7 Data, pipeline, tensor, fully sharded
 #
-# The model is `gelu(x @ up) @ down`. *Data parallel* gives each rank all weights and a part of the batch. A *pipeline* gives each rank one layer. *Fully sharded* (FSDP2: `fully_shard`) stores a part of each weight per rank, and gathers the whole of it before use. *Tensor parallel* splits each product. Write the last one: each rank takes some columns of `up` and the same rows of `down`.
+# The model is `gelu(x @ up) @ down`. *Data parallel* gives each rank all weights and a part of the batch. A *pipeline* gives each rank one layer. *Fully sharded* (FSDP2: `fully_shard`) stores a part of each weight per rank, and gathers the whole of it before use. *Tensor parallel* splits each matrix product. Write the last one: each rank takes some columns of `up` and the rows of `down` with the same numbers, so that GELU needs no exchange.
 #
-# Two functions are there: `sum_forward(t)` adds `t` over all ranks in the forward pass; `sum_backward(t)` leaves `t` as it is and adds its gradient in the backward pass.
+# Use two functions: `sum_forward(t)` adds `t` over all ranks in the forward pass; `sum_backward(t)` returns `t` unchanged and adds its gradient over all ranks in the backward pass.
 
 # %% tags=["predict"]
 L.predict("split")
@@ -416,7 +424,7 @@ def my_part(up, down, rank, ranks):
 
 def forward(x, columns, rows):
     """Return the result of the whole block on each rank."""
-    # <blank> sum_backward around x, sum_forward around the result
+    # <blank> functional.gelu(x @ columns) @ rows, with sum_backward around x, and sum_forward around the result
     # was: return functional.gelu(x @ columns) @ rows
     return sum_forward(functional.gelu(sum_backward(x) @ columns) @ rows)
     # </blank>
@@ -426,11 +434,11 @@ W, X, H = splits.WEIGHT_BYTES, splits.INPUT_BYTES, splits.HIDDEN_BYTES
 
 
 def expected_by_split(ranks):
-    """Return the weight bytes per rank, and the bytes of its messages per step; W weights, X input, H hidden."""
+    """Return the bytes of the weights per rank, and of its messages per step; W weights, X input, H hidden."""
     return {
         "data": (W, W),  # one all-reduce of all gradients
-        "pipeline": (W / ranks, 2 * H),  # hidden activations there, their gradients back
-        # <blank> tensor: an all-reduce of the result and of the gradient of x; fully sharded: 2 gathers, 1 scatter
+        "pipeline": (W / ranks, 2 * H),  # hidden activations forth, their gradients back
+        # <blank> tensor: all-reduces of the result and of x's gradient; fully sharded: 2 all-gathers, 1 reduce-scatter
         # was: "tensor": (W, W),
         # was: "fully sharded": (W, W),
         "tensor": (W / ranks, 2 * X),
@@ -443,7 +451,7 @@ on_ranks = pool.run(splits.split_step, my_part, forward)
 expected = expected_by_split(2)
 counts = {name: (result["stored"], result["bytes"]) for name, result in on_ranks[0].items()}
 tables.table_view(
-    ("split", "weights, KiB", "by formula", "sent per step, KiB", "by formula", "calls"),
+    ("split", "weights, KiB", "by formula", "messages per step, KiB", "by formula", "calls"),
     [
         (
             name,
@@ -452,7 +460,7 @@ tables.table_view(
         )
         for name in splits.SPLITS
     ],
-    below="Counted on rank 0 of 2. Sent: the message of each call, as nccl-tests defines it.",
+    below="Counted on rank 0 of 2. Messages: the size of each call, as nccl-tests defines it.",
 )
 
 # %% tags=["same"]
@@ -462,7 +470,7 @@ L.same(splits.whole_gradient(), torch.cat([rank["tensor"]["gradient"] for rank i
 display(L.reveal("split"))
 L.claim(
     "weights and bytes of all four splits equal the formulas; tensor parallelism makes two all-reduces per block, and "
-    "FSDP two gathers and a scatter per layer",
+    "FSDP two all-gathers and a reduce-scatter per layer",
     all(counts[name] == expected[name] for name in splits.SPLITS)
     and on_ranks[0]["tensor"]["kinds"] == ["all-reduce"] * 2
     and sorted(on_ranks[0]["fully sharded"]["kinds"]) == ["all-gather"] * 4 + ["reduce-scatter"] * 2,
@@ -474,14 +482,16 @@ L.claim(
 )
 
 # %% [markdown]
-# Data parallel and FSDP send bytes in proportion to the *weights*, tensor parallel and pipelines in proportion to the *activations*. Here the batch is small. With a large one, tensor parallelism sends more than all others, in the middle of the forward pass where nothing hides it, so it is used within a host with NVLink. In PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `torch.distributed.pipelining`. The idle time of pipelines is in [10.7](10_memory_savers.ipynb).
+# Data parallel and FSDP send bytes in proportion to the *weights*, tensor parallel and pipelines in proportion to the *activations*. A message is not yet what the link carries: in a ring, an all-reduce sends the data twice (15.1), an all-gather or a reduce-scatter once. So FSDP sends 1.5 times the bytes of DDP, although its messages add up to three times as many.
+#
+# The batch is small here, 32 rows. Above 256 rows, by the formulas, tensor parallelism has larger messages than data parallelism. It repeats them in each block, and the next operation needs their result, so little can hide them: it is used within a host with NVLink. A pipeline sends activations between its stages only; here it is cut where they are widest. In PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `torch.distributed.pipelining`. The idle time of pipelines is in [10.7](10_memory_savers.ipynb).
 
 # %% [markdown]
 # ## Exercise: exchange less often
 #
 # ### 15.9 Accumulation with no_sync()
 #
-# Four micro-batches make one update ([03](03_parallel_work_and_batch.ipynb)). DDP exchanges gradients in every backward pass, although only the sum at the end matters. Inside `with model.no_sync():`, it only adds them up. Mind which part of the loop must be inside: "The forward pass should be included inside the context manager, or else gradients will still be synchronized", says PyTorch's documentation, and it is right: with only `backward()` inside, the count stays at 4.
+# Four micro-batches make one update ([03](03_parallel_work_and_batch.ipynb)). DDP exchanges gradients in every backward pass, although only the sum at the end matters. Inside `with model.no_sync():`, it only accumulates them on each rank. The forward pass must be inside, too. PyTorch's documentation: "The forward pass should be included inside the context manager, or else gradients will still be synchronized." Try it: with only `backward()` inside, the count stays at 4.
 
 # %% tags=["predict"]
 L.predict("accumulate")
@@ -527,7 +537,78 @@ L.claim(
 )
 
 # %% [markdown]
-# With FSDP2 it is `model.set_requires_gradient_sync(False)`, which keeps whole gradients on each rank, so it costs memory.
+# With FSDP2 it is `model.set_requires_gradient_sync(False)`, which keeps unsharded gradients on each rank, so it costs memory.
+
+# %% [markdown]
+# ## In a script of your own
+#
+# ### 15.11 Start ranks with torchrun
+#
+# `pool.run` exists in this notebook only. In a script, `dist.init_process_group()` reads the rank of the process, the number of ranks and the address of rank 0 from the environment variables `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. Here is a script for any number of ranks. Each rank saves its gradient twice: computed alone, and with DDP.
+
+# %% tags=["given"]
+TRAIN = """
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(nn.Linear(8, 1))
+torch.manual_seed(rank)
+batch = torch.randn(16, 8)
+alone = torch.autograd.grad(model.module(batch).square().mean(), model.module.weight)[0]
+model(batch).square().mean().backward()
+averaged = model.module.weight.grad
+Path(f"rank{rank}.json").write_text(json.dumps({"alone": alone.tolist(), "averaged": averaged.tolist()}))
+dist.barrier()  # no rank leaves while another one still exchanges data
+dist.destroy_process_group()
+"""
+
+# %% tags=["predict"]
+L.predict("launch")
+
+# %% [markdown]
+# `run_command(command, script)` writes the script as `train.py` into a temporary folder, runs the command there, and returns what the ranks saved.
+
+# %% tags=["measure"]
+# <blank> torchrun for this machine alone (--standalone), with two processes (--nproc-per-node), and train.py
+# was: command = "python train.py"
+command = "torchrun --standalone --nproc-per-node 2 train.py"
+# </blank>
+launches = {line: launched_script.run_command(line, TRAIN) for line in dict.fromkeys(("python train.py", command))}
+tables.table_view(
+    ("command", "exit code", "ranks", "error"),
+    [(line, launch.exit_code, len(launch.ranks), launch.error) for line, launch in launches.items()],
+    left=1,
+)
+
+# %% tags=["claim"]
+display(L.reveal("launch"))
+alone = [torch.tensor(rank["alone"]) for rank in launches[command].ranks]
+averaged = [torch.tensor(rank["averaged"]) for rank in launches[command].ranks]
+L.claim(
+    "python alone starts no rank; torchrun starts two, whose gradients differ before the all-reduce, and equal their "
+    "mean after it",
+    not launches["python train.py"].ranks
+    and len(averaged) == 2
+    and not torch.equal(*alone)
+    and all(torch.allclose(gradient, sum(alone) / 2) for gradient in averaged),
+    before=len(launches["python train.py"].ranks),
+    after=len(averaged),
+    unit="ranks",
+    names=("python", "torchrun"),
+    source=MEASURED,
+)
+
+# %% [markdown]
+# `--standalone` is for one host. For two hosts with 8 GPUs each, start this on both: `torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py`, with the name of one of the hosts. On GPUs, the script also calls `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`. To record all ranks: `torchrun --nproc-per-node 2 -m gpulab run train.py`.
+#
+# In a notebook, `accelerate.notebook_launcher(train, num_processes=2)` starts ranks that call the function `train`. It forks, so no earlier cell may have used CUDA. For an `Accelerator` on CPUs, use `accelerate.debug_launcher`.
 
 # %% [markdown]
 # ## More experiments
@@ -537,7 +618,7 @@ L.claim(
 # %% [markdown]
 # ### 15.4 Workers that do not wait: asynchronous SGD and gossip
 #
-# Four workers compute gradients in 10, 11, 12 and 30 ms and send them to a server. In synchronous SGD, the server waits for all four. Let it update as soon as it has fewer.
+# Four workers compute gradients in 10, 11, 12 and 30 ms and send them to a server. In synchronous SGD, the server waits for all four gradients before it updates the weights. In *asynchronous* SGD, it updates them after each gradient, which may then have been computed with older weights.
 
 # %% tags=["predict"]
 L.predict("stale")
@@ -545,12 +626,12 @@ L.predict("stale")
 # %% tags=["measure"]
 PERIODS_MS = (10, 11, 12, 30)
 synchronous = stale_training.clock_of_workers(PERIODS_MS, needed=4)
-# <blank> the server needs one gradient
+# <blank> the server needs one gradient for an update
 # was: asynchronous = stale_training.clock_of_workers(PERIODS_MS, needed=4)
 asynchronous = stale_training.clock_of_workers(PERIODS_MS, needed=1)
 # </blank>
 tables.table_view(
-    ("", "gradients per s", "workers wait", "updates between read and use"),
+    ("", "gradients per s", "workers wait", "age of a gradient, updates"),
     [
         (name, f"{clock.gradients_per_s:.0f}", f"{clock.wait_frac:.0%}", f"{clock.mean_staleness:.1f}")
         for name, clock in (("synchronous", synchronous), ("asynchronous", asynchronous))
@@ -573,7 +654,7 @@ L.claim(
 
 
 # %% [markdown]
-# What does the age of a gradient cost? Train a small model for 300 updates with gradients of old weights; that is real. Then let eight copies train without a server: in a *gossip ring*, each copy averages its weights with its two neighbours only.
+# What does the age of a gradient cost? The next cell really trains a small model for 300 updates, with gradients of old weights. Then eight copies train without a server: in a *gossip ring*, each copy averages its weights with its two neighbours only.
 
 # %% tags=["measure"]
 def gossip(copies):
@@ -593,7 +674,7 @@ def all_reduce(copies):
 stale_losses = {age: stale_training.loss_with_staleness(age, learning_rate=0.3) for age in (0, 3, 7, 15)}
 mixed = {mix.__name__: stale_training.loss_with_mixing(mix, workers=8, steps=60) for mix in (all_reduce, gossip)}
 for name, (loss, spread) in mixed.items():
-    print(f"{name:10} loss {loss:.4f}, the copies differ from their mean by at most {spread:.1%}")
+    print(f"{name:10} loss of the mean weights {loss:.4f}, the copies differ from them by at most {spread:.1%}")
 tables.table_view(
     ("gradients are old by", "loss after 300 updates"),
     [(f"{age} updates", f"{loss:.3f}") for age, loss in stale_losses.items()],
@@ -614,11 +695,11 @@ L.claim(
 )
 
 # %% [markdown]
-# An age of 3 costs little here, an age of 15 a lot, and more at a higher learning rate. That is why nearly all training on GPUs is synchronous: equal GPUs wait little for each other.
+# At this learning rate, an age of 3 costs little, an age of 15 a lot. Try `learning_rate=0.1` and `0.6`: the larger the updates, the more harm old gradients do. Nearly all training on GPUs is synchronous: equal GPUs with equal work wait little for each other, so there is little to gain.
 #
 # ### 15.5 Ring, tree, hierarchy, and the order of devices
 #
-# Eight devices are in two hosts: 0 to 3, and 4 to 7. The link between the hosts is slow. A ring sends along the order of its devices. The colleague's hostfile lists the hosts in turn.
+# Eight devices are in two hosts: 0 to 3, and 4 to 7. The link between the hosts is slow. In a ring, each device sends to the next one in the order. A colleague's hostfile alternates between the hosts.
 
 # %% tags=["predict"]
 L.predict("order")
@@ -666,32 +747,32 @@ L.claim(
 )
 
 # %% [markdown]
-# A tree needs the fewest rounds, which is good for small messages. NCCL chooses between rings and trees by size, and reads the topology of each host; `nvidia-smi topo -m` prints it. What you decide is which ranks form a group: tensor-parallel groups within a host, data-parallel ones across.
+# A tree needs the fewest rounds, which is good for small messages. But each of its 6 rounds sends all data, a round of the ring an eighth of them: for large messages, the ring is faster (14 / 8 against 6 times the data, one after the other). NCCL chooses its algorithm by size and topology, and pipelines its trees; `nvidia-smi topo -m` prints the topology of a host. What you decide is which ranks form a group: tensor-parallel groups within a host, data-parallel ones across.
 #
 # ### 15.8 Other links
 #
-# There is no second GPU here, so nothing is claimed. The table puts published bandwidths into your formula: 400 MB of gradients, 8 ranks, no latency. All of them are upper limits; gloo is what two ranks reached on this machine.
+# This notebook does not use several GPUs, so nothing is claimed here. The table puts published bandwidths into your formula: 400 MB of gradients, 8 ranks, no latency. Published bandwidths are upper limits; that of gloo is what two ranks reached on this machine.
 
 # %% tags=["measure"]
 tables.table_view(
     ("link, one direction", "source", "GB/s", "all-reduce, ms"),
     [
-        (name, source, f"{rate / 1e9:.1f}", f"{1e3 * ring_seconds(8, GRADIENT_BYTES, 0, rate):.1f}")
+        (name, source, f"{rate / 1e9:.3g}", f"{1e3 * ring_seconds(8, GRADIENT_BYTES, 0, rate):.1f}")
         for name, rate, source in (
             ("gloo, this machine", link.bytes_per_s, MEASURED),
             *((each.name, each.bytes_per_s, each.source) for each in link_rates.PUBLISHED_LINKS),
         )
     ],
     left=2,
-    below=f"Bandwidths {GIVEN}, except for gloo; PCIe without its 128b/130b coding. Times by your formula.",
+    below=f"Bandwidths {GIVEN}, except for gloo; PCIe after its 128b/130b coding. Times by your formula.",
 )
 
 # %% [markdown]
-# On GPUs, use `backend="nccl"`: it moves data between GPUs without the CPU. Gloo is for tensors on CPUs.
+# On GPUs, use `backend="nccl"`: its kernels move data between GPUs directly, over NVLink, PCIe or the network. Gloo is for tensors on CPUs.
 #
 # ### 15.10 Read the recording of a job
 #
-# Two ranks train under gpulab, and each saves a recording. The colleague looks at rank 0 only. Diagnose the job.
+# Two ranks train under gpulab, and each saves a recording. A colleague looks at rank 0 only. Diagnose the whole job: `gpulab.diagnose` takes one run or a list of runs.
 
 # %% tags=["predict"]
 L.predict("record")
@@ -720,7 +801,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The advice for rank 0, to communicate less often, would treat the symptom. `gpulab.report(runs)` shows who waits for whom, and what the straggler does meanwhile. For hundreds of ranks, `gpulab.fleet("traces/")` reads one file per rank.
+# To communicate less often, the advice for rank 0, would treat the symptom only. `gpulab.report(runs)` shows who waits for whom, and what the straggler does meanwhile. For hundreds of ranks, `gpulab.fleet("traces/")` reads one file per rank.
 
 # %% [markdown]
 # ## Transfer
@@ -738,7 +819,7 @@ pool.close()
 # %% [markdown]
 # ## Summary
 #
-# First make sure that no rank is late: record all ranks, not one. Then calculate the exchange: twice the bytes of the gradients over the bandwidth, and compare with the backward pass. If it is shorter, buckets hide it. If it is longer, exchange less often (`no_sync`, a larger batch per rank), or fewer bytes (a hook). Split the model only if it does not fit: FSDP first, tensor parallel within a host, pipelines between hosts. And scale weakly: strong scaling divides the work, not the gradients.
+# First make sure that no rank is late: record all ranks, not one. Then calculate the exchange: about twice the bytes of the gradients over the bandwidth, and compare it with the backward pass. If it is shorter, buckets can hide it. If it is longer, exchange less often (`no_sync`, a larger batch per rank), or fewer bytes (a hook). Split the model only if it does not fit: FSDP first, tensor parallel within a host, pipelines between hosts. Prefer weak scaling: strong scaling divides the work, not the gradients.
 
 # %% tags=["card"]
 L.card()

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 16 Scheduling and sharing: who gets which GPU, and how much of it is used?
 #
-# A cluster can be full while its GPUs are idle. A scheduler hands out what jobs *request*; it does not see what they *use*. In this notebook you repair requests for Slurm and Kubernetes, write the condition that lets a job overtake another one, divide GPUs among small jobs, and write a rule for processes that were left behind.
+# A cluster can be full while its GPUs are idle. A scheduler hands out what jobs *request*; it does not see what they *use*. In this notebook you correct requests for Slurm and Kubernetes, write the condition that lets a job overtake another one, divide GPUs among small jobs, and write a rule that stops forgotten processes.
 #
-# It takes 55 minutes and needs no GPU. A queue is a program, so what it does to a list of jobs is *counted*, not estimated. The limits of a core are measured on your CPU. How kernels share a GPU is a *model*, whose assumptions are listed.
+# It takes 55 minutes and needs no GPU. The queue runs here, so what it does to a list of jobs is *counted*, not estimated. What a limit of one core does is measured on your CPU. How kernels share a GPU is a *model*, whose assumptions are listed.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -38,9 +38,9 @@ GIB = 2**30
 # %% [markdown]
 # ## The symptom
 #
-# A pool of 16 GPUs, 240 jobs in three days, started in the order in which they were submitted. People wait for hours. How much of the GPU time is reserved, and how much is used?
+# A pool of 16 GPUs gets 240 jobs in three days, and starts them in the order in which they were submitted. People wait for hours. How much of the GPU time is reserved, and how much is used?
 #
-# The list of jobs is made, with a fixed seed. Its shape is that of public traces: many small and short jobs, a few large ones, and requests that exceed the use. Microsoft's [Philly trace](https://github.com/msr-fiddle/philly-traces) has 117,325 such jobs, SenseTime's [Helios traces](https://github.com/S-Lab-System-Group/HeliosData) 1.6 million. In [Alibaba's trace of 2023](https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023), tasks request up to 8 GPUs, or thousandths of one. An [analysis of Alibaba's trace of 2020](https://affinode.io/case-studies/alibaba-gpu-v2020/case-study.html) counts 97.9 % of all instances that use less of a GPU than they request.
+# The list of jobs is synthetic, with a fixed seed. Its shape is that of public traces: many small and short jobs, a few large ones, and requests that exceed the use. Microsoft's [Philly trace](https://github.com/msr-fiddle/philly-traces) has 117,325 jobs, SenseTime's [Helios traces](https://github.com/S-Lab-System-Group/HeliosData) 1.6 million that use GPUs. In [Alibaba's trace of 2023](https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023), tasks request up to 8 GPUs, or thousandths of one. According to an [analysis of Alibaba's trace of 2020](https://affinode.io/case-studies/alibaba-gpu-v2020/case-study.html), 97.9 % of the instances use less of a GPU than they request.
 
 # %% tags=["given"]
 jobs = cluster_queue.made_jobs()
@@ -53,7 +53,7 @@ print(f"{in_order.reserved_frac:.0%} of the GPU time is reserved, {in_order.used
 #
 # ### 16.1 A batch script and a pod
 #
-# A colleague's program trains on one GPU. It was measured once: four workers, 20 GiB of host memory, five hours. Here is its batch script for Slurm, and the same as a pod for Kubernetes (kubectl reads JSON as well as YAML). Both are valid, and both waste a node.
+# A colleague's program trains on one GPU. It was measured once: four loader workers, 20 GiB of host memory, five hours. Here is its batch script for Slurm, and the same request as a pod for Kubernetes (kubectl reads JSON as well as YAML). Both are valid, and both waste a node with 8 GPUs.
 
 # %% tags=["given"]
 USE = job_requests.ProgramUse(gpus=1, workers=4, batch_bytes=64 * 3 * 224 * 224 * 4, host_gib=20, minutes=300)
@@ -69,11 +69,16 @@ srun python train.py --workers 4
 """
 LIMITS = {"nvidia.com/gpu": 8, "cpu": "1", "memory": "16Gi"}
 OLD_CONTAINER = {"name": "train", "image": "train:1", "resources": {"limits": LIMITS}}
-OLD_POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [OLD_CONTAINER]}}
+OLD_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "finetune"},
+    "spec": {"restartPolicy": "Never", "containers": [OLD_CONTAINER]},
+}
 
 
 def problem_table(problems):
-    """Show the problems that the linter finds, and who says so."""
+    """Show the problems that the linter finds, and the source of each rule."""
     lines = [(place, one.rule, one.text, one.source) for place in problems for one in problems[place]]
     return tables.table_view(("in", "problem", "", "source"), lines or [("both", "none", "", "")], left=4)
 
@@ -90,14 +95,15 @@ problem_table(lint(OLD_SCRIPT, OLD_POD))
 L.predict("cores")
 
 # %% [markdown]
-# Write both anew, until the linter finds nothing. Its rules follow the manuals:
+# Rewrite both, until the linter finds nothing. Its rules follow the manuals:
 #
 # - sbatch reads `#SBATCH` lines only above the first command. `--gres=gpu:1` counts per node; `--gpus-per-task` requires `--ntasks` or `--gpus`; `--cpus-per-gpu` and `--cpus-per-task` exclude each other.
-# - A time limit tells the scheduler into which gap a job fits (16.2). Leave some reserve: the job is ended at its limit.
-# - In a pod, `nvidia.com/gpu` belongs in `limits`, as a whole number. `/dev/shm` has 64 MiB in most container runtimes, and workers hand over batches there. A volume `{"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}` that is mounted at `/dev/shm` makes it larger; what it stores counts towards the memory limit.
+# - Since Slurm 22.05, `srun` does not inherit `--cpus-per-task` from sbatch. Repeat the option after `srun`, or set `SRUN_CPUS_PER_TASK`; otherwise the program may get one core.
+# - A time limit tells the scheduler into which gap a job fits (16.2). Leave some reserve: Slurm ends the job at its limit.
+# - In a pod, `nvidia.com/gpu` belongs in `limits`, as a whole number. `/dev/shm` has 64 MiB in most container runtimes, and workers pass batches to the main process through it. A volume `{"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}` that is mounted at `/dev/shm` makes it larger; what it stores counts towards the memory limit.
 
 # %% tags=["measure"]
-# <blank> the script: one GPU, a core for each process, memory above the first command, a limit of 6 to 15 hours
+# <blank> the script: one GPU, five cores, also for srun, memory above the first command, a limit of 6 to 15 hours
 # was: script = OLD_SCRIPT
 script = """#!/bin/bash
 #SBATCH --job-name=finetune
@@ -107,7 +113,7 @@ script = """#!/bin/bash
 #SBATCH --time=08:00:00
 
 module load cuda
-srun python train.py --workers 4
+srun --cpus-per-task=5 python train.py --workers 4
 """
 # </blank>
 # <blank> the pod: one GPU, five CPUs, memory for the program and for /dev/shm, a volume in memory at /dev/shm
@@ -119,7 +125,7 @@ container = {
     "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
 }
 volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
-pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container], "volumes": [volume]}}
+pod = OLD_POD | {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}}
 # </blank>
 problems = lint(script, pod)
 problem_table(problems)
@@ -138,12 +144,12 @@ L.claim(
 )
 
 # %% [markdown]
-# Before you submit, let the cluster check the request: `sbatch --test-only job.sh` says when the job would start, and `kubectl apply --dry-run=server -f pod.json` validates a pod against the API. Neither knows what your program uses.
+# Before you submit, let the cluster check the request: `sbatch --test-only job.sh` validates the script and estimates when the job would start, and `kubectl apply --dry-run=server -f pod.json` lets the API server validate a pod. Neither knows what your program uses.
 #
-# Next, measure the one core. A process on your machine is limited to the number of cores that you request, with `os.sched_setaffinity`; task affinity and cgroups do this in Slurm. (A CPU limit of Kubernetes is a share of time instead: the kernel stops all threads of the container once the share is used.) Two workers load items that need CPU time.
+# Next, measure what one core costs. The cell limits a process on your machine to the number of cores that you reserve, with `os.sched_setaffinity`; Slurm does this with task affinity and cgroups. (A CPU limit of Kubernetes is a share of time instead: once the container has used its share of a period of 100 ms, the kernel stops its threads until the next period.) Two workers load items that need CPU time; the main process mostly sleeps, in place of a GPU step.
 
 # %% tags=["measure"]
-# <blank> the cores to reserve for two workers
+# <blank> a core for each of the two workers
 # was: reserved_cores = 1
 reserved_cores = 2
 # </blank>
@@ -161,7 +167,7 @@ tables.table_view(
         )
         for count, epoch in epochs.items()
     ],
-    below="Measured here: the fastest of six epochs each. Other programs that use the second core take its gain away.",
+    below="Measured here: the fastest of six epochs each. If other programs use the second core, an epoch gains little.",
 )
 
 # %% tags=["claim"]
@@ -191,7 +197,7 @@ L.predict("overtake")
 
 
 # %% [markdown]
-# `pool.planned_start(first)` returns when there will be room for a job at the latest, and `pool.planned_start(first, also=job)` the same if `job` starts now. Write the condition. For comparison, the cell also runs the queue with a condition that is always true: whatever fits may start.
+# `pool.planned_start(first)` returns when there will be room for the first job at the latest, and `pool.planned_start(first, also=job)` the same if `job` starts now. Write the condition. For comparison, the cell also runs the queue with time limits of 7 days on every job, and with a condition that is always true: whatever fits may start.
 
 # %% tags=["measure"]
 def may_overtake(pool, first, job):
@@ -203,8 +209,14 @@ def may_overtake(pool, first, job):
 
 
 backfill = cluster_queue.run_queue(jobs, may_overtake)
+seven_days = cluster_queue.run_queue(cluster_queue.with_limits(jobs, 7 * 24 * 60), may_overtake)
 greedy = cluster_queue.run_queue(jobs, lambda pool, first, job: True)
-queues = {"strict order": in_order, "your condition": backfill, "whatever fits": greedy}
+queues = {
+    "strict order": in_order,
+    "your condition": backfill,
+    "the same, limits of 7 days": seven_days,
+    "whatever fits": greedy,
+}
 tables.table_view(
     (*cluster_queue.OUTCOME_HEADER, "first jobs delayed"),
     [(name, *outcome.cells, outcome.late_heads) for name, outcome in queues.items()],
@@ -227,9 +239,9 @@ L.claim(
 )
 
 # %% [markdown]
-# The condition delays nobody who is first. Slurm's backfill plugin goes further, and protects the expected start of every job with a higher priority. With limits of 7 days on every job, no gap is long enough, and backfill does nothing.
+# The condition never delays the first job beyond its planned start. Slurm's backfill plugin goes further: it protects the expected start of every job with a higher priority. With limits of 7 days on every job, planned starts are days later than real ones. No gap is long enough for a job, and the promise to the first one is worth little: the mean wait is almost twice as long, and the 8-GPU jobs wait longer than in strict order.
 #
-# Next, the requests. Three of four jobs ask for one GPU, and use a part of it. Assume that the cluster offers quarters of a GPU, and that a job on its part runs as fast as before. How could that be? That is the subject of 16.3 and 16.4.
+# Next, the requests. Three of four jobs ask for one GPU, and use a part of it. Assume that the cluster offers quarters of a GPU, and that a job on its part runs as fast as before. How a GPU can be divided is the subject of 16.3 and 16.4.
 
 # %% tags=["predict"]
 L.predict("fractions")
@@ -237,8 +249,8 @@ L.predict("fractions")
 
 # %% tags=["measure"]
 def request(job):
-    """Return the GPUs to request: whole ones for a large job, quarters for one that uses part of a GPU."""
-    # <blank> for jobs with one GPU, job.share rounded up to a quarter
+    """Return the GPUs to request: whole ones for a job with several, quarters for a job with one."""
+    # <blank> if job.gpus is 1: job.share, what the job uses of its GPU, rounded up to a quarter; else job.gpus
     # was: return job.gpus
     return job.gpus if job.gpus > 1 else math.ceil(4 * job.share) / 4
     # </blank>
@@ -273,9 +285,9 @@ L.claim(
 
 
 # %% [markdown]
-# The 8-GPU jobs gain nothing: each of them starts when it did before. They need 8 GPUs that are entirely free, and a quarter that is taken blocks a GPU for them as much as a whole one. The trace of 2023 belongs to a paper about this *fragmentation*.
+# The 8-GPU jobs gain nothing: each of them starts when it did before. Two of them fit on 16 GPUs only if all are entirely free, and a quarter that is taken blocks a GPU for them as much as a whole one. (Try `return 0.01` for the small jobs: the 8-GPU jobs still wait as long.) Alibaba's trace of 2023 belongs to a paper about this *fragmentation*.
 #
-# **Exercise: the order.** Back to whole GPUs. The order of the queue is yours: the job with the smallest number is first. Shortest jobs first lowers the mean wait, but long jobs wait behind all others. Bring the mean wait to 60 minutes or less, while nobody waits for more than 16 hours. `L.hint("waiting")` helps.
+# **Exercise: the order.** Back to whole GPUs. The order of the queue is yours: the job with the smallest number is first. If the shortest job is always first, the mean wait falls, but long jobs wait behind all others. Bring the mean wait to 60 minutes or less, with no wait of more than 16 hours. `L.hint("waiting")` helps.
 
 # %% tags=["exercise"]
 def order(job, now_min):
@@ -291,7 +303,7 @@ print(f"mean wait {ordered.mean_wait_min:.1f} min, the longest {ordered.longest_
 L.score("waiting", math.ceil(ordered.mean_wait_min) if ordered.longest_wait_min <= 16 * 60 else None)
 
 # %% [markdown]
-# Real schedulers add up several numbers in the same way: Slurm's multifactor priority has the age of a job, its size, its partition, and *fair share*, which lowers the priority of those who used much recently. *Quotas* limit what a team can hold (`ResourceQuota` in Kubernetes, limits of an association or QOS in Slurm). *Preemption* lets a job with a high priority take GPUs from one with a low priority, which then is requeued: it needs checkpoints.
+# Real schedulers add up several numbers in the same way: Slurm's multifactor priority has the age of a job, its size, its partition, and *fair share*, which lowers the priority of those who used much recently. *Quotas* limit what a team can hold (`ResourceQuota` in Kubernetes, limits of an association or QOS in Slurm). *Preemption* lets a job with a high priority take GPUs from one with a low priority, which is ended or requeued: it needs checkpoints.
 
 # %% [markdown]
 # ## Sharing one GPU
@@ -301,15 +313,15 @@ L.score("waiting", math.ceil(ordered.mean_wait_min) if ordered.longest_wait_min 
 # Seven processes each launch a small kernel, compute on their core for a while, and launch the next. Four ways to run them on one GPU:
 #
 # - *One after the other*: the queue gives the GPU to one job at a time.
-# - *Time slicing*, what a GPU does by default with several processes: kernels of different processes take turns. In Kubernetes, `replicas` of NVIDIA's device plugin offer one GPU several times. NVIDIA's documentation: no memory or fault isolation between replicas.
-# - *MPS* (multi-process service): kernels of several processes run at the same time. Since Volta, each client has its own address space, and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` and `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` limit it. A fatal fault of one client ends the others on that GPU.
-# - *MIG* (multi-instance GPU): the GPU is divided into instances with their own multiprocessors, L2 slices and memory. A fault or a load in one does not affect the others.
+# - *Time slicing*, what a GPU does by default with several processes: kernels of different processes take turns. In Kubernetes, the setting `replicas` of NVIDIA's device plugin offers one GPU several times. According to NVIDIA's documentation, there is no memory or fault isolation between replicas.
+# - *MPS* (multi-process service): kernels of several processes run at the same time. Since Volta, each client has its own address space, and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` and `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` limit its multiprocessors and its memory. A fatal fault of one client also ends the others on that GPU.
+# - *MIG* (multi-instance GPU): the GPU is divided into instances with their own multiprocessors, L2 slices and memory. A fault or a load in one does not affect the others, apart from what all share, such as PCIe and the power limit.
 
 # %% tags=["predict"]
 L.predict("slices")
 
 # %% [markdown]
-# The next cell simulates all four. Its assumptions: a kernel takes 1 ms and occupies 12 % of the multiprocessors; a job is on its core for 6 to 14 ms between kernels; every tenth kernel of the seventh job takes 30 ms and could fill the GPU. A time slice is 2 ms, a switch 0.2 ms. Kernels that run at the same time share multiprocessors in proportion, but neither bandwidth nor caches, so the model is kind to MPS. An instance has 16 of 132 multiprocessors. Write the worst case for a small kernel under time slicing.
+# The next cell simulates all four. Its assumptions: a kernel takes 1 ms and occupies 12 % of the multiprocessors; a job computes on its core for 6 to 14 ms between kernels; every tenth kernel of the seventh job takes 30 ms on a whole GPU, which it fills. A time slice is 2 ms, a switch 0.2 ms. Kernels that run at the same time share multiprocessors in proportion, but neither bandwidth nor caches, so the model is kind to MPS. An instance has 16 of 132 multiprocessors. Write the worst case for a small kernel under time slicing.
 
 # %% tags=["measure"]
 SLICE, SWITCH, KERNEL = gpu_sharing.SLICE_MS, gpu_sharing.SWITCH_MS, gpu_sharing.KERNEL_MS
@@ -342,12 +354,12 @@ tables.table_view(
 display(L.reveal("slices"))
 L.claim(
     "with time slicing, at least 1 % of the small kernels take more than twice the median, and none more than "
-    "six slices, seven switches and its own time; MPS and MIG finish the steady jobs sooner, in less than a "
+    "six slices, seven switches and its own time; MPS and MIG finish the six steady jobs sooner, in less than a "
     "fifth of the time that they need one after the other",
     sliced.p99_ms > 2 * sliced.median_ms
     and sliced.longest_ms <= worst_ms(gpu_sharing.JOBS)
     and all(
-        shared[mode].steady_ms < min(sliced.steady_ms, shared["one after the other"].total_ms / 5)
+        shared[mode].steady_ms < min(sliced.steady_ms, shared["one after the other"].steady_ms / 5)
         for mode in ("MPS", "MIG")
     ),
     before=sliced.median_ms,
@@ -357,11 +369,11 @@ L.claim(
 )
 
 # %% [markdown]
-# Look at the last column: MIG isolates the six steady jobs perfectly, and the seventh pays for it. Its long kernels have an eighth of the GPU even while the rest is idle. That is the wrong profile for this job, not a fault of MIG.
+# Look at the last column: in the model, MIG isolates the six steady jobs entirely, and the seventh pays for it. Its long kernels have an eighth of the GPU even while the rest is idle. A larger profile would suit this job.
 #
 # ### 16.4 Choose a MIG profile
 #
-# A profile such as `2g.20gb` has two of seven compute slices, and about 20 of 80 GB. The numbers below are what `nvidia-smi mig -lgip` lists for an H100 SXM with 80 GB. (An A100 with 80 GB has profiles of the same names, but fewer multiprocessors; those of an H200 with 141 GB are 1g.18gb, 1g.35gb, 2g.35gb, 3g.71gb, 4g.71gb and 7g.141gb.) An administrator creates instances with `nvidia-smi mig -cgi 2g.20gb -C`, once MIG mode is enabled; do not do this on a GPU that others use.
+# A profile such as `2g.20gb` has two of seven compute slices, and about 20 of 80 GB. The numbers below are what `nvidia-smi mig -lgip` lists for an H100 SXM with 80 GB; the memory differs by about 0.1 GiB between drivers. (An A100 with 80 GB has profiles of the same names, but fewer multiprocessors; those of an H200 with 141 GB are 1g.18gb, 1g.35gb, 2g.35gb, 3g.71gb, 4g.71gb and 7g.141gb.) Once MIG mode is enabled, an administrator creates instances with `nvidia-smi mig -cgi 2g.20gb -C`; do not do this on a GPU that others use.
 
 # %% tags=["given"]
 tables.table_view(
@@ -375,7 +387,7 @@ L.predict("profile")
 
 
 # %% [markdown]
-# Four training jobs. Their memory is estimated by `gpulab.virtual.fits`, which runs a step on a virtual H100, CUDA's context and the allocator's reserve included. The multiprocessors that each can use are given. Choose the smallest profile that has enough of both.
+# Here are four training jobs. `gpulab.virtual.fits` runs a step of each on a virtual H100 and estimates the memory that the job needs, with CUDA's context and the allocator's reserve. The multiprocessors that each can use are given. Choose the smallest profile that has enough of both.
 
 # %% tags=["measure"]
 def training(width, layers, batch):
@@ -439,14 +451,14 @@ L.claim(
 )
 
 # %% [markdown]
-# Instances are requested like GPUs: for example `--gres=gpu:1g.10gb:1` if the site named its type so, or `nvidia.com/mig-1g.10gb: 1` with the *mixed* strategy of NVIDIA's device plugin. A CUDA process sees one instance only: a job that needs two of them needs a larger profile. Slices are also bound to positions on the chip, so two layouts with the same sum can differ in what is possible; `nvidia-smi mig -lgipp` lists the positions.
+# Instances are requested like GPUs: for example `--gres=gpu:1g.10gb:1` if the site named its type so, or `nvidia.com/mig-1g.10gb: 1` with the *mixed* strategy of NVIDIA's device plugin. A CUDA process can use one instance only: two small ones do not replace a larger one. Slices are also bound to positions on the chip, so two layouts with the same sum can differ in what is possible; `nvidia-smi mig -lgipp` lists the positions.
 
 # %% [markdown]
 # ## What was left behind
 #
 # ### 16.7 Idle GPUs: a report and a reaper
 #
-# `gpulab watch` records who is on the GPUs; `gpulab.history()` reports it. Here is a made week of eight GPUs, written into a history of its own. First the report, then the list: hours held, and hours used.
+# `gpulab watch` records which processes hold which GPU; `gpulab.history()` reports it. Here is a synthetic week of eight GPUs, written into a history of its own. First the report, then the list: hours held, and hours used. A *reaper* is a program that stops idle processes.
 
 # %% tags=["predict"]
 L.predict("idle")
@@ -460,11 +472,12 @@ print(gpulab.history("7d", path=week).sheet.blocks[0].claim)
 tables.table_view(
     ("program", "held, h", "used, h", "idle, h"),
     [(one.label, f"{one.held_h:.0f}", f"{one.used_h:.0f}", f"{one.idle_h:.0f}") for one in report],
-    below="Of the made week, from the tables of gpulab's history. Idle: utilisation below 5 %.",
+    below="Of the synthetic week, from the tables of gpulab's history. Used: hours times utilisation; idle: utilisation "
+    "below 5 %. Xorg shares its GPU with a pretrain.py, so the report above counts fewer idle hours.",
 )
 
 # %% [markdown]
-# Three of these were left behind: `explore.ipynb`, `old_eval.py`, and `sweep.py`, which hangs. The others only look like it. `serve.py` waits for requests; `finetune.py` validates on the CPU; `Xorg` holds hardly any memory. The `debug session` is interactive: its owner wrote a checkpoint, went away for five hours, and came back.
+# Three of these were left behind: `explore.ipynb`, `old_eval.py`, and `sweep.py`, which hangs. Others only look idle: `serve.py` waits for requests; `finetune.py` validates on the CPU; `Xorg` holds hardly any memory. The `debug session` is interactive: its owner wrote a checkpoint, went away for five hours, and came back.
 #
 # Write a rule: stop a process that has computed nothing for at least two hours, holds at least 1 GiB, and is not on the list of announced breaks.
 
@@ -473,8 +486,8 @@ GRACE = {"debug session"}  # announced: back at 19:00
 
 
 def may_stop(process, limit_min=120):
-    """Return whether to stop a process. It has idle_min, memory_gib, name and user."""
-    # <blank> idle for limit_min, memory held, not in GRACE
+    """Return whether to stop a process. It has idle_min (minutes without work), memory_gib, name and user."""
+    # <blank> idle for at least limit_min, at least 1 GiB of memory, its name not in GRACE
     # was: return False
     return process.idle_min >= limit_min and process.memory_gib >= 1 and process.name not in GRACE
     # </blank>
@@ -486,7 +499,7 @@ for one in outcome.stopped:
 limits = {limit: idle_week.reap(lambda process, limit=limit: may_stop(process, limit)) for limit in (30, 60, 120, 480)}
 display(
     tables.table_view(
-        ("limit, min", "GPU-hours back", "stopped although it works again"),
+        ("limit, min", "GPU-hours back", "stopped, but would have worked again"),
         [(limit, f"{one.returned_h:.0f}", ", ".join(one.wrong) or "nobody") for limit, one in limits.items()],
         below="Your rule with other limits. Counted here.",
     )
@@ -495,8 +508,8 @@ display(
 # %% tags=["claim"]
 display(L.reveal("idle"))
 L.claim(
-    "a limit of two hours and a list of breaks stop the three processes that were left behind, return more than half "
-    "of all idle GPU-hours, and end nobody's work; a limit of 30 minutes ends two programs that work again",
+    "a limit of two hours and a list of breaks stop only the three processes that were left behind, and return more "
+    "than half of all idle GPU-hours; a limit of 30 minutes stops two programs that would have worked again",
     set(outcome.names) == {"explore.ipynb", "old_eval.py", "sweep.py"}
     and outcome.returned_h > outcome.idle_h / 2
     and set(limits[30].wrong) == {"finetune.py", "serve.py"},
@@ -507,7 +520,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Without the list, the rule would have ended the debug session as well: five hours are more than two. A checkpoint makes a stop cheap, it does not make it welcome. So warn before you stop, end with SIGTERM first, and let batch jobs be requeued from their checkpoint. Low utilisation alone is no reason: `serve.py` uses 3 % of its GPU, and needs a smaller part of one, not an end.
+# Without the list, the rule would have stopped the debug session as well: five hours are more than two. A checkpoint limits the damage, but the owner still loses the session. So warn the owner first, send SIGTERM before SIGKILL, and requeue batch jobs from their checkpoint. Low utilisation alone is no reason to stop a process: `serve.py` uses 3 % of its GPU; give it a smaller part of one.
 
 # %% [markdown]
 # ## More experiments
@@ -517,7 +530,7 @@ L.claim(
 # %% [markdown]
 # ### 16.5 Which way to share?
 #
-# Five ways, from hard to soft isolation. *Passthrough* hands a whole GPU to a virtual machine. *vGPU* lets a hypervisor give each virtual machine a share: time-sliced, or backed by MIG instances; the memory of each is fixed, the software is licensed. *MIG*, *MPS* and *time slicing* you know from 16.3.
+# There are five ways, from strong to weak isolation. *Passthrough* hands a whole GPU to a virtual machine. *vGPU* lets a hypervisor give each virtual machine a share: time-sliced, or backed by MIG instances; the memory of each is fixed, the software is licensed. *MIG*, *MPS* and *time slicing* are explained in 16.3.
 #
 # Assign each of the five to one situation. In *strangers*, several customers share a GPU, in containers.
 
@@ -546,7 +559,7 @@ L.check("modes", modes)
 # %% [markdown]
 # ### 16.6 Allocation by live need
 #
-# Four teams have 8 GPUs each, whether they need them or not. A controller reads their need every ten minutes, and decides how many each has in the next ten. The series of a week is made: a team with working hours, one that runs at night, one that trains every night, and one without a rhythm. A change costs something: a job is moved, or a node drained.
+# Four teams have 8 GPUs each, whether they need them or not. A controller reads their need every ten minutes, and decides how many each has in the next ten. The week is synthetic: one team works by day, one runs large jobs in the evening and at night, one trains every night until 4 o'clock, and one has no rhythm. A change costs something: a job is moved, or a node is drained.
 
 # %% tags=["predict"]
 L.predict("hysteresis")
@@ -555,7 +568,7 @@ L.predict("hysteresis")
 # %% tags=["measure"]
 def with_hysteresis(gpus, recent):
     """Return the GPUs of a team for the next ten minutes; `recent` is its need in the last hour, the latest last."""
-    # <blank> keep `gpus` if the largest recent need is at most that, and at least gpus - 1.5; else follow this need
+    # <blank> the largest recent need: keep `gpus` if it lies between gpus - 1.5 and gpus, else return it, rounded up
     # was: return math.ceil(recent[-1])
     need = max(recent)
     return gpus if gpus - 1.5 <= need <= gpus else math.ceil(need)
@@ -613,7 +626,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# Reserved and used are different numbers; look at both before you ask for GPUs. Request what the program uses, with a core for each process, shared memory for its workers, and a time limit near the truth. Backfill turns such limits into shorter queues. Small jobs need parts of a GPU: MIG if they must not affect each other, MPS if they belong together, time slicing if they seldom compute at the same time. Take idle GPUs back by a rule that knows the pauses of real work, and change allocations with hysteresis.
+# Reserved and used are different numbers; look at both before you ask for more GPUs. Request what the program uses, with a core for each process, shared memory for its workers, and a realistic time limit. Backfill turns such limits into shorter queues. Small jobs need parts of a GPU: MIG if they must not affect each other, MPS if they belong together, time slicing if they seldom compute at the same time. Take idle GPUs back by a rule that allows for the pauses of real work, and change allocations with hysteresis.
 
 # %% tags=["card"]
 L.card()

@@ -70,7 +70,7 @@ for name in ("h100_01", "h100_02", "h100_11", "h100_13"):
 tables.table_view(("recording", "GPU-Util", "Memory-Usage", "Power"), rows, below="Recorded on an NVIDIA H100.")
 
 # %% [markdown]
-# All four GPUs wait more than half of the time. In one job the GPU waits for batches to arrive, in one for results to leave, in one for the DataLoader, in one for kernel launches. Nothing in this table says which is which. A monitor tells you *that* a GPU waits; another tool has to tell you *why*.
+# In all four jobs, kernels run less than half of the time. In one job the GPU waits for batches to be copied to it, in one for results to be copied to the host, in one for the DataLoader, in one for kernel launches. Nothing in this table says which is which. A monitor tells you *that* a GPU waits; another tool has to tell you *why*.
 
 # %% [markdown]
 # ## One run, several tools
@@ -83,7 +83,7 @@ tables.table_view(("recording", "GPU-Util", "Memory-Usage", "Power"), rows, belo
 L.predict("column")
 
 # %% [markdown]
-# Run the loop. The first two steps run without the profiler, the next two warm it up, and eight are recorded.
+# Run the loop. The first two steps run without the profiler, the next two warm it up, and eight are recorded. (PyTorch may warn that memory was allocated before the profiling started: the recording does not show when it is freed.)
 
 # %% tags=["measure"]
 FIRST, STEPS = 4, 12  # the first recorded step; all steps
@@ -158,7 +158,7 @@ L.claim(
 )
 
 # %% [markdown]
-# And the memory? The profiler's table has a column *Self CPU Mem* (on a GPU, *Self CUDA Mem*). Compare its sum with the peak that the trace shows, and with a counter that follows every tensor of one step.
+# And the memory? The profiler's table has a column *Self CPU Mem* (on a GPU, *Self CUDA Mem*). Compare the sum of its positive entries with the peak that the trace shows, and with a counter that follows every tensor of one step.
 
 # %% tags=["claim"]
 column_bytes = slow_loop.memory_column_bytes(profiler)
@@ -178,11 +178,11 @@ L.claim(
 )
 
 # %% [markdown]
-# The column counts what an operator allocates in all its calls, whether or not it is freed later. It tells you who allocates, not how much memory you need.
+# An entry adds up all calls of an operator: what it allocates, less what is freed while it runs. What is freed later is a negative entry of another row, such as `ProfilerStep*`. So the column tells you who allocates, not how much memory you need.
 #
 # ### 17.1 continued: three numbers called memory
 #
-# On a GPU there is one more trap. PyTorch knows the bytes of its tensors (`torch.cuda.max_memory_allocated`) and the bytes that it took from the driver and keeps for later tensors (`torch.cuda.max_memory_reserved`). NVML knows neither: it sees what all processes hold.
+# On a GPU there is one more trap. PyTorch knows the bytes of its tensors (`torch.cuda.max_memory_allocated`) and the bytes that it took from the driver and keeps for later tensors (`torch.cuda.max_memory_reserved`). NVML knows neither: it counts the GPU memory that all processes hold.
 
 # %% tags=["predict"]
 L.predict("memory")
@@ -239,7 +239,7 @@ tables.table_view(
 )
 
 # %% [markdown]
-# At 100 %, both agree. Where the GPU waits again and again, NVML reads higher than the trace: 35 % instead of 20 % in recording 01. (Copies are not the reason: with them, the GPU of this recording is busy for 98 % of the time.) So take a utilisation in the middle of the scale as a hint, not as a measurement.
+# At 100 %, both agree. Where the trace shows 1 to 67 %, NVML reads higher: 35 % instead of 20 % in recording 01. (Copies do not explain this: kernels and copies together cover 98 % of the time in this recording.) So a utilisation in the middle of the scale is a hint, not a measurement.
 #
 # Which tool answers which question? Match them.
 
@@ -269,7 +269,7 @@ L.check("tools", tools)
 #
 # ### 17.2 A loop of small operators, with and without a profiler
 #
-# A monitor reads counters once a second and costs almost nothing. A profiler records every operator. Measure its price in CPU time per step, for a loop of small operators and for one of large ones. `with_stack=True` records the lines of Python, `record_shapes=True` the sizes of all inputs.
+# A monitor reads counters once a second and costs almost nothing. A profiler records every operator. Measure its price in CPU time per step, for a loop of small operators and for one of large ones. `with_stack=True` records the Python calls, `record_shapes=True` the shapes of all inputs, `profile_memory=True` each allocation.
 
 # %% tags=["predict"]
 L.predict("overhead")
@@ -309,7 +309,7 @@ def profiled(step, steps, plan=None, **options):
     return median_ms, path.stat().st_size
 
 
-# <blank> the options for stacks, shapes and memory
+# <blank> a dict with the three options for stacks, shapes and memory
 # was: everything = {}
 everything = {"with_stack": True, "record_shapes": True, "profile_memory": True}
 # </blank>
@@ -349,7 +349,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The price is per event, not per second. So a profile makes exactly those loops look worse that consist of many small operators: look for shares in it, and take the step time from a run without a profiler.
+# The price is per event, not per second. So the profiler slows down loops of many small operators most. Take the step time from a run without a profiler.
 #
 # You need not record everything all the time. A schedule skips steps, lets the profiler warm up, records a few steps, and stops.
 
@@ -362,12 +362,13 @@ few = schedule(wait=50, warmup=2, active=4, repeat=1)
 # </blank>
 _, all_bytes = profiled(step, PROFILED_STEPS, **everything)
 _, few_bytes = profiled(step, PROFILED_STEPS, few, **everything)
-print(f"trace of 60 steps {all_bytes / 1e6:.1f} MB, of 4 steps {few_bytes / 1e6:.1f} MB")
+few_steps = (folder / "overhead.json").read_text().count('"ProfilerStep#')
+print(f"trace of 60 steps {all_bytes / 1e6:.1f} MB, of {few_steps} steps {few_bytes / 1e6:.1f} MB")
 
 # %% tags=["claim"]
 L.claim(
     "recording 4 of 60 steps writes less than a fifth of the trace",
-    few_bytes < all_bytes / 5,
+    few_steps == 4 and few_bytes < all_bytes / 5,
     before=all_bytes / 1e6,
     after=few_bytes / 1e6,
     unit="MB",
@@ -375,7 +376,7 @@ L.claim(
 )
 
 # %% [markdown]
-# And a monitor? `Observer.observe` reads all sensors once, as `gpulab watch` does each second.
+# And a monitor? `Observer.observe` reads all sensors once, as `gpulab watch` does each second. (On a machine without a GPU, these are the sensors of the host only.)
 
 # %% tags=["measure"]
 observer = Observer(Clock())
@@ -401,14 +402,14 @@ L.claim(
 )
 
 # %% [markdown]
-# `%%gpuprofile` and `gpulab.profile` do the same without a schedule: they record a few steps, stop the profiler, and compare the recorded steps with others. The report says how much slower a recorded step was. On a GPU: `nsys profile --capture-range=cudaProfilerApi` starts at `torch.cuda.profiler.start()`, and `ncu -k regex:gemm -s 10 -c 5` skips ten matching kernels and measures five, which it runs several times each.
+# `%%gpuprofile` and `gpulab.profile` do the same without a schedule: they record a few steps, stop the profiler, and compare the recorded steps with steps that were not recorded. The report says how much slower a recorded step was. On a GPU, `nsys profile --capture-range=cudaProfilerApi --capture-range-end=stop` records from `torch.cuda.profiler.start()` to `torch.cuda.profiler.stop()`; without the second option, nsys ends your program at the stop. `ncu -k regex:gemm -s 10 -c 5` skips ten matching kernels and measures the next five; it runs each of them several times.
 
 # %% [markdown]
 # ## Timelines
 #
 # ### 17.3 What fills the gaps?
 #
-# Back to the four jobs of the symptom, and a fifth that is busy. `timelines.recorded_timeline` returns the events of the complete steps: `events` is a DataFrame with `kind` (*kernel*, *memcpy*, *loader*, *op*, *launch* and others), `name`, `start_ns` and `dur_ns`. `gap_frac(rows)` says which share of the time without kernels these rows cover.
+# Back to the four jobs of the symptom, and a fifth that is busy. `timelines.recorded_timeline` returns a timeline of the complete steps. Its `events` is a DataFrame with `kind` (*kernel*, *memcpy*, *loader*, *op*, *launch* and others), `name`, `start_ns` and `dur_ns`. `busy_frac` is the share of the time in which a kernel runs. `gap_frac(rows)` is the share of the other, idle time that these rows cover.
 
 # %% tags=["predict"]
 L.predict("gaps")
@@ -416,7 +417,7 @@ L.predict("gaps")
 
 # %% tags=["measure"]
 def candidates(events):
-    """Return the events that may fill the gaps, by cause. The first that covers half of the idle time is the answer."""
+    """Return the events that may fill the gaps, by cause; the first that covers over half of the idle time wins."""
     kind, name = events["kind"], events["name"]
     # <blank> rows for "data" (loader), "copies" (memcpy, name with HtoD), "sync" (DtoH), "small kernels" (launch, op)
     # was: return {"data": events[kind == "loader"]}
@@ -465,7 +466,7 @@ L.claim(
 # %% tags=["measure"]
 own = timelines.recorded_timeline(run)
 own_cause = cause_of_gaps(own)
-# <blank> the share of the whole time in which the loop waits for data and no operator runs
+# <blank> the share of the whole time in which the loop waits for data and no operator runs (busy_frac, gap_frac)
 # was: wait_frac = 0.0
 wait_frac = (1 - own.busy_frac) * own.gap_frac(candidates(own.events)["data"])
 # </blank>
@@ -475,7 +476,7 @@ print(f"{own_cause}: {wait_ms:.1f} ms per step")
 # %% tags=["claim"]
 L.claim(
     "the same query finds the wait for data in a trace of this CPU: 20 to 45 ms per step, where 20 ms were planted",
-    own_cause == "data" and 19.5 <= wait_ms <= 45,
+    own_cause == "data" and 19.5 <= wait_ms <= 45 and wait_frac + own.busy_frac <= 1,
     before=20,
     after=wait_ms,
     unit="ms",
@@ -484,14 +485,14 @@ L.claim(
 )
 
 # %% [markdown]
-# In Nsight Systems you read the same rows with your eyes: kernels at the top, copies, CUDA calls, then NVTX ranges and OS calls. `nsys profile -t cuda,nvtx,osrt -o report python train.py` records them, `nsys stats report.nsys-rep` prints tables, and `nsys export --type sqlite report.nsys-rep` writes a file that `gpulab.load` and pandas read.
+# Nsight Systems shows the same events as rows of a timeline: kernels and copies of the GPU, CUDA calls, NVTX ranges, and calls of the OS runtime libraries. `nsys profile -t cuda,nvtx,osrt -o report python train.py` records them, `nsys stats report.nsys-rep` prints tables, and `nsys export --type sqlite report.nsys-rep` writes a file that `gpulab.load` and pandas read.
 
 # %% [markdown]
 # ## Alerts
 #
 # ### 17.4 Threshold, window, hysteresis
 #
-# Nobody looks at a monitor at 3 a.m. The next cells have a made week of one GPU, with a reading every 10 s. Jobs load their data, validate, and write checkpoints: short pauses, no reason to wake anybody. Planted are seven real problems: six jobs hang for 40 minutes or more, with a short peak now and then, and one job waits for data so often that its utilisation wanders around 30 %.
+# Nobody looks at a monitor at 3 a.m. The next cells use a simulated week of one GPU, with a reading every 10 s. Jobs load their data, validate, and write checkpoints: these short pauses are no reason to wake anybody. The week also has seven real problems: six jobs hang for 40 minutes or more, with a short peak now and then, and one job waits for data so often that its utilisation varies around 30 %.
 
 # %% tags=["predict"]
 L.predict("alarms")
@@ -527,14 +528,14 @@ rules = {
     "the same, until > 50 %": begin_times(means, 0.3, 0.5),
 }
 scores = {name: alert_weeks.score_alarms(week, begins) for name, begins in rules.items()}
-tables.table_view(alert_weeks.HEADER, alert_weeks.score_table(list(scores.items())), below="Simulated: a made week.")
+tables.table_view(alert_weeks.HEADER, alert_weeks.score_table(list(scores.items())), below="A simulated week.")
 
 # %% tags=["claim"]
 threshold, window, steady = list(scores.values())[1:]
 display(L.reveal("alarms", threshold.alarms, "alarms"))
 L.claim(
-    "in a made week with seven problems, a threshold alone gives more than 400 false alarms, a window of 5 "
-    "minutes fewer than 50; hysteresis ends the repeated ones, and all seven problems are found within 5 minutes",
+    "in a simulated week with seven problems, a threshold alone gives more than 400 false alarms, a window of 5 "
+    "minutes fewer than 50; hysteresis removes the repeated ones, and all seven problems are found within 5 minutes",
     threshold.false_alarms > 400
     and window.false_alarms < 50
     and window.repeated > 0
@@ -581,7 +582,7 @@ L.score("alert", alert_weeks.alert_target(own_rule))
 others = [alert_weeks.readings_week(seed) for seed in (3, 4)]
 tests = [alert_weeks.score_alarms(other, wake_me(other)) for other in others]
 L.claim(
-    "a rule with a window in five parts finds all problems of three made weeks within 10 minutes, without a "
+    "a rule with a window in five parts finds all problems of three simulated weeks within 10 minutes, without a "
     "false alarm",
     all(alert_weeks.alert_target(score) is not None and score.worst_delay_min <= 10 for score in (own_rule, *tests)),
     before=steady.false_alarms,
@@ -591,14 +592,14 @@ L.claim(
 )
 
 # %% [markdown]
-# gpulab's alerts work like this: "for 10 min" means that the mean of each fifth is beyond the limit, and an alert ends when the mean of a minute is clearly on the other side (here above 36 %, closer to the limit than your 50 %). *While memory is held* leaves out GPUs that nobody uses. `gpulab watch --alert "idle < 30 % for 10 min while memory is held" --webhook URL` runs it on a machine. In Prometheus, a condition with `for: 10m` begins after ten minutes in which *every* evaluation was true: one peak starts the time anew, so compare `avg_over_time(DCGM_FI_DEV_GPU_UTIL[2m])` instead of single readings.
+# gpulab's alerts work like this: "for 10 min" means that the mean of each fifth is beyond the limit, and an alert ends when the mean of a minute is clearly on the other side (here above 36 %; your 50 % is farther from the limit, which is why gpulab's rule repeats one alarm above). *While memory is held* leaves out GPUs that nobody uses. `gpulab watch --alert "idle < 30 % for 10 min while memory is held" --webhook URL` runs it on a machine. In Prometheus, an alert with `for: 10m` fires only if its expression was true at *every* evaluation for ten minutes. A single peak resets this time, so compare `avg_over_time(DCGM_FI_DEV_GPU_UTIL[2m])` with the limit instead of single readings.
 
 # %% [markdown]
 # ## Weeks
 #
 # ### 17.7 A pattern in the history
 #
-# An alert is for one night. Whether GPUs are idle *every* night, you see in a history. Here is the use of four GPUs in a made week, from a database like that of `gpulab watch`.
+# An alert is about one night. A history shows whether GPUs are idle *every* night. Here is the use of four GPUs in a simulated week, from a database like that of `gpulab watch`.
 
 # %% tags=["given"]
 database = folder / "week.sqlite"
@@ -641,7 +642,7 @@ L.claim(
 )
 
 # %% [markdown]
-# GPU 3 is a different case: your query looks for hours that repeat, and its process simply never came back. gpulab has ten such patterns; `gpulab history 7d` shows those of your machine, with the hours, who held the GPU, and the cost.
+# GPU 3 has a different problem: since Friday, 9:00, a process has held it without using it. Your query looks for hours that repeat on at least six days, so it does not find this. gpulab looks for ten such patterns; `gpulab history 7d` shows those of your machine, with the hours, who held the GPU, and the cost.
 
 # %% [markdown]
 # ## More experiments
@@ -664,7 +665,8 @@ def by_utilisation(counters):
 
 def by_signature(counters):
     """Name the cause from busy, loader, copies, calls, python (shares of a step) and growth (bytes per step)."""
-    # <blank> busy for 50 %: device, or memory if it grows by more than 512 KiB; else the largest of the three waits
+    # <blank> busy at least 0.5: memory if growth is over 512 KiB, else device; not busy: the largest wait of
+    # data (loader), copies, and host (calls + python)
     # was: return by_utilisation(counters)
     if counters["busy"] >= 0.5:
         return "memory" if counters["growth"] > 512 * 1024 else "device"
@@ -693,11 +695,11 @@ L.claim(
 )
 
 # %% [markdown]
-# The limits, 50 % and 512 KiB, come from the twelve cases of notebook [20](20_diagnosis_drills.ipynb), not from these recordings. Still, the recordings are from the same authors, who planted one clear cause in each. Your jobs will have two at a time.
+# The limits, 50 % and 512 KiB, come from the twelve cases of notebook [20](20_diagnosis_drills.ipynb), not from these recordings. Still, the recordings are from the same authors, who planted one clear cause in each. Your jobs may have two at a time.
 #
 # ### 17.6 Containers and Prometheus
 #
-# There is no "NVIDIA-Docker stats". `docker stats` shows what the control groups of Linux count: CPU, memory, I/O, processes. It does not show GPUs, because no control group counts them. Use `nvidia-smi` inside the container, or an exporter beside it. NVIDIA's DCGM exporter and `gpulab watch --prometheus 9400` serve the same names, such as `DCGM_FI_DEV_GPU_UTIL`.
+# There is no "NVIDIA-Docker stats". `docker stats` shows what the control groups (cgroups) of Linux count for a container (CPU time, memory, block I/O, processes), and its network traffic. It has no GPU column: NVIDIA's driver does not report GPU use to cgroups. Use `nvidia-smi` inside the container, or an exporter on the host. NVIDIA's DCGM exporter and `gpulab watch --prometheus 9400` serve the same names, such as `DCGM_FI_DEV_GPU_UTIL`.
 
 # %% tags=["predict"]
 L.predict("docker")
@@ -740,22 +742,21 @@ reading = metrics_page.recorded_reading()
 official = {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
 L.claim(
     "the parser reads a page of the exporter as Prometheus' own client does, and finds the GPU's utilisation and "
-    "memory; docker stats has a field for neither",
+    "memory",
     samples == official
     and samples.get("DCGM_FI_DEV_GPU_UTIL") == 100 * reading["util_frac"]
-    and samples.get("DCGM_FI_DEV_FB_USED") == reading["memory_used_bytes"] / MIB
-    and not any("gpu" in field.lower() for field in metrics_page.DOCKER_STATS_FIELDS),
+    and samples.get("DCGM_FI_DEV_FB_USED") == reading["memory_used_bytes"] / MIB,
     before=len(samples),
     unit="metrics",
     source=COUNTED,
 )
 
 # %% [markdown]
-# `DCGM_FI_DEV_GPU_UTIL` is the utilisation of NVML, with all that notebook [01](01_what_is_utilisation.ipynb) says about it. `DCGM_FI_PROF_SM_ACTIVE`, `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE` and `DCGM_FI_PROF_DRAM_ACTIVE` come from performance counters and tell a full GPU from a nearly empty one. `dcgmi dmon -e 203,1002,1004,1005` prints these four, once a second.
+# `DCGM_FI_DEV_GPU_UTIL` is the utilisation of NVML, with all that notebook [01](01_what_is_utilisation.ipynb) says about it. `DCGM_FI_PROF_SM_ACTIVE`, `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE` and `DCGM_FI_PROF_DRAM_ACTIVE` come from performance counters of data-centre GPUs and tell a full GPU from a nearly empty one. (The default list of the DCGM exporter has the first of these three commented out.) `dcgmi dmon -e 203,1002,1004,1005` prints all four, once a second.
 #
 # ### 17.8 System metrics beside the loss
 #
-# Trackers read CPU, memory and GPU in a thread of their own, so their times are not those of the steps. This loop has a fault: it appends something in each step. The loss does not show it.
+# Trackers read CPU, memory and GPU in a thread of their own, so their timestamps differ from those of the steps. This loop has a fault: it appends a tensor to a list in each step. The loss does not show it.
 
 # %% tags=["predict"]
 L.predict("tracker")
@@ -773,7 +774,7 @@ with host_sampler.HostSampler() as sampler, log_path.open("w") as log:
         loss.backward()
         optimizer.step()
         stored.append(torch.ones(10 * MIB))  # 40 MiB: the fault
-        # <blank> write a line of JSON with "step", "time_s" (time.time()) and "loss" (a float)
+        # <blank> write a line of JSON (end it with "\n") with "step", "time_s" (time.time()) and "loss" (a float)
         # was: pass
         log.write(json.dumps({"step": number, "time_s": time.time(), "loss": loss.item()}) + "\n")
         # </blank>
@@ -807,9 +808,32 @@ L.claim(
 #
 # ### 17.9 Status in code
 #
-# A scheduler script or a dashboard needs the status of GPUs as data, on machines with and without a GPU. Query NVML through `pynvml` (the package `nvidia-ml-py`). Two things go wrong in practice: there is no driver, or a GPU does not support a reading. Missing is not zero: with zero, the mean power of the cluster is too low, and nobody sees why.
+# A scheduler script or a dashboard needs the status of GPUs as data, on machines with and without a GPU. Query NVML through `pynvml` (the package `nvidia-ml-py`). Two things go wrong in practice: there is no driver, or a GPU does not support a reading (in MIG mode, for example, it has no utilisation). Missing is not zero: with zero, the mean power of the cluster is too low, and nobody sees why.
 
 # %% tags=["measure"]
+def query_value(nvml, query):
+    """Return the result of `query()`; if the GPU does not support it, what stands for unknown."""
+    try:
+        return query()
+    except nvml.NVMLError:
+        # <blank> the value of a reading that the driver does not give
+        # was: return 0.0
+        return None
+        # </blank>
+
+
+def gpu_readings(nvml, handle):
+    queries = {
+        "name": lambda: nvml.nvmlDeviceGetName(handle),
+        "memory_total_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "util_frac": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    }
+    return {field: query_value(nvml, query) for field, query in queries.items()}
+
+
 def gpu_status(nvml):
     """Return a dict for each GPU; a machine without one gives a dict for the CPU. None: unknown."""
     try:
@@ -819,28 +843,7 @@ def gpu_status(nvml):
         # was: return []
         return [{**dict.fromkeys(standin_nvml.STATUS_FIELDS), "name": "cpu"}]
         # </blank>
-    rows = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        try:
-            power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-        except nvml.NVMLError:
-            # <blank> what is the power, if the driver does not give it?
-            # was: power_w = 0.0
-            power_w = None
-            # </blank>
-        rows.append(
-            {
-                "name": nvml.nvmlDeviceGetName(handle),
-                "memory_total_bytes": memory.total,
-                "memory_used_bytes": memory.used,
-                "util_frac": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-                "temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-                "power_w": power_w,
-            }
-        )
-    return rows
+    return [gpu_readings(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
 
 
 here = gpu_status(pynvml)
@@ -862,7 +865,7 @@ L.claim(
 )
 
 # %% [markdown]
-# In PyTorch, `torch.cuda.mem_get_info()` gives free and total bytes of the device, like NVML; `memory_allocated()` and `memory_reserved()` those of your process; `torch.cuda.utilization()`, `temperature()` and `power_draw()` call pynvml. TensorFlow has `tf.config.list_physical_devices("GPU")` and `tf.config.experimental.get_memory_info("GPU:0")`.
+# In PyTorch, `torch.cuda.mem_get_info()` gives free and total bytes of the device, like NVML; `memory_allocated()` and `memory_reserved()` those of your process; `torch.cuda.utilization()` (%), `temperature()` (°C) and `power_draw()` (mW) call pynvml. TensorFlow has `tf.config.list_physical_devices("GPU")` and `tf.config.experimental.get_memory_info("GPU:0")`.
 
 # %% [markdown]
 # ## Transfer
@@ -879,7 +882,7 @@ L.check("transfer", answer)
 #
 # | question | tool |
 # |---|---|
-# | who uses which GPU now? | `nvidia-smi`, `nvitop`, `gpustat -cp`; in code NVML |
+# | who uses which GPU now? | `nvitop`, `gpustat -cup`; `nvidia-smi` (processes, no users); in code NVML |
 # | why is a step slow? | `%%gpuprofile`, `torch.profiler` for a few steps |
 # | what do processes, CUDA and the OS do together? | `nsys profile -t cuda,nvtx,osrt -o report python train.py` |
 # | why is one kernel slow? | `ncu --set full -k regex:NAME -c 5 -o kernels python train.py` |

@@ -3,7 +3,7 @@
 #
 # A GPU costs the same whether it works or waits. So the first question about a bill is how many of its hours were work, and the second which change makes it smaller: a fix, a power limit, another GPU, a second one. In this notebook you write the formulas, and test each against a measurement, a recording or a model.
 #
-# It takes 45 minutes and needs no GPU. Epochs, waits and CPU time are measured on your machine. The power of a GPU is *recorded* by others on a V100. The speed of GPUs that you do not have is *estimated*, and the claims say so.
+# It takes 45 minutes and needs no GPU. Epochs, waits and CPU time are measured on your machine. The power of a GPU was *recorded* by others on a V100. The speed of GPUs that you do not have is *estimated*, and the claims say so.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -37,14 +37,14 @@ warnings.filterwarnings("ignore", "This DataLoader will create")  # the workers 
 # %% [markdown]
 # ## The symptom
 #
-# A thread that the person who pays for your GPUs has read: GPUs of most teams are busy 15 to 40 % of the time, so the results cost three to five times too much; at 95 %, a run of a week could end on the day on which it starts.
+# The person who pays for your GPUs has read a post: "The GPUs of most teams are busy 15 to 40 % of the time, so their results cost three to five times too much. At 95 %, a run of a week would end within a day."
 
 # %% [markdown]
 # ## What utilisation is worth
 #
 # ### 19.1 A claim as arithmetic
 #
-# Write both numbers as formulas. If a fix removes waiting and the GPU computes the same, the busy hours stay the same.
+# Write both claims of the post as formulas. If a fix removes waiting and the GPU computes the same, the busy hours stay the same.
 
 # %% tags=["predict"]
 L.predict("week")
@@ -84,7 +84,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So the thread is right about the size and generous with the details: 26.5 hours is the next day, and "3 to 5 times" is the range of 33 to 20 %. Nobody reaches 100 %, either; against 95 %, the factors are 2.4 to 6.3.
+# So the post is about right, but not in its details: 26.5 hours are more than a day, and "three to five times" belongs to utilisations of 33 to 20 %. Nobody reaches 100 %, either: compared with 95 %, the factors are 2.4 to 6.3.
 #
 # The formula has a condition: *the work stays the same*. Utilisation also rises when the work grows. The next cell runs three loops of 20 steps. A step waits for data, then a stand-in for the GPU works; both are sleeps of known length. Make the second loop busier and slower, the third busier and faster.
 
@@ -127,11 +127,11 @@ L.claim(
 )
 
 # %% [markdown]
-# Slow kernels, padding and activations that are computed again all raise utilisation. So do not pay for utilisation; pay for *epochs*.
+# Slow kernels, padding and recomputed activations all raise utilisation. So compare the cost of an *epoch*, not utilisation.
 #
 # ### 19.2 The bill of an epoch
 #
-# The data set here waits 5 ms for each item, as slow storage does. A batch has 8 items, and the stand-in for the GPU works 20 ms per batch. The old loop loads in the main process. Set the price of your GPU per hour; the bill needs nothing else. For energy, use what others recorded on a V100: 220 W while it trains ResNet-50, and 39 W while it trains a tiny network with batch 8 and waits most of the time. (Idle power is a little lower still.)
+# The data set here waits 5 ms for each item, as slow storage does. A batch has 8 items, and the stand-in for the GPU works 20 ms per batch. The first loop loads in the main process. Set the price of your GPU per hour; the bill needs nothing else. For energy, use what others recorded on a V100: a mean of 220 W while it trains ResNet-50, and of 39 W while it trains a small ShuffleNet with batch 8 and waits most of the time.
 
 # %% tags=["predict"]
 L.predict("energy")
@@ -182,9 +182,10 @@ tables.table_view(
 
 # %% tags=["claim"]
 saved = {bill: 1 - bill(epochs["after"]) / bill(epochs["before"]) for bill in (dollars, watt_hours)}
+half_busy = epoch_meter.EpochTime(wall_s=HOUR_S, busy_s=HOUR_S / 2)  # an hour, half of it busy
 L.claim(
     "four workers make an epoch cheaper by at least a quarter, whatever the price per hour is",
-    saved[dollars] >= 0.25,
+    saved[dollars] >= 0.25 and math.isclose(dollars(half_busy), PRICE_PER_H),
     before=dollars(epochs["before"]) * 1000,
     after=dollars(epochs["after"]) * 1000,
     unit="dollars per 1,000 epochs",
@@ -195,7 +196,7 @@ L.claim(
 display(L.reveal("energy"))
 L.claim(
     "the energy per epoch falls as well, but by a smaller share than the cost",
-    0 < saved[watt_hours] < 0.8 * saved[dollars],
+    0 < saved[watt_hours] < 0.8 * saved[dollars] and math.isclose(watt_hours(half_busy), (IDLE_W + BUSY_W) / 2),
     before=watt_hours(epochs["before"]) * 1000,
     after=watt_hours(epochs["after"]) * 1000,
     unit="Wh per 1,000 epochs",
@@ -203,14 +204,14 @@ L.claim(
 )
 
 # %% [markdown]
-# An idle GPU costs all of its rent, and in these recordings a sixth of its highest power; with an A40, it was almost a third (90 W of 300 W). On a GPU, the section "Energy and cost" of a gpulab report counts both, with the driver's energy counter; `GPULAB_PRICE=2.50` sets the price. CPU and host are not in this bill; RAPL counts the energy of a CPU, if its kernel lets you read it.
+# A GPU that waits costs its full rent. In these recordings, it drew a sixth of its power limit (39 W of 250 W); an A40 with the same network drew almost a third (about 90 W of 300 W). On a GPU, the section "Energy and cost" of a gpulab report counts both, with the driver's energy counter; `GPULAB_PRICE=2.50` sets the price. CPU and host are not in this bill; RAPL counters give the energy of a CPU, if the operating system lets you read them.
 
 # %% [markdown]
 # ## Power
 #
 # ### 19.3 A power limit
 #
-# `sudo nvidia-smi -pl 150` limits a GPU to 150 W, by lowering its clock. (Only where you may: it needs root, and changes the GPU for all its users.) The authors of [Zeus](https://www.usenix.org/conference/nsdi23/presentation/you) trained with seven limits on a V100 of 250 W and published time and mean power of each epoch. ResNet-50 trains on ImageNet with batch 256; the small ShuffleNet on CIFAR-100 with batch 128 never draws more than 124 W.
+# `sudo nvidia-smi -i 0 -pl 150` limits GPU 0 to 150 W, by lowering its clock. (It needs root, it changes the GPU for all its users, and without `-i` it changes all GPUs.) The authors of [Zeus](https://www.usenix.org/conference/nsdi23/presentation/you) trained with seven limits on a V100 of 250 W and published time and mean power of each epoch. ResNet-50 trains on ImageNet with batch 256; the small ShuffleNet on CIFAR-100 with batch 128 has a mean power of at most 123 W.
 
 # %% tags=["predict"]
 L.predict("cap")
@@ -252,6 +253,7 @@ L.claim(
     "at 150 W, ResNet-50 trains more than a quarter more images per joule than at 250 W, and takes less than a fifth "
     "longer; ShuffleNet saves more at 100 W, and takes 1 % longer",
     best_cap == {"ResNet-50": 150, "ShuffleNet": 100}
+    and math.isclose(resnet[250], power_caps.IMAGES["ResNet-50"] / power_caps.RESNET50[-1].joules)
     and resnet[150] > 1.25 * resnet[250]
     and slower["ResNet-50"] < 0.2
     and shuffle[100] / shuffle[250] > resnet[150] / resnet[250]
@@ -264,7 +266,7 @@ L.claim(
 
 
 # %% [markdown]
-# Why? Dynamic power is proportional to the clock `f` and to the square of the voltage `V`. Down to some clock, the voltage falls with it; below, it stays. Write this as a model, with `f` and `V(f)` as shares of their highest values: 42.5 W without a clock, 220.25 W at the full one. (These numbers were fitted to ResNet-50's sweep, so that it agrees is no proof; what the model says about other kernels was not fitted. The best limit of your GPU is another one: measure it.)
+# Why? Dynamic power is proportional to the clock `f` and to the square of the voltage `V`. Down to some clock, the voltage falls with it; below, it stays. Write this as a model, with `f` and `V(f)` as shares of their highest values: 42.5 W at clock 0, 220.25 W at the full clock. (These numbers were fitted to the sweep of ResNet-50, so its agreement with this sweep proves nothing. What it says about the two kernels below was not fitted or measured. The best limit of your GPU will differ: measure it.)
 
 # %% tags=["measure"]
 def power_w(clock):
@@ -380,8 +382,11 @@ plots.bar_plot(
 fastest, slowest, cheapest = ranked[0], ranked[-1], min(ranked, key=lambda one: one.epoch_cost)
 display(L.reveal("rent"))
 L.claim(
-    "the slowest of the five GPUs is the cheapest for this job; the fastest costs at least a quarter more per epoch",
-    cheapest is slowest and fastest.epoch_cost > 1.25 * cheapest.epoch_cost,
+    "the slowest of the five GPUs is the cheapest for this job; with the fastest, a million sequences cost at least a "
+    "quarter more",
+    cheapest is slowest
+    and fastest.epoch_cost > 1.25 * cheapest.epoch_cost
+    and math.isclose(million_cost(1e6 / HOUR_S, 2.0), 2.0),  # a million in an hour costs the price of an hour
     before=fastest.epoch_cost,
     after=cheapest.epoch_cost,
     unit="dollars per million",
@@ -391,9 +396,9 @@ L.claim(
 
 
 # %% [markdown]
-# Other jobs, other rankings. By peak arithmetic per dollar, the B200 is the cheapest of the five: 331 TFLOP/s (FP16) for a dollar an hour, the RTX 4090 223, and a model that does not fit into 24 GB excludes it anyway. Prices differ as much: in November 2026, an hour of an H100 SXM cost $2.69 to $12.29, depending on the provider ([data-receipts](https://github.com/datareceipts/data-receipts/tree/main/109-gpu-pricing)). So calculate with your job and your prices, `compare_gpus(build, [...], price={...})`.
+# Other jobs, other rankings. By peak arithmetic per dollar, the B200 is the cheapest of the five: 331 TFLOP/s (FP16) for a dollar an hour, the RTX 4090 223, and a model that does not fit into 24 GB excludes it anyway. Prices differ as much: in September 2026, an hour of an H100 SXM on demand cost $2.69 to $10.98, depending on the provider ([silybench-data](https://github.com/tgarg01/silybench-data/blob/main/prices/gpu_hourly.yaml)). So calculate with your job and your prices: `gpulab.virtual.compare_gpus(build, [...], price={...})`.
 #
-# **A second GPU.** It never halves the time: suppose that two GPUs are `speedup` times as fast as one. An hour costs `gpu` per GPU and `other` for everything else: the host, and perhaps people who wait. Write the condition under which the job becomes cheaper with two. The cell compares it with the costs of 237 jobs.
+# **A second GPU.** It rarely halves the time: suppose that two GPUs are `speedup` times as fast as one. An hour costs `gpu` per GPU and `other` for everything else: the host, and perhaps people who wait. Write the condition under which the job becomes cheaper with two. The cell compares it with the costs of 237 jobs.
 
 # %% tags=["measure"]
 def second_pays(speedup, gpu, other):
@@ -442,7 +447,7 @@ print("cores for the loader:", cores)
 # %% tags=["claim"]
 L.claim(
     "for the same samples, the fastest GPU needs at least one and a half times as many cores as the slowest",
-    cores[fastest.name] >= 1.5 * cores[slowest.name],
+    cores[fastest.name] >= 1.5 * cores[slowest.name] and cores_needed(1500, 0.001) == 2,
     before=cores[slowest.name],
     after=cores[fastest.name],
     unit="cores",
@@ -451,11 +456,11 @@ L.claim(
 )
 
 # %% [markdown]
-# "Four to eight workers per GPU" is the answer to another question. An instance with too few cores turns a fast GPU into a slow one, at the price of a fast one.
+# So a rule such as "four to eight workers per GPU" cannot be right for every GPU. An instance with too few cores makes a fast GPU slow, at the price of a fast one.
 #
 # ### 19.5 A faster accelerator
 #
-# Each step uses arithmetic, memory and the host. Write how long each of the three takes on a GPU; the slowest decides. Then see what the cost model of the virtual GPUs, which knows every kernel, says about a real network: four wide layers in float16, 1,024 rows.
+# Each step uses arithmetic, memory and the host. Write how long each of the three takes on a GPU; the slowest decides. Then see what the cost model of the virtual GPUs, which estimates every kernel, says about a network: four wide layers in float16, 1,024 rows.
 
 # %% tags=["predict"]
 L.predict("faster")
@@ -541,17 +546,17 @@ L.claim(
 )
 
 # %% [markdown]
-# So a purchase moves the bottleneck. What was worth nothing on a T4, fewer launches or fused kernels, pays on a B200 ([12](12_launch_fusion_graphs.ipynb)); larger batches bring the arithmetic back ([03](03_parallel_work_and_batch.ipynb)). Repeat the roofline before each generation.
+# So a purchase moves the bottleneck. Fewer launches and fused kernels bring little on a T4, but pay on a B200 ([12](12_launch_fusion_graphs.ipynb)); with larger batches, arithmetic is the limit again ([03](03_parallel_work_and_batch.ipynb)). Repeat this calculation before you move to a new generation.
 
 # %% [markdown]
 # ## Exercise: a plan
 #
 # ### 19.6 100 epochs in a day
 #
-# The job of 19.4 has 5 million sequences per epoch, and the loader needs 10,000 s of CPU time for them; if they are decoded once and stored, 1,250 s. There are 8 cores beside each GPU. With each doubling of the number of GPUs, 90 % of the ideal speed-up remain. Train 100 epochs within 24 hours for as few dollars as possible. `L.hint("plan")` helps.
+# The job of 19.4 has 5 million sequences per epoch, and the loader needs 10,000 s of CPU time for them; if they are decoded once and stored, 1,250 s. (The plan does not count the decoding itself.) There are 8 cores for each GPU. Each doubling of the number of GPUs makes the job 1.8 times as fast. Train 100 epochs within 24 hours for as few dollars as possible. The names of the GPUs are the keys of `prices`. `L.hint("plan")` helps.
 
 # %% tags=["exercise"]
-# <blank> for example gpu="a100", gpus=2, workers=8, decode_once=False
+# <blank> for example gpu="a100", gpus=2, workers=8, decode_once=False; workers: for each GPU
 # was: plan = rental.TrainingPlan(gpu="h100", gpus=1, workers=4)
 plan = rental.TrainingPlan(gpu="rtx4090", gpus=2, workers=8, decode_once=True)
 # </blank>
@@ -568,11 +573,11 @@ L.claim(
     before=usual.cost,
     after=plan.cost,
     unit="dollars",
-    source=COUNTED,
+    source=VIRTUAL,
 )
 
 # %% [markdown]
-# The order of the decisions matters: the loader first (for the H100, almost a factor of eight), then the GPU, then the number, which only the deadline demands.
+# The order of the decisions matters: first the loader (for the H100, almost a factor of eight), then the GPU, then the number of GPUs, which only the deadline requires.
 
 # %% [markdown]
 # ## More experiments
@@ -582,7 +587,7 @@ L.claim(
 # %% [markdown]
 # ### 19.7 Energy is not time: a host that spins
 #
-# While the GPU works, the host waits. It can ask again and again whether the GPU is ready (*spin*), or block until it is woken. Both take 0.3 s. A thread that sleeps stands in for the GPU here.
+# While the GPU works, the host waits. It can ask again and again whether the GPU is ready (*spin*), or block until it is woken. Both take 0.3 s. A thread that sleeps stands in for the GPU here. (If other programs use the same cores, the loop gets only a part of a core.)
 
 # %% tags=["predict"]
 L.predict("spin")
@@ -624,7 +629,7 @@ L.claim(
 # %% [markdown]
 # ### 19.8 GPU-hours held and used
 #
-# The made week of eight GPUs from notebook [16](16_scheduling_and_sharing.ipynb), read from gpulab's history. Somebody pays for each hour that a process *holds* a GPU. Write what an hour of *use* costs.
+# The simulated week of eight GPUs from notebook [16](16_scheduling_and_sharing.ipynb), read from gpulab's history. Somebody pays for each hour that a process *holds* a GPU. Write what an hour of *use* costs.
 
 # %% tags=["measure"]
 with tempfile.TemporaryDirectory() as folder:
@@ -644,7 +649,7 @@ used_cost = {one.label: used_hour_cost(one, PRICE_PER_H) for one in report}
 tables.table_view(
     ("program", "held, h", "used, h", "an hour of use, dollars"),
     [(one.label, f"{one.held_h:.0f}", f"{one.used_h:.0f}", f"{used_cost[one.label]:.2f}") for one in report],
-    below="Of the made week; the price as set in 19.2.",
+    below="In the simulated week; the price as set in 19.2.",
 )
 
 # %% tags=["claim"]
@@ -664,7 +669,7 @@ L.claim(
 # %% [markdown]
 # ### 19.9 CO2 by the hour of the start
 #
-# The CO2 of a kWh depends on which power plants run. Here is a recorded day of one region; the job takes 8 hours at 0.7 kW. Choose the hour of the start. (The file has no unit; the size fits g per kWh.)
+# The CO2 of a kWh depends on which power plants run. Here is a recorded day of one region; the job takes 8 hours at 0.7 kW. Choose the hour of the start.
 
 # %% tags=["measure"]
 by_start = {start: when_to_run.co2_g(start, 8, 0.7) for start in range(24)}
@@ -683,8 +688,8 @@ tables.table_view(
 worst = max(by_start.values())
 saved_share = 1 - by_start[start] / worst
 L.claim(
-    "on this day, the best start saves 13 % of the CO2 of the worst one",
-    round(saved_share, 2) == 0.13,
+    "on this day, the best start saves 10 % of the CO2 of the worst one",
+    round(saved_share, 2) == 0.10,
     before=worst / 1000,
     after=by_start[start] / 1000,
     unit="kg",
@@ -692,12 +697,12 @@ L.claim(
 )
 
 # %% [markdown]
-# In this region and on this day, the hours differ by a fifth; where sun and wind have a larger share, they differ more. Compare with 19.2 and 19.3: removing waits and capping power save as much or more, anywhere. `GPULAB_CO2=350` adds CO2 to gpulab's reports.
+# In this region and on this day, the hours differ by 18 %; where sun and wind have a larger share, they differ more. Compare with 19.2 and 19.3: removing waits and limiting power save a larger share, in any region. `GPULAB_CO2=350` adds CO2 to gpulab's reports.
 
 # %% [markdown]
-# ### 19.10 An instance that may be taken away
+# ### 19.10 Checkpoints on a preemptible instance
 #
-# Preemptible (*spot*) instances cost less, and end without your consent. A checkpoint takes 2 minutes, an instance is taken away after 4 hours on average, a restart takes 5 minutes, and the work since the last checkpoint is lost. How often do you save? Write the formula of Young and Daly.
+# Preemptible (*spot*) instances cost less, but the provider can take them back at any time. A checkpoint takes 2 minutes, an instance is taken back after 4 hours on average, a restart takes 5 minutes, and the work since the last checkpoint is lost. How often do you save? Write the formula of Young and Daly.
 
 # %% tags=["predict"]
 L.predict("interval")
@@ -758,7 +763,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# You pay for hours, so remove waiting first: it is the only change that makes a run faster and cheaper, and saves energy, too. Utilisation tells how much waiting there is to remove, not how good the work is. A power limit saves energy for its owner, and no money for a renter. Rank GPUs by dollars per epoch of *your* job; add a second one if the speed-up exceeds the ratio of hourly prices, everything included; buy the cores that feed it. And before a new generation, ask what will limit the job there.
+# You pay for hours, so remove waiting first: it makes a run faster and cheaper, and saves energy, too. Utilisation tells how much waiting there is to remove, not how good the work is. A power limit saves energy for its owner, and no money for a renter. Rank GPUs by dollars per epoch of *your* job; add a second one if the speed-up exceeds the ratio of the prices per hour, with everything included; rent enough cores to feed it. Before you move to a new generation, find out what will limit the job there.
 
 # %% tags=["card"]
 L.card()

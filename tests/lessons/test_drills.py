@@ -9,9 +9,16 @@ import gpulab
 from gpulab.errors import GpulabError
 from gpulab.files.datasets import dataset
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs.drills import decision_trees, drills
+from gpulab.lessons.labs.drills import (
+    checklists,
+    decision_trees,
+    drills,
+    profiler_tables,
+    smaller_batches,
+    timelines,
+)
 from gpulab.lessons.labs.drills.answer_checks import CAUSE_BY_ACTION, EXPECTED_READINGS, answer_problem, contradiction
-from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES
+from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, RECORDED_CASES
 from gpulab.lessons.labs.drills.evidence import (
     answer_terms,
     case_catalogue,
@@ -282,7 +289,7 @@ def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each)
     assert not report_verdict(each.key, None)
     assert not report_verdict(each.key, ("unfused_elementwise", "leave it", "busy"))
     (reading,) = report_verdict(each.key, right_answer(each))
-    assert verdict in repr(reading).replace("\n", " ").replace("  ", " ")
+    assert " ".join(verdict.split()) in " ".join(repr(reading).split())
 
 
 def test_a_drill_is_evidence_then_feedback_then_the_verdict():
@@ -333,5 +340,57 @@ def test_lists_hold_every_word():
 
 
 def test_there_is_no_run_of_another_name():
-    with pytest.raises(GpulabError, match="no dataset 'case13'"):
-        drills.case(13)
+    with pytest.raises(GpulabError, match="no case 17"):
+        drills.case(17)
+
+
+# Recordings of a real GPU, tables and timelines.
+
+
+@pytest.mark.parametrize("each", RECORDED_CASES, ids=lambda each: each.key)
+def test_a_recorded_case_has_its_answer_and_its_counter_excludes_the_rival(each):
+    assert dataset(each.dataset_name).answer.finding == each.cause
+    assert answer_problem(each, right_answer(each)) is None
+    for counter in each.excluded_by:
+        case_value, rival = drills.counter_values(each.number)[counter], drills.counter_values(each.rival_file)[counter]
+        assert drills.clearly_different(case_value, rival)
+
+
+def test_a_table_of_a_recording_counts_its_operators():
+    assert profiler_tables.calls_of("h100_09", "aten::sqrt") == 160
+    assert profiler_tables.cpu_total_ms("h100_09", "Optimizer.step") > 10 * 160 / 1e3
+    lines = profiler_tables.recorded_table("h100_09", sort_by="cpu_time_total", rows=3).split("\n")
+    assert lines[0].split()[-1] == "Calls"
+    assert lines[2].startswith("Optimizer.step#AdamW.step")
+
+
+def test_a_timeline_has_the_rows_of_the_recording():
+    text = timelines.timeline("h100_02")
+    assert all(row in text for row in ("CPU main", "CUDA API", "GPU kernels", "GPU copies"))
+    assert "<<<" in text
+    assert ">>>" not in text
+    assert timelines.timeline("ranks_0", others=("ranks_1",)).count("all-reduce ") >= 2
+
+
+def test_the_causes_of_the_timelines_are_those_of_the_report():
+    right = timelines.causes_by_report()
+    assert timelines.timeline_problem(right) is None
+    assert "direction" in timelines.timeline_problem({**right, "B": "pageable_copies"})
+    assert "give a cause" in timelines.timeline_problem({"A": "host_syncs"})
+    assert "no cause" in timelines.timeline_problem(dict.fromkeys("ABCD", "bad luck"))
+
+
+def test_the_tree_misses_causes_it_has_no_leaf_for():
+    recorded = decision_trees.walk_recordings(decision_trees.UTILISATION)
+    assert len(recorded) == 13
+    assert sum(leaf == known for leaf, known in recorded.values()) == 8
+
+
+def test_half_of_the_batch_does_not_fit_and_a_quarter_does():
+    assert not smaller_batches.fits([256])
+    assert smaller_batches.fits([16, 128])
+
+
+def test_the_guide_is_right_for_a_third_of_the_cases():
+    first = [next(iter(checklists.open_items(each.number)), None) for each in CASES]
+    assert sum(checklists.is_right(item, each) for item, each in zip(first, CASES, strict=True)) == 4

@@ -22,15 +22,7 @@ from gpulab.lessons.labs.data.page_photos import (
     image_search_network,
     sample_batches,
 )
-from gpulab.lessons.labs.machine.monitor_readings import (
-    MACHINE_CHANGES,
-    MACHINE_MODELS,
-    advice_by_bottleneck,
-    best_change,
-    machines_view,
-    rule_of_thumb,
-    speedup_of_change,
-)
+from gpulab.lessons.labs.steps import compiled_training, recorded_fixes, tuning_guide
 from gpulab.lessons.labs.steps.checklist import CHECKS, DONE, OPEN, UNKNOWN, _judge, checklist, checklist_items
 from gpulab.lessons.labs.steps.optimisation_steps import LARGE_BATCH, SMALL_BATCH, OptimisationPath, photo_us
 from gpulab.questions import diagnose
@@ -151,53 +143,47 @@ def test_changes_are_counted_where_they_reach_the_aim(mending):
 def test_a_path_shows_each_change_after_those_before_it(mending):
     text = repr(mending.path_view(("batch", "precision")))
     assert [line for line in text.split("\n") if not line.startswith(" ")][1:] == ["none yet", "batch", "precision"]
-    assert text.count("gain: ") == 2
+    assert text.count("  gain: ") == text.count("predicted gain: ") == 2
     early = repr(mending.order_view(("precision", "batch")))
     assert "precision" in early
     assert "batch" in early
     assert "virtual H100" in early
 
 
-# Eight machines.
+# Recordings of a real GPU, and what a guide or the report say about them.
 
 
-def test_a_step_takes_as_long_as_its_slowest_side():
-    at = MACHINE_MODELS[0]
-    assert at.loading_ms == at.cpu_ms / 2, "two workers on two cores"
-    assert at.step_ms == max(at.gpu_ms, at.host_ms, at.loading_ms)
-    assert replace(at, workers=1).loading_ms == at.cpu_ms
-    assert replace(at, workers=0).step_ms == at.gpu_ms + at.cpu_ms, "without workers nothing overlaps"
+@pytest.mark.parametrize("fix", recorded_fixes.RECORDED_FIXES, ids=lambda fix: fix.name)
+def test_the_change_of_each_recording_gains_and_is_what_the_report_names(fix):
+    assert recorded_fixes.measured_gain(fix) > 1.2
+    assert recorded_fixes.first_finding(fix) == fix.rule
+    assert fix.item is None or fix.item in {item.name for item in tuning_guide.TUNING_GUIDE}
 
 
-def test_workers_wait_side_by_side_whatever_the_cores():
-    at = replace(MACHINE_MODELS[1], cores=1, cpu_ms=0.0, wait_ms=80.0)
-    assert [replace(at, workers=count).loading_ms for count in (1, 2, 8)] == [80, 40, 10]
+def test_no_recorded_change_is_slower_than_its_prediction():
+    results = recorded_fixes.fix_results()
+    assert len(results) == 7
+    assert all(result.measured_ms <= result.worst_ms for result in results)
+    assert sum(result.in_range for result in results) == 4
+    assert repr(recorded_fixes.predicted_and_measured(results)).count("measured gain") == 7
 
 
-@pytest.mark.parametrize("at", MACHINE_MODELS, ids=lambda at: at.name)
-def test_no_reading_is_more_than_all_and_no_gain_more_than_the_bound(at):
-    readings = at.readings
-    assert all(0 < share <= 1 for share in (readings.gpu, readings.cpu, readings.ram, readings.gpu_memory))
-    assert all(speedup_of_change(at, change) <= at.unit_ms / (at.gpu_ms / 8) for change in MACHINE_CHANGES)
+def test_the_first_open_item_of_the_guide_is_seldom_the_right_one():
+    attempts = [recorded_fixes.guide_attempts(fix) for fix in recorded_fixes.RECORDED_FIXES]
+    assert attempts.count(1) == 2
+    assert attempts.count(None) == 2
+    assert "not on the list" in repr(recorded_fixes.advice_table())
 
 
-def test_a_change_that_does_not_fit_gains_nothing():
-    assert speedup_of_change(replace(MACHINE_MODELS[0], memory_frac=0.3), "larger batch") == 0
-    assert speedup_of_change(replace(MACHINE_MODELS[0], worker_ram_frac=0.2), "more workers") == 0
+def test_items_are_open_by_settings_not_by_time():
+    assert tuning_guide.open_items(recorded_fixes.recording("h100_11"))[0] == "DataLoader workers"
+    assert "DataLoader workers" not in tuning_guide.open_items(recorded_fixes.fixed_recording("h100_11"))
+    assert "channels_last" not in tuning_guide.open_items(recorded_fixes.fixed_recording("h100_04"))
 
 
-def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
-    assert sum(rule_of_thumb(at.readings) == best_change(at) for at in MACHINE_MODELS) == 2
-    assert all(advice_by_bottleneck(at) == best_change(at) for at in MACHINE_MODELS)
-    assert {best_change(at) for at in MACHINE_MODELS} == {*MACHINE_CHANGES, None}, (
-        "each change is the best one somewhere, and none once"
-    )
-
-
-def test_every_machine_is_listed_with_rule_of_thumb_and_best_change():
-    text = repr(machines_view())
-    assert all(at.name in text for at in MACHINE_MODELS)
-    assert text.count("rule of thumb says") == text.count("best change") == len(MACHINE_MODELS)
+def test_compilation_pays_off_after_its_time_divided_by_its_gain():
+    assert compiled_training.steps_to_break_even(10.0, 12.0, 2.0) == 1000
+    assert compiled_training.steps_to_break_even(10.0, 2.0, 2.0) == float("inf")
 
 
 # The checklist.

@@ -183,3 +183,10 @@ def test_young_is_near_the_simulated_optimum():
         best = min(overheads, key=overheads.get)
         assert abs(young / best - 1) < 0.2
         assert overheads[young] - overheads[best] < 0.005  # the minimum is flat
+
+
+def test_a_plan_names_the_gpus_it_knows():
+    with pytest.raises(ValueError, match="rtx4090"):
+        rental.TrainingPlan(gpu="RTX 4090")
+    with pytest.raises(ValueError, match="at least one"):
+        rental.TrainingPlan(workers=0)

@@ -14,6 +14,7 @@ from gpulab.hardware import gpus, pcie  # noqa: E402
 from gpulab.lessons.labs.ranks import (  # noqa: E402
     data_parallel,
     gloo_ranks,
+    launched_script,
     link_rates,
     overlap_model,
     rings,
@@ -276,3 +277,46 @@ def test_fresh_gradients_are_plain_sgd():
     for update in range(20):
         weights = weights - 0.3 * gradient_of(weights, update)
     assert stale_training.loss_with_staleness(0, 0.3, updates=20) == pytest.approx(loss_of(weights))
+
+
+# Scripts that a launcher starts.
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+rank = os.environ["RANK"]
+Path(f"rank{rank}.json").write_text(json.dumps({"ranks": os.environ["WORLD_SIZE"]}))
+"""
+
+
+def test_torchrun_starts_ranks_and_python_alone_knows_no_rank(monkeypatch):
+    monkeypatch.setenv("RANK", "7")  # as if this process were started by a launcher
+    alone = launched_script.run_command("python train.py", SCRIPT)
+    assert (alone.exit_code, alone.ranks, alone.error) == (1, (), "KeyError: 'RANK'")
+    launch = launched_script.run_command("torchrun --standalone --nproc-per-node 2 train.py", SCRIPT)
+    assert (launch.exit_code, launch.ranks, launch.error) == (0, ({"ranks": "2"},) * 2, "")
+
+
+def test_other_programs_and_commands_that_do_not_end_are_errors():
+    with pytest.raises(GpulabError, match="'mpirun' is not started here"):
+        launched_script.run_command("mpirun -n 2 train.py", SCRIPT)
+    with pytest.raises(GpulabError, match="did not end within"):
+        launched_script.run_command("python train.py", "import time; time.sleep(60)", timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Traceback ...\n  x\nValueError: no rank\n", "ValueError: no rank"),
+        ("[rank0]: KeyError: 'a'\nx.errors.ChildFailedError: \n=====\nFailures:\n=====\n", "[rank0]: KeyError: 'a'"),
+        (
+            "python: can't open file 'trian.py': [Errno 2]\n=====\n",
+            "python: can't open file 'trian.py': [Errno 2]",
+        ),
+        ("run.py: error: unrecognized arguments: --x\n", "run.py: error: unrecognized arguments: --x"),
+        ("killed\n", "killed"),
+        ("", ""),
+    ],
+)
+def test_the_line_of_an_error_output_that_says_what_is_wrong(text, line):
+    assert launched_script.last_error(text) == line

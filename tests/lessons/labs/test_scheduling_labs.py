@@ -26,9 +26,9 @@ USE = job_requests.ProgramUse(gpus=2, workers=3, batch_bytes=20 * 2**20, host_gi
 # Requests.
 
 
-def sbatch(*options, after=""):
+def sbatch(*options, command="python x", after=""):
     return job_requests.parse_sbatch(
-        "#!/bin/bash\n" + "\n".join(f"#SBATCH {o}" for o in options) + f"\n\nsrun x\n{after}"
+        "#!/bin/bash\n" + "\n".join(f"#SBATCH {o}" for o in options) + f"\n\n{command}\n{after}"
     )
 
 
@@ -60,6 +60,7 @@ def test_time_limits_as_the_manual_of_sbatch_writes_them(text, minutes):
         (["--ntasks=2", "--gpus-per-task=1", "-c", "3", "--mem-per-gpu=4G"], 2, 6, 8),
         (["--gpus=a100:3 --cpus-per-gpu=8", "--mem-per-cpu=1G"], 3, 24, 24),
         (["-N 2", "--gpus-per-node=4", "--gres=gpu"], 2, 1, None),
+        (["-G h100:2", "-c 5"], 2, 5, None),
     ],
 )
 def test_options_of_sbatch_are_added_up(options, gpus, cores, gib):
@@ -94,6 +95,37 @@ def test_mistakes_in_a_script_are_named():
     assert "not readable" in rules(sbatch("--cpus-per-task=four"))
 
 
+def test_what_is_not_readable_hides_problems_that_follow_from_it():
+    problems = job_requests.find_problems(sbatch("--gres=gpu:2", "--time=8h"), USE)
+    assert [(problem.rule, problem.text) for problem in problems] == [
+        ("not readable", "argument -t/--time: invalid value: '8h'")
+    ]
+    problems = job_requests.find_problems(pod({"nvidia.com/gpu": 2, "memory": "9GB"}), USE)
+    assert [problem.rule for problem in problems] == ["not readable"]
+    assert "'9GB' is not a quantity" in problems[0].text
+
+
+def test_tasks_are_programs_not_workers_and_no_memory_is_all_memory():
+    assert rules(sbatch("--gres=gpu:2", "--ntasks=4", "--mem=0", "--time=60")) == {"too many tasks"}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_right"),
+    [
+        ("srun python x.py", False),
+        ("srun --mem=1G \\\n  python x.py", False),
+        ("srun --cpus-per-task=4 python x.py", True),
+        ("srun \\\n  -c4 python x.py", True),
+        ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun python x.py", True),
+        ("python x.py", True),
+    ],
+)
+def test_srun_does_not_inherit_the_cores_of_a_task(command, is_right):
+    assert ("cores not passed on" in rules(sbatch("-c 4", command=command))) is not is_right
+    assert "cores not passed on" not in rules(sbatch("--cpus-per-gpu=4", "-G 1", command=command))
+    assert "cores not passed on" not in rules(sbatch("-c 1", command=command))
+
+
 def pod(limits, requests=None, volume=None):
     container = {"resources": {"limits": limits} | ({"requests": requests} if requests else {})}
     spec = {"containers": [container]}
@@ -108,6 +140,9 @@ def test_a_pod_with_a_volume_in_memory_has_no_problem_and_one_without_has_64_mib
     assert rules(pod(limits, volume={"medium": "Memory", "sizeLimit": "1Gi"})) == set()
     assert pod(limits).shm_bytes == 64 * 2**20 < USE.shared_bytes == 3 * 2 * 20 * 2**20
     assert rules(pod(limits)) == {"too little shared memory"}
+    assert rules(pod(limits, volume={"medium": "Memory"})) == set()  # limited by the memory of the pod only
+    no_memory = pod({"nvidia.com/gpu": 2, "cpu": "4"}, volume={"medium": "Memory"})
+    assert rules(no_memory) == {"no memory"}
     assert rules(pod(limits, volume={})) == {"too little shared memory"}  # on disk, not in memory
     assert rules(pod(limits, volume={"medium": "Memory", "sizeLimit": "2Gi"})) == {"too little memory"}
 
@@ -155,6 +190,32 @@ def test_a_queue_by_hand():
     late = run_queue([*jobs[:2], job("c", 2, 1, 12), job("d", 3, 1, 20)], always, gpus=2)
     assert starts(late) == {"a": 0, "b": 30, "c": 2, "d": 10}
     assert late.late_heads == 1
+
+
+def test_long_time_limits_make_backfill_worse_but_not_useless():
+    jobs = cluster_queue.made_jobs()
+    short, long, strict = (
+        run_queue(some, rule)
+        for some, rule in (
+            (jobs, backfill),
+            (cluster_queue.with_limits(jobs, 7 * 24 * 60), backfill),
+            (jobs, lambda *_: False),
+        )
+    )
+    assert short.mean_wait_min < long.mean_wait_min / 1.5 < strict.mean_wait_min / 3
+    assert long.wait_of_min(8) > strict.wait_of_min(8)
+
+
+def test_a_small_request_blocks_a_gpu_for_8_gpu_jobs_as_much_as_a_whole_one():
+    jobs = cluster_queue.made_jobs()
+    tiny = cluster_queue.with_requests(jobs, lambda one: one.gpus if one.gpus > 1 else 0.01)
+    large = {one.name for one in jobs if one.gpus == 8}
+    before, after = (
+        {name: start for name, start in starts(run_queue(some, backfill)).items() if name in large}
+        for some in (jobs, tiny)
+    )
+    assert before == after
+    assert run_queue(tiny, backfill, gpus=17).wait_of_min(8) < 0.5 * run_queue(jobs, backfill).wait_of_min(8)
 
 
 def test_a_job_with_a_long_time_limit_does_not_fit_into_the_gap():

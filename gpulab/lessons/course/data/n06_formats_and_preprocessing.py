@@ -15,7 +15,7 @@ _ONCE = (
                 text="reading",
                 feedback="Copying 100 KB from the page cache takes a small part of a millisecond.",
             ),
-            Choice(key="b", text="decoding and resizing", feedback="It works on every pixel of the original."),
+            Choice(key="b", text="decoding and resizing", feedback="It works on all pixels of the photograph."),
             Choice(
                 key="c", text="augmenting", feedback="It works on 64 x 64 pixels, a 64th of what the decoder works on."
             ),
@@ -32,8 +32,8 @@ _ONCE = (
     ),
     Question(
         key="offline",
-        prompt="What is the most that you can do once, before training, without changing what the model sees over many "
-        "epochs?",
+        prompt="How much of the loading can you do once, before training, and still show the model a new random "
+        "view in every epoch?",
         choices=(
             Choice(key="a", text="decode", feedback="The resize gives the same result in every epoch, too."),
             Choice(key="b", text="decode and resize", feedback="Everything up to the first random choice."),
@@ -72,16 +72,16 @@ _FORMATS = (
             Choice(
                 key="c",
                 text="it depends on how a sample is found and parsed",
-                feedback="That takes more time than opens or bytes.",
+                feedback="On this disk, that takes as much time as the opens, or more.",
             ),
         ),
         right="c",
         explanation="With tar and TFRecord, 8 opens replace 2,000. But for every sample, the tar reader parses a "
-        "header of 512 bytes in Python, and the TFRecord reader one of 12 bytes.",
+        "header of 512 bytes in Python, which takes as long as an open; the TFRecord reader unpacks one of 12 bytes.",
         hints=(
             "What does a reader do for each sample, besides reading its bytes?",
             "Compare the two formats with 8 opens.",
-            "Same opens, nearly the same bytes, and a multiple of the time.",
+            "They have the same opens and similar bytes, but one takes several times as long.",
         ),
     ),
     Question(
@@ -101,15 +101,15 @@ _FORMATS = (
                 below=400,
                 feedback="The buffer has mostly two labels, and few samples of older ones: four in a batch.",
             ),
-            Choice(key="c", text="about 1,000: half of all", feedback="A batch comes from what the buffer has."),
+            Choice(key="c", text="800 or more", feedback="A batch has only labels that are in the buffer."),
         ),
         expected="c",
-        explanation="A batch can only have labels that are in the buffer. For eight of ten labels, the buffer must "
-        "have about half of all samples.",
+        explanation="A batch can only have labels that are in the buffer. With 500 samples, a batch has 6.4; with "
+        "800, eight.",
         hints=(
             "Which labels are in the buffer at one time?",
             "Look at the line of labels in a batch, not at that of label runs.",
-            "500 samples give 6.4 of 9.7 labels.",
+            "500 samples give 6.4 labels; a full shuffle gives 9.7.",
         ),
     ),
     Question(
@@ -151,18 +151,18 @@ _PLACE = (
             ),
             Choice(
                 key="c",
-                text="the batch for small images, the loop for large ones",
-                feedback="Calls cost most for small images, memory for large ones.",
+                text="the batch for small images, but not for large ones",
+                feedback="For small images, operator calls cost most; for large ones, memory.",
             ),
         ),
         right="c",
         explanation="An operator call costs some microseconds, more than the arithmetic on 8 x 8 pixels. An image of "
         "128 x 128 stays in the cache from one operation to the next; a batch of 128 of them, 25 MB in float32, "
-        "does not.",
+        "does not, and each operation writes a new tensor of that size.",
         hints=(
             "What does an operator cost besides its arithmetic?",
             "Follow both lines of the plot from left to right.",
-            "The lines cross between 32 and 128 pixels per side.",
+            "At which size does the line of the batch lose its lead?",
         ),
     ),
     Question(
@@ -184,8 +184,9 @@ _PLACE = (
             Choice(key="d", text="for neither", feedback="The small model waits for its workers."),
         ),
         right="a",
-        explanation="The slower side sets the step. Moving work helps if it leaves the slower side. For the large "
-        "model it goes to the slower side, but crop and flip are so little work for a GPU that the step hardly grows.",
+        explanation="The slower side sets the step. Moving work helps if it leaves the slower side. With the large "
+        "model, it moves to the slower side, but crop and flip are so little work for a GPU that the step hardly "
+        "grows.",
         hints=(
             "Which side does each model wait for?",
             "Compare the CPU time per batch, divided by the workers, with the GPU time of the step.",
@@ -198,21 +199,21 @@ _FILES = (
         key="broken",
         prompt="You want an index of good files without decoding them. Is `Image.open(file).verify()` enough for JPEG?",
         choices=(
-            Choice(key="a", text="yes, it checks the whole file", feedback="For JPEG, Pillow's verify() does nothing."),
+            Choice(key="a", text="yes, it checks the whole file", feedback="Pillow's verify() does not read a JPEG."),
             Choice(
                 key="b",
-                text="no: it accepts files that were cut off",
+                text="no: it accepts truncated files",
                 feedback="Only open() checks something, and that is the header.",
             ),
-            Choice(key="c", text="no: it rejects good files", feedback="It rejects no good file."),
+            Choice(key="c", text="no: it rejects good files", feedback="All good files pass; so do some damaged ones."),
         ),
         right="b",
         explanation="open() reads the header. verify() checks the checksums of a PNG, but JPEG has none, and Pillow's "
-        "verify() for JPEG is empty. Only decoding finds a file whose end is missing.",
+        "verify() does not read a JPEG at all. Only decoding finds a file whose end is missing.",
         hints=(
             "Does a JPEG file have checksums?",
             "Compare the failures with verify() and with the index.",
-            "Half of the broken files were cut off; these are the failures that remain.",
+            "Half of the damaged files are truncated; these are the failures that remain.",
         ),
     ),
     Question(
@@ -229,8 +230,8 @@ _FILES = (
             Choice(key="c", text="only in processes", feedback="Processes can, too, but here they are not needed."),
         ),
         right="b",
-        explanation="Pillow releases the GIL while its C code decodes or resizes, so two threads use two cores. Python "
-        "code between the calls still takes turns.",
+        explanation="Pillow releases the GIL while its C code decodes or resizes, so two threads can use two cores. "
+        "Only one thread at a time runs the Python code between these calls.",
         hints=(
             "Which language is the decoder written in?",
             "How often does the other thread get the GIL?",
@@ -247,16 +248,17 @@ _TRANSFER = (
             Choice(
                 key="a",
                 text="decode on the GPU with DALI",
-                feedback="the CPU has time to decode: 85 % of it is idle.",
+                feedback="The CPU has time to decode: 85 % of it is idle.",
             ),
             Choice(
                 key="b",
                 text="copy uint8 instead of float32",
-                feedback="that is the link to the GPU, and the loop waits before it.",
+                feedback="That helps the copy to the GPU, but the loop waits for the loader.",
             ),
             Choice(
                 key="c",
                 text="pack the files into tar shards of some 100 MB, and read them in order",
+                feedback="Shards of 1,000 files need a thousandth of the requests.",
             ),
             Choice(
                 key="d",
@@ -265,11 +267,11 @@ _TRANSFER = (
             ),
         ),
         right="c",
-        explanation="Neither CPU nor network is full, so the workers wait for round trips: one or more per file. "
-        "Shards divide their number by a thousand. More requests at a time are the other way; try it first if you "
-        "cannot rewrite the data.",
+        explanation="Neither the CPU nor the network is the limit, so the workers wait for round trips, one or more "
+        "per file. More requests at a time (more workers or threads) help as well; start with that if you cannot "
+        "rewrite the data.",
         hints=(
-            "Which resource is full?",
+            "Which resource is the limit?",
             "CPU 15 %, network 4 %: what do the workers wait for?",
             "Count the requests per epoch, and multiply by the latency.",
         ),

@@ -6,7 +6,7 @@ from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Ta
 
 _QUALITY = (
     Question(
-        key="epochs",
+        key="accuracy",
         prompt="The batch grows from 32 to 1,024 images. Learning rate and number of epochs stay the same. How much "
         "test accuracy does the model lose?",
         choices=(
@@ -37,7 +37,7 @@ _QUALITY = (
                 key="a",
                 text="falls as with batch 32, in 1/32 of the updates",
                 below=2,
-                feedback="That assumes that the gradient hardly changes during 32 small updates. At the start it does.",
+                feedback="That assumes that the gradient hardly changes during 32 small updates. At first it changes.",
             ),
             Choice(
                 key="b",
@@ -48,7 +48,7 @@ _QUALITY = (
             Choice(
                 key="c",
                 text="rises to more than 5 times its first value",
-                feedback="An update overshoots the valley, and the next one overshoots further.",
+                feedback="A long update overshoots the minimum along its direction, and the loss rises.",
             ),
         ),
         expected="c",
@@ -67,7 +67,7 @@ _QUALITY = (
         "same learning rate. Articles say that large batches end in sharp minima and generalise worse. By how much "
         "does the test accuracy differ here?",
         choices=(
-            Choice(key="a", text="less than 2 points", below=0.02, feedback="The gap of 04.1 came from updates."),
+            Choice(key="a", text="less than 2 points", below=0.02, feedback="In 04.1, it was the number of updates."),
             Choice(
                 key="b",
                 text="2 to 10 points",
@@ -106,12 +106,13 @@ _QUALITY = (
             Choice(
                 key="c",
                 text="it grows more than 10 times",
-                feedback="The mean gradient shrinks; its noise does not.",
+                feedback="The squared mean gradient shrinks far more than the variance.",
             ),
         ),
         expected="c",
-        explanation="At the start, all samples pull the weights in a similar direction. Later, most samples are "
-        "classified well, the mean gradient is small, and the few hard samples disagree. So a batch that is too "
+        explanation="At the start, all samples pull the weights in a similar direction. Later, those "
+        "that are still classified wrongly pull in different directions: the mean gradient becomes small, and the "
+        "noise shrinks less. So a batch that is too "
         "large at the start can be right at the end.",
         hints=(
             "What happens to the mean gradient when the loss gets small?",
@@ -193,9 +194,10 @@ _COST = (
             ),
         ),
         right="c",
-        explanation="Adam divides the gradient by the square root of its mean square. If that is mostly noise, a "
-        "batch that is 32 times as large makes it smaller by the square root of 32, so updates get longer by this "
-        "factor even at the same rate. The square root rule adds the other half.",
+        explanation="Adam divides the gradient by the square root of its mean square. If the gradient is mostly noise, "
+        "a batch that is 32 times as large makes this divisor smaller by the square root of 32, so an update goes "
+        "further along the mean gradient by this factor, even at the same rate. The square root rule adds the same "
+        "factor again: together, 32.",
         hints=(
             "What does Adam divide the gradient by?",
             "How does the noise of a mean shrink with the number of samples?",
@@ -210,16 +212,14 @@ _COST = (
             Choice(
                 key="a",
                 text="ten times as soon",
-                feedback="It would, if it needed no more samples.",
+                feedback="It would, if training needed no more samples than before.",
             ),
             Choice(
                 key="b",
                 text="less than twice as soon",
                 feedback="It needs almost as many updates, and each takes about as long as before.",
             ),
-            Choice(
-                key="c", text="later", feedback="A step takes about as long as before, and there are no more of them."
-            ),
+            Choice(key="c", text="later", feedback="A step takes about as long as before, and it needs no more steps."),
         ),
         right="b",
         explanation="Batch 128 is already beyond the critical batch size, so more samples per update save few "
@@ -262,7 +262,7 @@ _TRANSFER = (
         ),
         right="d",
         explanation="The number of updates falls roughly as 1 + noise scale / batch: from 2.5 to 1.2 times its "
-        "minimum, while an update takes 8 / 7.5 times as long. That makes 1.9. 64 GPUs are better used with fewer "
+        "minimum, while an update takes 8 / 7.5 times as long: 2.08 / 1.07 is 1.95. Use 64 GPUs with fewer "
         "samples each, for a larger model, or for several runs at once.",
         hints=(
             "Multiply: how large was the batch before, and how large is it now?",

@@ -14,7 +14,7 @@ _REQUESTS = (
             Choice(
                 key="a",
                 text="Slurm gives it a second core while the node has idle ones",
-                feedback="With task affinity or cgroups, a job gets the cores that it reserved, and no others.",
+                feedback="With task affinity or cgroups, a job gets only the cores that it reserved.",
             ),
             Choice(
                 key="b",
@@ -24,7 +24,7 @@ _REQUESTS = (
             Choice(
                 key="c",
                 text="both workers share the core, and the loop waits for it",
-                feedback="Two processes on one core do the work of one.",
+                feedback="Two processes on one core together do the work of one core.",
             ),
         ),
         right="c",
@@ -41,15 +41,17 @@ _QUEUES = (
     Question(
         key="overtake",
         prompt="The first job in the queue needs 8 GPUs, and 3 are free. Jobs behind it may start if that does not "
-        "delay the first one. What becomes of the mean waiting time of all jobs?",
+        "delay the first one. How does the mean waiting time of all jobs change?",
         choices=(
-            Choice(key="a", text="less than half", below=0.5, feedback="Small jobs fill the gap before a large one."),
-            Choice(key="b", text="half to nine tenths", below=0.9, feedback="There are more gaps than that."),
-            Choice(key="c", text="hardly changes", feedback="Three free GPUs would stay free until five more are."),
+            Choice(
+                key="a", text="to less than half", below=0.5, feedback="Small jobs fill the gaps before large ones."
+            ),
+            Choice(key="b", text="to 50 to 90 %", below=0.9, feedback="There are more gaps than that."),
+            Choice(key="c", text="hardly", feedback="Three free GPUs would stay free until five more are."),
         ),
         expected="a",
         explanation="A queue in strict order leaves GPUs free whenever the first job needs more than there are. Most "
-        "jobs are small and short: they fit into these gaps, if the scheduler knows that they end in time.",
+        "jobs are small and short. They fit into these gaps, and time limits tell the scheduler that they end in time.",
         hints=(
             "What do the three free GPUs do until five more are free?",
             "Compare the mean waits of the two runs.",
@@ -66,7 +68,7 @@ _QUEUES = (
                 text="the share of the GPUs that is reserved, and the waiting time",
                 feedback="The same work is done with less that is reserved.",
             ),
-            Choice(key="b", text="the work per hour", feedback="All jobs still run; this model assumes no slowdown."),
+            Choice(key="b", text="the work per hour", feedback="All jobs run as fast as before, by assumption."),
             Choice(
                 key="c",
                 text="only the waiting time of small jobs",
@@ -75,7 +77,7 @@ _QUEUES = (
         ),
         right="a",
         explanation="What is reserved and not used blocks others. The share of reserved GPU time that works rises. On "
-        "real GPUs, jobs that share one slow each other down unless each has a part of its own (16.3, 16.4).",
+        "real GPUs, jobs that share one may slow each other down, unless each has a part of its own (16.3, 16.4).",
         hints=(
             "What blocks a GPU for others: its use, or its reservation?",
             "Compare the columns reserved and used.",
@@ -117,7 +119,7 @@ _SHARING = (
                 text="no",
                 feedback="The instance has 9.75 GiB; CUDA's context and the allocator's reserve come in addition.",
             ),
-            Choice(key="c", text="only with MPS", feedback="MPS divides no memory by itself."),
+            Choice(key="c", text="only with MPS", feedback="MPS adds no memory to the instance."),
         ),
         right="b",
         explanation="Compare what the process needs, context and reserved memory included, with the memory that "
@@ -125,7 +127,7 @@ _SHARING = (
         hints=(
             "Which memory of a process is not in tensors?",
             "Compare the peak of the tensors with the bytes needed.",
-            "About 0.65 GiB are needed outside PyTorch's allocator.",
+            "About 0.7 GiB are needed in addition to the tensors.",
         ),
     ),
 )
@@ -137,7 +139,7 @@ RIGHT_MODES = {
     "a VM that trains on a whole GPU": "passthrough",
 }
 _REASONS = {
-    "strangers": "one that must not be affected by faults or by the load of others needs its own memory and SMs",
+    "strangers": "nobody may be affected by the faults or the load of others: each needs memory and SMs of its own",
     "one team, tiny kernels": "kernels that fill a tenth of the GPU should run at the same time",
     "notebooks, mostly idle": "they seldom compute at the same time, and each should get the whole GPU when it does",
     "virtual machines, live migration": "a hypervisor has to mediate the GPU to move the machine",
@@ -158,12 +160,12 @@ def check_modes(answer: object) -> str | None:
 _OPERATION = (
     Question(
         key="hysteresis",
-        prompt="A controller gives each team as many GPUs as it needed in the last ten minutes. Then it is changed: it "
-        "takes GPUs away only if they were not needed for an hour. What becomes of the number of changes?",
+        prompt="A controller gives each team as many GPUs as it needed in the last ten minutes. A second version takes "
+        "GPUs away only if they were not needed for an hour. How many changes does it make, compared with the first?",
         choices=(
             Choice(key="a", text="less than a quarter", below=0.25, feedback="Most changes undo the one before."),
             Choice(key="b", text="about half", below=0.75, feedback="It is far less: noise goes up and down all day."),
-            Choice(key="c", text="about the same", feedback="Then the need would change in one direction for hours."),
+            Choice(key="c", text="about as many", feedback="Then the need would change in one direction for hours."),
         ),
         expected="a",
         explanation="A reading goes up and down around a level, and each crossing of a whole number is a change. Two "
@@ -176,10 +178,10 @@ _OPERATION = (
     ),
     Question(
         key="idle",
-        prompt="A reaper ends processes that hold memory and have computed nothing for 30 minutes. Whom does it hit "
-        "besides those left behind?",
+        prompt="A rule stops processes that hold memory and have computed nothing for 30 minutes. Which processes "
+        "does it stop, besides those that were left behind?",
         choices=(
-            Choice(key="a", text="nobody", feedback="Pauses of half an hour are ordinary."),
+            Choice(key="a", text="none", feedback="Pauses of half an hour are ordinary."),
             Choice(
                 key="b",
                 text="a validation on the CPU, a server between requests, a session during a break",
@@ -189,7 +191,7 @@ _OPERATION = (
         ),
         right="b",
         explanation="Choose the limit from the pauses that occur: here up to 92 minutes in batch jobs and services. "
-        "Sessions pause for hours, so their owners need a way to say so.",
+        "Interactive sessions pause for hours, so their owners need a way to announce it.",
         hints=(
             "Which programs compute nothing for half an hour, and go on?",
             "Look at the processes that a limit of 30 minutes stops wrongly.",
@@ -230,13 +232,13 @@ _OPERATION = (
             ),
             Choice(
                 key="d",
-                text="honest time limits, so that backfill works, and parts of a GPU for small jobs",
+                text="realistic time limits, so that backfill works, and parts of a GPU for small jobs",
                 feedback="The scheduler cannot fill gaps with jobs that claim to run for 7 days.",
             ),
         ),
         right="d",
-        explanation="Reserved and used are different numbers. Backfill needs time limits near the truth, and small "
-        "jobs need small requests. Both cost no hardware.",
+        explanation="Reserved and used are different numbers. Backfill needs realistic time limits, and small jobs "
+        "need small requests. Neither needs new hardware.",
         hints=(
             "Compare what is reserved with what is used.",
             "What does a scheduler know about a job with a limit of 7 days?",
@@ -258,12 +260,12 @@ LESSON = Lesson(
         "write a request for Slurm or Kubernetes that matches what the program uses",
         "say when a job may overtake another one, and what time limits are for",
         "choose between time slicing, MPS and MIG, and choose a MIG profile",
-        "write a rule for idle GPUs that hits nobody who works",
+        "write a rule for idle GPUs that stops no process that will work again",
     ),
     symptom="All GPUs are taken and people wait, but the meters show idle GPUs.",
     signature="GPU time that is reserved and not used: by job, by user, by hour.",
-    fix="Requests that match the use, time limits near the truth, parts of a GPU for small jobs, a rule for idle ones.",
-    limits="GPUs that are reserved are also used; then only more GPUs, or faster programs, help.",
+    fix="Requests that match the use, realistic time limits, parts of a GPU for small jobs, a rule for idle processes.",
+    limits="If the reserved GPUs are also used, only more GPUs or faster programs help.",
     experiments=(
         LessonExperiment(number="16.1", description="a batch script and a pod with 8 GPUs and one core, right-sized"),
         LessonExperiment(number="16.2", description="a queue: strict order, backfill, parts of a GPU"),
@@ -280,7 +282,7 @@ LESSON = Lesson(
             unit="minutes mean wait, and no wait of more than 16 h",
             value=60,
             hints=(
-                "Short jobs first lowers the mean wait, but a long job may wait for ever.",
+                "Short jobs first lowers the mean wait, but a long job may wait forever.",
                 "Start from job.limit_min, and let a job move forward while it waits.",
                 "job.limit_min minus the minutes that it has waited.",
             ),

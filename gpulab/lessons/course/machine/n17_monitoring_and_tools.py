@@ -40,12 +40,10 @@ def check_tools(answer: Any) -> str | None:
 _TOOLS = (
     Question(
         key="column",
-        prompt="The table of torch.profiler has a column with the memory that each operator allocated. You add it up "
-        "for eight steps of a training. How does the sum compare with the peak of the memory?",
+        prompt="The table of torch.profiler has a column with the memory that each operator allocated. You add up its "
+        "positive entries for eight training steps. How does the sum compare with the peak memory?",
         choices=(
-            Choice(
-                key="a", text="about the same", below=1.5, feedback="Then no operator's memory would be used again."
-            ),
+            Choice(key="a", text="about the same", below=1.5, feedback="Only if no memory were freed and used again."),
             Choice(key="b", text="two to five times as much", below=5, feedback="Count the steps."),
             Choice(
                 key="c",
@@ -74,7 +72,7 @@ _TOOLS = (
                 feedback="PyTorch returns freed memory to its own cache, not to the driver.",
             ),
             Choice(
-                key="c", text="mostly the CUDA context", feedback="That is less than 1 GiB in all these recordings."
+                key="c", text="mostly the CUDA context", feedback="It takes less than 1 GiB in all these recordings."
             ),
         ),
         right="b",
@@ -125,7 +123,7 @@ _TOOLS = (
         hints=(
             "How long does one small operator take, and how long does it take to record it?",
             "Compare the bars of small and of large operators.",
-            "About 150 events, of some microseconds each, in a step of less than 1 ms.",
+            "More than 400 operator calls are recorded in a step of less than 1 ms.",
         ),
     ),
 )
@@ -135,7 +133,7 @@ _TIMELINES = (
         prompt="In two recordings, kernels run 20 % and 22 % of the time. In one, the GPU waits for copies; in the "
         "other, for launches of many small kernels. Can a monitor that reads utilisation tell them apart?",
         choices=(
-            Choice(key="a", text="yes, by the 2 points", feedback="Both causes can give any utilisation."),
+            Choice(key="a", text="yes: 20 % is one, 22 % the other", feedback="Both causes can give any utilisation."),
             Choice(
                 key="b",
                 text="no: you need the events in the gaps",
@@ -202,8 +200,8 @@ _WATCHING = (
     ),
     Question(
         key="nights",
-        prompt="The table says that one GPU had a mean utilisation of about 40 % in this week, and its neighbour 70 %. "
-        "What is wrong with the first one?",
+        prompt="The last table shows a mean utilisation of 32 % for GPU 1 and of 63 % for GPU 0. What is wrong with "
+        "GPU 1?",
         choices=(
             Choice(key="a", text="its jobs are slow", feedback="It may be at full speed whenever it works."),
             Choice(
@@ -213,8 +211,8 @@ _WATCHING = (
             ),
             Choice(
                 key="c",
-                text="a mean cannot tell: look at the hours, and at whether a process held the GPU",
-                feedback="40 % all the time and 75 % half of the time have the same mean.",
+                text="the mean does not say: look at the hours, and at whether a process held the GPU",
+                feedback="32 % all the time and 64 % half of the time have the same mean.",
             ),
         ),
         right="c",
@@ -236,13 +234,11 @@ _WATCHING = (
                 text="GPUPerc, with the NVIDIA container toolkit",
                 feedback="There is no such column. The toolkit gives a container access to GPUs; it counts nothing.",
             ),
-            Choice(
-                key="c", text="none", feedback="docker stats shows what control groups count, and none counts GPUs."
-            ),
+            Choice(key="c", text="none", feedback="Its columns are CPU, memory, network, block I/O and processes."),
         ),
         right="c",
-        explanation="docker stats reads control groups: CPU, memory, block I/O, network, processes. For the GPU, ask "
-        "the driver: nvidia-smi in the container, or an exporter on the host.",
+        explanation="docker stats shows what cgroups count (CPU, memory, block I/O, processes) and the network "
+        "traffic. For the GPU, ask the driver: nvidia-smi in the container, or an exporter on the host.",
         hints=(
             "Where does docker stats get its numbers from?",
             "Read the list of its fields.",
@@ -251,8 +247,8 @@ _WATCHING = (
     ),
     Question(
         key="tracker",
-        prompt="A training keeps something in each step, 40 MiB in the host's memory. You log the loss only. When do "
-        "you notice?",
+        prompt="A training loop keeps another 40 MiB of host memory in every step. You log only the loss. When do you "
+        "notice?",
         choices=(
             Choice(key="a", text="when the loss stops falling", feedback="The loss does not depend on it."),
             Choice(

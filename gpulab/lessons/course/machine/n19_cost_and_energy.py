@@ -10,9 +10,7 @@ _BILL = (
         prompt="A run takes a week and keeps its GPU busy 15 % of the time. A fix removes waiting, and utilisation "
         "rises to 95 %. The GPU computes the same as before. How long does the run take now?",
         choices=(
-            Choice(
-                key="a", text="less than 24 hours", below=24, feedback="That needs a run of at most 152 hours before."
-            ),
+            Choice(key="a", text="less than 24 hours", below=24, feedback="Only a run of at most 152 hours would."),
             Choice(key="b", text="between 24 and 30 hours", below=30, feedback="25.2 busy hours at 95 %."),
             Choice(key="c", text="more than 30 hours", feedback="15 % of 168 hours is 25.2 hours of work."),
         ),
@@ -81,7 +79,7 @@ _POWER = (
         prompt="At 150 W, an epoch of ResNet-50 needs 0.048 kWh less, and takes 0.176 hours longer. You rent the GPU "
         "by the hour, electricity included. Does the limit save you money?",
         choices=(
-            Choice(key="a", text="yes: it uses 22 % less energy", feedback="Who pays for this energy?"),
+            Choice(key="a", text="yes: it uses 23 % less energy", feedback="Who pays for this energy?"),
             Choice(
                 key="b",
                 text="no: you pay for 0.176 hours more",
@@ -110,25 +108,32 @@ _RENT = (
         prompt="A small transformer trains with 128 sequences per batch. Five GPUs, from an RTX 4090 for $0.74 an hour "
         "to a B200 for $6.79. Which one has the lowest cost per epoch?",
         choices=(
-            Choice(key="a", text="the fastest one", feedback="It is faster by less than it is more expensive."),
+            Choice(
+                key="a",
+                text="the fastest one",
+                feedback="Its price is six to nine times that of the slowest, its speed about three times.",
+            ),
             Choice(key="b", text="one in the middle", feedback="Compare speed per dollar, not speed."),
             Choice(
-                key="c", text="the slowest one", feedback="It is three times as slow, and six to nine times as cheap."
+                key="c",
+                text="the slowest one",
+                feedback="It has over a fifth of the speed of a B200, for a ninth of the price.",
             ),
         ),
         right="c",
-        explanation="Cost per epoch is price divided by speed. The large GPUs wait for the host with such a small "
-        "model, so their speed does not grow with their price. With a large model the order can be the opposite.",
+        explanation="Cost per epoch is price divided by speed. From the RTX 4090 to the B200, the price grows "
+        "ninefold. The speed of such a small model grows less: memory bandwidth limits it, and on the fastest GPUs "
+        "the host. With a large model the order can be the opposite.",
         hints=(
             "What is the cost of a million sequences?",
-            "Compare the columns price and sequences/s.",
+            "Compare the columns dollars/h and sequences/s.",
             "price per hour / (sequences per second * 3600)",
         ),
     ),
     Question(
         key="faster",
-        prompt="A job is limited by arithmetic on an A100. A B200 has 7.2 times the FP16 peak. How many times as fast "
-        "is the job on it?",
+        prompt="The network of four wide layers is limited by arithmetic on an A100. A B200 has 7.2 times the FP16 "
+        "peak. How many times as fast is the network on it?",
         choices=(
             Choice(
                 key="a",
@@ -137,7 +142,7 @@ _RENT = (
                 feedback="Memory and host did not become 7.2 times as fast.",
             ),
             Choice(key="b", text="5 to 7 times", below=7, feedback="Only if it stays limited by arithmetic."),
-            Choice(key="c", text="7 times or more", feedback="The peak is an upper bound for what arithmetic limits."),
+            Choice(key="c", text="7 times or more", feedback="7.2 is the upper bound, if only arithmetic counts."),
         ),
         expected="a",
         explanation="A step takes as long as its slowest resource. The bandwidth of a B200 is 3.9 times that of an "
@@ -173,9 +178,11 @@ _MORE = (
         prompt="A checkpoint takes 2 minutes, and a preemptible instance is taken away every 4 hours on average. How "
         "many minutes of work should lie between two checkpoints?",
         choices=(
-            Choice(key="a", text="fewer than 10", below=10, feedback="Then a fifth of the time is checkpoints."),
-            Choice(key="b", text="20 to 50", below=50, feedback="Near sqrt(2 * 2 * 240) = 31."),
-            Choice(key="c", text="more than 50", feedback="Then each failure loses half an hour or more on average."),
+            Choice(
+                key="a", text="fewer than 10", below=10, feedback="Then checkpoints take a sixth of the time or more."
+            ),
+            Choice(key="b", text="10 to 50", below=50, feedback="Near sqrt(2 * 2 * 240) = 31."),
+            Choice(key="c", text="more than 50", feedback="Then each failure loses 25 minutes or more on average."),
         ),
         expected="b",
         explanation="Two costs: checkpoints, C / T of the work, and lost work, about T / 2 for each failure. Their sum "
@@ -211,8 +218,8 @@ _TRANSFER = (
             Choice(key="d", text="more loader workers", feedback="The cores are paid already, and idle."),
         ),
         right="d",
-        explanation="Hours are what is paid. At best, the same work then takes 35 / 95 of the hours, about $18 of the "
-        "$28 saved in each hour of today's run. More and faster GPUs cost more and wait for the same loader.",
+        explanation="The bill counts hours. At 95 %, the same work takes 35 / 95 of the hours, which saves about $18 "
+        "of every $28. More or faster GPUs cost more and wait for the same loader.",
         hints=(
             "What is the GPU waiting for?",
             "Which resource is paid and not used?",
@@ -239,7 +246,7 @@ LESSON = Lesson(
     symptom="The bill is high, and the GPUs are not busy.",
     signature="Dollars and watt-hours per epoch: price times hours, and idle power times idle hours, counted apart.",
     fix="Remove waiting first; then choose the GPU by cost per epoch with the limits of this job; then the number.",
-    limits="The GPU is busy, and the work itself is the cost. Then fewer or cheaper operations are the only saving.",
+    limits="The GPU is busy, and the work itself is the cost. Then less work, faster kernels or a cheaper GPU help.",
     experiments=(
         LessonExperiment(number="19.1", description="what 15 % and 95 % of utilisation imply, and what not"),
         LessonExperiment(number="19.2", description="cost and energy of an epoch before and after a fix"),

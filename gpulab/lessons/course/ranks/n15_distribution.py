@@ -29,12 +29,12 @@ _COSTS = (
     ),
     Question(
         key="scaling",
-        prompt="A step computes for 100 ms on one GPU, and the gradients need about 60 ms in a ring. With 64 ranks, a "
-        "global batch that stays the same (strong scaling) is how efficient?",
+        prompt="A step computes for 100 ms on one GPU. With 64 ranks, the ring all-reduce of the gradients takes about "
+        "67 ms. How efficient are 64 ranks if the global batch stays the same (strong scaling)?",
         choices=(
-            Choice(key="a", text="about 60 %", feedback="That is weak scaling: 100 ms of compute, 66 ms of exchange."),
+            Choice(key="a", text="about 60 %", feedback="That is weak scaling: 100 ms of compute, 67 ms of exchange."),
             Choice(key="b", text="about 25 %", feedback="Each rank computes for 100 / 64 ms only."),
-            Choice(key="c", text="less than 3 %", feedback="1.6 ms of compute, and still 66 ms of exchange."),
+            Choice(key="c", text="less than 3 %", feedback="1.6 ms of compute, and still 67 ms of exchange."),
         ),
         right="c",
         explanation="Strong scaling divides the arithmetic by the ranks. The gradients have the size of the model, "
@@ -42,7 +42,7 @@ _COSTS = (
         hints=(
             "Which of the two parts of a step does a smaller batch per rank shorten?",
             "Divide 100 ms by 64, and compare with the exchange.",
-            "1.6 / (1.6 + 66.8)",
+            "1.6 / (1.6 + 66.8) is 2.3 %.",
         ),
     ),
     Question(
@@ -86,17 +86,13 @@ _COSTS = (
         prompt="One of four ranks needs 80 ms longer for its work. In which rank's recording does the all-reduce take "
         "the most time?",
         choices=(
-            Choice(
-                key="a", text="in that of the slow rank", feedback="It arrives last, so the exchange starts at once."
-            ),
+            Choice(key="a", text="in that of the slow rank", feedback="It arrives last, so it waits for nobody."),
             Choice(key="b", text="in those of the three others", feedback="They wait in the all-reduce."),
-            Choice(
-                key="c", text="equal in all four", feedback="All leave at the same time, but do not arrive together."
-            ),
+            Choice(key="c", text="equal in all four", feedback="All leave together, but do not arrive together."),
         ),
         right="b",
-        explanation="An all-reduce ends on all ranks at once, when the last one has arrived and the data are "
-        "exchanged. The time before is waiting, and profilers count it as communication.",
+        explanation="An all-reduce ends on all ranks at about the same time, when the last one has arrived and the "
+        "data are exchanged. The time before is waiting, but profilers count it as communication.",
         hints=(
             "When can an all-reduce end?",
             "Compare when ranks arrive and when they leave.",
@@ -113,7 +109,7 @@ _COSTS = (
             Choice(key="c", text="16", feedback="The model fits into one bucket."),
         ),
         expected="b",
-        explanation="DDP exchanges in each backward pass outside no_sync(). The sums are the same either way, because "
+        explanation="DDP exchanges in each backward pass outside no_sync(). The result is the same either way, because "
         "the mean over ranks of a sum is the sum of the means.",
         hints=(
             "What starts the all-reduce of DDP?",
@@ -161,33 +157,33 @@ _ORGANISATION = (
     ),
     Question(
         key="order",
-        prompt="A ring visits eight devices of two hosts in turn: 0, 4, 1, 5, 2, 6, 3, 7. How many times the bytes "
-        "between the hosts does it send, compared with the order 0 to 7?",
+        prompt="Devices 0 to 3 are in one host, 4 to 7 in another. A ring has the order 0, 4, 1, 5, 2, 6, 3, 7. How "
+        "many bytes does it send between the hosts, compared with the order 0 to 7?",
         choices=(
-            Choice(key="a", text="as many", below=1.5, feedback="Count how often each ring crosses."),
-            Choice(key="b", text="twice", below=3, feedback="One ring crosses twice."),
-            Choice(key="c", text="four times", feedback="8 crossings instead of 2."),
+            Choice(key="a", text="equally many", below=1.5, feedback="Count how often each ring crosses."),
+            Choice(key="b", text="twice as many", below=3, feedback="Two is how often the ring 0 to 7 crosses."),
+            Choice(key="c", text="four times as many", feedback="8 crossings instead of 2."),
         ),
         expected="c",
-        explanation="Every arrow of a ring carries 2 (N - 1) / N of the data. What the order decides is how many "
-        "arrows cross the slow link.",
+        explanation="Each device of a ring sends 2 (N - 1) / N times the data to the next one. The order decides how "
+        "many of these messages cross between the hosts.",
         hints=(
             "Draw both rings, and mark the arrows that go from one host to the other.",
             "Compare the third column.",
-            "8 crossings, and 2: from 3 to 4, and from 7 to 0.",
+            "8 crossings against 2: from 3 to 4, and from 7 to 0.",
         ),
     ),
     Question(
         key="record",
-        prompt="Rank 1 sleeps for 40 ms in each step. You look at the recording of rank 0 only. What does it show?",
+        prompt="Rank 1 sleeps for 100 ms in each step. You look at the recording of rank 0 only. What does it show?",
         choices=(
             Choice(key="a", text="slow communication", feedback="Rank 0 spends its time in the all-reduce, waiting."),
             Choice(key="b", text="slow Python code", feedback="That is on rank 1."),
             Choice(key="c", text="nothing unusual", feedback="Its step is as long as that of rank 1."),
         ),
         right="a",
-        explanation="A single rank cannot distinguish the exchange from waiting for another rank. Only the arrivals of "
-        "all ranks can.",
+        explanation="The recording of a single rank cannot distinguish the exchange from waiting for another rank. "
+        "Only the recordings of all ranks show who arrives last.",
         hints=(
             "Where is rank 0 while rank 1 sleeps?",
             "Read the first printed line.",
@@ -195,15 +191,38 @@ _ORGANISATION = (
         ),
     ),
     Question(
+        key="launch",
+        prompt="A script calls `init_process_group('gloo')`. What happens if you start it with `python train.py`?",
+        choices=(
+            Choice(
+                key="a", text="it trains alone, as rank 0 of 1", feedback="It does not assume that there is one rank."
+            ),
+            Choice(
+                key="b",
+                text="it waits for the other ranks",
+                feedback="It would, with WORLD_SIZE=2 and an address. It knows neither.",
+            ),
+            Choice(key="c", text="it fails", feedback="RANK is not set: the process does not know which rank it is."),
+        ),
+        right="c",
+        explanation="init_process_group() reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment. A "
+        "launcher such as torchrun sets them in each process that it starts.",
+        hints=(
+            "How does a process know which rank it is?",
+            "Read the last column of the table.",
+            "RANK expected, but not set",
+        ),
+    ),
+    Question(
         key="transfer",
-        prompt="700 million parameters train with DDP in float32 on 8 GPUs, which are connected by 12.5 GB/s each. The "
-        "backward pass takes 200 ms, a step 460 ms. No rank is late, and buckets have 25 MiB. Which change shortens "
-        "the time per sample most?",
+        prompt="A model of 700 million parameters trains with DDP in float32 on 8 GPUs, each with a link of 12.5 GB/s. "
+        "The backward pass takes 200 ms, a step 460 ms. No rank is late, and buckets have 25 MiB. Which change "
+        "shortens the time per sample most?",
         choices=(
             Choice(
                 key="a",
                 text="buckets of 5 MiB",
-                feedback="The link is busy for about 390 ms. Smaller buckets only start 1 % of it earlier.",
+                feedback="The link is busy for about 390 ms. Smaller buckets only let it start a few ms earlier.",
             ),
             Choice(key="b", text="static_graph=True", feedback="The bytes stay the same."),
             Choice(
@@ -214,12 +233,12 @@ _ORGANISATION = (
             Choice(
                 key="d",
                 text="16 GPUs for the same global batch",
-                feedback="Then each rank computes half, and sends as much as before.",
+                feedback="Then each rank computes half, but sends slightly more than before.",
             ),
         ),
         right="c",
         explanation="2 x 7/8 x 2.8 GB over 12.5 GB/s are 392 ms, longer than the backward pass, so overlap cannot "
-        "hide it. Exchange less often, or fewer bytes: bf16_compress_hook would halve it. The global batch grows "
+        "hide it. Exchange less often, or fewer bytes: bf16_compress_hook halves them. The global batch grows "
         "fourfold with accumulation: check the learning rate (notebook 04).",
         hints=(
             "Calculate the ring all-reduce of 2.8 GB.",
@@ -262,6 +281,7 @@ LESSON = Lesson(
         LessonExperiment(number="15.8", description="published rates of links in the formula"),
         LessonExperiment(number="15.9", description="accumulation without and with no_sync()"),
         LessonExperiment(number="15.10", description="the recordings of two ranks, read alone and together"),
+        LessonExperiment(number="15.11", description="a script with python alone, and with torchrun"),
     ),
     questions=(*_COSTS, *_ORGANISATION),
     targets=(

@@ -8,7 +8,7 @@ LESSON = Lesson(
     id="18_case_study",
     title="Case study: the path to 90 %",
     question="in which order should you fix a slow training run?",
-    minutes=35,
+    minutes=45,
     budget_s=60,
     level=3,
     without_gpu="the GPU is a virtual H100; the data pipeline runs for real on your cores",
@@ -16,8 +16,8 @@ LESSON = Lesson(
     outcomes=(
         "speed up a training run one change at a time, and choose each change from the evidence of the last run",
         "explain why the same change gains nothing early and much later",
-        "recognise where rules of thumb based on utilisation go wrong",
-        "work through a checklist in which every item has evidence",
+        "decide whether torch.compile pays off, from its first step and its gain per step",
+        "say how far a prediction can be trusted, and where a checklist applied in order goes wrong",
     ),
     symptom="The GPU is idle for most of each step, and a list of tips names a dozen things to try.",
     signature="The largest part of the step in the ledger of the latest run.",
@@ -32,9 +32,15 @@ LESSON = Lesson(
             number="18.2", description="precision first and precision last; the gain of all changes in order"
         ),
         LessonExperiment(
-            number="18.3", description="four rules of thumb on eight machines, and the slowest part of the pipeline"
+            number="18.3", description="PyTorch's tuning guide, applied in order, on eight recordings of an H100"
         ),
         LessonExperiment(number="18.4", description="a checklist in which every item has evidence"),
+        LessonExperiment(
+            number="18.5", description="all levers ranked by their predicted gain; when torch.compile pays off"
+        ),
+        LessonExperiment(
+            number="18.6", description="predicted beside measured step times for seven changes on an H100"
+        ),
     ),
     questions=(
         Question(
@@ -146,33 +152,85 @@ LESSON = Lesson(
             ),
         ),
         Question(
-            key="rules",
-            prompt="Four rules of thumb use only utilisation and memory. On how many of eight machines do they name "
-            "the "
-            "most effective change?",
+            key="compile",
+            prompt="You compile the network and train it on the CPU. After how many steps has torch.compile paid for "
+            "itself?",
             choices=(
                 Choice(
                     key="a",
-                    text="two or fewer",
-                    below=2.5,
-                    feedback="Free memory does not prove that there are too few workers.",
+                    text="after fewer than 50 steps",
+                    below=50,
+                    feedback="Compiling takes many seconds; 50 steps take about two.",
                 ),
                 Choice(
                     key="b",
-                    text="three to five",
-                    below=5.5,
-                    feedback="The rule about host memory matches on most machines, whatever the cause.",
+                    text="after 50 to 500 steps",
+                    below=500,
+                    feedback="Convolutions take most of a step, and the compiler does not replace them on a CPU.",
                 ),
-                Choice(key="c", text="six or more", feedback="Two of the four numbers have nothing to do with time."),
+                Choice(
+                    key="c",
+                    text="after more than 500 steps, or never",
+                    feedback="The first step takes many seconds, and each later step gains a few ms at best.",
+                ),
+            ),
+            expected="c",
+            explanation="The steps to break even are the time of the first step divided by the gain per step. "
+            "Compilation takes as long for a short run as for a long one.",
+            hints=(
+                "What does the compiler speed up here, and what not?",
+                "Divide the time of the first step by the gain per step.",
+                "Convolutions call the same library in both versions.",
+            ),
+        ),
+        Question(
+            key="ranges",
+            prompt="For how many of the seven changes does the measured step time lie within the predicted range?",
+            choices=(
+                Choice(key="a", text="three or fewer", below=3.5, feedback="The ranges are wider than that."),
+                Choice(
+                    key="b",
+                    text="four to six",
+                    below=6.5,
+                    feedback="A replay cannot know everything that a change does.",
+                ),
+                Choice(key="c", text="all seven", feedback="A replay cannot know everything that a change does."),
+            ),
+            expected="b",
+            explanation="Three changes were better than their range. None was worse, so none of them would have "
+            "disappointed you.",
+            hints=(
+                "What can a replay not know about a changed kernel, or about eight worker processes?",
+                "Compare the columns predicted and measured.",
+                "Look at channels_last, empty_cache() and num_workers.",
+            ),
+        ),
+        Question(
+            key="guide",
+            prompt="PyTorch's Performance Tuning Guide, applied in order: for how many of the eight recordings is its "
+            "first open item the right change?",
+            choices=(
+                Choice(
+                    key="a",
+                    text="three or fewer",
+                    below=3.5,
+                    feedback="A checklist does not know what a step waits for.",
+                ),
+                Choice(
+                    key="b",
+                    text="four to six",
+                    below=6.5,
+                    feedback="The right change is often on the list, but further down.",
+                ),
+                Choice(key="c", text="seven or eight", feedback="Its order is the same for every program."),
             ),
             expected="a",
-            explanation="Free host memory shows what is possible, not what is necessary; low GPU utilisation has "
-            "several "
-            "causes.",
+            explanation="An item is open because of a setting, and not because it costs time. The order of the guide "
+            "is the same for every program; the largest part of the step is not.",
             hints=(
-                "Which of the rules looks at something that costs time?",
-                "Compare what the rule reads with what the step waits for.",
-                "Host memory: on how many machines is less than half of it in use?",
+                "Which item of the guide is open in nearly every program?",
+                "Compare the columns of the first open item and of the right change.",
+                "None of the recorded loops is compiled.",
             ),
         ),
         Question(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons.labs.drills.cases import CASES, DrillCase
+from gpulab.lessons.labs.drills.cases import ALL_CASES, DrillCase
 from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 
 
@@ -29,6 +29,132 @@ def _problem(case: DrillCase, answer: Any) -> str | None:
 
     return answer_problem(case, answer)
 
+
+def _timeline_problem(answer: Any) -> str | None:
+    from gpulab.lessons.labs.drills.timelines import timeline_problem  # reads runs: only when an answer is judged
+
+    return timeline_problem(answer)
+
+
+_PROFILES = (
+    Question(
+        key="table",
+        prompt="The model has eight linear layers, and the loop ran three steps. What does the table show?",
+        choices=(
+            Choice(
+                key="a",
+                text="the optimizer takes most of the time",
+                feedback="Optimizer.step has a small share of the time.",
+            ),
+            Choice(key="b", text="each layer computes its forward pass twice per step"),
+            Choice(
+                key="c",
+                text="tensors are converted between number formats",
+                feedback="aten::to and aten::copy_ are not among the rows with the most time.",
+            ),
+        ),
+        right="b",
+        explanation="Eight layers and three steps need 24 calls of aten::addmm; the table shows 48. The loop uses "
+        "activation checkpointing: it drops activations, and computes them again in the backward pass. That is right "
+        "if memory is short, and wasted time if it is not (see notebook 10).",
+        hints=(
+            "Read the column # of Calls.",
+            "How many calls of aten::addmm do eight layers need in three steps?",
+            "Backward does not call aten::gelu: it calls aten::gelu_backward.",
+        ),
+    ),
+    Question(
+        key="sorted",
+        prompt="One step of a real H100, first sorted by GPU time, then by CPU time. Which change is the first to try?",
+        choices=(
+            Choice(
+                key="a",
+                text="a lower precision for the matrix products: aten::mm is at the top",
+                feedback="All kernels together take 4 ms of the step.",
+            ),
+            Choice(key="b", text="a fused optimizer: it makes many short calls on the CPU"),
+            Choice(
+                key="c",
+                text="a larger model: the GPU is not used",
+                feedback="That makes the step longer, not shorter.",
+            ),
+        ),
+        right="b",
+        explanation="The GPU works for a fifteenth of the step. Optimizer.step takes 41 ms of CPU time, because it "
+        "updates 160 tensors one by one, with seven kinds of operators. With fused=True, the step was recorded 2.3 "
+        "times as fast.",
+        hints=(
+            "Compare Self CUDA time total with the step time.",
+            "Sort by cpu_time_total, and read the first row.",
+            "Which operators have 160 or 320 calls?",
+        ),
+    ),
+    Question(
+        key="timelines",
+        prompt="Which cause does each timeline show?",
+        find_problem=_timeline_problem,
+        explanation="In A, launches fill the CPU's time and kernels fill small parts of their slots. In B, a copy to "
+        "the host follows the kernels, and the CPU waits in the copy call. In C, operators run on the CPU, then their "
+        "result is copied. In D, a copy to the GPU begins when the last kernel has ended.",
+        hints=(
+            "For each timeline, ask what the GPU does in most slots, and then what the CPU does in these slots.",
+            "The arrows show the direction of a copy: > to the GPU, < to the host.",
+            "A has no copies; in C, the CPU computes before its copy begins.",
+        ),
+    ),
+    Question(
+        key="ranks",
+        prompt="Two ranks train together. Which one do you look at first, and for what?",
+        choices=(
+            Choice(
+                key="a",
+                text="rank 0: it spends nearly all of its step in the all-reduce",
+                feedback="It waits there until the other rank arrives.",
+            ),
+            Choice(key="b", text="rank 1: what does it do before it arrives at the all-reduce?"),
+            Choice(
+                key="c",
+                text="the network: the all-reduce is too slow",
+                feedback="Once rank 1 has arrived, the all-reduce takes two slots.",
+            ),
+        ),
+        right="b",
+        explanation="The rank with the shortest all-reduce is the one that arrives last. Rank 1 sleeps before each "
+        "step; the recording of rank 0 alone looks like slow communication.",
+        hints=(
+            "Compare the lengths of the two all-reduces.",
+            "When does the short one begin?",
+            "The other rank waits for the last one to arrive.",
+        ),
+    ),
+    Question(
+        key="unseen",
+        prompt="The tree finds the cause of all twelve cases that it was written for. Of how many of 13 recordings of "
+        "a real H100 does it find the cause?",
+        choices=(
+            Choice(key="a", text="six or fewer", below=6.5, feedback="Most of its causes occur on a real GPU, too."),
+            Choice(
+                key="b",
+                text="seven to ten",
+                below=10.5,
+                feedback="A tree can only name causes that it has a leaf for.",
+            ),
+            Choice(
+                key="c",
+                text="eleven or more",
+                feedback="It was written with twelve causes at hand; some of these recordings have others.",
+            ),
+        ),
+        expected="b",
+        explanation="For four of the recordings, the tree has no leaf with the right cause, so it names another one. "
+        "In the fifth, the optimizer is slow on the host, and the tree asks for the optimizer only if the GPU is busy.",
+        hints=(
+            "Can a tree name a cause that none of its leaves has?",
+            "Which causes of cases 13 to 15 are not among the twelve?",
+            "Layout conversions, cudaMalloc in each step, slow reads, tensors created on the CPU.",
+        ),
+    ),
+)
 
 _FAQ = (
     Question(
@@ -184,8 +310,8 @@ LESSON = Lesson(
     id="20_diagnosis_drills",
     title="Diagnosis drills",
     question="can you find the cause on your own?",
-    minutes=55,
-    budget_s=40,
+    minutes=60,
+    budget_s=60,
     level=3,
     without_gpu="no difference: all runs are recorded or virtual",
     prerequisites=(
@@ -198,7 +324,8 @@ LESSON = Lesson(
     outcomes=(
         "find the cause of a slow run from its ledger and its counters, before you read a verdict",
         "name the rival cause, and the counter that excludes it",
-        "say which rules of thumb fail, and how often, among twelve runs",
+        "read a key_averages() table and a timeline of CPU thread, CUDA API and streams",
+        "say how often a checklist and a decision tree fail on runs that they were not written for",
         "get from an out-of-memory error to its fix with questions that a measurement can answer",
     ),
     symptom="A job is slow, or fails, and everyone has an opinion.",
@@ -207,27 +334,34 @@ LESSON = Lesson(
     limits="The device is busy and full, and uses its fast units: then there is nothing to fix.",
     experiments=(
         LessonExperiment(
-            number="20.1", description="twelve anonymous runs: guesses from utilisation, and causes from counters"
+            number="20.1", description="twelve anonymous runs: a checklist in order, and causes from counters"
         ),
         LessonExperiment(number="20.2", description="seven common questions, each answered from a run"),
-        LessonExperiment(number="20.3", description="two decision trees instead of one fix for everything"),
+        LessonExperiment(number="20.3", description="a decision tree for out-of-memory errors; the smaller batch, run"),
+        LessonExperiment(
+            number="20.4", description="torch.profiler's key_averages() tables, live and from a recording of an H100"
+        ),
+        LessonExperiment(number="20.5", description="timelines of an H100 and of two ranks, as in Nsight Systems"),
+        LessonExperiment(
+            number="20.6", description="four recordings of a real H100, and a decision tree on 13 that it never saw"
+        ),
     ),
     questions=(
         Question(
             key="thumb",
-            prompt="The program above uses only utilisation. For how many of the twelve runs is its advice right?",
+            prompt="For how many of the twelve runs is the first open item of the guide the right first action?",
             choices=(
-                Choice(key="a", text="two or three", below=3.5, feedback="It has two answers for twelve runs."),
-                Choice(key="b", text="about half", below=8.5, feedback="It has only two answers for twelve runs."),
-                Choice(key="c", text="almost all", feedback="Utilisation shows that a device is idle, but not why."),
+                Choice(key="a", text="at most five", below=5.5, feedback="An open item need not cost any time."),
+                Choice(key="b", text="six to nine", below=9.5, feedback="For half of the runs, it is not on the list."),
+                Choice(key="c", text="ten or more", feedback="For half of the runs, it is not on the list."),
             ),
             expected="a",
-            explanation="It has two answers, but the twelve runs need twelve. More thresholds would not help much: "
-            "cases 1 and 7 both show 17 %, and cases 4, 11 and 12 show 100 %, each with another cause.",
+            explanation="An item is open because of a setting, not because it costs time. None of the runs is "
+            "compiled, so torch.compile comes first for most of them.",
             hints=(
-                "How many different answers can the program give?",
+                "Which items are open in a run that waits for data?",
                 "Each of the twelve runs has another cause, and needs another first action.",
-                'For an idle device, return "start workers" is its only answer.',
+                "torch.compile is open in all twelve runs.",
             ),
         ),
         Question(
@@ -252,7 +386,8 @@ LESSON = Lesson(
                 "Look at loader in case 3 and worker_cpu in case 6.",
             ),
         ),
-        *(_drill(case) for case in CASES),
+        *(_drill(case) for case in ALL_CASES),
+        *_PROFILES,
         *_FAQ,
         Question(
             key="oom",
@@ -284,6 +419,23 @@ LESSON = Lesson(
             ),
         ),
         Question(
+            key="halved",
+            prompt="memory1 and memory3 are run again with half of the batch. How many of the two fit?",
+            choices=(
+                Choice(key="a", text="none", below=0.5, feedback="Each of them needs more than twice its memory."),
+                Choice(key="b", text="one", below=1.5, feedback="Both fail with the same number of samples."),
+                Choice(key="c", text="both", feedback="Each needs more than twice the memory of the GPU."),
+            ),
+            expected="a",
+            explanation="A step keeps one tensor of 4 GiB for each of the eight layers, far more than twice 14.75 GiB. "
+            "The error message shows only the request that failed.",
+            hints=(
+                "How many bytes do 524,288 samples of 2,048 numbers in float32 take?",
+                "How many layers keep such a tensor for the backward pass?",
+                "Eight tensors of 4 GiB are 32 GiB, before the gradients.",
+            ),
+        ),
+        Question(
             key="transfer",
             prompt="A service processes one request at a time on its GPU. The monitor shows 97 %, a kernel has 12 "
             "blocks, the GPU has 132 multiprocessors, and the queue of requests grows. What do you do first?",
@@ -312,6 +464,17 @@ LESSON = Lesson(
         ),
     ),
     targets=(
+        Target(
+            key="recorded",
+            unit="right words of 12 for the recordings of an H100",
+            value=9,
+            lower_is_better=False,
+            hints=(
+                "Each case needs three words, and you can change them; the score counts your current answers.",
+                "Look for layout, alloc and blocked in the counters of the case.",
+                "The hints of each case name the counter.",
+            ),
+        ),
         Target(
             key="words",
             unit="right words of 36",

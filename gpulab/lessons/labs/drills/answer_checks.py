@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulab.lessons.labs.drills import drills
-from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, DrillCase
-from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS
+from gpulab.lessons.labs.drills.cases import (
+    ACTIONS,
+    CASES,
+    CAUSES,
+    MORE_ACTIONS,
+    MORE_CAUSES,
+    RECORDED_CASES,
+    DrillCase,
+)
+from gpulab.lessons.labs.drills.run_counters import ALL_COUNTERS
 
 MIB = 2**20
 
@@ -37,7 +45,7 @@ class ExpectedReading:
     @property
     def description(self) -> str:
         """The expected reading in words: "loader at 25 % or more"."""
-        format_value = RUN_COUNTERS[self.counter].format
+        format_value = ALL_COUNTERS[self.counter].format
         if self.absent:
             return f"no {self.counter} at all"
         if self.least is not None:
@@ -69,8 +77,15 @@ EXPECTED_READINGS: Mapping[str, tuple[ExpectedReading, ...]] = {
         ExpectedReading(counter="filled", least=0.7, required=False),
     ),
 }
+# Causes of the recordings of a real GPU.
+MORE_READINGS: Mapping[str, tuple[ExpectedReading, ...]] = {
+    "layout_conversions": (ExpectedReading(counter="layout", least=0.05),),
+    "allocator_thrash": (ExpectedReading(counter="alloc", least=0.05),),
+    "slow_storage": (_WAITS_FOR_DATA, ExpectedReading(counter="blocked", least=0.25)),
+}
 # The cause that each first action treats.
 CAUSE_BY_ACTION: Mapping[str, str] = {"more workers": "too_few_workers", **{each.action: each.cause for each in CASES}}
+_CAUSE_BY_ACTION: Mapping[str, str] = {**{each.action: each.cause for each in RECORDED_CASES}, **CAUSE_BY_ACTION}
 
 
 def answer_problem(case: DrillCase, pick: Any) -> str | None:
@@ -79,7 +94,10 @@ def answer_problem(case: DrillCase, pick: Any) -> str | None:
         return 'give three words, such as ("too_few_workers", "more workers", "worker_cpu")'
     answer = tuple(pick)
     for word, allowed, kind in zip(
-        answer, (CAUSES, ACTIONS, RUN_COUNTERS), ("cause", "action", "counter"), strict=True
+        answer,
+        ({**CAUSES, **MORE_CAUSES}, {**ACTIONS, **MORE_ACTIONS}, ALL_COUNTERS),
+        ("cause", "action", "counter"),
+        strict=True,
     ):
         if word not in allowed:
             return f"there is no {kind} {word!r}; use one from the lists above"
@@ -87,7 +105,8 @@ def answer_problem(case: DrillCase, pick: Any) -> str | None:
     correct = case.correct_words(answer)
     problems = []
     if not correct[0]:
-        problems.append(f"The cause does not fit: {contradiction(case, cause)}.")
+        reason = contradiction(case, cause) or "it leaves something unexplained; look at layout, alloc and blocked"
+        problems.append(f"The cause does not fit: {reason}.")
     if not correct[1]:
         problems.append(f"The first action does not fit: {_wrong_action(action, cause, correct[0])}.")
     if not correct[2]:
@@ -98,16 +117,19 @@ def answer_problem(case: DrillCase, pick: Any) -> str | None:
 def contradiction(case: DrillCase, cause: str) -> str | None:
     """Describe the reading of a case that contradicts a cause; None if no reading does."""
     values = drills.counter_values(case.number)
-    sign = next((each for each in EXPECTED_READINGS[cause] if each.contradicted(values[each.counter])), None)
+    sign = next(
+        (each for each in {**EXPECTED_READINGS, **MORE_READINGS}[cause] if each.contradicted(values[each.counter])),
+        None,
+    )
     if sign is None:
         return None
     return f"{cause} would show {sign.description}, but here it {_reading_text(values[sign.counter], sign.counter)}"
 
 
 def _wrong_action(action: str, cause: str, cause_is_right: bool) -> str:
-    if not cause_is_right and CAUSE_BY_ACTION[action] == cause:
+    if not cause_is_right and _CAUSE_BY_ACTION[action] == cause:
         return f"{action} is the action for that cause, which is wrong"
-    return f"{action} is for {CAUSE_BY_ACTION[action]}"
+    return f"{action} is for {_CAUSE_BY_ACTION[action]}"
 
 
 def _wrong_counter(case: DrillCase, counter: str) -> str:
@@ -122,4 +144,4 @@ def _wrong_counter(case: DrillCase, counter: str) -> str:
 
 
 def _reading_text(value: float | None, counter: str) -> str:
-    return "is absent" if value is None else f"reads {RUN_COUNTERS[counter].format(value)}"
+    return "is absent" if value is None else f"reads {ALL_COUNTERS[counter].format(value)}"

@@ -56,6 +56,12 @@ class DrillCase:
     hint: str  # the first hint
     other_actions: tuple[str, ...] = ()  # other first actions that work here
     sample_factor: int = 1  # samples per step of the fixed run, as a multiple
+    file: str = ""  # the dataset; "" for case01 to case12
+
+    @property
+    def dataset_name(self) -> str:
+        """Name of the dataset with the run."""
+        return self.file or f"case{self.number:02}"
 
     @property
     def key(self) -> str:
@@ -224,3 +230,72 @@ CASES: tuple[DrillCase, ...] = (
         "In float32 without tensor cores, as in case 4, nearly all of it would be matrix kernels.",
     ),
 )
+
+# Words for the recordings of a real GPU, beside those above.
+MORE_CAUSES: Mapping[str, str] = {
+    "layout_conversions": "kernels convert between NCHW and NHWC around convolutions",
+    "allocator_thrash": "memory is returned to the driver and allocated again in every step",
+    "slow_storage": "DataLoader workers wait for reads from storage",
+}
+MORE_ACTIONS: Mapping[str, str] = {
+    "channels last": "memory_format=torch.channels_last for model and batch",
+    "keep the cache": "no torch.cuda.empty_cache() in the loop",
+    "fewer bytes": "a smaller file format, or the data in memory or on a faster disk",
+}
+RECORDED_CASES: tuple[DrillCase, ...] = (
+    DrillCase(
+        number=13,
+        file="h100_04",
+        owner_name="vision_bf16",
+        cause="layout_conversions",
+        action="channels last",
+        rival="unfused_elementwise",
+        rival_file="h100_07",
+        excluded_by=("layout",),
+        hint="Matrix kernels take a fifth of the kernel time. Read the names of the others.",
+        explanation="nchwToNhwc and nhwcToNchw kernels reorder the images before and after convolutions. Fusing "
+        "elementwise operators would not remove them; in a run whose cause is unfused operators, there are none.",
+    ),
+    DrillCase(
+        number=14,
+        file="h100_06",
+        owner_name="memory_safe",
+        cause="allocator_thrash",
+        action="keep the cache",
+        rival="dispatch_bound",
+        rival_file="h100_13",
+        excluded_by=("alloc",),
+        hint="The GPU is idle for half of the time. Does the host only launch kernels meanwhile?",
+        explanation="alloc reads 13 %: the GPU is idle while cudaMalloc and cudaFree run, in every step. A loop that "
+        "is only slow at launching calls neither. The loop called torch.cuda.empty_cache() to save memory. Launches "
+        "take time here, too: they are the next thing to look at.",
+    ),
+    DrillCase(
+        number=15,
+        file="h100_12",
+        owner_name="scans",
+        cause="slow_storage",
+        action="fewer bytes",
+        rival="cpu_bound_loading",
+        rival_file="case06",
+        excluded_by=("blocked", "worker_cpu"),
+        hint="The loop waits for data although there are workers. What do the workers wait for?",
+        other_actions=("more workers",),
+        explanation="The workers wait for a read in two thirds of the samples, and use a third of a core. Workers that "
+        "compute would not wait. More workers help too, until the disk is saturated; fewer bytes always help.",
+    ),
+    DrillCase(
+        number=16,
+        file="h100_14",
+        owner_name="why_so_slow",
+        cause="device_bound",
+        action="leave it",
+        rival="pageable_copies",
+        rival_file="h100_01",
+        excluded_by=("copies", "to_gpu", "busy"),
+        hint="Batches are copied to the GPU in every step. Does the GPU wait for them?",
+        explanation="Copies take 1 % of a step without computation: they run during the previous step. With pageable "
+        "copies, they would take most of the step. The GPU is busy, filled, and uses tensor cores.",
+    ),
+)
+ALL_CASES: tuple[DrillCase, ...] = (*CASES, *RECORDED_CASES)

@@ -77,6 +77,19 @@ def walk(tree: DecisionNode, facts: TreeFacts) -> TreeWalk:
     return TreeWalk(path=tuple(path), leaf=node, fact_names=frozenset(fact_names))
 
 
+def walk_recordings(tree: DecisionNode) -> dict[str, tuple[str, str]]:
+    """Walk a tree for each recording of a real GPU that ran to its end; return its leaf and the known cause."""
+    from gpulab.files.datasets import datasets
+    from gpulab.lessons.labs.drills import drills
+
+    known = {each.name: each.answer for each in datasets() if each.name.startswith("h100_")}
+    return {
+        name: (walk(tree, drills.counter_values(name)).leaf.name, answer.finding or "device_bound")
+        for name, answer in known.items()
+        if answer is not None and answer.finding != "out_of_memory"
+    }
+
+
 def leaves(tree: DecisionNode | DecisionLeaf) -> Iterator[DecisionLeaf]:
     """Yield every leaf of a tree, "yes" before "no"."""
     if isinstance(tree, DecisionLeaf):

@@ -7,21 +7,22 @@ shows the run without a diagnosis. The runs are datasets (gpulab.files.datasets)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from gpulab.errors import GpulabError
 from gpulab.files.datasets import dataset
-from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, DrillCase
-from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS, read_counters
+from gpulab.lessons.labs.drills.cases import ACTIONS, ALL_CASES, CASES, CAUSES, RECORDED_CASES, DrillCase
+from gpulab.lessons.labs.drills.run_counters import RUN_COUNTERS, read_all_counters
 from gpulab.run import Run
 
 __all__ = [
     "ACTIONS",
     "CASES",
     "CAUSES",
+    "RECORDED_CASES",
     "RUN_COUNTERS",
     "DrillCase",
     "TriageScore",
@@ -36,7 +37,7 @@ __all__ = [
 
 
 def case(number: int) -> Run:
-    """Return the run of a case, 1 to 12."""
+    """Return the run of a case, 1 to 16."""
     return _run(_dataset_name(number))
 
 
@@ -51,7 +52,13 @@ def named_run(name: str) -> Run:
 
 
 def _dataset_name(number: int) -> str:
-    return f"case{number:02}"
+    if not 1 <= number <= len(ALL_CASES):
+        raise GpulabError(
+            f"There is no case {number}.",
+            why=f"the cases are 1 to {len(ALL_CASES)}",
+            fix="use one of these numbers",
+        )
+    return ALL_CASES[number - 1].dataset_name
 
 
 @cache
@@ -66,7 +73,7 @@ def _fixed_run(name: str) -> Run | None:
 
 @cache
 def _counters(name: str) -> Mapping[str, float | None]:
-    return read_counters(_run(name))
+    return read_all_counters(_run(name))
 
 
 def counter_values(number_or_name: int | str) -> Mapping[str, float | None]:
@@ -82,11 +89,11 @@ def clearly_different(first: float | None, second: float | None) -> bool:
     return high > 0 and high >= 2 * max(low, 0.0)
 
 
-def count_correct_words(answers: Mapping[str, Any]) -> int | None:
-    """Count the correct words over all cases, three per case; None before all twelve are answered."""
-    if any(answers.get(each.key) is None for each in CASES):
+def count_correct_words(answers: Mapping[str, Any], cases: Sequence[DrillCase] = CASES) -> int | None:
+    """Count the correct words over all cases, three per case; None before all of them are answered."""
+    if any(answers.get(each.key) is None for each in cases):
         return None
-    return sum(sum(each.correct_words(answers[each.key])) for each in CASES)
+    return sum(sum(each.correct_words(answers[each.key])) for each in cases)
 
 
 @dataclass(frozen=True, kw_only=True)

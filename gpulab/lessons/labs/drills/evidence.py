@@ -11,54 +11,59 @@ import numpy as np
 from gpulab.analysis.kernels.kernel_table import kernel_table
 from gpulab.lessons.labs.drills import drills
 from gpulab.lessons.labs.drills.answer_checks import answer_problem
-from gpulab.lessons.labs.drills.run_counters import BYTES, RUN_COUNTERS, RunCounter
+from gpulab.lessons.labs.drills.cases import ALL_CASES, MORE_ACTIONS, MORE_CAUSES
+from gpulab.lessons.labs.drills.run_counters import ALL_COUNTERS, BYTES, RUN_COUNTERS, RunCounter
 from gpulab.lessons.stable_view import LessonView
 from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.report.headline import headline
 from gpulab.views.report.ledger_table import ledger_blocks, method_of
-from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.step_picture import step_timeline
 from gpulab.views.sheet.view import View
-from gpulab.wording import count, duration, number, percent, sentence, shorten
+from gpulab.wording import count, duration, number, percent, shorten
 
 if TYPE_CHECKING:
     from gpulab.lessons.lesson_lab import Lab
 
-KERNELS, MOST_NAME = 5, 60
+KERNELS, MOST_NAME = 4, 48
 
 
 def case_evidence(number_or_name: int | str) -> View:
     """Show the evidence of a case by its number, or of another run by its name."""
     run = drills.case(number_or_name) if isinstance(number_or_name, int) else drills.named_run(number_or_name)
     owner_name = (
-        f' (its owner calls it "{drills.CASES[number_or_name - 1].owner_name}")'
-        if isinstance(number_or_name, int)
-        else ""
+        f' (its owner calls it "{ALL_CASES[number_or_name - 1].owner_name}")' if isinstance(number_or_name, int) else ""
     )
-    head = Line(f"{run.name}{owner_name}: {run.source}{_host(run)}.")
-    return View(Sheet(f"gpulab: evidence of {run.name}", (head, *_sections(run, number_or_name))))
+    name = f"case {number_or_name}" if isinstance(number_or_name, int) else run.name
+    head = Line(f"{name}{owner_name}: {run.source}{_host(run)}.")
+    return View(Sheet(f"gpulab: evidence of {name}", (head, *_sections(run, number_or_name))))
 
 
-def drill_views(lab: Lab, key: str, pick: object) -> tuple[View | LessonView, ...]:
-    """Show a case: its evidence, the feedback on an answer, and gpulab's verdict once the answer is correct."""
-    return (case_evidence(_case(key).number), lab.check(key, pick), *report_verdict(key, pick))
+def drill_views(lab: Lab, key: str, pick: object, *, brief: bool = False) -> tuple[View | LessonView, ...]:
+    """Show a case: its evidence, the feedback on an answer, and gpulab's verdict once the answer is correct.
+
+    `brief`: without the evidence once the answer is correct.
+    """
+    verdict = report_verdict(key, pick)
+    shown = () if brief and verdict else (case_evidence(_case(key).number),)
+    return (*shown, lab.check(key, pick), *verdict)
 
 
 def report_verdict(key: str, pick: object) -> tuple[View, ...]:
-    """Show the headline of the report on a case, once all three words of the answer are correct."""
+    """Show the first finding of the report on a case, once all three words of the answer are correct."""
     drill_case = _case(key)
     if pick is None or answer_problem(drill_case, pick) is not None:
         return ()
     diagnosis = diagnose(drills.case(drill_case.number))
-    answer = replace(headline(diagnosis), picture=None, notes=())  # the picture is in the evidence above, unshaded
-    head, foot = Line("The report on this run:", soft=True), Line(sentence(origin(diagnosis.run)), soft=True)
-    return (View(Sheet(f"gpulab: verdict on {diagnosis.run.name}", (head, answer, foot))),)
+    first = headline(diagnosis)
+    lines = (first.claim, *first.evidence[:2], *(f"{name}: {value}" for name, value in first.facts[:1]))
+    head = Line(f"The report on this run (all of it: gpulab.report(drills.case({drill_case.number}))):", soft=True)
+    return (View(Sheet(f"gpulab: verdict on case {drill_case.number}", (head, *map(Line, lines)))),)
 
 
 def _case(key: str) -> drills.DrillCase:
-    return next(each for each in drills.CASES if each.key == key)
+    return next(each for each in ALL_CASES if each.key == key)
 
 
 def counter_table() -> View:
@@ -85,16 +90,19 @@ def case_catalogue() -> View:
     return View(Sheet("gpulab: twelve runs", (table,)))
 
 
-def answer_terms() -> View:
-    """List the words for an answer: causes, first actions, counters."""
-    counters = Facts(tuple((name, counter.description) for name, counter in RUN_COUNTERS.items()))
+def answer_terms(*, recorded: bool = False) -> View:
+    """List the words for an answer: causes, first actions, counters; with those for cases 13 to 16 if `recorded`."""
+    causes = {**drills.CAUSES, **(MORE_CAUSES if recorded else {})}
+    actions = {**drills.ACTIONS, **(MORE_ACTIONS if recorded else {})}
+    counters = ALL_COUNTERS if recorded else RUN_COUNTERS
+    descriptions = Facts(tuple((name, counter.description) for name, counter in counters.items()))
     return View(
         Sheet(
             "gpulab: the words of an answer",
             (
-                Section("Causes (gpulab's rule names)", (Facts(tuple(drills.CAUSES.items())),)),
-                Section("First actions", (Facts(tuple(drills.ACTIONS.items())),)),
-                Section("Counters", (counters,)),
+                Section("Causes (gpulab's rule names)", (Facts(tuple(causes.items())),)),
+                Section("First actions", (Facts(tuple(actions.items())),)),
+                Section("Counters", (descriptions,)),
             ),
         )
     )
@@ -112,10 +120,12 @@ def _sections(run: Run, number_or_name: int | str) -> Iterator[Block]:
     if kernels is not None:
         yield Section("Kernels with the most total time", (kernels,))
     values = drills.counter_values(number_or_name)
+    recorded = isinstance(number_or_name, int) and number_or_name > len(drills.CASES)
+    counters = ALL_COUNTERS if recorded else RUN_COUNTERS
     readings = tuple(
-        (name, counter.format(values[name])) for name, counter in RUN_COUNTERS.items() if values[name] is not None
+        (name, counter.format(values[name])) for name, counter in counters.items() if values[name] is not None
     )
-    absent = ", ".join(name for name in RUN_COUNTERS if values[name] is None)
+    absent = ", ".join(name for name in counters if values[name] is None)
     yield Section("Counters", (Facts(readings), Line(f"Absent: {absent}.", soft=True)))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpulab.analysis.copies.copy_table import copy_direction, host_memory
 from gpulab.analysis.host.launches import rows_in_interior
+from gpulab.analysis.kernels.families import is_layout_conversion
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_kernels
 from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.kernels.occupancy import gpu_fill
@@ -162,6 +163,37 @@ RUN_COUNTERS: Mapping[str, RunCounter] = {
     reads.__name__: RunCounter(name=reads.__name__, description=(reads.__doc__ or "").strip(), compute=reads)
     for reads in (*_ALL, matrix, tensor_cores, filled)
 }
+
+
+def layout(analysed: AnalysedRun) -> float | None:
+    """Fraction of kernel time in NCHW/NHWC conversions. Absent without a GPU."""
+    return _kernel_time_frac(analysed, lambda kernels: kernels.mask_names(is_layout_conversion), of=None)
+
+
+def alloc(analysed: AnalysedRun) -> float | None:
+    """Fraction of a step in which the device is idle while cudaMalloc or cudaFree run. Absent without a GPU."""
+    return analysed.share("alloc") if analysed.kernels is not None else None
+
+
+def blocked(analysed: AnalysedRun) -> float | None:
+    """Fraction of the samples in which a DataLoader worker waits for a read from storage. Absent without workers."""
+    rows = analysed.run.host_rows
+    known = (rows["workers"] > 0) & ~np.isnan(rows["workers_blocked"])
+    return float((rows["workers_blocked"][known] / rows["workers"][known]).mean()) if known.any() else None
+
+
+# Counters for the recordings of a real GPU, beside those above.
+MORE_COUNTERS: Mapping[str, RunCounter] = {
+    reads.__name__: RunCounter(name=reads.__name__, description=(reads.__doc__ or "").strip(), compute=reads)
+    for reads in (layout, alloc, blocked)
+}
+ALL_COUNTERS: Mapping[str, RunCounter] = {**RUN_COUNTERS, **MORE_COUNTERS}
+
+
+def read_all_counters(run: Run) -> dict[str, float | None]:
+    """Compute every counter of a run, with those for recordings of a real GPU."""
+    analysed = AnalysedRun(run)
+    return {name: counter.compute(analysed) for name, counter in ALL_COUNTERS.items()}
 
 
 def read_counters(run: Run) -> dict[str, float | None]:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-WORK_S, DELAY_S, SLEEP_S = 0.02, 0.08, 0.04  # SLEEP_S: in recorded_steps
+WORK_S, DELAY_S, SLEEP_S = 0.02, 0.08, 0.1  # SLEEP_S: in recorded_steps
 SLOW_RANK, LATE_RANK = 2, 1  # in slow_steps, in recorded_steps; the notebook asks for them
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpulab.analysis.steps.detection import find_steps
-from gpulab.errors import GpulabError
+from gpulab.errors import GpulabError, RunError
 from gpulab.lessons.labs.data.page_photos import augment_batch, sample_batches
-from gpulab.questions import diagnose
+from gpulab.questions import diagnose, predict
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Row, Sheet, TableBlock
 from gpulab.views.sheet.view import View
@@ -31,6 +31,14 @@ OPTIMISATIONS: Mapping[str, str] = {
     "layout": "channels_last memory format for model and images",
     "pin": "each batch is pinned in the loop before it is copied",
     "precision": "autocast to bfloat16",
+}
+# The same changes in gpulab.whatif, which predicts them from the run before.
+WHATIF_CHANGES: Mapping[str, str] = {
+    "batch": f"batch=x{LARGE_BATCH // SMALL_BATCH}",
+    "fetch": f"sync_every={FETCH_INTERVAL}",
+    "layout": "channels_last",
+    "pin": "pin_memory",
+    "precision": "amp=bf16",
 }
 
 
@@ -71,6 +79,18 @@ class OptimisationPath:
         """Return the speedup per photograph of these changes."""
         return self.photo_us() / self.photo_us(*changes)
 
+    def predicted_gain(self, name: str, *before: str) -> float | None:
+        """Return the speedup per photograph that a what-if of the run with `before` predicts for one more change.
+
+        None: it cannot be predicted from that run.
+        """
+        try:
+            prediction = predict(self.run(*before), WHATIF_CHANGES[name])
+        except RunError:
+            return None
+        samples = LARGE_BATCH // SMALL_BATCH if name == "batch" else 1
+        return samples * prediction.step_ns / prediction.likely_ns
+
     def changes_needed(self, order: Sequence[str], target: float) -> int | None:
         """Return the number of changes if together they reach a speedup of `target`; else None."""
         order = _as_tuple(order)
@@ -84,11 +104,17 @@ class OptimisationPath:
             applied, previous_us = order[:count], self.photo_us(*order[: max(0, count - 1)])
             diagnosis = diagnose(self.run(*applied))
             gain = ratio(previous_us / self.photo_us(*applied)) if count else ""
+            predicted = self.predicted_gain(applied[-1], *applied[:-1]) if count else None
+            forecast = ratio(predicted) if predicted else "" if not count else "unknown"
             busy = percent(diagnosis.ledger.busy_frac) if diagnosis.ledger else ""
             name = order[count - 1] if count else "none yet"
-            rows.append(Row((name, sentence(diagnosis.verdict), duration(1e3 * self.photo_us(*applied)), gain, busy)))
-        header = ("change", "report after it", "per photograph", "gain", "GPU busy")
-        caption = f"Each change includes those above it; {self.run().source}."
+            rows.append(
+                Row((name, sentence(diagnosis.verdict), duration(1e3 * self.photo_us(*applied)), forecast, gain, busy))
+            )
+        header = ("change", "report after it", "per photograph", "predicted gain", "gain", "GPU busy")
+        caption = (
+            f"Each change includes those above it; {self.run().source}. Predicted gain: by a what-if of the run above."
+        )
         table = TableBlock(header=header, rows=tuple(rows), text_columns=2, caption=caption)
         return View(Sheet("gpulab: one change after another", (table,)))
 

@@ -88,6 +88,12 @@ class TrainingPlan:
     workers: int = 4  # per GPU
     decode_once: bool = False
 
+    def __post_init__(self) -> None:
+        if self.gpu not in GPU_EPOCH_S:
+            raise ValueError(f"gpu is one of {', '.join(GPU_EPOCH_S)}, not {self.gpu!r}")
+        if self.gpus < 1 or self.workers < 1:
+            raise ValueError("a plan needs at least one GPU, and one worker for each")
+
     @property
     def epoch_s(self) -> float:
         """Seconds per epoch: the slower one of the GPUs and the loader."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 CARBON_SOURCE = "region MISO_MASON_CITY, 22 and 23 October 2022, github.com/ml-energy/zeus, trace/carbon_hist.csv"
-# Means of two half-hourly values, by hour (UTC): 0 to 16 of 23 October, 17 to 23 of 22 October. The file names no unit;
-# the size fits g per kWh.
+# Means of two half-hourly values of the column `hist`, by hour (UTC): 0 to 16 of 23 October, 17 to 23 of 22 October.
+# (The column `value` is a forecast.) The file names no unit. Each value is the mean of six whole numbers of lb per MWh,
+# converted to g per kWh: divided by 0.45359237 and multiplied by 6, all are whole.
 CARBON_G_PER_KWH: tuple[float, ...] = (
-    707.6, 704.6, 683.4, 647.1, 597.5, 614.1, 611.4, 592.6, 578.1, 608.2, 643.8, 684.9,
-    686.5, 681.0, 690.6, 695.4, 696.7, 697.7, 698.4, 700.0, 700.8, 700.3, 703.3, 714.1,
+    645.0, 652.8, 672.5, 662.7, 656.3, 592.7, 561.1, 576.0, 559.2, 559.4, 553.8, 608.8,
+    626.1, 657.9, 661.4, 641.2, 639.9, 609.8, 629.9, 639.7, 629.5, 625.5, 612.5, 622.4,
 )  # fmt: skip
 
 

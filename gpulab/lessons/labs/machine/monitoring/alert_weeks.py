@@ -1,4 +1,4 @@
-"""A made week of GPU readings with planted idle times, and how well an alert finds them.
+"""A simulated week of GPU readings with planted idle times, and how well an alert finds them.
 
 The week is drawn with a fixed seed. Jobs pause for validation, for checkpoints, and to load their data when they begin:
 no reason to wake anybody. Planted are jobs that hang for half an hour or more, with a short peak now and then, and a

@@ -1,4 +1,4 @@
-"""A made week in the database of `gpulab watch`: four GPUs, with two planted patterns of idle time.
+"""A simulated week in the database of `gpulab watch`: four GPUs, with two planted patterns of idle time.
 
 It is written as minutes into a file of its own, which `gpulab.watch.history.GpuHistory` and `gpulab.history(path=...)`
 read.

@@ -251,3 +251,8 @@ def made_jobs(count: int = 240, seed: int = 1) -> tuple[QueuedJob, ...]:
 def with_requests(jobs: Sequence[QueuedJob], request: Callable[[QueuedJob], float]) -> list[QueuedJob]:
     """Return the jobs with other requests."""
     return [replace(job, gpus=request(job)) for job in jobs]
+
+
+def with_limits(jobs: Sequence[QueuedJob], limit_min: int) -> list[QueuedJob]:
+    """Return the jobs with the same time limit for all of them."""
+    return [replace(job, limit_min=limit_min) for job in jobs]

@@ -29,6 +29,9 @@ SLURM_ADVICE = "Slurm, scheduling configuration"
 TORCH = "PyTorch, DataLoader"
 K8S_GPU = "Kubernetes, Schedule GPUs"
 K8S_VOLUME = "Kubernetes, emptyDir"
+K8S_MEMORY = "Kubernetes, Resource Management"
+NOT_READABLE = "not readable"  # the rule of a problem that hides all others
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,10 @@ class ProgramUse:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """What is requested; None: not stated. `mistakes`: problems with the text itself, each with its source."""
+    """What is requested; None: not stated. `mistakes`: problems with the text itself, each with its source.
+
+    `tasks`: how many times Slurm starts the program.
+    """
 
     gpus: int
     cores: float
@@ -63,6 +69,7 @@ class ResourceRequest:
     shm_bytes: float | None  # None: that of the host
     minutes: float | None
     needs_limit: bool
+    tasks: int = 1
     mistakes: tuple[RequestProblem, ...] = ()
 
 
@@ -76,7 +83,9 @@ class RequestProblem:
 
 
 def find_problems(request: ResourceRequest, use: ProgramUse) -> tuple[RequestProblem, ...]:
-    """Compare a request with what the program uses."""
+    """Compare a request with what the program uses. If a part of it is not readable, return only the mistakes."""
+    if any(problem.rule == NOT_READABLE for problem in request.mistakes):
+        return request.mistakes
     return (*request.mistakes, *_gpu_and_core_problems(request, use), *_memory_and_time_problems(request, use))
 
 
@@ -87,6 +96,9 @@ def _gpu_and_core_problems(request: ResourceRequest, use: ProgramUse) -> Iterato
     if request.gpus < use.gpus:
         text = f"{request.gpus} GPUs are reserved, the program needs {use.gpus}"
         yield RequestProblem(rule="too few GPUs", text=text, source="measured use")
+    if request.tasks > max(use.gpus, 1):
+        text = f"{request.tasks} tasks start the program {request.tasks} times; its workers belong to one task"
+        yield RequestProblem(rule="too many tasks", text=text, source=SBATCH)
     if request.cores < use.cores:
         text = f"{count(request.cores, 'core')} for {count(use.workers, 'worker')} and the main process"
         yield RequestProblem(rule="too few cores", text=text, source=TORCH)
@@ -94,10 +106,14 @@ def _gpu_and_core_problems(request: ResourceRequest, use: ProgramUse) -> Iterato
 
 def _memory_and_time_problems(request: ResourceRequest, use: ProgramUse) -> Iterator[RequestProblem]:
     shm_bytes = 0.0 if request.shm_bytes is None else request.shm_bytes  # a memory-backed volume counts as memory
+    shm_bytes = use.shared_bytes if math.isinf(shm_bytes) else shm_bytes  # no limit: what the program stores there
     needed = use.host_gib * GIB + (shm_bytes if shm_bytes > CONTAINER_SHM_BYTES else 0)
     if request.memory_bytes is None:
-        text = "no memory is stated, so the default of the site applies"
-        yield RequestProblem(rule="no memory", text=text, source=SBATCH)
+        is_pod = request.shm_bytes is not None
+        text = (
+            "no memory limit, so nothing is reserved" if is_pod else "no memory is stated: the site's default applies"
+        )
+        yield RequestProblem(rule="no memory", text=text, source=K8S_MEMORY if is_pod else SBATCH)
     elif request.memory_bytes < needed:
         text = f"{size(request.memory_bytes)} of memory, {size(needed)} are needed"
         yield RequestProblem(rule="too little memory", text=text, source="measured use")
@@ -109,7 +125,7 @@ def _memory_and_time_problems(request: ResourceRequest, use: ProgramUse) -> Iter
         text = "no time limit, so the default of the partition applies"
         yield RequestProblem(rule="no time limit", text=text, source=SLURM_ADVICE)
     elif request.minutes is not None and request.minutes > _MOST_TIMES * use.minutes:
-        text = f"a limit of {limit} for {work} of work: no gap is long enough"
+        text = f"a limit of {limit} for {work} of work: few gaps are long enough"
         yield RequestProblem(rule="time limit too long", text=text, source=SLURM_ADVICE)
     elif request.minutes is not None and request.minutes < use.minutes:
         text = f"a limit of {limit} for {work} of work"
@@ -125,7 +141,8 @@ class _Options(argparse.ArgumentParser):
 
 def _sbatch_options() -> _Options:
     parser = _Options(add_help=False, allow_abbrev=False)
-    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
+    parser.add_argument("-G", "--gpus", type=_gpu_count)
+    for name in ("gpus-per-node", "gpus-per-task"):
         parser.add_argument(f"--{name}", type=_gpu_count)
     parser.add_argument("--gres", type=_gres_gpus)
     parser.add_argument("-c", "--cpus-per-task", type=int)
@@ -155,9 +172,10 @@ def parse_sbatch(script: str) -> ResourceRequest:
     try:
         options, _ = _sbatch_options().parse_known_args(arguments)
     except ValueError as error:
-        mistakes.append(RequestProblem(rule="not readable", text=str(error), source=SBATCH))
+        text = re.sub(r"invalid \w+ value", "invalid value", str(error))
+        mistakes.append(RequestProblem(rule=NOT_READABLE, text=text, source=SBATCH))
         options = _sbatch_options().parse_args([])
-    return _slurm_request(options, (*mistakes, *_conflicts(options)))
+    return _slurm_request(options, (*mistakes, *_conflicts(options), *_srun_problems(script, options)))
 
 
 def _conflicts(options: argparse.Namespace) -> Iterator[RequestProblem]:
@@ -169,12 +187,23 @@ def _conflicts(options: argparse.Namespace) -> Iterator[RequestProblem]:
         yield RequestProblem(rule="conflict", text=text, source=SBATCH)
 
 
+def _srun_problems(script: str, options: argparse.Namespace) -> Iterator[RequestProblem]:
+    """Find calls of srun that do not repeat --cpus-per-task, which they do not inherit since Slurm 22.05."""
+    if (options.cpus_per_task or 1) == 1 or "SRUN_CPUS_PER_TASK" in script:
+        return
+    for line in script.replace("\\\n", " ").splitlines():
+        words = line.split()
+        if words[:1] == ["srun"] and not any(word.startswith(("--cpus-per-task", "-c")) for word in words):
+            text = f"srun does not inherit --cpus-per-task={options.cpus_per_task} from sbatch (since Slurm 22.05)"
+            yield RequestProblem(rule="cores not passed on", text=text, source=SBATCH)
+
+
 def _slurm_request(options: argparse.Namespace, mistakes: tuple[RequestProblem, ...]) -> ResourceRequest:
     per_node = options.gres or options.gpus_per_node or 0
     tasks = options.ntasks or 1
     gpus = options.gpus or (options.gpus_per_task or 0) * tasks or per_node * options.nodes
     cores = options.cpus_per_gpu * gpus if options.cpus_per_gpu else (options.cpus_per_task or 1) * tasks
-    memory: float | None = options.mem
+    memory: float | None = math.inf if options.mem == 0 else options.mem  # --mem=0 is all memory of the node
     if options.mem_per_cpu:
         memory = options.mem_per_cpu * cores
     if options.mem_per_gpu:
@@ -186,6 +215,7 @@ def _slurm_request(options: argparse.Namespace, mistakes: tuple[RequestProblem, 
         shm_bytes=None,
         minutes=options.time,
         needs_limit=True,
+        tasks=tasks,
         mistakes=mistakes,
     )
 
@@ -238,7 +268,7 @@ def parse_pod(pod: Mapping[str, Any]) -> ResourceRequest:
         gpus=math.ceil(_quantity(limits.get(GPU_RESOURCE, 0))),
         cores=_quantity(requests.get("cpu", 0)),
         memory_bytes=None if memory is None else _quantity(memory),
-        shm_bytes=_shm_bytes(spec, container, memory),
+        shm_bytes=_shm_bytes(spec, container),
         minutes=None,
         needs_limit=False,
         mistakes=tuple(_pod_mistakes(resources.get("requests") or {}, limits)),
@@ -246,6 +276,10 @@ def parse_pod(pod: Mapping[str, Any]) -> ResourceRequest:
 
 
 def _pod_mistakes(requests: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[RequestProblem]:
+    for name, value in (*requests.items(), *limits.items()):
+        if _QUANTITY.fullmatch(str(value)) is None:
+            text = f"{name}: {value!r} is not a quantity, such as 5, 500m or 24Gi"
+            yield RequestProblem(rule=NOT_READABLE, text=text, source=K8S_MEMORY)
     limit, request = limits.get(GPU_RESOURCE), requests.get(GPU_RESOURCE)
     if request is not None and limit is None:
         text = f"{GPU_RESOURCE} belongs in limits; in requests alone it is refused"
@@ -258,21 +292,24 @@ def _pod_mistakes(requests: Mapping[str, Any], limits: Mapping[str, Any]) -> Ite
         yield RequestProblem(rule="part of a GPU", text=text, source=K8S_GPU)
 
 
-def _shm_bytes(spec: Mapping[str, Any], container: Mapping[str, Any], memory: object) -> float:
-    """Return the size of /dev/shm: that of a memory-backed volume mounted there, or of the container's own."""
+def _shm_bytes(spec: Mapping[str, Any], container: Mapping[str, Any]) -> float:
+    """Return the size of /dev/shm: that of a memory-backed volume mounted there, or of the container's own.
+
+    A volume without `sizeLimit` is limited by the memory of the pod only: infinity.
+    """
     mounts: Sequence[Mapping[str, Any]] = container.get("volumeMounts", ())
     names = {mount.get("name") for mount in mounts if mount.get("mountPath") == "/dev/shm"}
     for volume in spec.get("volumes", ()):
         directory = volume.get("emptyDir") or {}
         if volume.get("name") in names and directory.get("medium") == "Memory":
-            limit = directory.get("sizeLimit", memory)
+            limit = directory.get("sizeLimit")
             return math.inf if limit is None else _quantity(limit)
     return CONTAINER_SHM_BYTES
 
 
 def _quantity(value: object) -> float:
     """Return a Kubernetes quantity as a number: 2, "500m", "16Gi"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m|[kMGT]|[KMGT]i)?", str(value))
+    match = _QUANTITY.fullmatch(str(value))
     if match is None:
         return 0.0
     return float(match[1]) * (1e-3 if match[2] == "m" else _UNITS[match[2] or ""])
