@@ -187,7 +187,7 @@ L.claim(
 
 # %% tags=["measure"]
 fresh_ms = copying.fastest_copy_ms([copying.fresh_memory(SMALL_BATCH_BYTES) for _ in range(9)])
-# <blank> nine copies into the same memory: call copying.fresh_memory once, and pass a list that holds the result 9 times
+# <blank> nine copies into the same memory: call copying.fresh_memory once, and pass a list of it, 9 times
 # was: kept_ms = fresh_ms
 kept_ms = copying.fastest_copy_ms([copying.fresh_memory(SMALL_BATCH_BYTES)] * 9)
 # </blank>

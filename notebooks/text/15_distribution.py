@@ -580,7 +580,7 @@ L.predict("launch")
 # was: command = "python train.py"
 command = "torchrun --standalone --nproc-per-node 2 train.py"
 # </blank>
-launches = {line: launched_script.run_command(line, TRAIN) for line in dict.fromkeys(("python train.py", command))}
+launches = {line: launched_script.run_in_folder(line, TRAIN) for line in dict.fromkeys(("python train.py", command))}
 tables.table_view(
     ("command", "exit code", "ranks", "error"),
     [(line, launch.exit_code, len(launch.ranks), launch.error) for line, launch in launches.items()],

@@ -167,7 +167,7 @@ tables.table_view(
         )
         for count, epoch in epochs.items()
     ],
-    below="Measured here: the fastest of six epochs each. If other programs use the second core, an epoch gains little.",
+    below="Measured here: the fastest of six epochs each. Other programs on the second core reduce the gain.",
 )
 
 # %% tags=["claim"]
@@ -472,7 +472,7 @@ print(gpulab.history("7d", path=week).sheet.blocks[0].claim)
 tables.table_view(
     ("program", "held, h", "used, h", "idle, h"),
     [(one.label, f"{one.held_h:.0f}", f"{one.used_h:.0f}", f"{one.idle_h:.0f}") for one in report],
-    below="Of the synthetic week, from the tables of gpulab's history. Used: hours times utilisation; idle: utilisation "
+    below="Of the synthetic week, from gpulab's history. Used: hours times utilisation; idle: utilisation "
     "below 5 %. Xorg shares its GPU with a pretrain.py, so the report above counts fewer idle hours.",
 )
 

@@ -31,6 +31,7 @@ from gpulab.lessons.labs.data.page_photos import (
     image_search_network,
     sample_batches,
 )
+from gpulab.lessons.labs.machine.monitoring import recorded_gpus
 from gpulab.lessons.labs.steps import compiled_training, recorded_fixes
 from gpulab.lessons.labs.steps.checklist import OPEN, checklist, checklist_items
 from gpulab.lessons.labs.steps.optimisation_steps import OptimisationPath
@@ -312,11 +313,11 @@ in_range = sum(result.in_range for result in results)
 slowest = max(result.measured_ms / result.worst_ms for result in results)
 # </blank>
 L.claim(
-    "no change is slower than its predicted range, and each measured gain is within a factor of two of the predicted one",
+    "no change is slower than its predicted range, and each measured gain is within a factor of two of its prediction",
     slowest <= 1 and all(0.5 < result.measured_ms / result.likely_ms < 2 for result in results),
     before=in_range,
     unit=f"of {len(results)} measured step times lie within the predicted range",
-    source=recorded_fixes.recording("h100_01"),
+    source=recorded_gpus.recording("h100_01"),
 )
 
 # %% tags=["reveal"]
@@ -350,7 +351,7 @@ L.claim(
     after=right_by_report,
     unit="of 8",
     names=("guide", "report"),
-    source=recorded_fixes.recording("h100_01"),
+    source=recorded_gpus.recording("h100_01"),
 )
 
 # %% tags=["reveal"]
@@ -372,7 +373,7 @@ L.reveal("guide", right_by_guide, "of 8")
 # Most checklists are ticked from memory. This one is filled in from a recording, and its items become relevant one after the other: *nothing now* does not mean that an item is perfect, but that improving it today would gain almost nothing. The recordings are of a real H100, which trains with convolutions in bfloat16.
 
 # %% tags=["measure"]
-convolutions = recorded_fixes.recording("h100_04")
+convolutions = recorded_gpus.recording("h100_04")
 checklist(convolutions)
 
 # %% tags=["measure"]

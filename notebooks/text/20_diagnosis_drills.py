@@ -42,20 +42,20 @@ evidence.case_catalogue()
 
 
 # %% [markdown]
-# A colleague has a checklist for such cases: PyTorch's own [Performance Tuning Guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide). Start at the top, apply the first item that the program does not fulfil, measure, go on to the next one. `checklists.open_items(1)` returns what the run of case 1 leaves open, in the order of the guide, as far as a recording shows it.
+# A colleague has a checklist for such cases: PyTorch's own [Performance Tuning Guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide). Start at the top, apply the first item that the program does not fulfil, measure, go on to the next one. `checklists.open_items_of_case(1)` returns what the run of case 1 leaves open, in the order of the guide, as far as a recording shows it.
 
 # %% tags=["given"]
 def first_advice(number):
     """Return the first open item of the guide for a case, or None if no item is open."""
-    # <blank> the first of checklists.open_items(number), or None if there are none
+    # <blank> the first of checklists.open_items_of_case(number), or None if there are none
     # was: return None
-    return next(iter(checklists.open_items(number)), None)
+    return next(iter(checklists.open_items_of_case(number)), None)
     # </blank>
 
 
 for number in (1, 2, 6):
     print(
-        f"case {number}: open are {', '.join(checklists.open_items(number))}; your first advice: {first_advice(number)}"
+        f"case {number}: open are {', '.join(checklists.open_items_of_case(number))}; your first advice: {first_advice(number)}"
     )
 
 # %% [markdown]
@@ -74,7 +74,7 @@ L.reveal("thumb", right, "of 12")
 
 # %% tags=["claim"]
 on_list = sum(
-    any(checklists.is_right(item, case) for item in checklists.open_items(case.number)) for case in drills.CASES
+    any(checklists.is_right(item, case) for item in checklists.open_items_of_case(case.number)) for case in drills.CASES
 )
 L.claim(
     "the first open item is right for 4 of the 12 runs, and some open item for 6",
@@ -239,7 +239,7 @@ L.claim(
 
 # %% tags=["measure"]
 for letter, name in timelines.TIMELINES.items():
-    print(f"{letter}: {timelines.timeline(name, legend=letter == 'D')}\n")
+    print(f"{letter}: {timelines.text_timeline(name, legend=letter == 'D')}\n")
 
 # %% tags=["check"]
 for cause, meaning in timelines.TIMELINE_CAUSES.items():
@@ -261,7 +261,7 @@ L.claim(
 # Timelines are most useful for distributed training, because a rank shows only its own side. The next one has two ranks, recorded on a CPU with gloo: both during one step.
 
 # %% tags=["measure"]
-print(timelines.timeline("ranks_0", others=("ranks_1",)))
+print(timelines.text_timeline("ranks_0", others=("ranks_1",)))
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"

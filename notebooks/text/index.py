@@ -38,8 +38,8 @@
 # - **out of memory** (275 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [14](14_attention.ipynb), [08](08_mixed_precision.ipynb)
 # - **cluster** (440 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [03](03_parallel_work_and_batch.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [10](10_memory_savers.ipynb), [15](15_distribution.ipynb), [16](16_scheduling_and_sharing.ipynb), [17](17_monitoring_and_tools.ipynb)
 # - **kernels** (205 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [02](02_gpu_architecture_and_cuda.ipynb), [13](13_access_patterns.ipynb), [12](12_launch_fusion_graphs.ipynb)
-# - **design a model** (315 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [11](11_architecture_and_search.ipynb), [14](14_attention.ipynb)
-# - **teach it** (225 minutes): [00](00_start_here.ipynb), [05](05_data_loading.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
+# - **design a model** (370 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [03](03_parallel_work_and_batch.ipynb), [04](04_large_batches.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [11](11_architecture_and_search.ipynb), [14](14_attention.ipynb)
+# - **teach it** (365 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [08](08_mixed_precision.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 #
 # <!-- the end of the course -->
 

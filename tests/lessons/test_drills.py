@@ -365,11 +365,11 @@ def test_a_table_of_a_recording_counts_its_operators():
 
 
 def test_a_timeline_has_the_rows_of_the_recording():
-    text = timelines.timeline("h100_02")
+    text = timelines.text_timeline("h100_02")
     assert all(row in text for row in ("CPU main", "CUDA API", "GPU kernels", "GPU copies"))
     assert "<<<" in text
     assert ">>>" not in text
-    assert timelines.timeline("ranks_0", others=("ranks_1",)).count("all-reduce ") >= 2
+    assert timelines.text_timeline("ranks_0", others=("ranks_1",)).count("all-reduce ") >= 2
 
 
 def test_the_causes_of_the_timelines_are_those_of_the_report():
@@ -392,5 +392,5 @@ def test_half_of_the_batch_does_not_fit_and_a_quarter_does():
 
 
 def test_the_guide_is_right_for_a_third_of_the_cases():
-    first = [next(iter(checklists.open_items(each.number)), None) for each in CASES]
+    first = [next(iter(checklists.open_items_of_case(each.number)), None) for each in CASES]
     assert sum(checklists.is_right(item, each) for item, each in zip(first, CASES, strict=True)) == 4

@@ -1,12 +1,14 @@
 """The course: one module for each notebook, with its title, questions, hints and summary card.
 
-To add a lesson, add a module that defines `LESSON` to the folder of its topic, and a notebook with the same name.
+To add a lesson, add a module nNN_name that defines `LESSON` to the folder of its topic, and a notebook with the
+same name.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from functools import cache
 
 from gpulab.errors import GpulabError
@@ -20,14 +22,16 @@ PATHS: dict[str, tuple[str, ...]] = {
     "cluster": ("00", "01", "05", "03", "09", "10", "15", "16", "17"),
     "kernels": ("00", "01", "02", "13", "12"),
     "design a model": ("00", "01", "03", "04", "08", "09", "11", "14"),
-    "teach it": ("00", "05", "09", "18", "20"),
+    "teach it": ("00", "01", "05", "07", "08", "09", "18", "20"),
 }
+
+_LESSON = re.compile(r"\.n\d\d_\w+$")  # other modules hold parts of a long lesson
 
 
 @cache
 def lessons() -> tuple[Lesson, ...]:
     """Return all lessons, in the order of their numbers."""
-    modules = (module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.") if not module.ispkg)
+    modules = (module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.") if _LESSON.search(module.name))
     return tuple(sorted((importlib.import_module(name).LESSON for name in modules), key=lambda one: one.number))
 
 

@@ -22,6 +22,7 @@ from gpulab.lessons.labs.data.page_photos import (
     image_search_network,
     sample_batches,
 )
+from gpulab.lessons.labs.machine.monitoring import recorded_gpus
 from gpulab.lessons.labs.steps import compiled_training, recorded_fixes, tuning_guide
 from gpulab.lessons.labs.steps.checklist import CHECKS, DONE, OPEN, UNKNOWN, _judge, checklist, checklist_items
 from gpulab.lessons.labs.steps.optimisation_steps import LARGE_BATCH, SMALL_BATCH, OptimisationPath, photo_us
@@ -176,7 +177,7 @@ def test_the_first_open_item_of_the_guide_is_seldom_the_right_one():
 
 
 def test_items_are_open_by_settings_not_by_time():
-    assert tuning_guide.open_items(recorded_fixes.recording("h100_11"))[0] == "DataLoader workers"
+    assert tuning_guide.open_items(recorded_gpus.recording("h100_11"))[0] == "DataLoader workers"
     assert "DataLoader workers" not in tuning_guide.open_items(recorded_fixes.fixed_recording("h100_11"))
     assert "channels_last" not in tuning_guide.open_items(recorded_fixes.fixed_recording("h100_04"))
 

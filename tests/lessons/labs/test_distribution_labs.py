@@ -291,17 +291,17 @@ Path(f"rank{rank}.json").write_text(json.dumps({"ranks": os.environ["WORLD_SIZE"
 
 def test_torchrun_starts_ranks_and_python_alone_knows_no_rank(monkeypatch):
     monkeypatch.setenv("RANK", "7")  # as if this process were started by a launcher
-    alone = launched_script.run_command("python train.py", SCRIPT)
+    alone = launched_script.run_in_folder("python train.py", SCRIPT)
     assert (alone.exit_code, alone.ranks, alone.error) == (1, (), "KeyError: 'RANK'")
-    launch = launched_script.run_command("torchrun --standalone --nproc-per-node 2 train.py", SCRIPT)
+    launch = launched_script.run_in_folder("torchrun --standalone --nproc-per-node 2 train.py", SCRIPT)
     assert (launch.exit_code, launch.ranks, launch.error) == (0, ({"ranks": "2"},) * 2, "")
 
 
 def test_other_programs_and_commands_that_do_not_end_are_errors():
     with pytest.raises(GpulabError, match="'mpirun' is not started here"):
-        launched_script.run_command("mpirun -n 2 train.py", SCRIPT)
+        launched_script.run_in_folder("mpirun -n 2 train.py", SCRIPT)
     with pytest.raises(GpulabError, match="did not end within"):
-        launched_script.run_command("python train.py", "import time; time.sleep(60)", timeout_s=1)
+        launched_script.run_in_folder("python train.py", "import time; time.sleep(60)", timeout_s=1)
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,10 @@ def walk_recordings(tree: DecisionNode) -> dict[str, tuple[str, str]]:
     from gpulab.files.datasets import datasets
     from gpulab.lessons.labs.drills import drills
 
-    known = {each.name: each.answer for each in datasets() if each.name.startswith("h100_")}
+    causes = {each.name: each.answer for each in datasets() if each.name.startswith("h100_")}
     return {
         name: (walk(tree, drills.counter_values(name)).leaf.name, answer.finding or "device_bound")
-        for name, answer in known.items()
+        for name, answer in causes.items()
         if answer is not None and answer.finding != "out_of_memory"
     }
 

@@ -46,8 +46,8 @@ def drill_views(lab: Lab, key: str, pick: object, *, brief: bool = False) -> tup
     `brief`: without the evidence once the answer is correct.
     """
     verdict = report_verdict(key, pick)
-    shown = () if brief and verdict else (case_evidence(_case(key).number),)
-    return (*shown, lab.check(key, pick), *verdict)
+    evidence = () if brief and verdict else (case_evidence(_case(key).number),)
+    return (*evidence, lab.check(key, pick), *verdict)
 
 
 def report_verdict(key: str, pick: object) -> tuple[View, ...]:

@@ -88,9 +88,9 @@ def selected_columns(table: str, columns: tuple[str, ...] = COLUMNS) -> str:
     """Keep some columns of a profiler table: it is wider than a notebook."""
     lines = [line for line in table.split("\n") if line.strip()]
     cells = [re.split(r"\s{2,}", line.strip()) for line in lines if not line.startswith(("---", "Self "))]
-    kept = [cells[0].index(title) for title in columns]
+    positions = [cells[0].index(title) for title in columns]
     width = max(len(row[0]) for row in cells)
-    rows = [row[0].ljust(width) + "".join(row[index].rjust(14) for index in kept[1:]) for row in cells]
+    rows = [row[0].ljust(width) + "".join(row[index].rjust(14) for index in positions[1:]) for row in cells]
     totals = [line for line in lines if line.startswith("Self ")]
     return "\n".join((rows[0], "-" * len(rows[0]), *rows[1:], "", *totals))
 

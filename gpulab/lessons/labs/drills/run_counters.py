@@ -178,8 +178,8 @@ def alloc(analysed: AnalysedRun) -> float | None:
 def blocked(analysed: AnalysedRun) -> float | None:
     """Fraction of the samples in which a DataLoader worker waits for a read from storage. Absent without workers."""
     rows = analysed.run.host_rows
-    known = (rows["workers"] > 0) & ~np.isnan(rows["workers_blocked"])
-    return float((rows["workers_blocked"][known] / rows["workers"][known]).mean()) if known.any() else None
+    mask = (rows["workers"] > 0) & ~np.isnan(rows["workers_blocked"])
+    return float((rows["workers_blocked"][mask] / rows["workers"][mask]).mean()) if mask.any() else None
 
 
 # Counters for the recordings of a real GPU, beside those above.

@@ -17,6 +17,7 @@ from gpulab.questions import diagnose
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
+from gpulab.wording import duration
 
 SLOTS = 88
 SMALL, HALF = 0.1, 0.5  # of a slot
@@ -28,7 +29,7 @@ LEGEND = (
 _COMMUNICATION = ("gloo:", "nccl:")
 
 
-def timeline(
+def text_timeline(
     name: str, *, first_ms: float = 0.0, ms: float | None = None, others: tuple[str, ...] = (), legend: bool = True
 ) -> str:
     """Draw a step of a recording, by its dataset: `ms` of it from `first_ms`, or all of it.
@@ -36,15 +37,15 @@ def timeline(
     `others`: recordings of other ranks, drawn below over one step of theirs.
     """
     lines = []
-    for each in (name, *others):
-        run = drills.named_run(each)
+    for rank_name in (name, *others):
+        run = drills.named_run(rank_name)
         start_ns, end_ns = one_step(run)
         start_ns += int(1e6 * first_ms)
         end_ns = min(end_ns, start_ns + int(1e6 * ms)) if ms is not None else end_ns
         edges = np.linspace(start_ns, end_ns, SLOTS + 1).astype(np.int64)
         label = f"{run.name}: " if others else ""
-        lines.append(f"{label}{run.source}, {(end_ns - start_ns) / 1e6:.1f} ms, {SLOTS} slots")
-        lines += [f"{row:<12} {''.join(drawn)}" for row, drawn in _rows(run, edges)]
+        lines.append(f"{label}{run.source}, {duration(end_ns - start_ns)}, {SLOTS} slots")
+        lines += [f"{row:<12} {''.join(slots)}" for row, slots in _rows(run, edges)]
     return "\n".join((*lines, LEGEND) if legend else lines)
 
 
@@ -54,21 +55,21 @@ def _rows(run: Run, edges: np.ndarray) -> Iterator[tuple[str, list[str]]]:
     operators = events.is_kind(EventKind.OP)
     talking = events.matching(lambda word: word.startswith(_COMMUNICATION)) & ~events.is_kind(EventKind.KERNEL)
     loading = events.select(np.flatnonzero(events.is_kind(EventKind.LOADER) & on_main))
-    yield "CPU main", _drawn(edges, O=events.select(np.flatnonzero(operators & on_main & ~talking)), D=loading)
+    yield "CPU main", _slot_letters(edges, O=events.select(np.flatnonzero(operators & on_main & ~talking)), D=loading)
     if (operators & ~on_main & ~talking).any():
-        yield "CPU backward", _drawn(edges, O=events.select(np.flatnonzero(operators & ~on_main & ~talking)))
+        yield "CPU backward", _slot_letters(edges, O=events.select(np.flatnonzero(operators & ~on_main & ~talking)))
     if talking.any():
-        yield "all-reduce", _drawn(edges, N=events.select(np.flatnonzero(talking)))
+        yield "all-reduce", _slot_letters(edges, N=events.select(np.flatnonzero(talking)))
     calls = {"L": EventKind.LAUNCH, "S": EventKind.SYNC, "C": EventKind.COPY_CALL, "A": EventKind.ALLOC}
     if len(events.of_kind(*calls.values())):
-        yield "CUDA API", _drawn(edges, **{key: events.of_kind(kind) for key, kind in calls.items()})
+        yield "CUDA API", _slot_letters(edges, **{key: events.of_kind(kind) for key, kind in calls.items()})
     kernels, copies = events.of_kind(EventKind.KERNEL), events.of_kind(EventKind.MEMCPY)
     if len(kernels):
-        yield "GPU kernels", _drawn(edges, K=kernels)
+        yield "GPU kernels", _slot_letters(edges, K=kernels)
         to_gpu = copies.matching(lambda word: copy_direction(word) == "HtoD")
         to_host = copies.matching(lambda word: copy_direction(word) == "DtoH")
         marks = {">": copies.select(np.flatnonzero(to_gpu)), "<": copies.select(np.flatnonzero(to_host))}
-        yield "GPU copies", _drawn(edges, **marks)
+        yield "GPU copies", _slot_letters(edges, **marks)
 
 
 def _main_thread(run: Run) -> int:
@@ -78,16 +79,16 @@ def _main_thread(run: Run) -> int:
     return int(np.bincount(calling).argmax()) if len(calling) else run.main_thread
 
 
-def _drawn(edges: np.ndarray, **rows: Rows) -> list[str]:
+def _slot_letters(edges: np.ndarray, **rows: Rows) -> list[str]:
     """Return one character for each slot: the kind with the most time in it; a dot if none takes a tenth of it."""
     slots = np.diff(edges)
     shares = {key: covered_ns(each.spans(), edges[:-1], edges[1:]) / slots for key, each in rows.items() if len(each)}
-    drawn = []
+    letters = []
     for slot in range(len(slots)):
         key = max(shares, key=lambda each: shares[each][slot], default="")
         share = shares[key][slot] if key else 0.0
-        drawn.append("." if share < SMALL else key if share > HALF else key.lower())
-    return drawn
+        letters.append("." if share < SMALL else key if share > HALF else key.lower())
+    return letters
 
 
 def stream_idle_frac(name: str) -> float:

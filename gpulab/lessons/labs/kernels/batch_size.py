@@ -135,8 +135,7 @@ class BatchMemory:
 
     def is_largest(self, batch: int) -> bool:
         """Return whether this is the largest batch that fits. Does not count in `tries`."""
-        whole = batch == int(batch)
-        return whole and self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
+        return batch == int(batch) and self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
 
     def describe(self, batch: int) -> str:
         """Describe whether this batch fits, and whether a larger one would."""

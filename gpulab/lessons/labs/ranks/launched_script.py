@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulab.errors import GpulabError
+from gpulab.wording import duration
 
 TIMEOUT_S = 120
 _OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -27,7 +28,7 @@ class ScriptLaunch:
     error: str
 
 
-def run_command(command: str, script: str, timeout_s: float = TIMEOUT_S) -> ScriptLaunch:
+def run_in_folder(command: str, script: str, timeout_s: float = TIMEOUT_S) -> ScriptLaunch:
     """Write a script as train.py into a temporary folder, run a command there, and return what the ranks saved.
 
     `python` is this Python, and `torchrun` that of its PyTorch, also if neither is on the path. Raises GpulabError for
@@ -60,7 +61,7 @@ def run_command(command: str, script: str, timeout_s: float = TIMEOUT_S) -> Scri
             )
         except subprocess.TimeoutExpired as error:
             raise GpulabError(
-                f"{command!r} did not end within {timeout_s:g} s.",
+                f"{command!r} did not end within {duration(1e9 * timeout_s)}.",
                 why="a rank waits for another one, or the machine is very busy",
                 fix="check the number of processes, and run the cell again",
             ) from error
@@ -72,5 +73,5 @@ def run_command(command: str, script: str, timeout_s: float = TIMEOUT_S) -> Scri
 def last_error(text: str) -> str:
     """Return the last line of an error output that names an exception, an option or a file, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if any(mark in line for mark in ("Error: ", "error: ", "can't open file"))]
-    return (named or lines or [""])[-1]
+    messages = [line for line in lines if any(mark in line for mark in ("Error: ", "error: ", "can't open file"))]
+    return (messages or lines or [""])[-1]

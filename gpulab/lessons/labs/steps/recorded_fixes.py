@@ -11,6 +11,7 @@ from functools import cache
 
 from gpulab.files.datasets import dataset
 from gpulab.lessons.labs.drills.run_counters import read_counters
+from gpulab.lessons.labs.machine.monitoring import recorded_gpus
 from gpulab.lessons.labs.steps import throughput
 from gpulab.lessons.labs.steps.tuning_guide import open_items
 from gpulab.questions import diagnose, predict
@@ -72,12 +73,6 @@ class FixResult:
 
 
 @cache
-def recording(name: str) -> Run:
-    """Return a recording by the name of its dataset."""
-    return dataset(name).load()
-
-
-@cache
 def fixed_recording(name: str) -> Run:
     """Return the twin with the change."""
     run = dataset(name).load_fixed()
@@ -89,7 +84,7 @@ def fixed_recording(name: str) -> Run:
 def fix_result(fix: RecordedFix) -> FixResult:
     """Predict a fix from the recording without it, and look up the result. It must have a `whatif`."""
     assert fix.whatif is not None
-    run = recording(fix.name)
+    run = recorded_gpus.recording(fix.name)
     prediction = predict(run, fix.whatif)
     return FixResult(
         fix=fix,
@@ -114,7 +109,7 @@ def predicted_and_measured(results: Iterable[FixResult]) -> View:
         for each in results
     )  # fmt: skip
     header = ("recorded loop", "change", "before", "predicted", "measured", "predicted gain", "measured gain")
-    caption = f"Step times; both recordings of each pair: {recording(RECORDED_FIXES[0].name).source}."
+    caption = f"Step times; both recordings of each pair: {recorded_gpus.recording(RECORDED_FIXES[0].name).source}."
     table = TableBlock(header=header, rows=rows, text_columns=2, caption=caption)
     return View(Sheet("gpulab: predicted and measured on an H100", (table,)))
 
@@ -122,12 +117,12 @@ def predicted_and_measured(results: Iterable[FixResult]) -> View:
 @cache
 def items_left_open(fix: RecordedFix) -> tuple[str, ...]:
     """Return the items of the tuning guide that a recording leaves open, in the order of the guide."""
-    return open_items(recording(fix.name))
+    return open_items(recorded_gpus.recording(fix.name))
 
 
 def measured_gain(fix: RecordedFix) -> float:
     """Return the measured speedup of a fix."""
-    return throughput.step_ms(recording(fix.name)) / throughput.step_ms(fixed_recording(fix.name))
+    return throughput.step_ms(recorded_gpus.recording(fix.name)) / throughput.step_ms(fixed_recording(fix.name))
 
 
 def guide_attempts(fix: RecordedFix) -> int | None:
@@ -139,13 +134,13 @@ def guide_attempts(fix: RecordedFix) -> int | None:
 @cache
 def first_finding(fix: RecordedFix) -> str | None:
     """Return the rule of the first finding of gpulab's report."""
-    first = diagnose(recording(fix.name)).first
+    first = diagnose(recorded_gpus.recording(fix.name)).first
     return first.rule if first else None
 
 
 def utilisation(fix: RecordedFix) -> float:
     """Return the share of a step in which a kernel runs: GPU utilisation as `nvidia-smi` defines it, without copies."""
-    return read_counters(recording(fix.name))["busy"] or 0.0
+    return read_counters(recorded_gpus.recording(fix.name))["busy"] or 0.0
 
 
 def advice_table(fixes: Iterable[RecordedFix] = RECORDED_FIXES) -> View:
@@ -168,7 +163,7 @@ def advice_table(fixes: Iterable[RecordedFix] = RECORDED_FIXES) -> View:
     )
     caption = (
         "Right item: its place among the open items of the guide. Gain: measured, with the change; "
-        f"{recording(RECORDED_FIXES[0].name).source}."
+        f"{recorded_gpus.recording(RECORDED_FIXES[0].name).source}."
     )
     table = TableBlock(header=header, rows=tuple(rows), text_columns=6, caption=caption)
     return View(Sheet("gpulab: eight recordings and a tuning guide", (table,)))

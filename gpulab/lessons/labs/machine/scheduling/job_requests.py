@@ -192,8 +192,8 @@ def _srun_problems(script: str, options: argparse.Namespace) -> Iterator[Request
     if (options.cpus_per_task or 1) == 1 or "SRUN_CPUS_PER_TASK" in script:
         return
     for line in script.replace("\\\n", " ").splitlines():
-        words = line.split()
-        if words[:1] == ["srun"] and not any(word.startswith(("--cpus-per-task", "-c")) for word in words):
+        arguments = line.split()
+        if arguments[:1] == ["srun"] and not any(word.startswith(("--cpus-per-task", "-c")) for word in arguments):
             text = f"srun does not inherit --cpus-per-task={options.cpus_per_task} from sbatch (since Slurm 22.05)"
             yield RequestProblem(rule="cores not passed on", text=text, source=SBATCH)
 
