@@ -47,9 +47,9 @@ from gpulab.lessons.labs.machine.monitoring import (
     timelines,
 )
 from gpulab.lessons.labs.memory.live_bytes import count_live_bytes
+from gpulab.views.charts.drawing import plots
 from gpulab.watch.clock import Clock
 from gpulab.watch.observation import Observer
-from gpulab.views.charts.drawing import plots
 
 MIB = 2**20
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch.profiler would report each start and stop

@@ -42,20 +42,20 @@ evidence.case_catalogue()
 
 
 # %% [markdown]
-# A colleague has a checklist for such cases: PyTorch's own [Performance Tuning Guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide). Start at the top, apply the first item that the program does not fulfil, measure, go on to the next one. `checklists.open_items_of_case(1)` returns what the run of case 1 leaves open, in the order of the guide, as far as a recording shows it.
+# A colleague has a checklist for such cases: PyTorch's own [Performance Tuning Guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide). Start at the top, apply the first item that the program does not fulfil, measure, go on to the next one. `checklists.items_of_case(1)` returns what the run of case 1 leaves open, in the order of the guide, as far as a recording shows it.
 
 # %% tags=["given"]
 def first_advice(number):
     """Return the first open item of the guide for a case, or None if no item is open."""
-    # <blank> the first of checklists.open_items_of_case(number), or None if there are none
+    # <blank> the first of checklists.items_of_case(number), or None if there are none
     # was: return None
-    return next(iter(checklists.open_items_of_case(number)), None)
+    return next(iter(checklists.items_of_case(number)), None)
     # </blank>
 
 
 for number in (1, 2, 6):
     print(
-        f"case {number}: open are {', '.join(checklists.open_items_of_case(number))}; your first advice: {first_advice(number)}"
+        f"case {number}: open are {', '.join(checklists.items_of_case(number))}; your first advice: {first_advice(number)}"
     )
 
 # %% [markdown]
@@ -74,7 +74,7 @@ L.reveal("thumb", right, "of 12")
 
 # %% tags=["claim"]
 on_list = sum(
-    any(checklists.is_right(item, case) for item in checklists.open_items_of_case(case.number)) for case in drills.CASES
+    any(checklists.is_right(item, case) for item in checklists.items_of_case(case.number)) for case in drills.CASES
 )
 L.claim(
     "the first open item is right for 4 of the 12 runs, and some open item for 6",
@@ -492,7 +492,8 @@ for number in (1, 3, 6, 8, 10):
     gains[number] = before_ms / after_ms
     action = drills.CASES[number - 1].action
     print(
-        f"case {number:2}, {action:15} {before_ms:5.1f} -> {after_ms:5.1f} ms per step, {gains[number]:.1f} times as fast"
+        f"case {number:2}, {action:15} {before_ms:5.1f} -> {after_ms:5.1f} ms per step, "
+        f"{gains[number]:.1f} times as fast"
     )
 L.claim(
     "four of the five first actions make a step at least 1.5 times as fast; fixing the leak does not change the speed",

@@ -21,7 +21,7 @@ ITEM_ACTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def open_items_of_case(number: int) -> tuple[str, ...]:
+def items_of_case(number: int) -> tuple[str, ...]:
     """Return the items of the tuning guide that the run of a case leaves open, in the order of the guide."""
     return tuning_guide.open_items(drills.case(number))
 
