@@ -55,7 +55,8 @@ def first_advice(number):
 
 for number in (1, 2, 6):
     print(
-        f"case {number}: open are {', '.join(checklists.items_of_case(number))}; your first advice: {first_advice(number)}"
+        f"case {number}: open are {', '.join(checklists.items_of_case(number))}; "
+        f"your first advice: {first_advice(number)}"
     )
 
 # %% [markdown]
