@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Machine, Recording, Run, Source
@@ -13,6 +14,7 @@ from gpulab.trace.columns.categories import loader_has_workers
 from gpulab.trace.reading.chunk_events import Header
 from gpulab.trace.reading.limits import ENDS_EARLY, Losses
 
+_UPDATE = "Optimizer.step#"
 # Kinds of events that identify the thread of the training loop, best first.
 _LOOP_KINDS = (
     EventKind.STEP,
@@ -96,20 +98,26 @@ def _activities(rows: Rows) -> tuple[str, ...]:
 def _main_thread(rows: Rows) -> int:
     """The thread that runs the training loop.
 
-    This is the thread where steps and batches begin. Launches identify it only in the absence of these: in training,
-    most launches come from the autograd thread.
+    This is the thread where steps and batches begin, or else where the optimizer steps. Launches identify it only in
+    the absence of these: in training, the autograd thread launches as many kernels as the loop, or more.
     """
-    kinds, threads = rows["kind"], rows["thread"]
-    counts = {kind: np.bincount(threads[(kinds == int(kind)) & (threads >= 0)], minlength=1) for kind in _LOOP_KINDS}
-    # A range carried over from another thread is not proof that this thread does any work.
-    size = max(map(len, counts.values()))
-    padded = {kind: np.pad(count, (0, size - len(count))) for kind, count in counts.items()}
-    is_working = (padded[EventKind.OP] + padded[EventKind.LAUNCH]) > 0
-    for kind in _LOOP_KINDS:
-        event_counts = padded[kind] * is_working if is_working.any() else padded[kind]
+    masks = {kind: rows.is_kind(kind) for kind in _LOOP_KINDS}
+    updates = rows.matching(lambda name: name.startswith(_UPDATE)) & rows.is_kind(EventKind.ANNOTATION)
+    size = max(1, int(rows["thread"].max(initial=0)) + 1)
+    is_working = _counts(rows, masks[EventKind.OP] | masks[EventKind.LAUNCH], size) > 0
+    for mask in (masks[EventKind.STEP], masks[EventKind.LOADER], updates, *masks.values()):
+        event_counts = _counts(rows, mask, size)
+        # A range carried over from another thread is not proof that this thread does any work.
+        event_counts = event_counts * is_working if is_working.any() else event_counts
         if event_counts.any():
             return int(event_counts.argmax())
     return 0
+
+
+def _counts(rows: Rows, mask: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
+    """Return the number of these events on each thread."""
+    threads = rows["thread"][mask]
+    return np.bincount(threads[threads >= 0], minlength=size)
 
 
 def _loaders(rows: Rows) -> tuple[tuple[Loader, ...], dict[str, str]]:

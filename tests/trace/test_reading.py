@@ -126,6 +126,14 @@ def test_the_main_thread_runs_the_loop_even_where_autograd_launches_more(recorde
     assert run.threads[run.main_thread] == "thread 1102 (pt_main_thread)"
 
 
+def test_without_batches_the_main_thread_is_the_one_where_the_optimizer_steps():
+    forward = (x("cpu_op", "aten::mm", 0, 1), x("cuda_runtime", "cudaLaunchKernel", 0.1, 0.1))
+    launches = [x("cuda_runtime", "cudaLaunchKernel", 2 + 0.2 * number, 0.1, tid=2) for number in range(2)]
+    update = x("user_annotation", "Optimizer.step#SGD.step", 4, 1)
+    run = read(*forward, x("cpu_op", "aten::mm", 2, 1, tid=2), *launches, update)
+    assert run.event_rows["thread"][run.event_rows.is_kind(EventKind.ANNOTATION)].tolist() == [run.main_thread]
+
+
 # Times.
 
 
