@@ -37,6 +37,13 @@ def false_condition(frame: FrameType, method: str, parameter: str, position: int
     condition = None if call is None else _argument(call, parameter, position)
     if condition is None:
         return ""
+    try:
+        return _first_false(condition, frame)
+    except Exception:  # any code may stand in a condition, and evaluated again it may raise anything: next(iterator)
+        return ""
+
+
+def _first_false(condition: ast.expr, frame: FrameType) -> str:
     for operand in _operands(condition):
         if not isinstance(operand, ast.Name | ast.Constant) and not _value(operand, frame):
             return f"{_shorten(ast.unparse(operand))}{_values(operand, frame)}"
@@ -48,11 +55,14 @@ def _find_call(source: str, method: str, line: int) -> ast.Call | None:
         nodes = ast.walk(ast.parse(source))
     except SyntaxError:  # not every source is kept as Python
         return None
-    calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
-    for call in calls:
-        if ast.unparse(call.func).rpartition(".")[2] == method and call.lineno <= line <= (call.end_lineno or 0):
-            return call
-    return None
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] == method
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return calls[0] if len(calls) == 1 else None  # two calls on one line cannot be told apart
 
 
 def _argument(call: ast.Call, parameter: str, position: int) -> ast.expr | None:
@@ -84,7 +94,7 @@ def _value(expression: ast.expr, frame: FrameType) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, float | np.floating):
-        return number(float(value))
+        return number(float(value)) if np.isfinite(value) else str(float(value))
     return _shorten(str(value))
 
 

@@ -224,6 +224,14 @@ def test_conditions_without_a_comparison_are_shown_as_they_are_written_and_names
     assert not_true(lab.claim("it holds", 1 < 2)) == []
 
 
+def test_a_condition_that_cannot_be_evaluated_again_or_told_apart_is_not_shown(lab):
+    results = iter([False])
+    assert not_true(lab.claim("it reads a result", next(results))) == []
+    first, second = lab.claim("one", 1 > 2), lab.claim("two", 2 > 3)
+    assert not_true(first) == not_true(second) == []
+    assert not_true(lab.claim("no number", float("nan") > 1)) == ["float('nan') > 1 (nan > 1)"]
+
+
 def test_the_condition_of_a_claim_in_a_cell_of_a_notebook_is_found(lab):
     shell = InteractiveShell()
     shell.user_ns.update(L=lab)
