@@ -7,6 +7,7 @@
 # make test-nightly  as test-all, with many random examples for each property test
 # make starters every notebook as a learner gets it, nothing filled in: each claim must fail
 # make lint     ruff and mypy
+# make docs     the documentation site in build/site, with every link checked; show it: python -m http.server -d build/site
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
 # make bench-wild  which change makes each of 75 ordinary training loops fastest (hours; resumes where it stopped)
@@ -30,10 +31,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course starters lint bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
+.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course starters lint docs bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
+
+# Compiled modules and rewritten assertions are kept: the tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test test-rest test-alone course starters bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
+demo docs test test-rest test-alone course starters bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
 demo test test-rest test-alone course starters gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
 test test-rest test-alone starters: export GPULAB_SIZE := tiny
@@ -47,7 +51,7 @@ $(VENV)/.ready: pyproject.toml constraints-dev.txt
 	    { echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo 'installing gpulab, PyTorch, JupyterLab and the tools into $(VENV) (a few minutes the first time)'
-	@$(PY) -m pip install --quiet --quiet --editable '.[torch,lab,dev]' --constraint constraints-dev.txt
+	@$(PY) -m pip install --quiet --quiet --editable '.[torch,lab,dev,docs]' --constraint constraints-dev.txt
 	@touch $@
 
 demo: $(READY)
@@ -90,6 +94,9 @@ lint: $(READY)
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+
+docs: $(READY)
+	$(PY) -m tools.site
 
 bench: $(READY)
 	$(PY) benchmarks/overhead.py

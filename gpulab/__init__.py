@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from gpulab.capture.profile_block import profile
     from gpulab.capture.run_registry import runs
     from gpulab.capture.spool.recovery import recover
-    from gpulab.files import load, save
+    from gpulab.files import load
     from gpulab.fleet.analysis import fleet
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
+    from gpulab.questions.run_names import save
     from gpulab.run import Run
     from gpulab.run_summary import summary
     from gpulab.views import charts
@@ -114,7 +115,7 @@ _SOURCE_MODULES = {
     "Run": "gpulab.run",
     "report": "gpulab.views.report.report",
     "runs": "gpulab.capture.run_registry",
-    "save": "gpulab.files",
+    "save": "gpulab.questions.run_names",
     "step": "gpulab.capture.active_session",
     "summary": "gpulab.run_summary",
     "timeline": "gpulab.views.timeline.view",
@@ -135,7 +136,10 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name not in _SOURCE_MODULES:
-        raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
+        from gpulab.wording import did_you_mean
+
+        hint = did_you_mean(name, __all__) if not name.startswith("_") else ""
+        raise AttributeError(f"module 'gpulab' has no attribute {name!r}{hint and '; ' + hint}")
     return getattr(importlib.import_module(_SOURCE_MODULES[name]), name)
 
 

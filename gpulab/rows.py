@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpulab.columns import Column, Display
 from gpulab.errors import RunError
 from gpulab.intervals import Spans, union
-from gpulab.wording import clean
+from gpulab.wording import clean, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,14 +144,21 @@ class Rows:
         return f"Rows({self.table.name}, {len(self)})"
 
     def __getitem__(self, column: str) -> Array:
-        values = self.columns[column]
+        values = self._column(column)
         return values.codes if isinstance(values, TextColumn) else values
 
     def text(self, column: str) -> TextColumn:
         """Return a text column."""
-        values = self.columns[column]
+        values = self._column(column)
         assert isinstance(values, TextColumn), f"{column} is not text"
         return values
+
+    def _column(self, name: str) -> Array | TextColumn:
+        try:
+            return self.columns[name]
+        except KeyError:
+            hint = did_you_mean(name, self.columns) or f"the columns are {', '.join(self.columns)}"
+            raise KeyError(f"the table {self.table.name} has no column {name!r}; {hint}") from None
 
     def matching(self, predicate: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
         """Return a mask of the rows whose text satisfies the predicate, called once per distinct text."""

@@ -193,6 +193,10 @@ class Model(_Described):
     embedding_rows: int | None = None  # of the largest of these tables
     depthwise_frac: float | None = None  # share of depthwise convolutions among its layers with weights
     has_forward: bool | None = None  # False: its class defines no forward(), so that code calls other methods of it
+    image_convolutions: int | None = None  # its 2D convolutions; None also if it has convolutions of other dimensions
+    channels_last: bool | None = None  # the memory format of their weights
+    channel_group_norms: int | None = None  # layers like GroupNorm and InstanceNorm
+    calls_view: bool | None = None  # its own code calls Tensor.view(), which channels_last tensors may refuse
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,10 @@ CLEAR_SLOWDOWN = 5.0
 NSIGHT_SYSTEMS = "Nsight Systems"  # begins the fact "profiler" of its runs
 BUCKETS = "ddp_bucket_bytes"  # sizes of the buckets in which DDP all-reduces gradients, in this order, with commas
 NETWORK_SPEED = "network_bytes_per_s"  # of a network port of the machine, in one direction
+NO_CUDA = "no_cuda"  # the code ended with PyTorch's error that there is no CUDA GPU; its value is "yes"
+LOOP_TIME = "monitor_loop_s"  # of a monitor: time of the loop without the pauses between cells, and shares of it
+WAITING, GPU_BUSY = "monitor_waiting_frac", "monitor_gpu_busy_frac"
+STEP_COUNT = "monitor_steps"  # of a monitor, also if there were none: marks the runs of monitors
 ALERTS = "alerts"  # of a monitor: a line for each that began or ended
 OPERATORS, NOT_RECORDED = "operators", "not recorded"  # a fact of runs of other profilers, and its value
 PYTORCH = "PyTorch"  # the fact "framework" of a run of another framework has another value
@@ -31,6 +35,11 @@ def is_of_pytorch(run: Run) -> bool:
 def has_operators(run: Run) -> bool:
     """Whether PyTorch's operators were recorded, if there were any; without them, the host's time is unexplained."""
     return run.facts.get(OPERATORS) != NOT_RECORDED
+
+
+def is_from_monitor(run: Run) -> bool:
+    """Whether the run is that of a monitor, which watches a notebook across its cells."""
+    return STEP_COUNT in run.facts
 
 
 def number_from_fact(run: Run, name: str) -> float | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpulab.analysis.machine.energy import loop_energy
 from gpulab.questions import diagnose
+from gpulab.questions.run_names import RunLike, find_run
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 
@@ -49,9 +50,9 @@ FIELDS: Mapping[str, str] = {
 }
 
 
-def summary(run: Run | Diagnosis) -> dict[str, Value]:
+def summary(run: RunLike | Diagnosis) -> dict[str, Value]:
     """Return the fields of FIELDS that were measured."""
-    diagnosis = run if isinstance(run, Diagnosis) else diagnose(run)
+    diagnosis = run if isinstance(run, Diagnosis) else diagnose(find_run(run))
     pairs = (*_identity(diagnosis.run), *_steps(diagnosis), *_verdict(diagnosis), *_sensors(diagnosis))
     return {name: value for name, value in pairs if value is not None and value == value}  # NaN: not measured
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 UNKNOWN = "not measured"
@@ -19,6 +19,10 @@ _SMALLEST = 1e-6  # smaller numbers are written with an exponent
 _TIME_UNITS = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
 _MINUTES_FROM_S, _HOURS_FROM_MIN = 120, 120
 _VOWEL_LETTERS = "AEFHILMNORSX"  # letters pronounced with an initial vowel: "an H100", "an RTX 4090"
+_PLURAL = re.compile(r"\b([\w-]+?(?:ch|sh|ss|x)(?=es\b)|[\w-]{2,}(?=ies\b)|[\w-]+[a-rt-z](?=s\b))(es|ies|s)\b")
+_SIMILARITY = 0.6  # 0-1, by difflib, from which a name counts as a typing error of another
+_INVALID_CHOICE = re.compile(r"invalid choice: (['\"])(?P<typed>.*?)\1 \(choose from (?P<names>.*)\)")
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<word>[^\s=]+)")
 # Cc control, Cf format (bidi overrides, zero width), Cs lone surrogate, Co private, Zl Zp line separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
@@ -126,6 +130,16 @@ def plural(value: float, noun: str, plural_noun: str = "") -> str:
     if value == 1:
         return noun
     return plural_noun or noun + ("es" if noun.endswith(("ch", "sh", "s", "x")) else "s")
+
+
+def unit_of(value: float, unit: str) -> str:
+    """Return a unit of several words in the singular for 1: "all-reduce per update" for "all-reduces per update".
+
+    Its first noun in the plural changes; symbols such as "ms" and factors such as "times as fast" do not.
+    """
+    if value != 1 or unit.startswith("times"):
+        return unit
+    return _PLURAL.sub(lambda match: f"{match[1]}y" if match[2] == "ies" else match[1], unit, count=1)
 
 
 def shell_word(word: str) -> str:
@@ -265,3 +279,35 @@ def _escape(character: str) -> str:
     if unicodedata.category(character) in _INVISIBLE:
         return character.encode("unicode_escape").decode("ascii")
     return character
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the valid name that is most like a mistyped one, whatever the case; None if none is like it."""
+    import difflib  # only errors need it
+
+    by_folded = {valid.casefold(): valid for valid in names}
+    typed = name.casefold()
+    close = difflib.get_close_matches(typed, by_folded, n=1, cutoff=_SIMILARITY)
+    if close:
+        return by_folded[close[0]]
+    beginnings = [valid for folded, valid in by_folded.items() if typed and folded.startswith(typed)]
+    return beginnings[0] if len(beginnings) == 1 else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "did you mean before?" with the valid name that is most like a mistyped one; "" if none is like it."""
+    near = nearest_name(name, names)
+    return "" if near is None else f"did you mean {near}?"
+
+
+def usage_suggestion(message: str, options: Iterable[str]) -> str:
+    """Return "did you mean --level?" for a message of argparse about a mistyped option or choice; "" for any other.
+
+    `options`: the long options of the command.
+    """
+    if (choice := _INVALID_CHOICE.search(message)) is not None:
+        return did_you_mean(choice["typed"], re.findall(r"[\w.-]+", choice["names"]))
+    unrecognized = _UNRECOGNIZED.search(message)
+    if unrecognized is None or not unrecognized["word"].startswith("-"):
+        return ""
+    return did_you_mean(unrecognized["word"], options)

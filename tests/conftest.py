@@ -46,7 +46,8 @@ settings.load_profile("quick")
 # Tests with these fixtures run in one worker of pytest-xdist, one after the other, and begin first: they are the
 # longest queues. All other tests of a file form a group.
 GROUPS = {"jupyterlab": "browser", "chromium": "browser", "shared_kernel": "kernel", "both": "oracle"}
-FIRST = ("browser", "kernel", "oracle")
+GROUPS |= {"public_families": "public code", "public_features": "public code"}
+FIRST = ("browser", "kernel", "oracle", "public code")
 
 
 def pytest_configure(config: pytest.Config) -> None:

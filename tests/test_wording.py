@@ -15,6 +15,7 @@ from gpulab import wording
 from gpulab.wording import (
     clean,
     clean_code,
+    did_you_mean,
     duration,
     number,
     percent,
@@ -26,6 +27,8 @@ from gpulab.wording import (
     shell_word,
     shorten,
     size,
+    unit_of,
+    usage_suggestion,
 )
 
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9}
@@ -280,3 +283,44 @@ def test_cleaned_text_can_be_printed_and_written_anywhere(text: str) -> None:
 def test_a_word_with_a_blank_is_typed_in_quotes(word, typed):
     assert shell_word(word) == typed
     assert shlex.split(typed) == [word]
+
+
+@pytest.mark.parametrize(
+    ("unit", "singular"),
+    [
+        ("all-reduces for an update of 4 micro-batches", "all-reduce for an update of 4 micro-batches"),
+        ("wrong values", "wrong value"),
+        ("copies", "copy"),
+        ("batches", "batch"),
+        ("losses", "loss"),
+        ("images/s", "image/s"),
+        ("ms per step", "ms per step"),
+        ("times as fast", "times as fast"),
+        ("(loss)", "(loss)"),
+    ],
+)
+def test_a_unit_of_one_is_in_the_singular(unit, singular):
+    assert unit_of(1, unit) == singular
+    assert unit_of(2, unit) == unit
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [("befor", "before"), ("BEFORE", "before"), ("aftr", "after"), ("be", "before"), ("zzz", ""), ("", "")],
+)
+def test_the_nearest_name_is_suggested_if_there_is_one(typed, near):
+    assert did_you_mean(typed, ["before", "after"]) == (f"did you mean {near}?" if near else "")
+
+
+@pytest.mark.parametrize(
+    ("message", "near"),
+    [
+        ("argument --level: invalid choice: 'trce' (choose from 'sensors', 'trace', 'deep')", "trace"),
+        ("argument --level: invalid choice: 'trce' (choose from sensors, trace, deep)", "trace"),
+        ("unrecognized arguments: --lvel=trace x", "--level"),
+        ("unrecognized arguments: extra", ""),
+        ("the following arguments are required: path", ""),
+    ],
+)
+def test_a_message_of_argparse_is_completed_with_the_nearest_word(message, near):
+    assert usage_suggestion(message, ["--level", "--steps"]) == (f"did you mean {near}?" if near else "")

@@ -2,7 +2,7 @@
 
     python tools/notebooks.py build 05 07     notebooks/text/*.py to notebooks/*.ipynb, run, outputs kept
     python tools/notebooks.py text 05         the other way: a notebook that was edited in JupyterLab to its text
-    python tools/notebooks.py index           the index and the README's table, from the lessons
+    python tools/notebooks.py index           the tables of the index and docs/course.md, from the lessons
     python tools/notebooks.py check           what is wrong with any of them
     python tools/notebooks.py starters        run as a learner gets them, nothing filled in: each claim must fail
     GPULAB_SIZE=lab python tools/notebooks.py live 05   run on what is here, at any size: do its claims hold, and how
@@ -46,8 +46,10 @@ from tools import nblint
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 TEXTS = FOLDER / "text"
 IGNORED = ("device", "measure", "card")  # roles whose output no two runs share
-MOST_HTML = 20_000  # characters
+MOST_HTML, MOST_CHART = 20_000, 40_000  # characters of an output, and of a chart as SVG
+_CHART = re.compile(r'<div [^>]*aria-label="gpulab chart"[^>]*><img src="data:image/svg')
 _PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
+_DETAILS = re.compile(r"<details\b.*?</details>", re.DOTALL)
 _CELL_STYLE = re.compile(r'<(t[drh])((?: (?!style=)[\w-]+="[^"]*")*) style="(text-align:left)?[^"]*"')
 PICTURE_WIDTH, PICTURE_COLOURS = 720, 32
 METADATA = {
@@ -105,8 +107,9 @@ def texts(numbers: list[str]) -> int:
 
 
 def index(numbers: list[str]) -> int:
-    """Update the tables of the index notebook and the README from the lessons."""
-    for path, links, before in ((TEXTS / f"{INDEX}.py", "", "# "), (FOLDER.parent / "README.md", "notebooks/", "")):
+    """Update the tables of the index notebook and docs/course.md from the lessons."""
+    page = FOLDER.parent / "docs" / "course.md"
+    for path, links, before in ((TEXTS / f"{INDEX}.py", "", "# "), (page, "../notebooks/", "")):
         path.write_text(with_course(path.read_text(encoding="utf-8"), links, before), encoding="utf-8")
     return 0
 
@@ -274,7 +277,10 @@ def _tidy(cell: Any) -> None:
         if "text/plain" not in data or len(html) <= MOST_HTML:
             continue
         del data["text/html"]
-        if pictures := _PICTURE.findall(html):
+        drawing = _DETAILS.sub("", html) if _CHART.match(html) else ""  # without its table, which the text contains
+        if drawing and len(drawing) <= MOST_CHART:
+            data["text/html"] = drawing
+        elif pictures := _PICTURE.findall(html):
             data["image/png"] = small_picture(pictures[0])
 
 

@@ -1,4 +1,4 @@
-"""Generate the pictures in docs/ with JupyterLab: each view in the light and dark theme, wide and narrow.
+"""Generate the pictures in docs/ with JupyterLab: each view in the light and dark theme.
 
     python tools/pictures.py docs
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support.front_end.browser import Notebook, browser, lab
 
-WIDTHS = {"wide": 1100, "narrow": 520}
+WIDTHS = {"wide": 1100}
 COLOURS = 256  # of a picture: letters keep their edges and small marks their colours, in half the bytes
 TRAINING = """
 from torch.utils.data import DataLoader, Dataset

@@ -30,6 +30,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "host_syncs": {"remove_syncs", "fewer_logs"},
         "no_mixed_precision": {"precision"},
         "no_bfloat16_on_cpu": {"precision"},
+        "nchw_on_cpu": {"channels_last"},
         "float64_weights": {"precision"},
         "unused_gradients": {"no_grad"},
         "frozen_outputs": {"cache_items"},

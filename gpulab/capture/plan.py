@@ -28,11 +28,11 @@ MAX_RESTARTS = 8  # of the profiler in one phase: each takes some milliseconds
 class ProfilerPhase(Enum):
     """Phase of the profiler; the value is shown in the live panel."""
 
-    OPENING = "before the first step"
+    OPENING = "waiting for the first step"
     WARMING = "warming up"
     RECORDING = "recording"
-    RESTING = "between two recordings"
-    DONE = "recorded; sensors go on"
+    RESTING = "pausing between two recordings"
+    DONE = "enough steps recorded; the cell runs on"
 
 
 class ProfilerAction(Enum):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.errors import RunError
 from gpulab.run import Run
+from gpulab.wording import did_you_mean
 
 
 class Runs(Mapping[str, Run]):
@@ -20,12 +21,19 @@ class Runs(Mapping[str, Run]):
         try:
             return self._runs[name]
         except KeyError:
+            if not isinstance(name, str):
+                raise RunError(
+                    f"There is no run {name!r}.",
+                    why="runs are found by name, not by number",
+                    fix='gpulab.runs["before"], or gpulab.runs.last for the latest one',
+                ) from None
             raise RunError(
                 f"There is no run named {name!r}.",
                 why=f"recorded in this session: {', '.join(self._runs)}"
                 if self._runs
                 else "nothing has been recorded yet",
-                fix=f"put %%gpuprofile {_recordable(name)} at the top of the training cell and run it",
+                fix=did_you_mean(name, self._runs)
+                or f"put %%gpuprofile {_recordable(name)} at the top of the training cell and run it",
             ) from None
 
     def __contains__(self, name: object) -> bool:

@@ -23,6 +23,7 @@ from gpulab.capture.live.step_rate import StepRate
 from gpulab.capture.live.workers import WorkerStates
 from gpulab.capture.memory.memory_watch import MemoryWatch
 from gpulab.capture.merge_traces import merge_traces, missing_gpu_work, torch_settings
+from gpulab.capture.protection.cuda_check import is_missing_cuda
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
@@ -31,9 +32,11 @@ from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
 from gpulab.run import TRACED_WORK, Gap, Machine, Recording, Run, Source
+from gpulab.run_facts import NO_CUDA
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.parallel_operator import parallel_operator_times
 from gpulab.sensors.readings import PERIOD_NS, samples_until
+from gpulab.wording import did_you_mean
 
 LEVELS = {
     "sensors": (),
@@ -63,7 +66,7 @@ class Session:
             raise CaptureError(
                 f"{level!r} is not a recording level.",
                 why=f"the levels are {', '.join(LEVELS)}",
-                fix="omit the level to get the default, trace",
+                fix=did_you_mean(level, LEVELS) or "omit the level to get the default, trace",
             )
         if steps is not None and steps < 1:
             raise CaptureError(
@@ -171,6 +174,7 @@ class Session:
             rss_bytes=sensed.rss_bytes,
             workers=sensed.workers or 0,
             frame=sensed.frame,
+            loader_pass=marks.loader_pass,
             worker_states=self._workers_now.read(now_ns, marks.worker_pids),
             **vars(beat),
         )
@@ -228,6 +232,8 @@ class Session:
         failure, holder_rows = self._memory.finish(error)
         facts = {**(self._facts or torch_settings()), **self._operator_times, **self._marks.buckets.facts}
         facts.update(self._added_facts)
+        if is_missing_cuda(error):
+            facts[NO_CUDA] = "yes"
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpulab.cli.output import Output
 from gpulab.errors import RunError
 from gpulab.run import Run
+from gpulab.wording import count, plural
 
 NBVAL_SETTINGS = Path(__file__).resolve().parents[1] / "lessons" / "nbval.cfg"
 COURSE_FOLDER = Path("gpulab-course")
@@ -21,12 +22,12 @@ def run_report(options: Namespace) -> Output:
     path = Path(options.path)
     if path.is_dir():
         recover_ranks(path)
-    view = job_report(_load(options.path))
+    view = job_report(_load(options.path), everything=options.all)
     if options.save is not None:
         return Output(f"saved {view.view.save(options.save)}")
     if options.json:
         return Output(summary_json(view.view.diagnosis, view.ranks).rstrip("\n"))
-    return Output(view.text(path if path.is_dir() else None, folded=not options.short))
+    return Output(view.text(path, folded=not options.short))
 
 
 def run_whatif(options: Namespace) -> Output:
@@ -95,9 +96,11 @@ def run_lessons(options: Namespace) -> Output:
 
     folder = options.folder or COURSE_FOLDER
     copied = copy_course(folder)
-    lines = [f"{len(copied.written)} notebooks written to {folder}"]
+    lines = [f"{count(len(copied.written), 'notebook')} written to {folder}"]
     if copied.existing:
-        lines.append(f"{len(copied.existing)} exist already and are unchanged; delete one to get the original again")
+        present = len(copied.existing)
+        verbs = plural(present, "exists already and is", "exist already and are")
+        lines.append(f"{present} {verbs} unchanged; delete one to get the original again")
     return Output("\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}")))
 
 

@@ -33,9 +33,9 @@ class JobReport:
         """The ranks that were read."""
         return tuple(run.rank for run in self.runs if run.rank is not None)
 
-    def text(self, folder: Path | None, *, folded: bool) -> str:
-        """Return the text for a terminal; `folder`: where the files are."""
-        file = None if folder is None else _file_of(self.view.diagnosis.run, folder)
+    def text(self, path: Path | None, *, folded: bool) -> str:
+        """Return the text for a terminal; `path`: the file of the run, or the folder of the ranks."""
+        file = _file_of(self.view.diagnosis.run, path) if path is not None and path.is_dir() else path
         return "\n".join((*self._notes(), terminal_text(self.view, file, folded=folded)))
 
     def save(self, folder: Path) -> tuple[Path, ...]:
@@ -64,10 +64,11 @@ class JobReport:
         return lines
 
 
-def job_report(runs: Sequence[Run], missing: Sequence[int] = ()) -> JobReport:
+def job_report(runs: Sequence[Run], missing: Sequence[int] = (), *, everything: bool = False) -> JobReport:
     """Return the report of the runs of a job, ordered by rank. `missing`: ranks without a recording."""
     ordered = tuple(sorted(runs, key=lambda run: -1 if run.rank is None else run.rank))
-    return JobReport(report(ordered[0] if len(ordered) == 1 else ordered), ordered, tuple(missing))
+    view = report(ordered[0] if len(ordered) == 1 else ordered, everything=everything)
+    return JobReport(view, ordered, tuple(missing))
 
 
 def recover_ranks(folder: Path) -> tuple[Path, ...]:

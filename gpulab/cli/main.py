@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpulab.cli.options import parser
+from gpulab.cli.options import parse_options
 from gpulab.cli.program import program_of
 from gpulab.errors import GpulabError
 
@@ -22,14 +22,16 @@ def main(arguments: Sequence[str]) -> int:
 
     `gpulab run` raises what ends the program, so that Python ends this process as it would end the program's.
     """
-    options = parser().parse_args(arguments)
+    options = parse_options(arguments)
     try:
         if options.command == "run":
             _run(options)
             return 0
         output = _command(options)(options)
     except GpulabError as problem:
-        sys.stderr.write(f"gpulab: {problem}\n")
+        from gpulab.cli.terminal import in_shell_terms
+
+        sys.stderr.write(f"gpulab: {in_shell_terms(str(problem))}\n")
         return USAGE_ERROR
     sys.stdout.write(f"{output.text}\n")
     return output.status

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
+
+from gpulab.wording import usage_suggestion
 
 _LEAST_BYTES = 10**7
 LEVELS = ("sensors", "trace", "deep")
@@ -30,15 +33,45 @@ The environment variable GPULAB_WEBHOOK sets a URL that ps does not show.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers a typing error with the nearest command, option or value."""
+
+    commands: Mapping[str, _Parser]  # of the parser of all commands
+    explains_changes = False  # list the changes of a what-if in the help, which loads them only when it is shown
+
+    def error(self, message: str) -> NoReturn:
+        options = (option for action in self._actions for option in action.option_strings if option.startswith("--"))
+        near = usage_suggestion(message, options)
+        super().error(f"{message}; {near}" if near else message)
+
+    def format_help(self) -> str:
+        if self.explains_changes:
+            from gpulab.views.rule_page import change_lines
+
+            self.formatter_class = argparse.RawDescriptionHelpFormatter
+            self.epilog = "\n".join(("changes:", *change_lines()))
+        return super().format_help()
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line. Exits with status 2 and a message on stderr if it is wrong."""
+    top = parser()
+    options, surplus = top.parse_known_args(arguments)
+    if surplus:  # reported by the parser of the command, which knows its options
+        top.commands[options.command].error(f"unrecognized arguments: {' '.join(surplus)}")
+    return options
+
+
+def parser() -> _Parser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="gpulab",
         description="Find out why the GPU is idle: profile PyTorch programs from the shell.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    top.commands = commands.choices
     _add_run(commands)
     _add_views(commands)
     _add_compare(commands)
@@ -49,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def _add_run(commands: _Commands) -> None:
@@ -75,7 +108,9 @@ def _add_views(commands: _Commands) -> None:
     report.add_argument("--save", type=Path, metavar="FILE", help="write the report as .html, .png, .md or .txt")
     report.add_argument("--json", action="store_true", help="print the figures as JSON instead")
     report.add_argument("--short", action="store_true", help="leave out the details")
+    report.add_argument("--all", action="store_true", help="also list the checks that could not run, with the reasons")
     whatif = commands.add_parser("whatif", help="predict the step time after changes")
+    whatif.explains_changes = True
     whatif.add_argument("path", metavar="PATH", help="a .gpulab file, a trace of torch.profiler, or a folder of ranks")
     whatif.add_argument("changes", nargs="*", metavar="CHANGE", help="workers=4, amp=bf16, ...; none: rank all of them")
     why = commands.add_parser("why", help="explain a rule or a change; without a name, list them")

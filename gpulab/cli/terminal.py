@@ -10,12 +10,14 @@ from gpulab.views.sheet.text import sheet_text
 from gpulab.views.sheet.view import View
 
 _MAGICS = {
+    "%gpuwhatif --help": "gpulab whatif --help",
     "%%gpuprofile": "gpulab run",
     "%gpuwhy": "gpulab why",
     "%gpuinfo": "gpulab info",
     "%gpureport": "gpulab report",
     "%gpucompare": "gpulab compare",
 }
+_FULL_REPORT = re.compile(r"gpulab\.report\([^,]*,\s+everything=True\)")
 _WHATIF = re.compile(r'(?:gpulab\.whatif\((?:RUN|gpulab\.runs\[[^\]]*\]),\s+"([^"]*)"\))|(?:%gpuwhatif\s+(\S+))')
 
 
@@ -29,6 +31,7 @@ def in_shell_terms(text: str, file: Path | None = None) -> str:
     """Return a text with magics replaced by commands of the shell."""
     for magic, command in _MAGICS.items():
         text = text.replace(magic, command)
+    text = _FULL_REPORT.sub(f"gpulab report {'RUN.gpulab' if file is None else file} --all", text)
     return _WHATIF.sub(lambda match: _whatif(match, file), text)
 
 

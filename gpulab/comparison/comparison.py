@@ -12,6 +12,7 @@ import numpy as np
 
 from gpulab.analysis.kernels.matching import WorkChanges, match_work
 from gpulab.analysis.machine.memory_and_energy import ResourceUse, resource_use
+from gpulab.comparison.displayed import Displayed
 from gpulab.comparison.interval import MIN_REPEATED_RUNS, Ratio, Statistic, step_time_ratio
 from gpulab.comparison.ledger_changes import PartChange, part_changes
 from gpulab.comparison.reasons import Pair, Reason, circumstances, miss_reasons
@@ -20,7 +21,7 @@ from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
 from gpulab.rules.data.late_batches import LATE_BATCH_RULES
-from gpulab.wording import number, percent, scale
+from gpulab.wording import did_you_mean, number, percent, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
 # A smaller share of a step is not reported as a difference: see benchmarks/predictions/comparisons.py for how much two
@@ -34,8 +35,8 @@ MAX_UNEVEN_CORES = (
 MAX_UNEVEN_CORES_REPEATED = 0.3  # the same for repeated runs, whose spread includes that effect
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Comparison(Displayed):
     """The differences between two sides, and how certain they are. A ratio above one means that `after` is faster."""
 
     before: Diagnosis  # of repeated runs, the one with the median step time
@@ -192,7 +193,8 @@ def _acted_on(before: ComparedSide, rule: str | None) -> Finding | None:
         raise RunError(
             f"The run {before.typical.run.name!r} has no finding {rule!r}.",
             why=f"its findings are {', '.join(finding.rule for finding in before.findings) or 'none'}",
-            fix="name one of its findings, or omit the rule to use the first",
+            fix=did_you_mean(rule, (finding.rule for finding in before.findings))
+            or "name one of its findings, or omit the rule to use the first",
         )
     return match
 

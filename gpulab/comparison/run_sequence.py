@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpulab.comparison.comparison import Comparison, compare_sides
+from gpulab.comparison.displayed import Displayed
 from gpulab.comparison.ledger_changes import PartChange
 from gpulab.comparison.sides import ComparedSide, choose_basis
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Story:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Story(Displayed):
     """Sides in the given order, each compared with its predecessor and with the first."""
 
     sides: tuple[ComparedSide, ...]

@@ -21,6 +21,7 @@ import msgspec
 from gpulab.errors import GpulabError
 from gpulab.files.loading import load_run
 from gpulab.run import Run
+from gpulab.wording import did_you_mean
 
 RUN, FIXED, CARD, ANSWER = "run.gpulab", "fixed.gpulab", "card.json", "answer.json"
 MAX_DATASET_BYTES = 2_000_000  # all files of a dataset together, because every wheel contains them
@@ -131,7 +132,7 @@ def dataset(name: str, folder: Path | None = None) -> Dataset:
         raise GpulabError(
             f"There is no dataset {name!r}.",
             why=f"the datasets are {', '.join(by_name)}",
-            fix="use one of these names",
+            fix=did_you_mean(name, by_name) or "use one of these names",
         )
     return by_name[name]
 

@@ -1,4 +1,4 @@
-"""Load a file, a directory or a pattern; save a run."""
+"""Load a file, a directory or a pattern."""
 
 from __future__ import annotations
 
@@ -91,11 +91,6 @@ def load_ranks(
 ) -> Ranks:
     """Load the runs of a directory or a pattern, like `load`; a single file gives a sequence of one."""
     return _ranks(find_files(path), ReadSettings(limits or Limits(), shapes), progress, cache)
-
-
-def save(run: Run, path: PathOrPattern) -> Path:
-    """Write a run to one `.gpulab` file, atomically; returns the path. Raises StoreError if this fails."""
-    return store.save(run, path)
 
 
 def _runs(file_set: FileSet, reading: ReadSettings, progress: bool, cache: bool | PathOrPattern) -> tuple[Run, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -14,11 +15,12 @@ from gpulab.files.cache import without_sidecars
 from gpulab.files.rank_order import natural_sort_key
 from gpulab.store import SUFFIX
 from gpulab.trace import nsight
-from gpulab.wording import shorten
+from gpulab.wording import nearest_name, shorten
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite", SUFFIX)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a drive
 _MAX_PATH = 300  # characters of a path in a message
+_MAX_NAMES = 10_000  # of a folder, that are searched for a name like the one that is missing
 _SETTINGS_BYTES = 16 * 2**20  # a JSON file that is not a trace is small
 
 
@@ -51,8 +53,17 @@ def find_files(path: str | os.PathLike[str]) -> FileSet:
     raise TraceError(
         f"There is no file {shorten(text, _MAX_PATH)!r}.",
         why="the path does not exist",
-        fix=f"check the path; relative paths start from {_working_folder()}",
+        fix=_near_file(location) or f"check the path; relative paths start from {_working_folder()}",
     )
+
+
+def _near_file(path: Path) -> str:
+    """Return "did you mean runs/before.gpulab?" with the file of its folder that is most like it; "" if none is."""
+    try:
+        near = nearest_name(path.name, (each.name for each in itertools.islice(path.parent.iterdir(), _MAX_NAMES)))
+    except OSError:  # there is no such folder either
+        return ""
+    return "" if near is None else f"did you mean {shorten(str(path.with_name(near)), _MAX_PATH)}?"
 
 
 def _working_folder() -> str:

@@ -75,7 +75,7 @@ def user_prices() -> Prices:
     except ValueError:
         raise GpulabError(
             f"{CO2_VARIABLE}={co2!r} cannot be read.",
-            why="it is no number of grams per kWh",
+            why="it is not a number of grams per kWh",
             fix=f"set {CO2_VARIABLE}=350, or remove it",
         ) from None
 
@@ -90,7 +90,7 @@ def parse_prices(text: str) -> Prices:
         if match is None:
             raise GpulabError(
                 f"The price {entry.strip()!r} cannot be read.",
-                why="it is no amount per GPU-hour",
+                why="it is not an amount per GPU-hour",
                 fix='write "2.50", "2.50 EUR" or "H100=3.20,A100=1.60"',
             )
         if match["gpu"]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import mlflow
 
-from gpulab.files import save
-from gpulab.run import Run
+from gpulab.questions.run_names import RunLike, save
 from gpulab.run_summary import summary
 from gpulab.views.report.report import report
 from gpulab.wording import shorten
@@ -16,7 +15,7 @@ from gpulab.wording import shorten
 _MAX_TAG = 500  # older servers store no longer tags
 
 
-def log_run(run: Run, *, recording: bool = False, step: int | None = None) -> None:
+def log_run(run: RunLike, *, recording: bool = False, step: int | None = None) -> None:
     """Log `run.summary()` and the report to the active MLflow run; one is started if there is none.
 
     recording: also log the `.gpulab` file, which `gpulab.load` opens.

@@ -14,7 +14,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions
 from opentelemetry.metrics import Observation as Point
 
-from gpulab.run import Run
+from gpulab.questions.run_names import RunLike
 from gpulab.run_summary import summary
 from gpulab.watch.observation import Observation
 from gpulab.watch.process_names import ProcessName
@@ -61,7 +61,7 @@ class WatchMetrics:
         return read
 
 
-def log_run(run: Run, meter_provider: Any = None) -> None:
+def log_run(run: RunLike, meter_provider: Any = None) -> None:
     """Publish the numbers of `run.summary()` as gauges `gpulab.run.NAME`, with verdict and rule as attributes."""
     meter = metrics.get_meter("gpulab", meter_provider=meter_provider)
     fields = summary(run)

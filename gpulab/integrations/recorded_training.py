@@ -15,9 +15,9 @@ from gpulab.capture.profile_block import ProfiledBlock, profile
 from gpulab.capture.protection.guard import is_from_outside
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
-from gpulab.files import save
 from gpulab.run import Run
 from gpulab.run_summary import summary
+from gpulab.store import save
 from gpulab.views.report.report import Report, report
 
 

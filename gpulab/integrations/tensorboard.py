@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.run import Run
+from gpulab.questions.run_names import RunLike
 from gpulab.run_summary import summary
 from gpulab.views.report.report import report
 from gpulab.views.sheet.markdown import sheet_markdown
 
 
-def log_run(run: Run, writer: Any, step: int = 0) -> None:
+def log_run(run: RunLike, writer: Any, step: int = 0) -> None:
     """Write `run.summary()` and the report with a SummaryWriter, under `gpulab/`.
 
     writer: of torch.utils.tensorboard, tensorboardX, or Lightning's `logger.experiment`.

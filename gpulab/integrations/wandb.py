@@ -7,12 +7,12 @@ from typing import Any
 import wandb
 
 from gpulab.errors import GpulabError
-from gpulab.run import Run
+from gpulab.questions.run_names import RunLike
 from gpulab.run_summary import summary
 from gpulab.views.report.report import report
 
 
-def log_run(run: Run, wandb_run: Any = None) -> None:
+def log_run(run: RunLike, wandb_run: Any = None) -> None:
     """Add `run.summary()` to the summary of a W&B run, as `gpulab/NAME`, and log the report.
 
     wandb_run: by default the active one. Raises GpulabError if there is none.

@@ -95,6 +95,8 @@ def _value(expression: ast.expr, frame: FrameType) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, float | np.floating):
         return number(float(value)) if np.isfinite(value) else str(float(value))
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}"
     return _shorten(str(value))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from gpulab.errors import GpulabError
+from gpulab.wording import did_you_mean
 
 Hints = tuple[str, str, str]  # where to look, which counter, which line of code or of the report
 NEEDS = ("cpu", "gpu-optional")
@@ -135,5 +136,9 @@ def _find(items: tuple[K, ...], key: str, description: str) -> K:
     for item in items:
         if item.key == key:
             return item
-    keys = ", ".join(item.key for item in items) or "none"
-    raise GpulabError(f"There is no {description}.", why=f"the keys are: {keys}", fix="use one of these keys")
+    keys = [item.key for item in items]
+    raise GpulabError(
+        f"There is no {description}.",
+        why=f"the keys are: {', '.join(keys) or 'none'}",
+        fix=did_you_mean(key, keys) or "use one of these keys",
+    )

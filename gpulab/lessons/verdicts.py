@@ -10,7 +10,7 @@ from gpulab.lessons.question_view import hint_sections
 from gpulab.lessons.sources import MEASURED, MODELLED, strength
 from gpulab.lessons.stable_view import LessonView, lesson_view
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
-from gpulab.wording import number, percent
+from gpulab.wording import number, percent, unit_of
 
 HOLDS, FAILS = "HOLDS", "FAILS"
 MODEL_SAYS = "MODEL SAYS"  # what a model says has not been observed
@@ -18,7 +18,7 @@ FAILURE_ADVICE = (
     "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first."
 )
 TIMING_ADVICE = " A timing claim can fail on a busy machine: run the measurement again."
-DIFFERENT_RESULTS = "the two variants give different results, so a comparison of their costs would be meaningless"
+DIFFERENT_RESULTS = "the two results compared above differ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def format_value(value: float, unit: str) -> str:
     """Format a number with its unit: 0.67 in "%" as "67 %", 0.004 as "0.4 %"; in other units with three digits."""
     if unit == "%":
         return percent(value, figures=2 if abs(value) < 0.01 else None)
-    return f"{number(value)} {unit}".rstrip()
+    return f"{number(value)} {unit_of(value, unit)}".rstrip()
 
 
 def claim_view(claim: Claim, false_condition: str = "") -> LessonView:
@@ -94,9 +94,10 @@ def score_view(par: Target, count: int | None) -> LessonView:
     """Show a count and its target, and the hints if it misses the target; None means that there is no valid result."""
     title = f"gpulab: score {par.key}"
     if count is None:
-        line = f"{par.key}: no score yet: not done, or not right. The target is {par.value:,} {par.unit}"
+        goal = f"{par.value:,} {unit_of(par.value, par.unit)}"
+        line = f"{par.key}: no score yet: not done, or not right. The target is {goal}"
         return lesson_view(title, (Verdict(line, result="no score yet"),), hint_sections(par.hints))
     reached = par.reached(count)
     word = "reached" if reached else "not reached yet"
-    line = f"{par.key}: {count:,} {par.unit}, target {par.value:,}: {word}"
+    line = f"{par.key}: {count:,} {unit_of(count, par.unit)}, target {par.value:,}: {word}"
     return lesson_view(title, (Verdict(line, result=word, good=reached),), () if reached else hint_sections(par.hints))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab.capture.spool.recovery import recoverable
 from gpulab.magics import monitor_display
-from gpulab.magics.cell_hook import CellHook
+from gpulab.magics.cell_hook import MISPLACED, CellHook
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import complete_line
+from gpulab.magics.ipython_versions import line_matcher
 
-_hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook]] = WeakKeyDictionary()
+Matcher = Callable[..., object]
+_hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook, Matcher]] = WeakKeyDictionary()
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -23,11 +26,13 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     magics = GpuProfileMagics(shell)
     hook = CellHook(shell, magics)
     shell.register_magics(magics)
+    shell.magics_manager.register_function(hook.misplaced, "line", MISPLACED)
     hook.install()
     monitor_display.install(shell)
+    matcher = line_matcher(shell, complete_line)
     if shell.Completer is not None:
-        shell.Completer.custom_matchers.append(complete_line)
-    _hooks[shell] = magics, hook
+        shell.Completer.custom_matchers.append(matcher)
+    _hooks[shell] = magics, hook, matcher
     if line := recoverable():
         shell.display_pub.publish(data={"text/plain": line}, metadata={})
     if "torch" in sys.modules:  # otherwise the first profiled cell imports torch, and pays for both imports
@@ -40,15 +45,18 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Remove everything that `load_ipython_extension` added."""
     if shell not in _hooks:
         return
-    magics, hook = _hooks.pop(shell)
+    magics, hook, matcher = _hooks.pop(shell)
     magics.abandon()
     monitor_display.remove(shell)
+    if (panels := sys.modules.get("gpulab.magics.panels")) is not None:
+        panels.forget_page()
     hook.remove()
-    if shell.Completer is not None and complete_line in shell.Completer.custom_matchers:
-        shell.Completer.custom_matchers.remove(complete_line)
+    if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(matcher)
     configurables: list[object] = shell.configurables  # type: ignore[assignment]
     configurables.remove(magics)
     shell.magics_manager.registry.pop(type(magics).__name__, None)
+    shell.magics_manager.magics["line"].pop(MISPLACED, None)
     for kind, names in magics.magics.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)

@@ -18,11 +18,13 @@ from gpulab.capture.protection.cuda_check import is_cuda_available
 from gpulab.errors import RunError
 from gpulab.hardware.lookup import resolve
 from gpulab.virtual.default_gpu import AUTO, DEFAULT_GPU
+from gpulab.wording import usage_suggestion
 
 LEVELS = ("sensors", "trace", "deep")
 MONITOR_PERIOD_S = 0.5  # between two sensor readings
 SAVE_SUFFIXES = (".gpulab", ".html")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
+_SURPLUS = re.compile(r"unrecognized arguments: ([^-].*)")
 
 _HELP = argument("-h", "--help", action="store_true", help="show this help and exit")
 _NAME_ARGUMENT = argument("name", nargs="?", metavar="NAME", help="name of the run; default: run1, run2, ...")
@@ -43,7 +45,11 @@ _RECORD = (
     _HELP,
 )
 PROFILE = (_NAME_ARGUMENT, *_RECORD)
-REPORT = (argument("name", nargs="?", metavar="NAME", help="a run; default: the last one"), _HELP)
+REPORT = (
+    argument("name", nargs="?", metavar="NAME", help="a run, or the path of a file; default: the last run"),
+    argument("--all", action="store_true", help="also list the checks that could not run, with the reasons"),
+    _HELP,
+)
 COMPARE = (
     argument("before", nargs="?", metavar="BEFORE", help="the baseline run"),
     argument("after", nargs="?", metavar="AFTER", help="the run after the change"),
@@ -93,6 +99,18 @@ WHY = (
     argument("rule", nargs="?", metavar="NAME", help="a rule, e.g. `no_workers`, or a change; default: list them all"),
     _HELP,
 )
+ARGUMENTS = {
+    "gpuprofile": PROFILE,
+    "gpumonitor": MONITOR,
+    "gpuhistory": HISTORY,
+    "gpureport": REPORT,
+    "gputimeline": TIMELINE,
+    "gpucompare": COMPARE,
+    "gpuwhatif": WHATIF,
+    "gpufix": FIX,
+    "gpuinfo": INFO,
+    "gpuwhy": WHY,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +144,21 @@ def parse_line(magic: Callable[..., Any], line: str) -> argparse.Namespace:
     tokens = _split(line)
     if "-h" in tokens or "--help" in tokens:
         return argparse.Namespace(help=True)
-    return magic.parser.parse_args(tokens)  # type: ignore[attr-defined, no-any-return]
+    try:
+        return magic.parser.parse_args(tokens)  # type: ignore[attr-defined, no-any-return]
+    except UsageError as error:
+        raise UsageError(_with_suggestion(magic, str(error))) from None
+
+
+def _with_suggestion(magic: Callable[..., Any], message: str) -> str:
+    """Return a message of argparse with the nearest option or value, and where the options are explained."""
+    name = magic.__name__
+    surplus = _SURPLUS.search(message)
+    if surplus is not None and name == "gpuprofile":
+        near = f"a run has one name, of one word, so {surplus[1]!r} is too much"
+    else:
+        near = usage_suggestion(message, option_choices(ARGUMENTS[name]))
+    return "; ".join(filter(None, (message, near, f"%{name} --help explains the options")))
 
 
 def parse_profile_line(magic: Callable[..., Any], line: str) -> ProfileOptions:
@@ -135,7 +167,10 @@ def parse_profile_line(magic: Callable[..., Any], line: str) -> ProfileOptions:
     if options.help:
         return options
     if options.name is not None and not _NAME.fullmatch(options.name):
-        raise UsageError(f"{options.name!r} is not a valid name for a run: use a word such as before, run2 or lr-0.1")
+        raise UsageError(
+            f"{options.name!r} is not a valid name for a run: it begins with a letter, and has no blanks; for example "
+            f"{_valid_name(options.name)}"
+        )
     if options.out is not None and (not options.out.isidentifier() or keyword.iskeyword(options.out)):
         raise UsageError(f"{options.out!r} is not a valid variable name: -o takes a Python identifier")
     if options.steps is not None and options.steps < 1:
@@ -145,6 +180,12 @@ def parse_profile_line(magic: Callable[..., Any], line: str) -> ProfileOptions:
     if options.save is None:
         return options
     return ProfileOptions(**{**vars(options), "save": _checked_save_path(str(options.save))})
+
+
+def _valid_name(name: str) -> str:
+    """The name with what it cannot have replaced: "my_run" for "my run"."""
+    valid = re.sub(r"[^\w.-]+", "_", name).strip("_") or "before"
+    return valid if _NAME.fullmatch(valid) else f"run_{valid}"
 
 
 def _resolve_virtual(options: ProfileOptions) -> ProfileOptions:

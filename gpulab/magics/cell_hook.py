@@ -20,10 +20,12 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab.magics.arguments import ProfileOptions
+from gpulab.magics.ipython_versions import transformed_cell
 
 if TYPE_CHECKING:
     from gpulab.magics.commands import GpuProfileMagics
 
+MISPLACED = "%gpuprofile"  # IPython looks for a line magic of this name if %%gpuprofile is below other code
 _MAGIC = re.compile(r"%%gpuprofile(?=\s|$)(.*)", re.DOTALL)
 
 
@@ -55,9 +57,9 @@ class CellHook:
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Remove the magic line from a cell. Pure: IPython may call this several times, and may never run the cell."""
-        if _is_help_alone(lines):  # IPython refuses a cell magic without a cell
-            return ["%gpuprofile --help\n"]
-        index = _first_line(lines)
+        if (line := _without_cell(lines)) is not None:
+            return [line]
+        index = _magic_line(lines)
         if index is None or self._request(lines) is None or _inside_a_cell():
             return lines
         body = lines[index + 1 :]
@@ -69,16 +71,25 @@ class CellHook:
         indent = first[: len(first) - len(first.lstrip())]
         return [f"{indent}# {lines[index].strip()}\n", *["\n"] * index, *body]
 
+    def misplaced(self, line: str) -> None:
+        """Explain why %%gpuprofile below other code profiles nothing: the line magic MISPLACED."""
+        self._magics.request(line)  # a mistake in the line is reported first
+        magic = f"%%gpuprofile {line.strip()}".rstrip()
+        raise UsageError(f"%%gpuprofile must be the first line of the cell: move `{magic}` above the other code")
+
     def before(self, info: Any) -> None:
         """Start recording if the cell that is about to run asks for it."""
         if _inside_a_cell(skip=1):
             return
         self._magics.running_cell = info.raw_cell
         self._magics.abandon()  # IPython did not announce the end of the previous cell
-        request = self._request((info.raw_cell or "").splitlines(keepends=True))
-        if request is not None and _compiles(getattr(info, "transformed_cell", None)):
-            lines = info.raw_cell.splitlines(keepends=True)
-            self._magics.begin(request, "".join(lines[(_first_line(lines) or 0) + 1 :]))
+        lines = (info.raw_cell or "").splitlines(keepends=True)
+        request = self._request(lines)
+        if request is None:
+            return
+        body = "".join(lines[(_magic_line(lines) or 0) + 1 :])
+        if _compiles(transformed_cell(self._shell, info, body)):
+            self._magics.begin(request, body)
 
     def after(self, result: Any) -> None:
         """Stop recording: a cell has ended, with or without an error."""
@@ -105,7 +116,7 @@ class CellHook:
 
     def _request(self, lines: list[str]) -> ProfileOptions | None:
         """Options of the cell's magic line; None if there is no line to handle here."""
-        index = _first_line(lines)
+        index = _magic_line(lines)
         match = _MAGIC.match(lines[index]) if index is not None else None
         if index is None or match is None or match[1].rstrip().endswith("?") or _first_line(lines[index + 1 :]) is None:
             return None
@@ -118,10 +129,20 @@ class CellHook:
         return None if request.help else request
 
 
-def _is_help_alone(lines: list[str]) -> bool:
-    """Whether the cell is `%%gpuprofile --help` and nothing else."""
+def _without_cell(lines: list[str]) -> str | None:
+    """The line magic for a %%gpuprofile without a cell, which IPython refuses with a misleading hint; else None."""
     match = _MAGIC.fullmatch("".join(lines).strip())
-    return match is not None and match[1].split() in (["--help"], ["-h"])
+    if match is None or match[1].rstrip().endswith("?"):
+        return None
+    if match[1].split() in (["--help"], ["-h"]):
+        return "%gpuprofile --help\n"
+    return "%gpuprofile\n" if "\n" not in match[1] else None
+
+
+def _magic_line(lines: list[str]) -> int | None:
+    """Index of the first line that is neither blank nor a comment: the magic may have comments above it."""
+    code = (index for index, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#"))
+    return next(code, None)
 
 
 def _first_line(lines: list[str]) -> int | None:
@@ -143,8 +164,8 @@ def _inside_a_cell(skip: int = 0) -> bool:
 
 def _compiles(code: str | None) -> bool:
     """Whether the cell compiles. A cell with a SyntaxError is not profiled."""
-    if code is None:  # this IPython does not pass the transformed code
-        return True
+    if code is None:
+        return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user's own compilation will warn
         try:

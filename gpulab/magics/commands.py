@@ -17,7 +17,6 @@ from IPython.core.magic import (
     magics_class,
     needs_local_scope,
     no_var_expand,
-    output_can_be_silenced,
 )
 from traitlets import Bool, Enum, Integer
 
@@ -40,10 +39,12 @@ from gpulab.magics.arguments import (
     split_statement,
     with_arguments,
 )
+from gpulab.magics.ipython_versions import output_can_be_silenced
 from gpulab.magics.nested_cell import run_nested_cell, run_statement
 
 if TYPE_CHECKING:
     from gpulab.magics.recording import CellRecording
+    from gpulab.run import Run
 
 
 @magics_class
@@ -97,14 +98,18 @@ class GpuProfileMagics(Magics):
     @with_arguments(*REPORT)
     @line_magic
     def gpureport(self, line: str) -> Any:
-        """Show the report of a run again."""
+        """Show the report of a run again.
+
+        %gpureport                  the last run
+        %gpureport NAME             a run of this session, or a file
+        %gpureport NAME --all       with the checks that could not run
+        """
         options = parse_line(self.gpureport, line)
         if options.help:
             return self._help(self.gpureport)
-        from gpulab.capture.run_registry import runs
         from gpulab.magics.recording import diagnosis_report
 
-        return diagnosis_report(runs[options.name] if options.name else runs.last)
+        return diagnosis_report(_run(options.name), everything=options.all)
 
     @with_arguments(*TIMELINE)
     @line_magic
@@ -124,10 +129,10 @@ class GpuProfileMagics(Magics):
         from gpulab.views.whatif.whatif import WhatIf, whatif
 
         arguments = [word for word in (options.name, *options.others) if word is not None]
-        has_name = bool(arguments) and (arguments[0] in runs or not is_change(arguments[0]))
-        run, rest = (runs[arguments[0]], arguments[1:]) if has_name else (runs.last, arguments)
-        if len(rest) == 1 and (rest[0] in runs or not is_change(rest[0])):
-            return timeline(run, runs[rest[0]])
+        has_name = bool(arguments) and not is_change(arguments[0], runs)
+        run, rest = (_run(arguments[0]), arguments[1:]) if has_name else (runs.last, arguments)
+        if len(rest) == 1 and not is_change(rest[0], runs):
+            return timeline(run, _run(rest[0]))
         predicted = whatif(run, " ".join(rest)) if rest else None
         if isinstance(predicted, WhatIf):
             return timeline(run, predicted)
@@ -154,9 +159,14 @@ class GpuProfileMagics(Magics):
             raise UsageError(
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
             )
-        changes = [word for word in options.more if word not in runs and is_change(word)]
+        if is_change(options.after, runs):
+            raise UsageError(
+                f"{options.after} is a change, and two runs are needed before it: %gpucompare BEFORE AFTER "
+                f"{options.after}. To predict the change instead: %gpuwhatif {options.before} {options.after}"
+            )
+        changes = [word for word in options.more if is_change(word, runs)]
         before, after, *more = (
-            runs[name] for name in (options.before, options.after, *options.more) if name not in changes
+            _run(name) for name in (options.before, options.after, *options.more) if name not in changes
         )
         if changes and more:
             raise UsageError(f"{' '.join(changes)}: a change can be given for two runs only, not for {2 + len(more)}")
@@ -177,15 +187,20 @@ class GpuProfileMagics(Magics):
         """
         options = parse_line(self.gpuwhatif, line)
         if options.help:
-            return self._help(self.gpuwhatif)
+            from gpulab.views.rule_page import change_lines
+
+            return self._help(self.gpuwhatif, "\n".join(("changes:", *change_lines())))
         from gpulab.capture.run_registry import runs
         from gpulab.replay.parsing import is_change
+        from gpulab.views.rule_page import change_list
         from gpulab.views.whatif.whatif import whatif
 
-        has_name = options.name is not None and (options.name in runs or not is_change(options.name))
+        if options.name is None and not runs:
+            return change_list()
+        has_name = options.name is not None and not is_change(options.name, runs)
         changes = options.changes if has_name or options.name is None else [options.name, *options.changes]
-        run = runs[options.name] if has_name else runs.last
-        return whatif(runs.with_ranks(run.name), " ".join(changes))
+        run = _run(options.name) if has_name else runs.last
+        return whatif(runs.with_ranks(run.name) if runs.holds(run) else run, " ".join(changes))
 
     @with_arguments(*FIX)
     @line_magic
@@ -339,8 +354,16 @@ class GpuProfileMagics(Magics):
             if recorded:
                 self.end(error)
 
-    def _help(self, magic: Any) -> None:
-        self._print(magic.__doc__.removeprefix("::\n\n"))
+    def _help(self, magic: Any, more: str = "") -> None:
+        self._print("\n".join((magic.__doc__.removeprefix("::\n\n"), more)))
 
     def _print(self, text: str) -> None:
         self._shell.display_pub.publish(data={"text/plain": text.rstrip()}, metadata={})
+
+
+def _run(name: str | None) -> Run:
+    """The run of this name or in this file; without a name, the last one. Raises RunError if there is none."""
+    from gpulab.capture.run_registry import runs
+    from gpulab.questions.run_names import find_run
+
+    return runs.last if name is None else find_run(name)

@@ -11,6 +11,7 @@ from IPython.utils.capture import capture_output
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError
 from gpulab.questions import diagnose
+from gpulab.questions.run_names import find_run
 from gpulab.trial.fix_trial import Trial, finding_to_try, try_fix
 from gpulab.wording import shell_word
 
@@ -26,8 +27,9 @@ def try_fix_of(
     """
     if not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
         raise UsageError(f"--seconds {seconds:g}: must be between {_MIN_SECONDS} and {_MAX_SECONDS:g}")
-    run = runs[name] if name is not None else next((runs[each] for each in reversed(list(runs)) if each in cells), None)
-    run = run if run is not None else runs.last
+    if name is None:  # the last run whose code is known
+        name = next((recorded for recorded in reversed(list(runs)) if recorded in cells), None)
+    run = runs.last if name is None else find_run(name)
     finding = finding_to_try(diagnose(run), rule)
     if run.name not in cells:
         raise CaptureError(

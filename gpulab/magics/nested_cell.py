@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+
+from gpulab.magics.ipython_versions import ends_with_semicolon
 
 
 def run_nested_cell(shell: InteractiveShell, cell: str, outer_cell: str | None) -> BaseException | None:
@@ -21,7 +22,7 @@ def run_nested_cell(shell: InteractiveShell, cell: str, outer_cell: str | None) 
     # On the instance, this hides the method of the class until it is deleted again.
     shell.showtraceback = shell.showsyntaxerror = _show_nothing  # type: ignore[method-assign]
     try:
-        if DisplayHook.semicolon_at_end_of_expression(cell):
+        if ends_with_semicolon(cell):
             shell.ast_node_interactivity = "none"
         result = shell.run_cell(_align_lines(cell, outer_cell), store_history=False)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,18 @@ from gpulab.views.live.html_panel import panel_html
 from gpulab.views.live.tiles import PanelContent
 
 GRACE_S = 0.6  # time for the front end to prove that its clicks arrive while a cell runs
+SILENCE_S = 8.0  # a page that has not answered after this time cannot show widgets
 
 
 class WidgetPanel:
-    """anywidget redrawn from the sampler's thread; shows its Stop button only once the button is known to work."""
+    """anywidget redrawn from the sampler's thread; shows its Stop button only once the button is known to work.
+
+    A page shows no widget if anywidget is installed beside the kernel but not beside the Jupyter server. Such a page
+    never answers: the panel is then HTML, in this cell and in the next ones, until a widget does answer.
+    """
 
     every_s = 0.115  # with sensors read every 100 ms, this gives five redraws a second
+    _answered: bool | None = None  # by any widget of this kernel; False: it kept silent for SILENCE_S
 
     def __init__(
         self,
@@ -42,18 +49,29 @@ class WidgetPanel:
             stop="button" if self._anytime else "",
         )
         self._widget.on_msg(self._handle_message)
+        self._html = HtmlPanel(slot)
+        self._opened_s, self._shows_html = 0.0, False
         self._lock = threading.Lock()
         self._running = True
         allow_messages_while_busy(self._widget.comm)
 
     def open(self, glance: PanelContent) -> None:
-        """Show the widget."""
+        """Show the widget; the page shows the HTML beside it if it knows no widgets at all."""
         self._widget.now = glance.data()
         data = self._widget._repr_mimebundle_()
-        self._slot.put(dict(data[0] if isinstance(data, tuple) else data))
+        bundle = dict(data[0] if isinstance(data, tuple) else data)
+        self._slot.put({**bundle, "text/html": panel_html(glance)})
+        self._opened_s = time.monotonic()
 
     def draw(self, glance: PanelContent) -> None:
-        """Send the new values to the widget."""
+        """Send the new values to the widget, or show them as HTML if the page does not answer."""
+        if self._is_unanswered():
+            self._shows_html = True
+            self._html.draw(glance)
+            return
+        if self._shows_html:
+            self._shows_html = False
+            self.open(glance)
         self._slot.restore()
         with self._widget.hold_sync():
             self._widget.now = glance.data()
@@ -72,6 +90,12 @@ class WidgetPanel:
         self._widget.layout.close()
         self._widget.close()
 
+    def _is_unanswered(self) -> bool:
+        """Whether the page should have answered by now; if messages cannot arrive during a cell, nobody knows."""
+        if self._widget.hello and WidgetPanel._answered is None and time.monotonic() > self._opened_s + SILENCE_S:
+            WidgetPanel._answered = False
+        return WidgetPanel._answered is False
+
     def _end(self) -> None:
         with self._lock:
             self._running = False
@@ -79,6 +103,7 @@ class WidgetPanel:
 
     def _handle_message(self, _: object, content: dict[str, Any], __: object) -> None:
         """Handle a message of the front end. In the main thread it comes too late: the cell has ended."""
+        WidgetPanel._answered = True
         if threading.current_thread() is threading.main_thread() and not self._anytime:
             return
         with self._lock:
@@ -118,6 +143,11 @@ class HtmlPanel:
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+def forget_page() -> None:
+    """Forget whether the page has answered: another one may be open now."""
+    WidgetPanel._answered = None
 
 
 def _has_subshells(shell: InteractiveShell) -> bool:

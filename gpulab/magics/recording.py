@@ -133,10 +133,10 @@ class CellRecording:
         output.finish(data)
 
 
-def diagnosis_report(run: Run) -> Report:
-    """The report of a run; if it started ranks, that of the ranks."""
+def diagnosis_report(run: Run, *, everything: bool = False) -> Report:
+    """The report of a run; if it started ranks, that of the ranks. `everything`: as for `gpulab.report`."""
     ranks = runs.with_ranks(run.name) if runs.holds(run) else (run,)
-    return report(rules.diagnose(ranks[0]) if len(ranks) == 1 else ranks)
+    return report(rules.diagnose(ranks[0]) if len(ranks) == 1 else ranks, everything=everything)
 
 
 def _text_bundle(text: str) -> MimeBundle:

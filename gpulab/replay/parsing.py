@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from gpulab.errors import RunError
@@ -62,9 +62,12 @@ def parse_values(text: str, by_name: Mapping[str, Kind]) -> list[tuple[Kind, Val
     return [(rewrite, values[name]) for name, rewrite in by_name.items() if name in values]
 
 
-def is_change(word: str) -> bool:
-    """Return whether a word names a rewrite, with or without a value."""
-    return _normalise(word.partition("=")[0].rstrip(",")) in BY_NAME
+def is_change(word: str, run_names: Container[str] = ()) -> bool:
+    """Return whether a word names a rewrite or, because it has a value, is meant to; a run of this name comes first."""
+    if word in run_names:
+        return False
+    name, equals, _ = word.partition("=")
+    return bool(equals) or _normalise(name.rstrip(",")) in BY_NAME
 
 
 def in_catalogue_order(changes: Iterable[Change]) -> tuple[Change, ...]:

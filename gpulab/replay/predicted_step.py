@@ -18,6 +18,11 @@ class PredictedStep:
     work_factor: float = 1.0  # samples per step relative to now: 4 for four times the batch
 
     @property
+    def does_other_work(self) -> bool:
+        """Whether a step has another number of samples than now, so that speed-ups are per sample."""
+        return self.work_factor != 1
+
+    @property
     def speedup(self) -> float:
         """Speed-up for the same work: present step time over the likely one, times the change in samples per step."""
         return self.work_factor * self.step_ns / self.likely_ns

@@ -1,21 +1,26 @@
-"""Runs on disk: one `.gpulab` file, a zip of `run.json` and one Parquet file per table that has rows.
+"""Runs on disk: one `.gpulab` file, a zip of `run.json` and one part per table that has rows.
 
-Any tool that reads Parquet can read the tables. Nothing in the file is executed or trusted: sizes are checked before
-they are used, and run.json has the SHA-256 of each table. A minor schema version only adds things: a file with a newer
-one opens, with a gap that lists the ignored parts, and missing parts are absent. A newer major version is rejected with
-the advice to upgrade.
+A table is a description of its columns in JSON and the numbers of each column, packed and compressed; numpy and zlib
+read it. Nothing in the file is executed or trusted: sizes are checked before they are used, and run.json has the
+SHA-256 of each table. A minor schema version only adds things: a file with a newer one opens, with a gap that lists the
+ignored parts, and missing parts are absent. A newer major version is rejected with the advice to upgrade. Tables of
+schema 1 were Parquet files: they open if pyarrow is installed.
 
-    format       the parts of a file, and the error for invalid files
-    writing      save, atomically
-    packing      a table -> Parquet
-    reading      open, is_run
-    archive      the zip file, checked before it is read
-    footer       sizes in a Parquet file, checked before it is read
-    thrift       the encoding of these sizes
-    unpacking    Parquet -> the columns of a table
-    document     run.json, both ways
-    newer        parts of newer schema versions
-    consistency  conditions between the parts of a run
+    format            the parts of a file, and the error for invalid files
+    writing           save, atomically
+    table_encoding    a table -> bytes
+    reading           open, is_run
+    archive           the zip file, checked before it is read
+    table_decoding    bytes -> a table
+    packed_arrays     arrays of integers, both ways
+    column_entries    the description of a table
+    parquet           tables of schema 1
+    missing_columns   columns that older files lack
+    memory_allowance  limits of the memory that a run takes
+    document          run.json, both ways
+    newer_schema      parts of newer schema versions
+    consistency       conditions between the parts of a run
+    replaced_file     a file that is replaced atomically
 """
 
 from gpulab.store.format import MAJOR, MINOR, SUFFIX

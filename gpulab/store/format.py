@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.errors import StoreError
 from gpulab.rows import Table
 
-MAJOR, MINOR = 1, 1  # 1.1: the table of phases
+MAJOR, MINOR = 2, 0  # 1.1: the table of phases; 2.0: tables are packed columns, which need no library; before, Parquet
 Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"
@@ -17,12 +17,23 @@ _MAX_REASON_LENGTH = 300  # characters
 
 COPY_AGAIN = "the file may be incomplete: copy it again, or record the run again"
 TRUSTED_FILES_ONLY = "open only files that you trust"
+INSTALL_PARQUET = 'pip install "gpulab[parquet]"'
 UPGRADE = "pip install --upgrade gpulab"
 
 
-def part_name(table: Table) -> str:
-    """Name of the part with this table."""
-    return f"{table.name}.parquet"
+def part_name(table: Table, schema: Schema = (MAJOR, MINOR)) -> str:
+    """Name of the part with this table in files of this schema version."""
+    return f"{table.name}.{table_suffix(schema)}"
+
+
+def table_suffix(schema: Schema) -> str:
+    """The end of the names of parts with tables."""
+    return "parquet" if is_parquet(schema) else "columns"
+
+
+def is_parquet(schema: Schema) -> bool:
+    """Whether the tables of files of this schema version are Parquet."""
+    return schema < (2, 0)
 
 
 def invalid_run_error(why: str, fix: str = COPY_AGAIN) -> StoreError:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from gpulab.errors import StoreError
+from gpulab.rows import Rows, Table
 from gpulab.run import TABLE_FIELDS, Run
 from gpulab.store import newer_schema
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import Document, decode_document
-from gpulab.store.format import METADATA_PART, invalid_run_error, part_name
-from gpulab.store.parquet_decoding import MemoryAllowance, decode_table
+from gpulab.store.format import (
+    INSTALL_PARQUET,
+    METADATA_PART,
+    Schema,
+    invalid_run_error,
+    is_parquet,
+    part_name,
+    table_suffix,
+)
+from gpulab.store.memory_allowance import MemoryAllowance
+from gpulab.store.parquet.decoding import decode_parquet
+from gpulab.store.table_decoding import decode_table
 
 _MAX_BYTES = 8 * 2**30
 # A run takes 10 to 25 times the memory of its file; a malicious file could take any multiple.
@@ -61,11 +74,12 @@ def _run(archive: Archive, most_bytes: int) -> Run:
     texts = _tables(archive, document)
     allowance = MemoryAllowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
     fields, ignored = dict(document.fields), [*document.unknown]
+    decode = _decoder(document.schema)
     for field, table in TABLE_FIELDS.items():
-        if (text := texts.pop(part_name(table), None)) is not None:
-            fields[field], unknown = decode_table(table, text, allowance)
+        if (text := texts.pop(part_name(table, document.schema), None)) is not None:
+            fields[field], unknown = decode(table, text, allowance)
             ignored += [f"{table.name}: {name}" for name in unknown]
-    known_parts = {METADATA_PART, *map(part_name, TABLE_FIELDS.values())}
+    known_parts = {METADATA_PART, *(part_name(table, document.schema) for table in TABLE_FIELDS.values())}
     ignored += [name for name in archive.parts if name not in known_parts]
     run = Run(**fields)
     if (problem := find_inconsistency(run)) is not None:
@@ -74,16 +88,28 @@ def _run(archive: Archive, most_bytes: int) -> Run:
     return newer_schema.with_ignored_parts(run, [*ignored, *of_unknown_kinds], document.schema)
 
 
+def _decoder(schema: Schema) -> Callable[[Table, bytes, MemoryAllowance], tuple[Rows, tuple[str, ...]]]:
+    """What decodes the tables of this schema version. Raises StoreError if it needs pyarrow, which is missing."""
+    if not is_parquet(schema):
+        return decode_table
+    if importlib.util.find_spec("pyarrow") is None:
+        why = (
+            f"it was saved by an older gpulab, as Parquet (file schema {schema[0]}.{schema[1]}), and pyarrow is missing"
+        )
+        raise invalid_run_error(
+            why, f"{INSTALL_PARQUET}, then save the run again: gpulab.save(gpulab.load(path), path)"
+        )
+    return decode_parquet
+
+
 def _tables(archive: Archive, document: Document) -> dict[str, bytes]:
     """Content of the parts with tables. Raises StoreError if one is missing or was changed."""
-    texts = {
-        part_name(table): archive.read(part_name(table))
-        for table in TABLE_FIELDS.values()
-        if part_name(table) in archive.parts
-    }
-    for name in sorted({f"{table}.parquet" for table in document.sha256} - set(archive.parts)):
+    suffix = table_suffix(document.schema)
+    names = [part_name(table, document.schema) for table in TABLE_FIELDS.values()]
+    texts = {name: archive.read(name) for name in names if name in archive.parts}
+    for name in sorted({f"{table}.{suffix}" for table in document.sha256} - set(archive.parts)):
         raise invalid_run_error(f"its {name} is missing")
     for name, text in texts.items():
-        if hashlib.sha256(text).hexdigest() != document.sha256.get(name.removesuffix(".parquet")):
+        if hashlib.sha256(text).hexdigest() != document.sha256.get(name.removesuffix(f".{suffix}")):
             raise invalid_run_error(f"its {name} is damaged: its SHA-256 is wrong")
     return texts

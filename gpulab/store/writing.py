@@ -14,8 +14,8 @@ from gpulab.run import TABLE_FIELDS, Run
 from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import encode_document
 from gpulab.store.format import MAX_METADATA_BYTES, METADATA_PART, SUFFIX, part_name
-from gpulab.store.parquet_encoding import encode_table
 from gpulab.store.replaced_file import replaced_file
+from gpulab.store.table_encoding import encode_table
 from gpulab.wording import shorten
 
 

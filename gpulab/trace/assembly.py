@@ -13,6 +13,7 @@ from gpulab.trace.columns.builder import TraceTables
 from gpulab.trace.columns.categories import loader_has_workers
 from gpulab.trace.reading.chunk_events import Header
 from gpulab.trace.reading.limits import ENDS_EARLY, Losses
+from gpulab.wording import count
 
 _UPDATE = "Optimizer.step#"
 # Kinds of events that identify the thread of the training loop, best first.
@@ -132,6 +133,6 @@ def _loaders(rows: Rows) -> tuple[tuple[Loader, ...], dict[str, str]]:
 
 def _gaps(tables: TraceTables) -> tuple[Gap, ...]:
     return tuple(
-        Gap(what=f"{count:,} events of category {category!r}", why="gpulab does not know this category", fix="")
-        for category, count in sorted(tables.unknown.items())
+        Gap(what=f"{count(events, 'event')} of category {category!r}", why="gpulab does not know this category", fix="")
+        for category, events in sorted(tables.unknown.items())
     )

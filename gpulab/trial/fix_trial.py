@@ -28,7 +28,7 @@ from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, 
 from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.wording import count, duration, number
+from gpulab.wording import count, did_you_mean, duration, number, shell_word
 
 SECONDS, REPEATS = 3.0, 3
 _MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
@@ -63,7 +63,8 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
         raise CaptureError(
             f"The run {run.name!r} has no finding{f' {rule!r}' if rule else ''}.",
             why=f"its findings are {', '.join(each.rule for each in diagnosis.findings) or 'none'}",
-            fix=f"show its report: %gpureport {run.name}",
+            fix=did_you_mean(rule or "", (each.rule for each in diagnosis.findings))
+            or f"show its report: %gpureport {shell_word(run.name)}",
         )
     for finding in findings:
         if acts_when_pasted(finding.fix) and (rule is not None or finding.gain is not None):

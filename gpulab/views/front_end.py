@@ -28,7 +28,7 @@ def front_end() -> str:
 
     JupyterLab and Notebook 7 send a cell ID; a console does not, and cannot redraw an output. nbconvert, papermill and
     nbval allow no input, so nobody is watching. In Colab and VS Code a widget needs the network and does not update
-    while a cell runs.
+    while a cell runs. Kaggle's page has no anywidget, and `pip install` in a session does not change that.
     """
     module = sys.modules.get("ipykernel.kernelbase")
     if module is None or not module.Kernel.initialized():
@@ -38,7 +38,7 @@ def front_end() -> str:
     if request.get("content", {}).get("allow_stdin") is False:
         return NOTHING
     in_vs_code = "VSCODE_PID" in os.environ or "__vsc_ipynb_file__" in (getattr(kernel.shell, "user_ns", None) or {})
-    if in_vs_code or "google.colab" in sys.modules:
+    if in_vs_code or "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
         return HTML
     return WIDGET if "cellId" in request.get("metadata", {}) else NOTHING
 

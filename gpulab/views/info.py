@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulab.run import Gap, Gpu, Machine
+from gpulab.sensors.nvidia.nvml_errors import NO_DRIVER
 from gpulab.tables import GPU_SAMPLES
 from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
@@ -21,15 +22,24 @@ def info(machine: Machine | None = None) -> View:
     blocks: list[Block] = [Answer(claim=_summary(machine), leading=True), Facts(tuple(_host(machine)))]
     blocks += [Section(f"GPU {gpu.index}: {gpu.name}", (Facts(tuple(_gpu(gpu))),)) for gpu in machine.gpus]
     blocks.append(Section("Available measurements", (Facts(tuple(_measured(machine))),)))
-    blocks.append(Section("Unavailable measurements", _gaps(machine.gaps)))
+    gaps = _relevant_gaps(machine)
+    if gaps or machine.gpus:
+        blocks.append(Section("Unavailable measurements", _gaps(gaps)))
     return View(Sheet("gpulab: this machine", tuple(blocks)))
 
 
 def _summary(machine: Machine) -> str:
     gpus = count(len(machine.gpus), "GPU") if machine.gpus else "No GPU"
     devices = f"{gpus} found" + ("" if machine.gpus else ", so gpulab analyses the CPU as the device")
-    missing = f"{count(len(machine.gaps), 'measurement')} unavailable" if machine.gaps else "all measurements available"
+    gaps = len(_relevant_gaps(machine))
+    available = "all measurements available" if machine.gpus else "all other measurements available"
+    missing = f"{count(gaps, 'measurement')} unavailable" if gaps else available
     return f"{devices}; {missing}."
+
+
+def _relevant_gaps(machine: Machine) -> tuple[Gap, ...]:
+    """Return the gaps; without a GPU, not that its sensors are missing, because the first line says so."""
+    return tuple(gap for gap in machine.gaps if machine.gpus or gap.why != NO_DRIVER)
 
 
 def _host(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -41,8 +51,10 @@ def _host(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "platform", _or_unknown(machine.platform)
     yield "Python", _or_unknown(machine.python)
     yield "PyTorch", machine.torch or "not installed"
-    yield "NVIDIA driver", machine.driver or "none found"
     visible = machine.cuda_visible_devices
+    if not (machine.gpus or machine.driver or visible):  # the first line says that there is no GPU
+        return
+    yield "NVIDIA driver", machine.driver or "none found"
     yield "CUDA_VISIBLE_DEVICES", "not set" if visible is None else visible or "empty, so every GPU is hidden"
 
 

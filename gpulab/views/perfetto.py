@@ -10,6 +10,7 @@ import numpy as np
 from gpulab.columns import Display
 from gpulab.intervals import Ints, Spans, longest_spans
 from gpulab.questions import diagnose
+from gpulab.questions.run_names import RunLike, find_run
 from gpulab.rows import Rows
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
@@ -23,14 +24,14 @@ from gpulab.wording import clean
 MAX_SPANS = 20_000  # the longest of each finding; a viewer cannot separate more
 
 
-def to_perfetto(subject: Run | Diagnosis, path: str | Path) -> Path:
+def to_perfetto(subject: RunLike | Diagnosis, path: str | Path) -> Path:
     """Write a run as `.json` or `.json.gz` for ui.perfetto.dev or chrome://tracing, and return the path.
 
     The trace has tracks for steps, ledger parts and the evidence of each finding, and counters for the sensors.
     `gpulab.load` reads the events back.
     """
     path = Path(path)
-    diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
+    diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(find_run(subject))
     content = write_trace(diagnosis.run, tuple(_tracks(diagnosis)), _counters(diagnosis.run))
     return write_file(path, gzip_compressed(content) if path.suffix == ".gz" else content)
 

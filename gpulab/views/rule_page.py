@@ -5,7 +5,6 @@ The changes that %gpuwhatif knows have pages, too: what each models, what is not
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES, Rule
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.wording import sentence
+from gpulab.wording import did_you_mean, sentence
 
 _RULE_HEADINGS = ("Proof", "Confused with", "What to do")
 _ITEM = " * "  # starts an item of a list in a docstring
@@ -56,11 +55,11 @@ def _rule(name: str) -> Rule:
         if rule.name == name:
             return rule
     names = [rule.name for rule in RULES]
-    near = difflib.get_close_matches(name, [*names, *_CHANGES], n=1)
+    near = did_you_mean(name, [*names, *_CHANGES])
     raise GpulabError(
         f"There is no rule or change {name!r}.",
-        why=f"did you mean {near[0]}?" if near else f"the rules are {', '.join(names)}",
-        fix="%gpuwhy without a name lists them all",
+        why="%gpuwhy without a name lists all of them" if near else f"the rules are {', '.join(names)}",
+        fix=near or "%gpuwhy without a name explains each in a line",
     )
 
 
@@ -135,6 +134,22 @@ def _split_docstring(docstring: str, headings: tuple[str, ...]) -> tuple[str, di
 
 def _contents() -> View:
     return View(Sheet("gpulab: rules and changes", (_introduction(), *_sections())))
+
+
+def change_lines() -> Iterator[str]:
+    """Yield a line for each change that a what-if can make: its name, its value, what it is."""
+    for rewrite in REWRITES:
+        word = f"{rewrite.name}=..." if rewrite.value_help else rewrite.name
+        yield f"  {word:<22} {rewrite.about}"
+
+
+def change_list() -> View:
+    """Return the changes that a what-if can make, for a session without a run to predict them for."""
+    lines = (
+        Line("There is no run yet, so nothing can be predicted: put %%gpuprofile at the top of the training cell."),
+        Section("What %gpuwhatif can change", (Facts(tuple((rewrite.name, rewrite.about) for rewrite in REWRITES)),)),
+    )
+    return View(Sheet("gpulab: changes", lines))
 
 
 def _introduction() -> Block:

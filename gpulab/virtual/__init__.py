@@ -10,7 +10,7 @@
     assumptions          values that programs read from the GPU, and the values assumed for them
     session              `virtual_gpu`: a recording that becomes a Run
     cuda_available       whether this machine has a CUDA GPU
-    selftest             whether the virtual GPU works with the installed PyTorch
+    self_test            whether the virtual GPU works with the installed PyTorch
 
 The GPUs that can be simulated are in gpulab.hardware.
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulab.views.virtual_gpu.compare_gpus import compare_gpus, fits, max_batch
-    from gpulab.virtual.selftest.run import selftest
+    from gpulab.virtual.self_test.run import selftest
 
 __all__ = ["compare_gpus", "fits", "max_batch", "selftest"]
 
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "selftest":
-        return importlib.import_module("gpulab.virtual.selftest.run").selftest
+        return importlib.import_module("gpulab.virtual.self_test.run").selftest
     if name in __all__:
         return getattr(importlib.import_module("gpulab.views.virtual_gpu.compare_gpus"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

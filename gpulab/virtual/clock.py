@@ -76,10 +76,12 @@ class VirtualClock:
     ) -> None:
         self.log = EventLog()
         self.cpu_ns = 0.0  # CPU time of the host thread so far
+        self.busy_ns = 0.0  # time with work on the GPU so far; a little low where streams overlap
         self._spec = spec
         self._host = host
         self._now = 0.0
         self._stream_end_ns: dict[int, float] = defaultdict(float)  # when each stream finishes its work
+        self.busy_until_ns = 0.0  # end of the latest work so far
         self.queue_length = LAUNCH_QUEUE_CAPACITY  # most launches that may be outstanding
         self._queued: deque[float] = deque()  # end times of the outstanding launches
         self._launches_at_step_end: dict[type, int] = {}  # by the type of the step's last record
@@ -185,7 +187,7 @@ class VirtualClock:
         start_ns = max(self._now + LAUNCH_LATENCY_NS, self._stream_end_ns[stream])
         end_ns = start_ns + kernel.ns * self._scale.get(kernel.op_class, 1.0)
         self.log.add_kernel(kernel, start_ns, end_ns, stream=stream, correlation=correlation)
-        self._enqueue(stream, end_ns)
+        self._enqueue(stream, start_ns, end_ns)
 
     def _wait_for_queue_slot(self) -> None:
         """Block the host until the launch queue has a free slot."""
@@ -208,8 +210,10 @@ class VirtualClock:
             )
         self._launches_at_step_end[record_type] = self._correlation
 
-    def _enqueue(self, stream: int, done_ns: float) -> None:
+    def _enqueue(self, stream: int, start_ns: float, done_ns: float) -> None:
         self._stream_end_ns[stream] = done_ns
+        self.busy_ns += max(0.0, done_ns - max(start_ns, self.busy_until_ns))
+        self.busy_until_ns = max(self.busy_until_ns, done_ns)
         self._queued.append(max(done_ns, self._queued[-1]) if self._queued else done_ns)
 
     def _next_correlation(self) -> int:
@@ -241,7 +245,7 @@ class VirtualClock:
         self.log.add_device_event(
             EventKind.MEMCPY, name, start_ns, end_ns, stream=copy.stream, correlation=correlation, size=copy.bytes
         )
-        self._enqueue(copy.stream, end_ns)
+        self._enqueue(copy.stream, start_ns, end_ns)
         if not (copy.non_blocking and (copy.pinned or to_device)):
             self._synchronize("cudaStreamSynchronize", end_ns, thread)
         self.log.close_host_event(row, self._now)

@@ -33,13 +33,14 @@ from gpulab.virtual.device.counting_device import COUNTED_FACT, LIMITATIONS, NO_
 from gpulab.virtual.device.fake_device import FakeDevice
 from gpulab.virtual.host.costs import HostCosts, calibrated_host
 from gpulab.virtual.host.garbage import gc_between_steps, gc_frozen
+from gpulab.virtual.live_state import VirtualLiveState
 from gpulab.virtual.loading.arrivals import BatchArrivals
 from gpulab.virtual.loading.hooks import log_batches
 from gpulab.virtual.memory_fit.host_work import HostWork, sum_host_work
 from gpulab.virtual.op_log.events import MAIN, THREADS
 from gpulab.virtual.op_log.logged_memory import LoggedMemory
 from gpulab.virtual.op_log.ops import ASSUMED_PREFIX, STEP_HIGH_FACT, STEP_LOW_FACT, Assumption, Record, StepEnd
-from gpulab.virtual.selftest.run import selftest_result
+from gpulab.virtual.self_test.run import selftest_result
 
 LOGGED_STEPS = 3  # steps whose records stay in memory: the last two complete ones and the current one
 TICK_S = 0.25
@@ -130,6 +131,7 @@ class VirtualGpu:
         self._watch.begin()
         self._exit.enter_context(gc_frozen())
         if self._on_tick is not None:
+            self._live = VirtualLiveState(self._machine().gpus[0], self._clock, self.memory, self._marks)
             self._exit.enter_context(_ticker(self._tick))
 
     def stop(self, error: BaseException | None = None) -> Run:
@@ -265,22 +267,7 @@ class VirtualGpu:
 
     def _tick(self) -> None:
         assert self._on_tick is not None
-        elapsed_s = (time.time_ns() - self._began_ns) / 1e9
-        steps = self._marks.steps
-        self._on_tick(
-            LiveSnapshot(
-                phase=f"virtual {self.spec.name}",
-                elapsed_s=elapsed_s,
-                steps=steps,
-                steps_per_s=steps / elapsed_s if steps > 1 else None,
-                waiting_frac=None,
-                gpus=(),
-                core_fracs=(),
-                rss_bytes=None,
-                workers=len(self._marks.worker_pids),
-                frame=None,
-            )
-        )
+        self._on_tick(self._live.snapshot((time.time_ns() - self._began_ns) / 1e9))
 
     def _build_run(self, error: BaseException | None, facts: dict[str, str]) -> Run:
         span_ns = max(self._clock.now_ns, self._clock.device_done_ns)
@@ -362,12 +349,13 @@ def _assumption_text(assumption: Assumption) -> str:
 
 @contextlib.contextmanager
 def _ticker(tick: Callable[[], None]) -> Iterator[None]:
-    """Call `tick` every `TICK_S` seconds in a background thread."""
+    """Call `tick` every `TICK_S` seconds in a background thread, and once more at the end."""
     stopped = threading.Event()
 
     def loop() -> None:
         while not stopped.wait(TICK_S):
             tick()
+        tick()
 
     thread = threading.Thread(target=loop, name="gpulab virtual", daemon=True)
     thread.start()

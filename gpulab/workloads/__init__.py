@@ -34,6 +34,7 @@ ordinary PyTorch without any gpulab calls, and importable, as DataLoader workers
 from __future__ import annotations
 
 from gpulab.errors import GpulabError
+from gpulab.wording import did_you_mean
 from gpulab.workloads.copies.transfers import TRANSFERS
 from gpulab.workloads.data.audio import AUDIO
 from gpulab.workloads.data.images import IMAGES
@@ -94,5 +95,5 @@ def workload(name: str) -> Workload:
     raise GpulabError(
         f"There is no workload {name!r}.",
         why=f"the workloads are {', '.join(each.name for each in WORKLOADS)}",
-        fix="use one of these names",
+        fix=did_you_mean(name, (each.name for each in WORKLOADS)) or "use one of these names",
     )

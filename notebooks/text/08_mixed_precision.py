@@ -804,7 +804,40 @@ L.claim(
 # | softmax and losses run in float32 by a list | you set `dtype="float32"` on the last layer |
 # | `dtype=torch.bfloat16`, no scaler | `mixed_bfloat16`, no wrapping |
 #
-# This section is only for reading; the course does not need TensorFlow.
+# The course does not need Keras to show why the last layer is set explicitly. The right class of an image is 25 logits behind another one. Write the loss as a layer with a `dtype` computes it: the softmax in that type, then minus the logarithm of the probability of the right class.
+
+# %% tags=["measure"]
+LOGITS = torch.tensor([0.0, 25.0])  # the first class is right
+
+
+def layer_loss(dtype):
+    """Return the probability of the right class after a softmax in this dtype, and the loss, as floats."""
+    # <blank> softmax of LOGITS.to(dtype), its first element, and minus its logarithm
+    # was: probability = torch.tensor(1.0)
+    probability = LOGITS.to(dtype).softmax(dim=0)[0]
+    # </blank>
+    return probability.item(), -probability.log().item()
+
+
+layer_losses = {dtype: layer_loss(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+for dtype, (probability, loss) in layer_losses.items():
+    print(f"{dtype!s:15} probability {probability:.2g}, loss {loss:.4g}")
+
+# %% tags=["claim"]
+L.claim(
+    "with a last layer in float16, the probability of a class 25 logits behind becomes 0 and the loss infinite; "
+    "in float32 and bfloat16 the loss is 25, within 1 %",
+    abs(layer_losses[torch.float32][1] - 25) < 0.25
+    and abs(layer_losses[torch.bfloat16][1] - 25) < 0.25
+    and layer_losses[torch.float16] == (0, float("inf")),
+    before=layer_losses[torch.float32][0],
+    after=layer_losses[torch.float16][0],
+    names=("probability in float32", "in float16"),
+    source=COUNTED,
+)
+
+# %% [markdown]
+# The smallest number of float16 is 6e-8. (The losses of Keras replace probabilities below 1e-7 by 1e-7. So the loss is finite there, but its gradient is zero.)
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"

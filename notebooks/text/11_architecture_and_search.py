@@ -14,6 +14,7 @@ L
 
 # %% tags=["setup"]
 import copy
+import math
 from functools import cache, partial
 
 import numpy as np
@@ -39,6 +40,7 @@ from gpulab.views.charts.drawing import plots
 
 MIB = 2**20
 torch.set_num_threads(1)
+data = large_batches.pattern_images(rows=2048, test_rows=4096)  # noisy images of ten patterns
 
 # %% [markdown]
 # ## The symptom
@@ -148,7 +150,6 @@ L.claim(
 # *Pruning* sets the smallest weights of a trained network to zero. Train a network, and set nine of ten weights to zero.
 
 # %% tags=["given"]
-data = large_batches.pattern_images(rows=2048, test_rows=4096)  # noisy images of ten patterns
 HIDDEN, KEPT = 512, 128
 
 
@@ -313,16 +314,18 @@ def student_accuracy(loss, from_teacher):
     return sum(accuracies) / len(accuracies)
 
 
+copied = copy_layers(residual_nets.residual_classifier(6, seed=1), teacher)
 students = {
     "teacher, 12 layers, 4 epochs": accuracy(teacher),
-    "teacher's layers, not trained": accuracy(copy_layers(residual_nets.residual_classifier(6, seed=1), teacher)),
+    "teacher's layers, not trained": accuracy(copied),
     "random weights, labels": student_accuracy(label_loss, from_teacher=False),
     "random weights, teacher's outputs": student_accuracy(mixed_loss, from_teacher=False),
     "teacher's layers, labels": student_accuracy(label_loss, from_teacher=True),
     "teacher's layers and outputs": student_accuracy(mixed_loss, from_teacher=True),
 }
+with_layers, without = students["teacher's layers, labels"], students["random weights, labels"]
 plots.bar_plot(
-    "The teacher's layers help; its outputs hardly do",
+    f"A student reaches {100 * with_layers:.0f} % with its teacher's layers, {100 * without:.0f} % without",
     {name: 100 * value for name, value in students.items()},
     x="accuracy, %; students have 6 layers and train for one epoch",
     source=MEASURED,
@@ -330,17 +333,19 @@ plots.bar_plot(
 
 # %% tags=["claim"]
 taught = students["teacher, 12 layers, 4 epochs"]
-layers_gain = students["teacher's layers, labels"] - students["random weights, labels"]
-outputs_gain = students["random weights, teacher's outputs"] - students["random weights, labels"]
+layers_gain, outputs_gain = with_layers - without, students["random weights, teacher's outputs"] - without
+gradient_error = residual_nets.divergence_gradient_error(teacher_loss, TEMPERATURE)
 display(L.reveal("distil", outputs_gain / layers_gain if layers_gain > 0.03 else 1.0, "of that gain"))
 L.claim(
     "after one epoch, a student with half of its teacher's layers is within 3 points of it if it starts from those "
     "layers; from random weights it is more than 5 points below, with the teacher's outputs, too",
-    taught - students["teacher's layers and outputs"] < 0.03
-    and taught - students["random weights, labels"] > 0.05
-    and taught - students["random weights, teacher's outputs"] > 0.05
-    and float(teacher_loss(teacher_logits[:8], teacher_logits[8:16])) > 0.1,
-    before=students["random weights, labels"],
+    gradient_error < 0.01  # of teacher_loss: the gradient of the divergence is known
+    and torch.equal(copied.layers[1].wide.weight, teacher.layers[2].wide.weight)
+    and accuracy(teacher) == taught  # the students did not change their teacher
+    and taught - students["teacher's layers and outputs"] < 0.03
+    and taught - without > 0.05
+    and taught - students["random weights, teacher's outputs"] > 0.05,
+    before=without,
     after=students["teacher's layers and outputs"],
     unit="%",
     source=MEASURED,
@@ -395,8 +400,9 @@ study.enqueue_trial(BY_HAND)  # the first trial is the design by hand
 study.optimize(lambda trial: measure_candidate(**suggest(trial)), n_trials=L.pick(tiny=20, lab=40))
 by_hand, *others = [tuple(trial.values) for trial in study.trials]
 front = sorted({tuple(trial.values) for trial in study.best_trials}, key=lambda values: values[1])
+better = [values for values in front if pareto.dominates(values, by_hand)]
 pareto.front_plot(
-    "The design by hand is far from the front",
+    f"{len(better)} networks of the front dominate the design by hand",
     {
         "all trials": [(time_us, 100 * error) for error, time_us, _ in others],
         "front": [(time_us, 100 * error) for error, time_us in pareto.pareto_front([one[:2] for one in front])],
@@ -408,20 +414,20 @@ pareto.front_plot(
 )
 
 # %% tags=["claim"]
-better = [values for values in front if pareto.dominates(values, by_hand) and values[1] < 0.7 * by_hand[1]]
-display(L.reveal("front", len(better)))
+faster = [values for values in better if values[1] < 0.7 * by_hand[1]]
+display(L.reveal("front", len(faster)))
 L.claim(
     "the search finds a network that needs less than 70 % of the time of the design by hand, with no more errors on "
     "the validation images and no more memory",
-    len(better) > 0,
+    len(faster) > 0,
     before=by_hand[1],
-    after=min((values[1] for values in better), default=None),
+    after=min((values[1] for values in faster), default=None),
     unit="us",
     source=gpulab.runs["candidate"],
 )
 
 # %% [markdown]
-# The front is a list of offers; which one you take depends on your limits. You have 600 us and 160 MiB. Take the network with the fewest errors within both: it has to make fewer than the design by hand, too. Then test it on images that the search has not used: the best of many results is partly luck, so it looks better than it is.
+# The front is a list of offers; which one you take depends on your limits. You have 600 us and 160 MiB. Take the network with the fewest errors within both. Then test it on images that the search has not used: the best of many results is partly luck, so it looks better than it is.
 
 # %% tags=["exercise"]
 LIMIT_US, LIMIT_MIB = 600, 160
@@ -430,8 +436,7 @@ LIMIT_US, LIMIT_MIB = 600, 160
 allowed = [trial for trial in study.best_trials if trial.values[1] <= LIMIT_US and trial.values[2] <= LIMIT_MIB]
 chosen = min(allowed, key=lambda trial: trial.values[0])
 # </blank>
-values = chosen.values if chosen else by_hand
-L.score("limits", sum((values[0] < by_hand[0], values[1] <= LIMIT_US, values[2] <= LIMIT_MIB)))
+L.score("limits", pareto.conditions_met(chosen.values, front, LIMIT_US, LIMIT_MIB) if chosen else None)
 
 # %% tags=["measure"]
 lines = []
@@ -440,16 +445,17 @@ for name, parameters in {"by hand": BY_HAND, "chosen": chosen.params if chosen e
         finalist = candidates.candidate_network(parameters["kind"], parameters["channels"], parameters["blocks"])
         validation = candidates.trained_error(finalist, data, parameters["lr"], seed=order)
         lines.append((name, order, f"{validation:.1%}", f"{candidates.fresh_error(finalist, data):.1%}"))
+settings = dict(chosen.params, lr=round(chosen.params["lr"], 4)) if chosen else "nothing yet"
 tables.table_view(
     ("network", "order of the images", "error, validation", "error, fresh images"),
     lines,
-    below=f"Measured here. Chosen: {chosen.params if chosen else 'nothing yet'}.",
+    below=f"Measured here. Chosen: {settings}.",
 )
 
 # %% [markdown]
 # In our run, the chosen network has 11.2 % errors on the validation images, against 12.0 % of the design by hand, and 14.1 % against 13.7 % on fresh images. So the better error was luck: with 2,048 images and 12 % errors, the standard error of a difference is one point. The gain of this search is the time and the memory, at an error that is the same within noise.
 #
-# On an H100, a depthwise network is slower than a full one of the same width, by the model of the virtual one: its layers are narrow, so arithmetic costs almost nothing, and an additional layer costs additional bytes (11.1). The learning rate is part of the gain: compare designs only at a good rate of each. And a search of 20 trials depends on chance: with six seeds, five searches found a better network than the one by hand.
+# On an H100, a depthwise network is slower than a full one of the same width, by the model of the virtual one: its layers are narrow, so arithmetic costs almost nothing, and an additional layer costs additional bytes (11.1). The learning rate is part of the gain: compare designs only at a good rate of each. And a search of 20 trials depends on chance: with six seeds, five searches found a better network than the one by hand. If yours found none, change the seed of the sampler and run the search again.
 #
 # Optuna proposes trials by the *tree-structured Parzen estimator*; `NSGAIISampler` is an evolutionary search instead. Pass `storage="sqlite:///search.db"` to continue a study later or to use several processes.
 #
@@ -479,7 +485,7 @@ def promotable(standings):
 
 tuning = halving.Trainings(data=tuning_images)
 asha = halving.run_asha(GRID, promotable, tuning.train, rung_epochs=(1, 3, 9))
-best_accuracy, best_combination = asha.best
+best_accuracy, _ = asha.best or (0.0, None)  # None: no combination reached the last rung
 is_close = max(grid_accuracy.values()) - best_accuracy < 0.02
 share = tuning.epochs / grid.epochs
 L.score("epochs", 10 * round(10 * share) if is_close else None)
@@ -646,11 +652,13 @@ plots.line_plot(
 
 # %% tags=["claim"]
 wider, sharper = grown["width x 1.41"], grown["resolution x 1.41"]
+flops = [cost.flops / base.flops for cost in grown.values()]
 display(L.reveal("scaling", sharper.parameters / base.parameters))
 L.claim(
     "each of the four about doubles the FLOPs; resolution adds no weight, width adds the fewest saved bytes, and three "
     "steps of compound scaling cost 6 to 10 times as much",
-    all(1.7 < cost.flops / base.flops < 2.3 for cost in grown.values())
+    compound(1) == {"depth": 1.2, "width": 1.1, "resolution": 1.15}
+    and 1.7 < min(flops) < max(flops) < 2.3
     and sharper.parameters == base.parameters
     and wider.saved_bytes == min(cost.saved_bytes for cost in grown.values())
     and 6 < doublings[3] < 10,
@@ -695,7 +703,7 @@ product_times = {name: (product_us(size), product_us(padded(size, 64))) for name
 tables.table_view(
     ("", "columns", "us", "padded to 64", "us"),
     [
-        (name, f"{SIZES[name]:,}", f"{before:.0f}", f"{padded(SIZES[name], 64):,}", f"{after:.0f}")
+        (name, f"{SIZES[name]:,}", f"{before:,.0f}", f"{padded(SIZES[name], 64):,}", f"{after:,.0f}")
         for name, (before, after) in product_times.items()
     ],
     below=f"{gpulab.runs['50257 columns'].source}.",
@@ -710,7 +718,9 @@ L.same(functional.linear(rows, weight), functional.linear(rows, padded_weight)[:
 display(L.reveal("padding", product_times["vocabulary"][0] / product_times["vocabulary"][1], "times as fast"))
 L.claim(
     "padding a vocabulary of 50,257 to 50,304 adds 0.1 % of columns and makes the product more than twice as fast",
-    padded(50_257, 64) == 50_304 and product_times["vocabulary"][0] > 2 * product_times["vocabulary"][1],
+    padded(50_257, 64) == 50_304
+    and padded(64, 64) == 64
+    and product_times["vocabulary"][0] > 2 * product_times["vocabulary"][1],
     before=product_times["vocabulary"][0],
     after=product_times["vocabulary"][1],
     unit="us",
@@ -733,7 +743,12 @@ L.predict("optimizers")
 RATES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 # </blank>
 by_rate = {name: optimizers.accuracy_by_rate(make, RATES, data) for name, make in optimizers.OPTIMIZERS.items()}
-at_one_rate = {name: rates[0.001] for name, rates in by_rate.items() if 0.001 in rates}
+at_one_rate = {
+    name: value
+    for name, rates in by_rate.items()
+    for rate, value in rates.items()
+    if math.isclose(rate, 0.001, rel_tol=1e-6)
+}
 at_best_rate = {name: max(rates.values()) for name, rates in by_rate.items()}
 optimizer_costs = {name: optimizers.optimizer_cost(make) for name, make in optimizers.OPTIMIZERS.items()}
 display(
@@ -742,7 +757,7 @@ display(
         [
             (
                 name,
-                f"{by_rate[name].get(0.001, 0):.0%}",
+                f"{at_one_rate[name]:.0%}" if name in at_one_rate else "-",
                 f"{at_best_rate[name]:.0%}",
                 f"{cost.state_bytes:.2f}",
                 cost.operators,
@@ -805,10 +820,10 @@ with torch.no_grad():
         weights, logits = frameworks.weight_arrays(module), array_code[name]
         compiled = torch.compile(module, backend=backend)
         calls = {
-            "NumPy": partial(logits, np, images.numpy(), weights),
             "PyTorch": partial(module, images),
             f"torch.compile, {backend}": partial(compiled, images),
             "JAX": frameworks.jax_runner(logits, images, weights),
+            "NumPy": partial(logits, np, images.numpy(), weights),  # last: its threads stay busy for a moment
         }
         for framework, call in calls.items():
             if call is not None:
@@ -825,10 +840,11 @@ tables.table_view(
 
 # %% tags=["claim"]
 losses = {names: result.loss for names, result in results.items()}
+largest_difference = max(abs(loss / losses[name, "PyTorch"] - 1) for (name, _), loss in losses.items())
 display(L.reveal("frameworks"))
 L.claim(
     "a CNN and an LSTM have the same loss in NumPy, eager PyTorch and torch.compile, within 0.01 %",
-    all(abs(loss / losses[name, "PyTorch"] - 1) < 1e-4 for (name, _), loss in losses.items()),
+    largest_difference < 1e-4,
     before=losses["CNN", "NumPy"],
     after=losses["CNN", "PyTorch"],
     unit="(loss)",

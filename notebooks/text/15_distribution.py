@@ -94,7 +94,8 @@ def ring_seconds(ranks, size, latency_s, bytes_per_s):
 
 
 SIZES = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
-measured_s = {ranks: pool.run(data_parallel.timed_all_reduces, SIZES, 15, ranks=ranks)[0] for ranks in (2, 4)}
+TURNS = {2: 50, 4: 15}  # the shortest of so many all-reduces counts
+measured_s = {n: pool.run(data_parallel.timed_all_reduces, SIZES, TURNS[n], ranks=n)[0] for n in TURNS}
 link = link_rates.fitted_link(measured_s[2])  # from the smallest and the largest size
 predicted_s = {size: ring_seconds(2, size, link.latency_s, link.bytes_per_s) for size in SIZES}
 print(f"this machine: {1e6 * link.latency_s:.0f} us of latency, {link.bytes_per_s / 1e9:.2f} GB/s between two ranks")
@@ -117,13 +118,12 @@ display(L.reveal("small", measured_s[2][65536] / measured_s[2][4096], "times as 
 between = SIZES[1:-1]  # the sizes that the link was not fitted to
 errors = [max(predicted_s[size] / measured_s[2][size], measured_s[2][size] / predicted_s[size]) for size in between]
 counted = rings.ring(rings.device_vectors(), range(8))  # a ring of eight lists
-counts_agree = ring_seconds(8, rings.DATA_BYTES, 1, float("inf")) == counted.steps and ring_seconds(
-    8, rings.DATA_BYTES, 0, 1
-) == max(counted.bytes_by_link.values())
+by_formula = (ring_seconds(8, rings.DATA_BYTES, 1, float("inf")), ring_seconds(8, rings.DATA_BYTES, 0, 1))
+by_ring = (counted.steps, max(counted.bytes_by_link.values()))  # rounds, and bytes on each link
 L.claim(
     "fitted to two sizes, the formula predicts the four between them within a factor of 3 on two real ranks, and "
     "gives the rounds and bytes of a ring of eight exactly",
-    max(errors) < 3 and counts_agree,
+    max(errors) < 3 and by_formula == by_ring,
     after=max(errors),
     unit="as the largest factor",
     source=MEASURED,
@@ -344,7 +344,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Fewer bytes help only if the bytes are the bottleneck. Compression costs arithmetic, and PowerSGD makes three all-reduces per bucket instead of one. On a fast link it can make a step longer. In float16, large gradients can overflow; `bf16_compress_hook` sends bfloat16, which has the range of float32.
+# Fewer bytes help only if the bytes are the bottleneck. Compression costs arithmetic, and PowerSGD makes three all-reduces per bucket instead of one. On a fast link it can make a step longer. In float16, large gradients can overflow; `bf16_compress_hook` sends bfloat16, which has the range of float32, but it does not run on gloo.
 
 # %% [markdown]
 # ## Wait for nobody
@@ -491,11 +491,14 @@ L.claim(
 #
 # ### 15.9 Accumulation with no_sync()
 #
-# Four micro-batches make one update ([03](03_parallel_work_and_batch.ipynb)). DDP exchanges gradients in every backward pass, although only the sum at the end matters. Inside `with model.no_sync():`, it only accumulates them on each rank. The forward pass must be inside, too. PyTorch's documentation: "The forward pass should be included inside the context manager, or else gradients will still be synchronized." Try it: with only `backward()` inside, the count stays at 4.
+# Four micro-batches make one update ([03](03_parallel_work_and_batch.ipynb)). Only the sum of their gradients matters, and each backward pass adds to it.
 
 # %% tags=["predict"]
 L.predict("accumulate")
 
+
+# %% [markdown]
+# Inside `with model.no_sync():`, DDP exchanges nothing and only accumulates gradients on each rank. The forward pass must be inside, too. PyTorch's documentation: "The forward pass should be included inside the context manager, or else gradients will still be synchronized." Try it: put only `backward()` inside, and look at the count.
 
 # %% tags=["exercise"]
 def every_time(model, micro_batches):
@@ -573,7 +576,7 @@ dist.destroy_process_group()
 L.predict("launch")
 
 # %% [markdown]
-# `run_command(command, script)` writes the script as `train.py` into a temporary folder, runs the command there, and returns what the ranks saved.
+# `launched_script.run_in_folder(command, script)` writes the script as `train.py` into a temporary folder, runs the command there, and returns what the ranks saved.
 
 # %% tags=["measure"]
 # <blank> torchrun for this machine alone (--standalone), with two processes (--nproc-per-node), and train.py
@@ -582,9 +585,9 @@ command = "torchrun --standalone --nproc-per-node 2 train.py"
 # </blank>
 launches = {line: launched_script.run_in_folder(line, TRAIN) for line in dict.fromkeys(("python train.py", command))}
 tables.table_view(
-    ("command", "exit code", "ranks", "error"),
-    [(line, launch.exit_code, len(launch.ranks), launch.error) for line, launch in launches.items()],
-    left=1,
+    ("command", "error", "exit code", "ranks"),
+    [(line, launch.error or "none", launch.exit_code, len(launch.ranks)) for line, launch in launches.items()],
+    left=2,
 )
 
 # %% tags=["claim"]
@@ -749,26 +752,106 @@ L.claim(
 # %% [markdown]
 # A tree needs the fewest rounds, which is good for small messages. But each of its 6 rounds sends all data, a round of the ring an eighth of them: for large messages, the ring is faster (14 / 8 against 6 times the data, one after the other). NCCL chooses its algorithm by size and topology, and pipelines its trees; `nvidia-smi topo -m` prints the topology of a host. What you decide is which ranks form a group: tensor-parallel groups within a host, data-parallel ones across.
 #
-# ### 15.8 Other links
+# ### 15.8 The primitives of NCCL, and other links
 #
-# This notebook does not use several GPUs, so nothing is claimed here. The table puts published bandwidths into your formula: 400 MB of gradients, 8 ranks, no latency. Published bandwidths are upper limits; that of gloo is what two ranks reached on this machine.
+# NCCL and gloo offer the same primitives: send and receive, broadcast, all-reduce, reduce-scatter, all-gather. You could write an all-reduce with send and receive alone: rank 0 receives all tensors, adds them, and sends the sum back. A library does it in two parts: in a *reduce-scatter*, each rank gets the sum of one part of the data; in an *all-gather*, each rank gets all parts. Write the second one, for four ranks.
+
+# %% tags=["predict"]
+L.predict("primitives")
+
 
 # %% tags=["measure"]
+def through_rank_0(tensor):
+    """Return the sum over all ranks, on each rank."""
+    if dist.get_rank() > 0:
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+        return tensor
+    part = torch.empty_like(tensor)
+    for rank in range(1, dist.get_world_size()):
+        dist.recv(part, rank)
+        tensor += part
+    for rank in range(1, dist.get_world_size()):
+        dist.send(tensor, rank)
+    return tensor
+
+
+def in_two_parts(tensor):
+    """The same; `part` is where this rank stores its part of the sum."""
+    part = tensor.new_empty(len(tensor) // dist.get_world_size())
+    # <blank> dist.reduce_scatter_tensor(output, input), then dist.all_gather_into_tensor(output, input)
+    # was: pass
+    dist.reduce_scatter_tensor(part, tensor)
+    dist.all_gather_into_tensor(tensor, part)
+    # </blank>
+    return tensor
+
+
+def by_all_reduce(tensor):
+    dist.all_reduce(tensor)
+    return tensor
+
+
+sums = {
+    function.__name__: pool.run(data_parallel.summed, function, ranks=4)
+    for function in (through_rank_0, in_two_parts, by_all_reduce)
+}
+ring_of_4 = rings.ring(rings.device_vectors()[:4], range(4))  # its bytes: counted on lists, as in 15.5
+ring_sends = max(ring_of_4.bytes_by_link.values()) / rings.DATA_BYTES
+rank_0_sends = sums["through_rank_0"][0]["sent"]
+tables.table_view(
+    ("function", "calls on rank 0", "rank 0 sends, times the data"),
+    [
+        ("through_rank_0", ", ".join(sums["through_rank_0"][0]["kinds"]), f"{rank_0_sends:.2f}"),
+        ("in_two_parts", ", ".join(sums["in_two_parts"][0]["kinds"]) or "none", f"{ring_sends:.2f}"),
+        ("by_all_reduce", ", ".join(sums["by_all_reduce"][0]["kinds"]), f"{ring_sends:.2f}"),
+    ],
+    left=2,
+    below="Calls are counted on rank 0, and so are the bytes of the first line; the bytes of the others in a ring.",
+)
+
+# %% tags=["claim"]
+display(L.reveal("primitives", rank_0_sends / ring_sends, "times"))
+sums_equal = all(
+    torch.equal(own["sum"], library["sum"])
+    for own, library in zip(sums["in_two_parts"], sums["by_all_reduce"], strict=True)
+)
+L.claim(
+    "on four real ranks, a reduce-scatter and an all-gather give the same sum as an all-reduce; in a ring, each rank "
+    "then sends half of what rank 0 sends without them",
+    sums_equal
+    and sums["in_two_parts"][0]["kinds"] == ["reduce-scatter", "all-gather"]
+    and rank_0_sends == 2 * ring_sends,
+    before=rank_0_sends,
+    after=ring_sends,
+    unit="times the data",
+    names=("rank 0, with send and receive", "each rank of a ring"),
+    source=COUNTED,
+)
+
+# %% [markdown]
+# With N ranks, it is N / 2 times as much: rank 0 sends the data N - 1 times, a rank of the ring 2 (N - 1) / N times. FSDP uses both parts separately, for gradients and for weights (15.7).
+#
+# How long does it take on other links? The next table divides what each of 8 ranks sends for 400 MB of gradients by published bandwidths, which are upper limits; latencies are left out. The bandwidth of gloo is what two ranks reach on this machine.
+
+# %% tags=["measure"]
+SENT_BYTES = 2 * 7 / 8 * 400e6
+gloo_link = link_rates.fitted_link(pool.run(data_parallel.timed_all_reduces, (2**12, 2**22), 50)[0])
 tables.table_view(
     ("link, one direction", "source", "GB/s", "all-reduce, ms"),
     [
-        (name, source, f"{rate / 1e9:.3g}", f"{1e3 * ring_seconds(8, GRADIENT_BYTES, 0, rate):.1f}")
+        (name, source, f"{rate / 1e9:.3g}", f"{1e3 * SENT_BYTES / rate:.1f}")
         for name, rate, source in (
-            ("gloo, this machine", link.bytes_per_s, MEASURED),
+            ("gloo, this machine", gloo_link.bytes_per_s, MEASURED),
             *((each.name, each.bytes_per_s, each.source) for each in link_rates.PUBLISHED_LINKS),
         )
     ],
     left=2,
-    below=f"Bandwidths {GIVEN}, except for gloo; PCIe after its 128b/130b coding. Times by your formula.",
+    below=f"Bandwidths {GIVEN}, except for gloo; PCIe after its 128b/130b coding.",
 )
 
 # %% [markdown]
-# On GPUs, use `backend="nccl"`: its kernels move data between GPUs directly, over NVLink, PCIe or the network. Gloo is for tensors on CPUs.
+# On GPUs, use `backend="nccl"`: its kernels move data between GPUs directly, over NVLink, PCIe or the network. Gloo is for tensors on CPUs. To measure your own links, run `all_reduce_perf` of nccl-tests: its *busbw* is 2 (N - 1) / N times the size, divided by the time, so it can be compared with the column GB/s. With `NCCL_DEBUG=INFO`, NCCL prints which transport it uses between which GPUs.
 #
 # ### 15.10 Read the recording of a job
 #

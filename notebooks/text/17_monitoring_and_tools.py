@@ -162,7 +162,7 @@ L.claim(
 
 # %% tags=["claim"]
 column_bytes = slow_loop.memory_column_bytes(profiler)
-display(L.reveal("column", column_bytes / max(trace_peak, 1), "times the peak"))
+display(L.reveal("column", column_bytes / live.peak_bytes, "times the peak"))
 gpulab_peak = float(run.memory["allocated_bytes"].max()) - before
 L.claim(
     "the trace, gpulab and a counter of tensors agree on the peak of a step within 10 %; the memory column of the "
@@ -579,12 +579,16 @@ L.score("alert", alert_weeks.alert_target(own_rule))
 # You chose the limits on this week, so test them on two other weeks before you trust them.
 
 # %% tags=["claim"]
-others = [alert_weeks.readings_week(seed) for seed in (3, 4)]
-tests = [alert_weeks.score_alarms(other, wake_me(other)) for other in others]
+others = {f"week {seed}": alert_weeks.readings_week(seed) for seed in (3, 4)}
+tests = {name: alert_weeks.score_alarms(other, wake_me(other)) for name, other in others.items()}
+display(tables.table_view(alert_weeks.HEADER, alert_weeks.score_table(list(tests.items()))))
 L.claim(
     "a rule with a window in five parts finds all problems of three simulated weeks within 10 minutes, without a "
     "false alarm",
-    all(alert_weeks.alert_target(score) is not None and score.worst_delay_min <= 10 for score in (own_rule, *tests)),
+    all(
+        alert_weeks.alert_target(score) is not None and score.worst_delay_min <= 10
+        for score in (own_rule, *tests.values())
+    ),
     before=steady.false_alarms,
     after=own_rule.false_alarms,
     unit="false alarms",
@@ -734,7 +738,8 @@ def parse_page(page):
 
 samples = parse_page(page)
 print(f"docker stats: {', '.join(metrics_page.DOCKER_STATS_FIELDS)}")
-print(f"cgroup of this process: {metrics_page.cgroup_readings()}")
+counters = {name: value for name, value in metrics_page.cgroup_readings().items() if value == value}  # not NaN
+print(f"cgroup of this process: {counters or 'no counters here'}")
 
 # %% tags=["claim"]
 display(L.reveal("docker"))
@@ -786,7 +791,7 @@ steps = pd.DataFrame(lines, columns=["step", "time_s", "loss"]).astype(float)
 aligned = pd.merge_asof(steps, sampler.readings, on="time_s")
 # </blank>
 growth = aligned["rss_mib"] - aligned["rss_mib"].min()
-aligned.assign(memory_growth_mib=growth).iloc[::3].round(2)
+aligned.assign(time_s=aligned["time_s"] - aligned["time_s"].min(), memory_growth_mib=growth).iloc[::3].round(2)
 
 # %% tags=["claim"]
 display(L.reveal("tracker"))
@@ -851,7 +856,7 @@ two = gpu_status(standin_nvml.standin_nvml())
 none = gpu_status(standin_nvml.standin_nvml(gpus=()))
 print(f"this machine: {here}")
 print(f"torch: {torch.cuda.is_available()=}, {torch.cuda.device_count()=}")
-pd.DataFrame([*two, *none])
+pd.DataFrame([*two, *none], dtype=object)  # object: a None stays a None
 
 # %% tags=["claim"]
 fields = [tuple(row) for row in (*here, *two, *none)]

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from gpulab import synthetic
 from gpulab.lessons import MEASURED
+from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.data.page_photos import (
     Snapshots,
     augment_batch,
@@ -94,6 +95,35 @@ L.reveal("busy", gpu_busy_share(before), "%")
 answer = "c"
 # </blank>
 L.check("first", answer)
+
+# %% [markdown]
+# How much can a change gain at most? If a share *s* of each step goes to one part of the ledger, a step without this part is 1 / (1 - *s*) times as fast. This is Amdahl's law. Calculate the bound for each part: it shows which changes are not worth trying yet.
+
+# %% tags=["measure"]
+ledger = gpulab.diagnose(before).ledger
+shares = {part.label: ledger.total_frac(part.key) for part in ledger.parts}
+# <blank> a dict with, for each label in shares, how many times as fast a step is without this part
+# was: bounds = dict.fromkeys(shares, 1.0)
+bounds = {label: 1 / (1 - share) for label, share in shares.items()}
+# </blank>
+tables.table_view(
+    ("part of a step", "share", "without it, times as fast"),
+    [(label, f"{share:.1%}", f"{bounds[label]:.2f}") for label, share in shares.items() if share >= 0.001],
+    below=f"{before.source}. Parts below 0.1 % are left out.",
+)
+
+# %% tags=["claim"]
+others = [bound for label, bound in bounds.items() if label != "waiting for data"]
+L.claim(
+    "without waiting for data, a step would be more than three times as fast; without any other part, less than 1.5 "
+    "times",
+    bounds["waiting for data"] > 3 and max(others) < 1.5,
+    before=max(others),
+    after=bounds["waiting for data"],
+    unit="times as fast",
+    names=("without any other part, at most", "without waiting for data"),
+    source=before,
+)
 
 # %% [markdown]
 # ### 18.2 The order of changes
@@ -181,7 +211,7 @@ L.claim(
 )
 
 # %% [markdown]
-# Next, the report of `precise` names the memory layout of the images: convolutions need the channels of a pixel next to each other (channels last), and convert every image to get that. Before you fix it, look at the ledger of `decoded` once more, at the share of a step in which the GPU is busy, and at what lower precision alone does to it. The answer comes from replaying `decoded`, so the host takes exactly as long in both steps.
+# Next, the report of `precise` names one of two causes. If the host is fast, it is the memory layout of the images: convolutions need the channels of a pixel next to each other (channels last), and convert every image to get that. On a slow or busy host, it is the loss, which the loop reads in every step. Before you fix them, look at the ledger of `decoded` once more, at the share of a step in which the GPU is busy, and at what lower precision alone does to it. The answer comes from replaying `decoded`, so the host takes exactly as long in both steps.
 
 # %% tags=["predict"]
 L.predict("share")
@@ -246,9 +276,9 @@ L.claim(
 )
 
 # %% [markdown]
-# The same change has two different gains, depending on what was done before it. The larger batch and pinning usually gain more in their place than they would have gained first. Each change that makes the GPU faster leaves less GPU work for the host's work to overlap with, and what was hidden becomes visible: first the reads of the loss, then the launches, then the copy. The gains also depend on the host, which runs for real here: on a faster one, the larger batch gains less, and on a busy one, they change from run to run. Decoding once gained more than all later changes together.
+# The same change has two different gains, depending on what was done before it. Each change that makes the GPU faster leaves less GPU work for the host's work to overlap with, and what was hidden becomes visible: first the reads of the loss, then the launches, then the copy. So a change can gain more in its place than as the first one. It can also gain less, if an earlier change already removed a part of the same time. The gains also depend on the host, which runs for real here: on a faster one, the larger batch gains less, and on a busy one, they change from run to run. Decoding once gained more than all later changes together.
 #
-# In the last row, the loop itself pins each batch. As the first change this gains nothing, and it may cost time, because pinning takes the host at least as long as the copy took. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
+# In the last row, the loop itself pins each batch. This gains little, and it may cost time, because the host first copies the batch into pinned memory. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
 #
 # ### 18.5 All levers, and torch.compile
 #
@@ -259,7 +289,7 @@ launching = optimisation.run("precision", "layout", "fetch")
 gpulab.whatif(launching)
 
 # %% [markdown]
-# At the top are `torch.compile`, a CUDA graph and a larger batch, which all reduce the time that launches leave the GPU idle. The larger batch comes free of charge if the training still converges as well ([04 Large batches](04_large_batches.ipynb)). The compiler has a price: the first call compiles, and each new set of shapes does so again. torch.compile does not run on a virtual GPU, so here is the same network on a CPU: 16 channels, 16 images of 32 x 32 pixels, compiled with inductor. At size tiny, the cell uses an earlier measurement, because compiling took 43 s; with `GPULAB_SIZE=lab` it compiles here.
+# Three of these levers, `torch.compile`, a CUDA graph and a larger batch, reduce the time in which launches leave the GPU idle. Prefetching and pinned memory shorten the wait for the copy. The larger batch comes free of charge if the training still converges as well ([04 Large batches](04_large_batches.ipynb)). The compiler has a price: the first call compiles, and each new set of shapes does so again. torch.compile does not run on a virtual GPU, so here is the same network on a CPU: 16 channels, 16 images of 32 x 32 pixels, compiled with inductor. At size tiny, the cell uses an earlier measurement, because compiling took 43 s; with `GPULAB_SIZE=lab` it compiles here.
 
 # %% tags=["predict"]
 L.predict("compile")

@@ -384,7 +384,7 @@ display(L.reveal("rent"))
 L.claim(
     "the slowest of the five GPUs is the cheapest for this job; with the fastest, a million sequences cost at least a "
     "quarter more",
-    cheapest is slowest
+    cheapest.name == slowest.name
     and fastest.epoch_cost > 1.25 * cheapest.epoch_cost
     and math.isclose(million_cost(1e6 / HOUR_S, 2.0), 2.0),  # a million in an hour costs the price of an hour
     before=fastest.epoch_cost,
@@ -396,7 +396,7 @@ L.claim(
 
 
 # %% [markdown]
-# Other jobs, other rankings. By peak arithmetic per dollar, the B200 is the cheapest of the five: 331 TFLOP/s (FP16) for a dollar an hour, the RTX 4090 223, and a model that does not fit into 24 GB excludes it anyway. Prices differ as much: in September 2026, an hour of an H100 SXM on demand cost $2.69 to $10.98, depending on the provider ([silybench-data](https://github.com/tgarg01/silybench-data/blob/main/prices/gpu_hourly.yaml)). So calculate with your job and your prices: `gpulab.virtual.compare_gpus(build, [...], price={...})`.
+# Other jobs, other rankings. By peak arithmetic per dollar, the B200 is the cheapest of the five: 331 TFLOP/s (FP16) for a dollar an hour, the RTX 4090 223, and a model that does not fit into 24 GB excludes it anyway. Prices differ as much: in September 2026, an hour of an H100 SXM on demand cost 2.69 to 10.98 dollars, depending on the provider ([silybench-data](https://github.com/tgarg01/silybench-data/blob/main/prices/gpu_hourly.yaml)). So calculate with your job and your prices: `gpulab.virtual.compare_gpus(build, [...], price={...})`.
 #
 # **A second GPU.** It rarely halves the time: suppose that two GPUs are `speedup` times as fast as one. An hour costs `gpu` per GPU and `other` for everything else: the host, and perhaps people who wait. Write the condition under which the job becomes cheaper with two. The cell compares it with the costs of 237 jobs.
 
@@ -447,7 +447,7 @@ print("cores for the loader:", cores)
 # %% tags=["claim"]
 L.claim(
     "for the same samples, the fastest GPU needs at least one and a half times as many cores as the slowest",
-    cores[fastest.name] >= 1.5 * cores[slowest.name] and cores_needed(1500, 0.001) == 2,
+    cores[fastest.name] >= 1.5 * cores[slowest.name] and cores_needed(1100, 0.001) == cores_needed(2000, 0.001) == 2,
     before=cores[slowest.name],
     after=cores[fastest.name],
     unit="cores",
@@ -632,6 +632,7 @@ L.claim(
 # The simulated week of eight GPUs from notebook [16](16_scheduling_and_sharing.ipynb), read from gpulab's history. Somebody pays for each hour that a process *holds* a GPU. Write what an hour of *use* costs.
 
 # %% tags=["measure"]
+PRICE_PER_H = 1.00  # dollars; yours
 with tempfile.TemporaryDirectory() as folder:
     idle_week.write_idle_week(Path(folder) / "watch.sqlite")
     report = [one for one in idle_week.process_report(Path(folder) / "watch.sqlite") if one.used_h > 0]
@@ -649,7 +650,7 @@ used_cost = {one.label: used_hour_cost(one, PRICE_PER_H) for one in report}
 tables.table_view(
     ("program", "held, h", "used, h", "an hour of use, dollars"),
     [(one.label, f"{one.held_h:.0f}", f"{one.used_h:.0f}", f"{used_cost[one.label]:.2f}") for one in report],
-    below="In the simulated week; the price as set in 19.2.",
+    below="In the simulated week; price as set.",
 )
 
 # %% tags=["claim"]

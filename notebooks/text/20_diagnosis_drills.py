@@ -104,7 +104,7 @@ display(evidence.answer_terms(recorded=True), evidence.case_evidence("worked_exa
 #
 # **Cause.** Three quarters of a step are spent waiting for data, and there is one worker: `too_few_workers`. **Action.** `more workers`. **Rival.** `cpu_bound_loading`, where the workers are too slow because they compute too much; more workers would then compete for the same cores. **Exclusion.** `worker_cpu` is 6 %: a worker that computes would be near 100 %. The answer is `("too_few_workers", "more workers", "worker_cpu")`.
 #
-# Two details of the evidence are easy to misread. In the ledger, *GPU busy* includes exposed copies; the counter `busy` does not, because a copy occupies no multiprocessor. And *absent* is not zero: a CPU has no tensor cores to count.
+# Three details of the evidence are easy to misread. In the ledger, *GPU busy* includes exposed copies; the counter `busy` does not, because a copy occupies no multiprocessor. The ledger shows a typical step, a counter the share of all complete steps: the two differ if steps differ. And *absent* is not zero: a CPU has no tensor cores to count.
 #
 # ### 20.1, round one: cases 1 to 4
 #

@@ -84,8 +84,9 @@ def test_the_right_answers_are_not_all_the_same_letter():
     assert max(letters.count(letter) for letter in "abcd") < 0.6 * len(letters)
 
 
-def test_the_index_and_the_readme_agree_with_the_lessons():
-    for path, links, before in ((FOLDER / "text" / "index.py", "", "# "), (ROOT / "README.md", "notebooks/", "")):
+def test_the_index_and_the_course_page_agree_with_the_lessons():
+    index, page = FOLDER / "text" / "index.py", ROOT / "docs" / "course.md"
+    for path, links, before in ((index, "", "# "), (page, "../notebooks/", "")):
         text = path.read_text(encoding="utf-8")
         assert built.with_course(text, links, before) == text, "run tools/notebooks.py index"
     assert all(f"{id}.ipynb" in contents.lesson_table() for id in IDS)

@@ -170,11 +170,11 @@ def test_a_claim_is_one_line_however_long_and_its_values_appear_only_in_the_html
     sentence = "two workers cut the share of time that the loop waits for data " * 3
     claim = lab.claim(sentence.strip(), True, before=0.67, after=0.24, unit="%")
     assert repr(claim) == f"HOLDS  {sentence.strip()}  [measured here]"
-    assert "67 % -&gt; 24 %" in claim._repr_html_()
-    assert "51 % -&gt; 0.4 %" in lab.claim("it does", True, before=0.51, after=0.004, unit="%")._repr_html_()
+    assert "67 % → 24 %" in claim._repr_html_()
+    assert "51 % → 0.4 %" in lab.claim("it does", True, before=0.51, after=0.004, unit="%")._repr_html_()
     figures = {"before": 2, "after": 7.9, "unit": "items", "names": ("CPU-bound", "I/O-bound")}
     assert "CPU-bound: 2; I/O-bound: 7.9 items" in lab.claim("it does", True, **figures)._repr_html_()
-    assert "51 % -&gt; 0 %" in lab.claim("it does", True, before=0.51, after=0.0, unit="%")._repr_html_()
+    assert "51 % → 0 %" in lab.claim("it does", True, before=0.51, after=0.0, unit="%")._repr_html_()
     assert repr(lab.claim("it does", False, source=COUNTED)) == "FAILS  it does  [counted here]"
 
 

@@ -48,7 +48,12 @@ HEIGHT = {group: height for height, row in enumerate(LAYERS) for group in row}
 # imports them when they are named.
 # For type checkers and editors only, `run.whatif(...)` is a WhatIf.
 # `Fleet.report` returns a view, too.
-DOORS = {("run", "views"), ("virtual.__init__", "views"), ("fleet.fleet_result", "views")}
+DOORS = {
+    ("run", "views"),
+    ("comparison.displayed", "views"),
+    ("virtual.__init__", "views"),
+    ("fleet.fleet_result", "views"),
+}
 
 # Where a library may be imported: a group, or one module of it.
 HOMES = {
@@ -60,6 +65,7 @@ HOMES = {
     "ipywidgets": ("views",),
     "anywidget": ("views",),
     "PIL": ("workloads", "synthetic", "lessons.labs"),
+    "pyarrow": ("store.parquet", "lessons.labs"),
     "tqdm": ("files",),
     "dask": ("fleet.cluster",),
     "distributed": ("fleet.cluster",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tools.install_matrix import Installation, check
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 
 CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}  # PyPI's -> conda-forge's
+RECIPE_NAMES = {**CONDA_NAMES, "matplotlib": "matplotlib-base"}  # without Qt
 IMPORTED_AS = {  # distribution -> module
     "nvidia-ml-py": "pynvml",
     "ipython": "IPython",
@@ -65,6 +69,33 @@ def test_the_conda_environment_asks_for_the_same_as_pyproject():
     wanted = required(PROJECT["dependencies"] + EXTRAS["torch"] + EXTRAS["lab"])
     assert conda == {CONDA_NAMES.get(name, name): bounds for name, bounds in wanted.items()}
     assert listed[-1] == {"pip": ["--no-deps --editable ."]}
+
+
+def test_the_conda_recipe_asks_for_the_same_as_pyproject():
+    yaml = pytest.importorskip("yaml")
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
+    context, requirements = recipe["context"], recipe["requirements"]
+    assert (context["name"], context["version"]) == (PROJECT["name"], PROJECT["version"])
+    run = required([line.replace("${{ python_min }}", context["python_min"]) for line in requirements["run"]])
+    assert run.pop("python") == PROJECT["requires-python"]
+    assert run == {RECIPE_NAMES.get(name, name): bounds for name, bounds in required(PROJECT["dependencies"]).items()}
+    optional = {CONDA_NAMES.get(name, name): bounds for name, bounds in required(EXTRAS["torch"]).items()}
+    assert required(requirements["run_constraints"]) == optional
+    assert required(requirements["host"])["hatchling"] == ">=1.21"
+    scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+    assert recipe["about"]["license"] == PROJECT["license"]
+
+
+def test_the_citation_names_this_version():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+def test_pyarrow_is_not_required_and_two_extras_bring_it():
+    assert "pyarrow" not in required(PROJECT["dependencies"])
+    assert {name for name in EXTRAS if "pyarrow" in required(EXTRAS[name])} == {"lab", "parquet"}
 
 
 def test_every_requirement_has_a_lower_bound_and_none_forbids_a_newer_torch():
@@ -133,6 +164,39 @@ def test_a_dataset_is_loaded_from_an_installed_wheel(wheel, tmp_path):
     package = tmp_path / "gpulab"
     cards = len(list((ROOT / "datasets").glob("*/card.json")))
     assert told == [str(package / "__init__.py"), str(package / "datasets"), str(cards), "case 3"]
+
+
+@pytest.mark.full  # nine processes, most of which import pandas or IPython
+def test_the_wheel_works_with_nothing_but_its_requirements(wheel, tmp_path):
+    """In an environment that holds the distributions that gpulab requires, and no other: no torch, no pyarrow."""
+    folder = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    (site,) = [path for path in folder.rglob("site-packages") if path.parent.parent.name != "lib64"]
+    zipfile.ZipFile(wheel).extractall(site)
+    link_distributions(site, {*required(PROJECT["dependencies"])})
+    assert not {"torch", "pyarrow"} & {path.name for path in site.iterdir()}
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    (tmp_path / "work").mkdir()
+    lines = check(Installation(python, tmp_path / "work"))
+    assert [line.partition(":")[0] for line in lines] == ["import", "info", "dataset", "report", "lessons", "extension"]
+    assert lines[0].endswith("without torch")
+
+
+def link_distributions(site: Path, names: set[str]) -> None:
+    """Link these installed distributions, and what they require in turn, into a folder."""
+    requirements, canonical_name = pytest.importorskip("packaging.requirements"), re.compile(r"[-_.]+")
+    waiting, linked = list(names), set()
+    while waiting:
+        name = canonical_name.sub("-", waiting.pop()).lower()
+        if name in linked:
+            continue
+        linked.add(name)
+        distribution = importlib.metadata.distribution(name)
+        for top in {path.parts[0] for path in distribution.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(distribution.locate_file(top))
+        parsed = map(requirements.Requirement, distribution.requires or ())
+        waiting += [one.name for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def test_the_sdist_holds_the_datasets(tmp_path):

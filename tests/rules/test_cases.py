@@ -6,6 +6,7 @@ the runs of all ranks; `provoked_*.gpulab` and `spared_*.gpulab` next to it are 
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ def test_a_case_provokes_its_rule(rule, make):
     if finding.gain is not None:
         gain = finding.gain
         assert 0 < gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
+    assert plurals_of_one(diagnosis) == []
 
 
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
@@ -68,12 +70,28 @@ def test_a_fix_is_code_that_can_be_pasted(rule, make):
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is Ellipsis]
 
 
+NOUNS = (
+    "all-reduce|batche|collection|collective|compilation|core|DataLoader worker|epoch|GPU|kernel|operator|processe|"
+    "rank|reading|sample|step|tensor|thread|time|worker"
+)
+
+
+def plurals_of_one(diagnosis):
+    """Texts of a diagnosis with a count of one before a plural: "1 workers"."""
+    texts = [diagnosis.verdict, *(unjudged.reason for unjudged in diagnosis.unjudged)]
+    for finding in diagnosis.findings:
+        texts += [finding.claim, *finding.evidence, finding.advice, *finding.caveats, finding.confidence_reason]
+        texts += [] if finding.gain is None else [finding.gain.basis]
+    return [text for text in texts if re.search(rf"(?<![\w.,/-])(?<!of )1 (?:{NOUNS})s\b", text)]
+
+
 @pytest.mark.parametrize(("rule", "make"), SPARED)
 def test_a_near_miss_spares_the_rule(rule, make):
     diagnosis = diagnosis_of(make)
     reported = [finding.rule for finding in diagnosis.findings]
     assert rule not in reported
     assert rule not in [masked.finding.rule for masked in diagnosis.masked]
+    assert plurals_of_one(diagnosis) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)

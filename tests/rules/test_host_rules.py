@@ -6,6 +6,7 @@ import collections
 import copy
 import gc
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -192,6 +193,16 @@ def test_a_wait_can_overlap_only_with_the_rest_of_the_step():
     gain = finding(run_of(stepped(step), samples=samples), "unexplained_idle").gain
     assert gain.floor_ns == pytest.approx(with_warm_caches_ns(20 * MS, 100 * MS), rel=0.01)
     assert gain.best_ns == pytest.approx(80 * MS, rel=0.01)
+
+
+def test_a_loop_that_sleeps_most_of_its_time_has_that_as_its_verdict():
+    samples = host_samples(600, main=0.02, frame="train (cell line 12)", called="sleep (time)")
+    step = lambda at: [event(EventKind.OP, "aten::addmm", at + 97, 3)]  # noqa: E731
+    diagnosis = diagnose(run_of(stepped(step), samples=samples))
+    assert diagnosis.first is None  # the rest of a step is too short for an overlap to gain much
+    assert "sleep (time), called by train (cell line 12)" in diagnosis.verdict
+    assert re.search(r"9[5-8] % of each step", diagnosis.verdict)
+    assert "Worth knowing" in diagnosis.verdict
 
 
 def marked(step_ms, **more):

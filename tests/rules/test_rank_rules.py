@@ -247,7 +247,7 @@ def test_a_list_with_one_run_gives_the_diagnosis_of_that_run():
     assert alone.first.evidence == among.first.evidence
 
 
-@pytest.mark.parametrize("what", [[], "trace.json", None, 7])
+@pytest.mark.parametrize("what", [[], "no run of this name", None, 7])
 def test_an_input_without_a_run_raises_run_error(what):
     with pytest.raises(RunError, match="no run"):
         gpulab.diagnose(what)

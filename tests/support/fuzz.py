@@ -1,6 +1,6 @@
 """Damages traces and saved runs at random and opens them: each gives a run or a GpulabError, soon and in little memory.
 
-    python tests/fuzz.py [--count 10000] [--seed 0]
+    python tests/support/fuzz.py [--count 10000] [--seed 0]
 
 Every input has a number; `--only N` repeats one. An input that fails is kept in build/fuzz/ with its number.
 """
@@ -8,7 +8,10 @@ Every input has a number; `--only N` repeats one. An input that fails is kept in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
+import hashlib
+import io
 import json
 import random
 import resource
@@ -17,6 +20,8 @@ import sys
 import tempfile
 import time
 import traceback
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,9 +213,37 @@ def damaged(number: int, seed: int, sound: list[tuple[str, bytes]]) -> tuple[str
     name, text = dice.choice(sound)
     packed = name.endswith(".gz") and dice.random() < 0.5
     text = gzip.decompress(text) if packed else text
+    if name.endswith(".gpulab") and dice.random() < 0.5:
+        return name, forged(dice, text)
     for _ in range(dice.choice((1, 1, 1, 2, 3, 8, 30))):
         text = dice.choice(MAKERS if b"traceEvents" in text or text[:1] == b"[" else MAKERS[:5])(dice, text)
     return name, gzip.compress(text, 1, mtime=0) if packed else text
+
+
+def forged(dice: random.Random, text: bytes) -> bytes:
+    """A saved run with damage in one table, its description or run.json, and with checksums that fit."""
+    with zipfile.ZipFile(io.BytesIO(text)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    name = dice.choice(list(parts))
+    start = 12 + int.from_bytes(parts[name][8:12], "little")
+    if name == "run.json":
+        parts[name] = dice.choice(MAKERS)(dice, parts[name])
+    elif dice.random() < 0.3:
+        parts[name] = dice.choice(MAKERS[:5])(dice, parts[name])
+    else:
+        maker = dice.choice((*MAKERS[:5], replace_number, replace_number, replace_number))
+        header = zlib.compress(maker(dice, zlib.decompress(parts[name][12:start])))
+        parts[name] = parts[name][:8] + len(header).to_bytes(4, "little") + header + parts[name][start:]
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):  # run.json may be no JSON any more
+        document = json.loads(parts["run.json"])
+        for part in parts.keys() - {"run.json"}:
+            document["sha256"][part.rpartition(".")[0]] = hashlib.sha256(parts[part]).hexdigest()
+        parts["run.json"] = json.dumps(document).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for part, content in parts.items():
+            archive.writestr(part, content)
+    return buffer.getvalue()
 
 
 def flip(dice: random.Random, text: bytes) -> bytes:

@@ -30,7 +30,7 @@ from typing import Any
 
 import gpulab
 from gpulab.comparison import compare
-from gpulab.files.loading import save
+from gpulab.questions.run_names import save
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import diagnose
 from gpulab.run import TABLE_FIELDS, Run

@@ -22,6 +22,11 @@ def examples(count: int, **more: Any) -> settings:
     return settings(max_examples=max(scaled, min(count, 5)), deadline=None, **more)
 
 
+def at_night(count: int, *, otherwise: int) -> int:
+    """Return `count` in the profile "full", which `make test-nightly` uses, else the smaller number `otherwise`."""
+    return count if settings().max_examples >= DEFAULT_EXAMPLES else otherwise
+
+
 def first_tier(values: Iterable[Any], keep: Collection[Any] | Callable[[Any], bool]) -> list[Any]:
     """Return parameters for every value; those that `keep` does not hold or accept are marked `full`."""
     accepts = keep if callable(keep) else keep.__contains__

@@ -8,13 +8,12 @@ import pytest
 
 from gpulab import trace
 from tests.support import fuzz
-from tests.support.tiers import first_tier
+from tests.support.tiers import at_night
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("count", first_tier((100, 400), keep=(100,)))
-def test_damaged_files_give_a_run_or_an_error_that_says_what_to_do(count):
-    tally, failures, _ = fuzz.run(range(count), seed=1)
+def test_damaged_files_give_a_run_or_an_error_that_says_what_to_do():
+    tally, failures, _ = fuzz.run(range(at_night(1000, otherwise=100)), seed=1)
     assert not failures
     assert set(tally) == {"a run", "a part, and what was lost", "refused with a reason"}
 

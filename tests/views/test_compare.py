@@ -7,6 +7,7 @@ import pytest
 
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
+from gpulab.sensors.nvidia.nvml_errors import NO_DRIVER
 from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS
 from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
@@ -277,6 +278,16 @@ def test_unknown_facts_of_a_machine_are_not_zero():
     assert "PyTorch: not installed" in text
     assert not re.search(r": 0\b", text)
     assert "MIG: unknown" in repr(info(MACHINE))
+
+
+def test_a_machine_without_a_gpu_says_so_once():
+    gap = Gap(what="GPU sensors", why=NO_DRIVER, fix="nothing to do")
+    for gaps in ((gap,), ()):
+        lines = repr(info(Machine(gaps=gaps))).splitlines()
+        assert len([line for line in lines if re.search("GPU|CUDA|NVIDIA", line)]) == 1
+        assert not any("Unavailable" in line for line in lines)
+    other = Gap(what="GPU sensors", why="the driver is not loaded", fix="sudo modprobe nvidia")
+    assert "sudo modprobe nvidia" in repr(info(Machine(gaps=(other,))))
 
 
 def test_available_measurements_depend_on_gpu_and_torch():

@@ -19,12 +19,13 @@ from tests.support import pipeline_probes
 from tests.support.runs.extreme_runs import BASES, NAMES, extreme_run
 from tests.support.runs.made_runs import gpu_samples
 from tests.support.runs.stored_runs import filled, full_run
+from tests.support.tiers import at_night
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_every_view_of_an_extreme_run_is_made_or_refused_with_a_reason(seed):
-    problems = pipeline_probes.run_probes(seed, 240)
+    problems = pipeline_probes.run_probes(seed, at_night(240, otherwise=80))
     assert [f"{problem.view}, probe {problem.number}: {problem.error}" for problem in problems] == []
 
 

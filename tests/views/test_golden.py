@@ -6,7 +6,6 @@ After a change of wording, refresh the pages with `GPULAB_GOLDEN=write pytest te
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
@@ -17,7 +16,6 @@ import pytest
 import gpulab
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
-from gpulab.tables import EventKind
 from gpulab.views import charts, rule_page
 from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
@@ -29,31 +27,14 @@ from tests.support.front_end.live_panel import gpu as gpu_reading
 from tests.support.front_end.live_panel import live_state
 from tests.support.front_end.read_views import Page
 from tests.support.runs import example_report
-from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of, stepped
+from tests.support.runs.example_report import launch_bound_run, loading_run
+from tests.support.runs.made_runs import NO_WORKERS, run_of, stepped
 from tests.support.runs.predicted import reading
-from tests.support.runs.simulated_machine import Call, run_like
 from tests.support.virtual.memory_programs import SPEEDS, on, training
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 WRITE = os.environ.get("GPULAB_GOLDEN") == "write"
 HOW = "If the new text is right: GPULAB_GOLDEN=write pytest tests/views/test_golden.py, then read the diff."
-
-
-def loading_run(wait_ms=30.0, name="loading", workers=0):
-    """A run on a CPU that waits for data in every step."""
-    events, marks, at_ms = [], [], 0.0
-    for _ in range(60):
-        events += [loader_call(at_ms, wait_ms, workers), event(EventKind.OP, "aten::mm", at_ms + wait_ms + 0.5, 19.0)]
-        marks.append(mark(at_ms, wait_ms, cpu_ms=3.0))
-        at_ms += wait_ms + 20.0
-    loader = dataclasses.replace(NO_WORKERS, workers=workers)
-    return run_of(events, marks=marks, loaders=[loader], windows=[(at_ms * 0.4, at_ms * 0.9)], name=name)
-
-
-def launch_bound_run():
-    """A run whose step is many short kernels and a wait at its end."""
-    loop = [Call(loads_us=900.0), *[Call(host_us=20.0, kernel_us=40.0)] * 30, Call(waits=True), Call(host_us=400.0)]
-    return run_like(loop, steps=10)
 
 
 def machine():

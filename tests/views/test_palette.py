@@ -128,8 +128,17 @@ def test_no_two_parts_look_the_same(vision):
 
 @pytest.mark.parametrize("vision", MACHADO)
 def test_what_is_certain_perhaps_and_measured_are_told_apart(vision):
-    three = (palette.ACCENT, palette.ACCENT_PALE, palette.MEASURED)
+    three = (palette.PREDICTED, palette.UNCERTAIN, palette.MEASURED)
     assert min(difference(seen(a, vision), seen(b, vision)) for a, b in itertools.combinations(three, 2)) >= NEIGHBOURS
+    # Badges have a word, too: their colours need not be as far apart as those of neighbours.
+    assert difference(seen(palette.GOOD, vision), seen(palette.BAD, vision)) >= 7
+
+
+@pytest.mark.parametrize("vision", MACHADO)
+def test_a_colour_that_is_no_part_of_a_step_is_none_of_the_colours_of_parts(vision):
+    others = (palette.PREDICTED, palette.UNCERTAIN, palette.MEASURED, palette.GOOD, palette.BAD)
+    parts = [palette.colour(key) for key in (*KEYS, "rest", "evidence")]
+    assert min(difference(seen(a, vision), seen(b, vision)) for a in others for b in parts) >= ANY
 
 
 def test_every_colour_is_seen_on_a_light_page_a_dark_page_and_on_the_paper_of_charts():

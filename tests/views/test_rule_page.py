@@ -25,7 +25,7 @@ def test_without_a_name_every_rule_is_listed_once():
 def test_a_name_that_is_nearly_one_is_answered_with_it():
     with pytest.raises(GpulabError) as refused:
         page("no_worker")
-    assert refused.value.why == "did you mean no_workers?"
+    assert refused.value.fix == "did you mean no_workers?"
 
 
 def test_a_name_that_is_none_is_answered_with_all():

@@ -7,6 +7,7 @@ import pytest
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.tables import EventKind
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, run_like
@@ -39,6 +40,25 @@ def test_range_bound_and_grade_are_shown_together(loading):
     assert re.search(r"Predicted step time: 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)", text)
     bound = r"Upper bound: [\d.]+x with data loading at no cost; [\d.]+x if warm CPU caches also speed up [^:]*"
     assert re.search(rf"{bound} Grade of the prediction: B \(A is best, D is worst\):", text)
+
+
+def test_the_speed_up_of_a_larger_batch_is_per_sample(loading):
+    text = " ".join(str(loading.whatif("batch=x2")).split())
+    assert re.search(r"for 2\.00x the samples instead of [^:]*: [\d.]+x per sample\.", text)
+    assert re.search(r"ms for 2\.00x the samples \([\d.]+-[\d.]+x per sample\)", text)
+    assert "per sample" not in str(loading.whatif("workers=4"))
+
+
+def test_grades_are_explained_wherever_they_are_shown(loading):
+    for text in (str(loading.whatif()), str(loading.whatif("workers=4")), str(loading.whatif("workers=4 batch=x2"))):
+        assert re.search(r"A[\s(]+(best|is best)", text)
+        for grade in set(re.findall(r"x +([A-D])$", text, re.MULTILINE)):
+            assert f"{grade} (" in text
+
+
+def test_every_change_is_explained_in_the_list_of_all(loading):
+    text = " ".join(str(loading.whatif()).split())
+    assert [rewrite.name for rewrite in REWRITES if not re.search(rf"\b{rewrite.name}(=\S+)?: ", text)] == []
 
 
 def test_changes_made_together_are_also_predicted_alone(on_a_gpu):

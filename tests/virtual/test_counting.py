@@ -275,7 +275,7 @@ def test_a_pytorch_that_counting_does_not_support_either_raises_capture_error_wi
         raise ImportError("cannot import name 'TorchDispatchMode'")
 
     available = torch.cuda.is_available()
-    with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.selftest.run.TESTED"):
+    with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.self_test.run.TESTED"):
         counted(lambda: None)
     assert torch.cuda.is_available() == available
     assert cuda_api.device_index(None) == 0
@@ -284,7 +284,7 @@ def test_a_pytorch_that_counting_does_not_support_either_raises_capture_error_wi
 def test_a_virtual_gpu_counts_if_the_self_test_fails_and_the_report_says_so(monkeypatch):
     import gpulab
     from gpulab.virtual import session
-    from gpulab.virtual.selftest.run import SelftestResult
+    from gpulab.virtual.self_test.run import SelftestResult
 
     failed = SelftestResult(False, "autocast failed: ValueError: 3", torch.__version__, 4.0)
     monkeypatch.setattr(session, "selftest_result", lambda: failed)

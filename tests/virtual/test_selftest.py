@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpulab.user_data import working_torch_versions  # noqa: E402
-from gpulab.virtual.selftest import run as versions  # noqa: E402
-from gpulab.virtual.selftest.progress import read_progress  # noqa: E402
-from gpulab.virtual.selftest.run import SelftestResult, failure_of_program, selftest, selftest_result  # noqa: E402
+from gpulab.virtual.self_test import run as versions  # noqa: E402
+from gpulab.virtual.self_test.progress import read_progress  # noqa: E402
+from gpulab.virtual.self_test.run import SelftestResult, failure_of_program, selftest, selftest_result  # noqa: E402
 
 ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 
@@ -29,13 +29,14 @@ def _nothing_is_known(tmp_path, monkeypatch):
 
 def failure_of(code):
     """The error of a self-test whose first part, autocast, runs this code."""
-    setup = f"from gpulab.virtual.selftest import program; program._run = lambda: (program._begin('autocast'), {code})"
+    setup = f"from gpulab.virtual.self_test import program; program._run = lambda: (program._begin('autocast'), {code})"
     return failure_of_program(f"import os, signal, time; {setup}; program.main()", ENDS_AT_ONCE)
 
 
 def failure_with_patch(patch):
     """The error of the self-test with a patched PyTorch."""
-    return failure_of_program(f"import torch; {patch}; from gpulab.virtual.selftest.program import main; main()", 180.0)
+    program = f"import torch; {patch}; from gpulab.virtual.self_test.program import main; main()"
+    return failure_of_program(program, 180.0)
 
 
 @pytest.mark.full
@@ -69,7 +70,7 @@ def test_a_long_error_is_cut():
 
 @pytest.mark.full
 def test_a_hang_ends_at_the_time_limit():
-    setup = "from gpulab.virtual.selftest import program; program._begin('attention')"
+    setup = "from gpulab.virtual.self_test import program; program._begin('attention')"
     assert re.fullmatch("attention .* 5 s", failure_of_program(f"import time; {setup}; time.sleep(600)", 5.0))
 
 

@@ -26,6 +26,7 @@ LAYER_OPS = (
 )
 # Those that run faster in bfloat16. Without oneDNN's layer, recurrent layers are made of many small products.
 BFLOAT16_OPS = (*(name for name in LAYER_OPS if name not in _RECURRENT and name != "aten::embedding_bag"),)
+IMAGE_CONVOLUTION_OPS = tuple(name for name in LAYER_OPS if "conv" in name and not name.startswith("mkldnn::"))
 LONG_NS = 100_000  # shorter ones do not matter
 
 
@@ -46,6 +47,11 @@ def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
 def bfloat16_layers(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     """Compute the cost of layers on the CPU that run faster in bfloat16; None if there are none."""
     return _cost_of(BFLOAT16_OPS, run, steps, ledger)
+
+
+def convolutions(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
+    """Compute the cost of eager convolutions on the CPU; None if there are none."""
+    return _cost_of(IMAGE_CONVOLUTION_OPS, run, steps, ledger)
 
 
 def _cost_of(names: tuple[str, ...], run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:

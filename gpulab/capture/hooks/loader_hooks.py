@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from gpulab.capture.hooks.batch_inspection import BatchInspection
 from gpulab.capture.hooks.frozen_models import FrozenModels
 from gpulab.capture.hooks.gradient_buckets import GradientBuckets
+from gpulab.capture.hooks.loader_pass import LoaderPass, PassCounter
 from gpulab.capture.hooks.loader_settings import (
     SamplerSettings,
     collate_name,
@@ -119,6 +120,7 @@ class StepMarks:
         self._fetched_from = self._updated_with = -1  # the loader of the latest batch: now, and at the latest update
         self._updates_before: dict[int, tuple[int, int]] = {}  # epoch, and the same, at the latest batch of a loader
         self._user_marks = False
+        self._passes = PassCounter()
         self._undo: list[Callable[[], None]] = []
         self.thread = threading.get_ident()
 
@@ -172,6 +174,14 @@ class StepMarks:
     def current_step(self) -> int:
         """Number of the step that runs, from 1; between two passes over the data, that of the last one."""
         return self.steps - self._ended_passes
+
+    @property
+    def loader_pass(self) -> LoaderPass | None:
+        """How far the loop is in its pass over the data; None if that is unknown. For the sampler's thread."""
+        if self._leader < 0 or self._user_marks:
+            return None
+        batches = self.loaders[self._leader].batches
+        return self._passes.state(batches)
 
     def user_step(self) -> None:
         """Mark the end of a step, as requested by the user's code; steps of other threads do not count."""
@@ -245,6 +255,8 @@ class StepMarks:
         mark = (MarkKind.NEXT, call.start_ns, end_ns, call.loader, call.epoch, yielded, spent_ns, *process, -1)
         self.buffer.append(mark)
         self._fetched_from = call.loader if yielded else -1
+        if yielded and call.loader == self._leader:
+            self._passes.add_batch(call.loader, call.epoch)
         self._ended_passes += call.begins_step and not yielded
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
@@ -275,6 +287,7 @@ class StepMarks:
             self._boundary(None)
         self._stepped.add(number)
         self._updates += 1
+        self._passes.add_update()
         self._updated_with = self._fetched_from
 
     def _instant(self, kind: MarkKind, optimizer: int = -1) -> None:

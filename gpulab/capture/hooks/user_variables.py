@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from gpulab.capture.hooks.image_layers import image_layers
 from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import user_frames
 
@@ -105,6 +106,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
     _, name, module = best
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps the module
     tables = _dense_tables(module, trained)
+    images = None if module is None else image_layers(module)
     return Model(
         kind=type(inner).__name__ if module is not None else "model",
         name=name,
@@ -115,6 +117,10 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
         compiled=None if module is None else inner is not module or inner._compiled_call_impl is not None,
         has_forward=None if module is None else _has_forward(inner),
         depthwise_frac=None if module is None else _depthwise_frac(module),
+        image_convolutions=images and images.convolutions,
+        channels_last=images and images.channels_last,
+        channel_group_norms=images and images.channel_group_norms,
+        calls_view=images and images.calls_view,
         embedding_elements=sum([table.numel() for table in tables]),
         embedding_rows=max([table.shape[0] for table in tables], default=0),
     )

@@ -24,6 +24,7 @@ class LoopActivity:
     """Result of a look; None without a loop, a loader or a GPU."""
 
     running: bool = False
+    loop_s: float = 0.0
     waiting_frac: float | None = None
     recent_waiting_frac: float | None = None
     used_gpus: tuple[int, ...] = ()
@@ -62,6 +63,7 @@ class ActivityTracker:
         has_loader = bool(marks.loaders)
         return LoopActivity(
             running=running,
+            loop_s=loop_ns / 1e9,
             waiting_frac=_share(waited_ns, loop_ns) if has_loader else None,
             recent_waiting_frac=self._waiting_lately() if has_loader else None,
             used_gpus=used,

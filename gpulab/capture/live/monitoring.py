@@ -22,6 +22,7 @@ from gpulab.capture.session import Session
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
 from gpulab.run import Run
+from gpulab.run_facts import GPU_BUSY, LOOP_TIME, STEP_COUNT, WAITING
 
 _HOOKED = ("torch.optim.optimizer", "torch.utils.data.dataloader")  # modules that step marks hook
 RETRY_S = 0.02
@@ -85,6 +86,7 @@ class MonitorSession(Session):
             try:
                 ended_ns = time.time_ns()
                 with DeferredSignals(again=True):
+                    self._add_totals(self.live())
                     self._end()
                     self._end_pause(ended_ns)
                 return self._finish_run(ended_ns, error)
@@ -93,6 +95,14 @@ class MonitorSession(Session):
                     self.abandon()
                 finally:  # a second call does nothing, unless a signal handler raised before the first one began
                     self.abandon()
+
+    def _add_totals(self, live: LiveSnapshot) -> None:
+        """Add what the panel shows of the whole time to the run: what was not measured is left out."""
+        self.add_fact(STEP_COUNT, str(live.steps))
+        totals = ((LOOP_TIME, live.loop_s or None), (WAITING, live.waiting_frac), (GPU_BUSY, live.gpu_busy_frac))
+        for name, total in totals:
+            if total is not None:
+                self.add_fact(name, f"{total:.6f}")
 
     def abandon(self) -> None:
         """Stop and remove everything without a run; harmless if it has ended."""

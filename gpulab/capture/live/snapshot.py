@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulab.capture.hooks.loader_pass import LoaderPass
 from gpulab.sensors import GpuReading
 
 
@@ -34,7 +35,9 @@ class LiveSnapshot:
     workers: int
     frame: str | None  # the user's line that the main thread is running
     running: bool = False  # the loop is making steps
+    loop_s: float = 0.0  # loop time
     recent_waiting_frac: float | None = None  # waiting_frac over the last ten seconds
     used_gpus: tuple[int, ...] = ()  # indices in `gpus` of those that worked while the loop ran; all if none did
     gpu_busy_frac: float | None = None  # their mean utilisation over loop time
     worker_states: tuple[WorkerState, ...] = ()
+    loader_pass: LoaderPass | None = None  # the pass over the data; None if its length is unknown

@@ -185,8 +185,9 @@ def _tally_all(
     if earlier is not None:
         earlier.count(tally)
     tally.claim(UNNAMED_OBJECTS, "other", tensors)
-    tally.claim(UNNAMED_OBJECTS, "gradient", _gradients(tensors))
-    tally.claim(UNNAMED_OBJECTS, "graph", reach.saved_tensors(tensors))
+    defined = [tensor for tensor in tensors if _is_defined(tensor)]
+    tally.claim(UNNAMED_OBJECTS, "gradient", _gradients(defined))
+    tally.claim(UNNAMED_OBJECTS, "graph", reach.saved_tensors(defined))
     return tally
 
 
@@ -268,6 +269,14 @@ def _description(tensor: Any) -> str:
 def _gradients(tensors: Iterable[Any]) -> list[Any]:
     """Gradients of the leaf tensors; reading `.grad` of others warns, as they have none."""
     return [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+
+
+def _is_defined(tensor: Any) -> bool:
+    """Whether autograd knows it: PyTorch 2.4 shows Python undefined tensors, which raise when they are asked."""
+    try:
+        return tensor.is_leaf is not None
+    except RuntimeError:
+        return False
 
 
 def _is_global(frame: FrameType) -> bool:

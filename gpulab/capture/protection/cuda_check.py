@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 
 from gpulab.deferred_signals import DeferredSignals
 
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_NO_CUDA = re.compile(  # the messages of torch.cuda's initialisation
+    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available|NVIDIA driver .* too old"
+    r"|CUDA driver initialization failed"
+)
 
 
 def is_cuda_available() -> bool:
@@ -21,6 +26,11 @@ def is_cuda_available() -> bool:
 
     with DeferredSignals(again=True), nvml_first():
         return bool(torch.cuda.is_available())
+
+
+def is_missing_cuda(error: BaseException | None) -> bool:
+    """Whether this is PyTorch's error for CUDA code on a machine without a CUDA GPU."""
+    return type(error) in (AssertionError, RuntimeError) and _NO_CUDA.search(str(error)) is not None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from functools import cache
 
 from gpulab.errors import GpulabError
 from gpulab.lessons.lesson import Lesson
+from gpulab.wording import did_you_mean
 
 # Learning paths: the numbers of their lessons, in order.
 PATHS: dict[str, tuple[str, ...]] = {
@@ -36,12 +37,13 @@ def lessons() -> tuple[Lesson, ...]:
 
 
 def lesson(id: str) -> Lesson:
-    """Return the lesson with this name or number ("05"). Raises GpulabError if there is none."""
+    """Return the lesson with this name or number ("05", "5"). Raises GpulabError if there is none."""
     for candidate in lessons():
-        if id in (candidate.id, candidate.number):
+        if id == candidate.id or id.zfill(2) == candidate.number:
             return candidate
+    names = [item.id for item in lessons()]
     raise GpulabError(
         f"There is no lesson {id!r}.",
-        why=f"the lessons are {', '.join(item.id for item in lessons())}",
-        fix="use one of these names",
+        why=f"the lessons are {', '.join(names)}",
+        fix=did_you_mean(id, names) or "use one of these names",
     )

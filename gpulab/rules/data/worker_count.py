@@ -269,8 +269,8 @@ def _gain_without_restarts(starts: EpochStarts, loading: LoadingCost) -> Gain:
 
 def _restart_claim(loading: LoadingCost, starts: EpochStarts) -> str:
     return (
-        f"{percent(starts.frac)} of the loop goes to restarting {loading.workers} workers for every epoch, "
-        f"{duration(starts.mean_cost_ns)} each time."
+        f"{percent(starts.frac)} of the loop goes to restarting {count(loading.workers or 0, 'worker')} for every "
+        f"epoch, {duration(starts.mean_cost_ns)} each time."
     )
 
 

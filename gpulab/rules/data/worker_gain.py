@@ -40,7 +40,7 @@ def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
         limit=prediction.limit if prediction.limit in (WORKER_LIMIT, CORE_LIMIT) else None,
-        basis=f"a model of a queue with {prediction.workers} workers; {prediction.limit} would be the limit",
+        basis=f"a model of a queue with {count(prediction.workers, 'worker')}; {prediction.limit} would be the limit",
         floor_assumes="data loading at no cost",
     )
 

@@ -38,6 +38,7 @@ from gpulab.rules.kernels.embedding_gradients import dense_embedding_gradients
 from gpulab.rules.kernels.float64 import float64_weights
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
 from gpulab.rules.kernels.kernel_drift import kernel_drift
+from gpulab.rules.kernels.nchw_on_cpu import nchw_on_cpu
 from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
 from gpulab.rules.kernels.shapes_and_layout import layout_conversions, misaligned_shapes
@@ -235,6 +236,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         check=no_bfloat16_on_cpu,
         about="float32 layers on a CPU with bfloat16 instructions",
+        stage=Stage.BUSY,
+        masked_by=("model_on_cpu",),
+        lesson="08_mixed_precision",
+    ),
+    Rule(
+        check=nchw_on_cpu,
+        about="convolutions on a CPU in the memory format NCHW",
         stage=Stage.BUSY,
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",

@@ -229,7 +229,7 @@ def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], findings: Sequence[Finding]) -> str:
     if evidence.optional_ledger is None:
         why, fix = why_no_ledger(evidence)
-        return f"No diagnosis: {why}. {sentence(fix)}"
+        return f"No diagnosis: {why}. {sentence(fix)}".rstrip()
     uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
     if uncertain is not None and uncertain.unexplained_frac:
         return f"The cause is unknown: {uncertain.reason}."
@@ -242,6 +242,9 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
         return f"No diagnosis: {PYTORCH.why}. The {'GPU' if evidence.on_gpu else 'CPU'} is {idle[1:-1]}."
     if not OPERATORS.is_met(evidence) and idle_share >= _MIN_IDLE_FRAC:
         return f"The cause is unknown: the GPU is {idle[1:-1]}, and {OPERATORS.why}. {sentence(OPERATORS.fix)}"
+    main = next((each for each in findings if each.numbers.get("exposed_frac", 0.0) >= _MAJORITY_FRAC), None)
+    if main is not None:  # what takes most of the step is the verdict, also if no fix of it is certain to gain
+        return f"{main.claim} No fix is certain to save {percent(_MIN_SAVED_FRAC)} of a step; see Worth knowing."
     if not evidence.on_gpu:
         idle = f"({largest.label}: {largest_share} of a step)"
     if evidence.steps.too_few and evidence.steps.detected_by != "whole run":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.run_facts import has_operators, is_of_pytorch
+from gpulab.run_facts import has_operators, is_from_monitor, is_of_pytorch
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,10 @@ def first_unmet_need(needs: tuple[Need, ...], evidence: Evidence) -> tuple[str, 
 def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     """Return why the run has no ledger of its steps, and what to record."""
     run = evidence.run
+    if is_from_monitor(run):
+        is_training = len(run.mark_rows) > 0
+        fix = "put %%gpuprofile on the training cell to find the cause" if is_training else ""
+        return "a monitor records sensors and step times, and no operators", fix
     if run.recording.level == "sensors":
         return "only sensors and step marks were recorded", "record it again without --level sensors"
     gaps = [gap for gap in run.recording.left_out if gap.concerns_trace]

@@ -77,8 +77,8 @@ def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
     change = change_loader(evidence, loading.loader, _same_workers(workers))
     return Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
-        f"{_cores(cpu.cores)}.",
+        claim=f"{idle_share(evidence, share)}: {count(workers, 'worker')} {plural(workers, 'computes', 'compute')} on "
+        f"up to {threads} threads each, but there {_cores(cpu.cores)}.",
         evidence=(loader_time_text(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
         numbers={**loader_numbers(loading, share), **_numbers(cpu)},
         fix=f"{_one_thread(loading.loader)}\n\n{change.code}".strip(),

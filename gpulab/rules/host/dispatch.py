@@ -15,7 +15,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import idle_share, per_step, range_over_steps, step_or_recording, step_spends
 from gpulab.rules.host.garbage_collection import stall_gain, stall_share, stall_share_of
-from gpulab.wording import duration, percent, ratio
+from gpulab.wording import count, duration, percent, ratio
 
 _MIN_DISPATCH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth of a step on it is a cause
 _SMALL_WORK_NS = 20_000  # median kernel or operator; a launch costs 5-12 us on the GPUs measured
@@ -126,9 +126,8 @@ def recompilation(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {stall_share_of(evidence, compilations)} goes to recompiling "
         f"{function.replace(_MODULE, 'the model')}.",
         evidence=(
-            f"{compilations.count} compilations in {compilations.steps_with_stall} of {compilations.steps} steps after "
-            "the third, "
-            f"{duration(compilations.mean_ns)} of an average step; the longest takes "
+            f"{count(compilations.count, 'compilation')} in {compilations.steps_with_stall} of {compilations.steps} "
+            f"steps after the third, {duration(compilations.mean_ns)} of an average step; the longest takes "
             f"{duration(compilations.longest_ns)}.",
             *((f"The reason that PyTorch gives: {reason}.",) if reason else ()),
         ),

@@ -6,7 +6,7 @@ from gpulab.analysis.host.gc_and_compilation import StallCost, gc_cost
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import step_or_recording
-from gpulab.wording import duration, percent
+from gpulab.wording import count, duration, percent
 
 _MIN_GC_FRAC = 0.05  # 5 % of a step, as for other Python code
 _EXPLICIT = "gc.collect()"
@@ -42,7 +42,7 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
         ledger_parts=("python",),
         claim=f"{percent(share)} {stall_share_of(evidence, collections)} is garbage collection: {cause}.",
         evidence=(
-            f"{collections.count} collections in {collections.steps_with_stall} of {collections.steps} steps, "
+            f"{count(collections.count, 'collection')} in {collections.steps_with_stall} of {collections.steps} steps, "
             f"{duration(collections.mean_ns)} of an average "
             f"step of {duration(collections.step_mean_ns)}; the longest takes {duration(collections.longest_ns)}.",
             f"Most of that time goes to {times} {_kind(trigger, explicit)}.",

@@ -150,7 +150,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
     is_known = frame is not None and frame.frac >= KNOWN_FRAC and _has_enough_samples(frame)
     confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
     device = "GPU and CPU" if evidence.on_gpu else "the CPU"
-    wait = f"A wait in {frame.name}" if frame is not None and is_known else "A wait of unknown cause"
+    wait = _wait_in(frame.name, library_function) if frame is not None and is_known else "A wait of unknown cause"
     return Finding(
         ledger_parts=("python",),
         claim=f"{wait} leaves {device} idle for {percent(share)} {step_or_recording(evidence)}.",
@@ -169,6 +169,11 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         confidence_reason=why,
         spans=spans,
     )
+
+
+def _wait_in(line: str, library_function: str | None) -> str:
+    """Return the wait with its line and, if the line calls a library, the function that waits."""
+    return f"Waiting in {library_function}, called by {line}," if library_function else f"A wait in {line}"
 
 
 def _has_enough_samples(frame: Frame) -> bool:

@@ -12,7 +12,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.pasted_names import is_variable
 from gpulab.rules.kernels.precision import autocast_code
 from gpulab.run import Failure
-from gpulab.wording import percent, size
+from gpulab.wording import count, percent, size
 
 MIN_FREED_FRAC = 0.05  # of allocated memory; freeing less is not worth a line of advice
 _MIN_LARGE_FRAC = 0.30  # of allocated memory; fixes that cost time or change the training must free at least this much
@@ -134,11 +134,11 @@ def _leak(evidence: Evidence, failure: Failure, owners: MemoryHolders) -> _Leak 
     drop = "" if function or largest.name not in lists else f"{name}.clear()\n"
     if largest.kind != "graph":
         content, code = (
-            f"{lists[largest.name].tensors} tensors",
+            count(lists[largest.name].tensors, "tensor"),
             f"{name}.append(outputs.detach().cpu())   # off the GPU",
         )
     elif largest.name in lists:
-        content = f"{lists[largest.name].tensors} tensors with their autograd graphs"
+        content = f"{count(lists[largest.name].tensors, 'tensor')} with autograd graphs"
         code = f"{name}.append(loss.item())   # a number; or loss.detach(), which keeps no graph"
     else:
         content = "the autograd graph of every step"

@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.engine.phrases import range_over_steps, step_or_recording, step_spends
 from gpulab.rules.ranks.parallelism import Parallelism, ddp_code, find_parallelism, overlap_code
 from gpulab.run_facts import bucket_sizes, count_from_fact
-from gpulab.wording import duration, metric, percent, size
+from gpulab.wording import count, duration, metric, percent, plural, size
 
 # TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.
 _MIN_COMMUNICATION_FRAC = 0.05
@@ -259,7 +259,8 @@ def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
 
 def _bucket_evidence(evidence: Evidence, all_reduces: Buckets, small_ns: int) -> tuple[str, ...]:
     return (
-        f"{round(all_reduces.small_per_step)} of {round(all_reduces.per_step)} all-reduces per step move less than "
+        f"{round(all_reduces.small_per_step)} of {count(round(all_reduces.per_step), 'all-reduce')} per step "
+        f"{plural(round(all_reduces.small_per_step), 'moves', 'move')} less than "
         f"{size(SMALL_BYTES)} each (median of all: {size(all_reduces.median_bytes)}; total "
         f"{size(all_reduces.total_bytes)}).",
         f"{step_spends(evidence, small_ns)} in the small ones, with no concurrent "

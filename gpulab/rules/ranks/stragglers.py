@@ -17,7 +17,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.ranks.job_gain import replayed_gain
 from gpulab.run import Run
-from gpulab.wording import duration, percent, quantity
+from gpulab.wording import count, duration, percent, quantity
 
 _MIN_WAIT_FRAC = 0.05
 _MIN_LATE_FRAC = 0.6  # of the steps in which the same rank is last
@@ -52,7 +52,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
         f"{duration(timing.others_wait_ns)} of each {duration(step_ns)} step for it.",
         evidence=(
             f"Rank {rank} arrives last in {percent(timing.last_frac)} of the {timing.steps} steps compared "
-            f"({timing.collectives} collectives, matched across {others + 1} ranks).",
+            f"({count(timing.collectives, 'collective')}, matched across {others + 1} ranks).",
             *cause.evidence,
         ),
         numbers=known_numbers(

@@ -18,7 +18,7 @@ from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.host.garbage_collection import mean_step_gain
 from gpulab.run import Loader
 from gpulab.tables import StallKind
-from gpulab.wording import count, duration, percent
+from gpulab.wording import count, duration, percent, plural
 
 _MIN_STALL_FRAC = 0.05  # of the time
 _SLOW_FIRST_STEP = 3.0  # a first step this many times as long as the median is a warm-up
@@ -136,9 +136,9 @@ def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
     return Finding(
         claim=_stall_claim(stalls, kind, occurrence, is_phase=is_phase),
         evidence=(
-            f"{stalls.count} of {stalls.steps} steps take {duration(stalls.typical_cost_ns)} more than the usual "
-            f"{duration(stalls.step_median_ns)}, not counting waits for data; averaged over all steps, that is "
-            f"{duration(stalls.total_ns / stalls.steps)} per step.",
+            f"{stalls.count} of {stalls.steps} steps {plural(stalls.count, 'takes', 'take')} "
+            f"{duration(stalls.typical_cost_ns)} more than the usual {duration(stalls.step_median_ns)}, not counting "
+            f"waits for data; averaged over all steps, that is {duration(stalls.total_ns / stalls.steps)} per step.",
             *_sample_evidence(stalls),
         ),
         numbers=known_numbers(
@@ -185,15 +185,17 @@ def _stall_advice(stalls: Pauses, kind: str, *, is_phase: bool) -> str:
 
 
 def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> Finding:
-    change = change_loader(evidence, loader, {"num_workers": loader.workers, "persistent_workers": True})
+    workers = loader.workers or 0
+    change = change_loader(evidence, loader, {"num_workers": workers, "persistent_workers": True})
     warm = evidence.steps.dur_ns[evidence.steps.unprofiled | evidence.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
-        claim=f"Each epoch starts with a wait of {duration(starts.each_ns)} while {loader.workers} DataLoader workers "
-        f"restart: {percent(starts.frac)} of the time.",
+        claim=f"Each epoch starts with a wait of {duration(starts.each_ns)} while "
+        f"{count(workers, 'DataLoader worker')} {plural(workers, 'restarts', 'restart')}: "
+        f"{percent(starts.frac)} of the time.",
         evidence=(
-            f"In {starts.count} epochs after the first, the first batch took {duration(starts.each_ns)} longer than "
-            "other batches.",
+            f"In {count(starts.count, 'epoch')} after the first, the first batch took {duration(starts.each_ns)} "
+            "longer than other batches.",
             "persistent_workers is off, so the workers exit after every epoch.",
         ),
         numbers=known_numbers(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),

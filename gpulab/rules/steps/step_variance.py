@@ -10,7 +10,7 @@ from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, known_numbers
 from gpulab.tables import MarkKind
-from gpulab.wording import duration, percent, ratio
+from gpulab.wording import count, duration, percent, plural, ratio
 
 _MIN_STEPS = 100
 _MIN_RATIO = 2.0  # of the 99th percentile to the median
@@ -45,7 +45,7 @@ def step_variance(evidence: Evidence) -> Finding | None:
         f"median takes {percent(excess_frac)} of the time.",
         evidence=(
             f"Median {duration(median_ns)}, 99th percentile {duration(p99_ns)}, over {len(chosen):,} steps; "
-            f"{len(slow):,} steps are longer than {ratio(_SLOW)} the median.",
+            f"{count(len(slow), 'step')} {plural(len(slow), 'is', 'are')} longer than {ratio(_SLOW)} the median.",
             *_in_slow_steps(evidence, spans),
         ),
         numbers=known_numbers(p99_ratio=p99_ns / median_ns, excess_frac=excess_frac),

@@ -26,6 +26,7 @@ class NvmlFailure:
     lasting: bool
 
 
+NO_DRIVER = "this machine has no NVIDIA driver"
 _CAUSES = {
     NOT_SUPPORTED: (
         "the GPU or its driver does not support it",
@@ -153,7 +154,7 @@ def _no_library(subject: str, root: Path) -> Gap:
         )
     return Gap(
         what=subject,
-        why="this machine has no NVIDIA driver",
+        why=NO_DRIVER,
         fix="nothing to do without an NVIDIA GPU: the CPU is measured instead",
     )
 

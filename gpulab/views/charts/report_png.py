@@ -26,7 +26,7 @@ from gpulab.views.charts.drawing.text_layout import break_lines, text_width_in
 from gpulab.views.report.headline import headline
 from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_bar, ledger_blocks, method_of
 from gpulab.views.sheet.lanes import Lane, Window, clip_to_window, middle_window, timeline_lanes
-from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
+from gpulab.views.sheet.palette import NEUTRAL, PREDICTED, UNCERTAIN, colour
 from gpulab.views.sheet.sheet import Answer, Segment, TableBlock
 from gpulab.views.sheet.step_picture import covered_fractions, step_timeline
 from gpulab.wording import clean, percent, scale, sentence, shorten
@@ -153,12 +153,12 @@ def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
 
     def draw(axes: Axes) -> None:
         parts = (
-            (f"remaining ({unit(gain.best_ns)})", 0, gain.best_ns, {"facecolor": ACCENT, "edgecolor": ACCENT}),
+            (f"remaining ({unit(gain.best_ns)})", 0, gain.best_ns, {"facecolor": PREDICTED, "edgecolor": PREDICTED}),
             (
                 "uncertain",
                 gain.best_ns,
                 gain.worst_ns,
-                {"facecolor": ACCENT_PALE, "edgecolor": BACKGROUND, "hatch": UNCERTAIN_HATCH},
+                {"facecolor": UNCERTAIN, "edgecolor": BACKGROUND, "hatch": UNCERTAIN_HATCH},
             ),
             ("saved", gain.worst_ns, gain.step_ns, {"facecolor": "none", "edgecolor": NEUTRAL, "linestyle": "--"}),
         )

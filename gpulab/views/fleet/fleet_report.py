@@ -73,7 +73,7 @@ def _straggler_answer(group: GroupArrivals) -> Answer:
     others = len(group.ranks) - 1
     evidence = [
         f"It arrives last in {percent(group.last_frac)} of the {count(group.steps, 'step')} compared "
-        f"({group.collectives:,} collectives, matched across {others + 1:,} ranks)."
+        f"({count(group.collectives, 'collective')}, matched across {others + 1:,} ranks)."
     ]
     if cause is not None:
         label = "compute" if cause.part == "compute" else part_label(cause.part)

@@ -66,7 +66,7 @@ def parse_span_s(text: str) -> float:
     if not 0 < seconds <= _MONTH_S:
         raise RunError(
             f"The time {text!r} cannot be looked back on.",
-            why="it is no number of hours, days or weeks, or more than the month for which minutes are stored",
+            why="it is not a number of hours, days or weeks, or it is more than the month for which minutes are stored",
             fix='write "24h", "7d", "2w" or "1m"',
         )
     return seconds

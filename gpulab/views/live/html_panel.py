@@ -6,14 +6,15 @@ from html import escape
 
 from gpulab.views.live.phases import phase_marks
 from gpulab.views.live.tiles import PanelContent, Tile, TileBar
+from gpulab.views.sheet.html_table import KEEP_COLOUR
 
-# Every colour has a contrast of 3:1 or more on white and on the dark grey of notebooks.
+# Every colour has a contrast of 3:1 or more on white and on the dark greys of notebooks, of which Colab's is lightest.
 _HUES = {
-    "busy": "#2f83c5",
-    "waiting": "#d0651a",
-    "memory": "#1f9a72",
-    "power": "#b05fae",
-    "worker": "#8f7f2e",
+    "busy": "#3c90d0",
+    "waiting": "#da6a1b",
+    "memory": "#1f9c73",
+    "power": "#b870b7",
+    "worker": "#9b8a32",
     "rest": "rgba(128,128,128,.35)",
 }
 _SOFT = "opacity:.8"  # black or white text keeps a contrast of 4.5:1 or more
@@ -83,7 +84,7 @@ def _alert(glance: PanelContent) -> str:
 def _bar(bar: TileBar) -> str:
     parts = "".join(
         f'<span style="display:inline-block;height:10px;width:{100 * share.frac:.1f}%;'
-        f'background:{_HUES.get(share.hue, _HUES["rest"])}"></span>'
+        f'background:{_HUES.get(share.hue, _HUES["rest"])};{KEEP_COLOUR}"></span>'
         for share in bar.shares
     )
     return (
@@ -129,7 +130,8 @@ def _graph(tile: Tile, phases: str) -> str:
     percent = 100 * min(max(tile.frac, 0.0), 1.0)
     return (
         '<div style="height:8px;margin-top:6px;border-radius:4px;background:rgba(128,128,128,.2)">'
-        f'<div style="width:{percent:.0f}%;height:8px;border-radius:4px;background:{_HUES[tile.hue]}"></div></div>'
+        f'<div style="width:{percent:.0f}%;height:8px;border-radius:4px;background:{_HUES[tile.hue]};{KEEP_COLOUR}"></div>'
+        "</div>"
     )
 
 

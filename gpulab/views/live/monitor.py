@@ -247,6 +247,12 @@ def monitor(
             why="the threshold is a GPU utilisation between 0 and 1",
             fix="pass 0.5 for 50 %; 0 turns the alert off",
         )
+    if not alerts and (webhook is not None or on_alert is not None):
+        raise CaptureError(
+            "There is no alert to deliver.",
+            why="a receiver of alerts was given without any alert",
+            fix='add one: alerts=["waiting for data > 40 %"], or --alert "waiting for data > 40 %"',
+        )
     new_monitor = Monitor(
         name,
         every,

@@ -47,7 +47,7 @@ class PanelContentBuilder:
 
     def processing(self) -> PanelContent:
         """Return the content between the end of the cell and the report: the last values, with a new phase."""
-        return replace(self._last, phase="processing the recording", line="", alert="", alert_announcement="")
+        return replace(self._last, phase="analysing the recording", line="", alert="", alert_announcement="")
 
     def build(self, live: LiveSnapshot, user_alerts: str = "") -> PanelContent:
         """Build the content for a snapshot. `user_alerts`: the text of the alerts that the user asked for."""
@@ -81,7 +81,8 @@ class PanelContentBuilder:
         for index, gpu in enumerate(live.gpus):
             prefix = f"GPU {index} " if len(live.gpus) > 1 else "GPU "
             tiles += [self._busy(prefix + "busy", gpu), _memory(prefix + "memory", gpu)]
-            tiles += [self._level(prefix + column.label, column, gpu) for column in _other_levels()]
+            levels = (column for column in _other_levels() if column.name in gpu.values)
+            tiles += [self._level(prefix + column.label, column, gpu) for column in levels]
         return tuple(tiles)
 
     def _gpu(self, label: str, gpu: GpuReading) -> Tile:
@@ -138,7 +139,7 @@ class PanelContentBuilder:
             bars=tuple(_whole_percent(core) for core in cores) if len(cores) <= 64 else (),
         )
         if live.gpus:
-            return (busy,)
+            return (busy,) if cores else ()  # the panel of a virtual GPU does not read the host
         memory = Tile(
             label="memory",
             value=size(live.rss_bytes),
@@ -240,12 +241,21 @@ def _bars(live: LiveSnapshot) -> Iterator[TileBar]:
 def _progress(live: LiveSnapshot) -> tuple[str, ...]:
     if not live.steps:
         return ("no step yet",)
-    steps = f"step {live.steps:,}"
+    steps = _steps(live)
     if not live.steps_per_s:
         return (steps,)
     if live.steps_per_s < 1:
         return steps, f"{duration(1e9 / live.steps_per_s)} per step"
     return steps, f"{number(live.steps_per_s)} steps/s"
+
+
+def _steps(live: LiveSnapshot) -> str:
+    """Return "step 12", "step 12 of 40" or, from the second pass over the data on, "step 52 (epoch 2: 12 of 40)"."""
+    current = live.loader_pass
+    if current is None:
+        return f"step {live.steps:,}"
+    position = f"{current.step:,} of {current.steps:,}"
+    return f"step {position}" if current.epoch == 1 else f"step {live.steps:,} (epoch {current.epoch:,}: {position})"
 
 
 def _whole_percent(frac: float) -> int:

@@ -6,7 +6,7 @@ from gpulab.capture.plan import ProfilerPhase
 
 # Letter: (text in the legend, mark in plain text).
 _PHASES = {
-    "o": ("before the first step", "·"),
+    "o": ("waiting for the first step", "·"),
     "w": ("warming up, profiler off", "╌"),
     "b": ("between two recordings, profiler off", "╌"),
     "r": ("recording", "━"),

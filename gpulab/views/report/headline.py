@@ -9,7 +9,8 @@ from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
 from gpulab.rules.engine.pasted_names import acts_when_pasted
-from gpulab.run import KILLED
+from gpulab.run import KILLED, Run
+from gpulab.run_facts import NO_CUDA
 from gpulab.views.report.evidence_picture import evidence_timeline
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
 from gpulab.views.whatif.command import has_magics, whatif_command
@@ -168,4 +169,18 @@ def _cut_short(diagnosis: Diagnosis) -> tuple[Line, ...]:
     cause = {"KeyboardInterrupt": "Interrupted", KILLED: "Killed"}.get(run.outcome, f"Ended by {run.outcome}")
     step_count = completed_steps(run, diagnosis.steps.detected_by, len(diagnosis.steps))
     progress = f"after {count(step_count, 'step')}" if step_count else "before the first complete step"
-    return (Line(f"{cause} {progress}, at {duration(run.span_ns)}. The report covers the run up to that point."),)
+    ending = f"{cause} {progress}, at {duration(run.span_ns)}."
+    if lacks_cuda(run):
+        return (Line(f"{ending} This machine has no CUDA GPU that PyTorch can use. {_virtual_gpu_hint(run)}"),)
+    return (Line(f"{ending} The report covers the run up to that point."),)
+
+
+def lacks_cuda(run: Run) -> bool:
+    """Whether the run ended because its code needs a CUDA GPU, which its machine does not have."""
+    return NO_CUDA in run.facts
+
+
+def _virtual_gpu_hint(run: Run) -> str:
+    magic = f"%%gpuprofile {shell_word(run.name)} --virtual H100"
+    command = magic if has_magics() else "gpulab run --virtual H100 SCRIPT"
+    return f"To run the same code on a virtual GPU, which needs none: {command}"

@@ -38,7 +38,7 @@ def run_phases(run: Run, phases: Sequence[RunPhase]) -> TableBlock | None:
     no_wait = ("",) if has_batches else ()
     total = Row(("all", unit.number(float(run.span_ns)), percent(1.0, 1), "", *no_wait), kind="total")
     return TableBlock(
-        header=("", unit.unit, "share", "work", *(("waiting for data",) if has_batches else ())),
+        header=("", f"time, {unit.unit}", "share", "work", *(("waiting for data",) if has_batches else ())),
         rows=(*rows, total),
         caption=_caption(run),
     )

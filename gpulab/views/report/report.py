@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpulab.analysis.steps.phases import find_phases
 from gpulab.questions import diagnose
+from gpulab.questions.run_names import RunLike, replace_names
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
+from gpulab.run_facts import is_from_monitor
 from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.earlier_runs import earlier_runs_text
 from gpulab.views.report.energy_table import energy_section
@@ -25,6 +27,9 @@ from gpulab.views.report.operator_table import operator_section
 from gpulab.views.report.phase_table import run_phases
 from gpulab.views.report.provenance import origin, provenance
 from gpulab.views.report.sensor_table import sensor_blocks
+from gpulab.views.report.undiagnosed.monitor import monitor_answer
+from gpulab.views.report.undiagnosed.no_pytorch import nothing_to_diagnose, ran_no_pytorch
+from gpulab.views.report.undiagnosed.unjudged import unjudged_line, unjudged_reasons
 from gpulab.views.report.virtual_notice import assumptions, estimate_notice
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Line, Section, Sheet
@@ -84,12 +89,20 @@ class Report(View):
 MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for an e-mail
 
 
-def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
-    """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
+def report(subject: Diagnosis | RunLike | Sequence[RunLike], *, everything: bool = False) -> Report:
+    """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`.
+
+    `everything`: also list the checks that could not run, each with the reason, and report on a run without PyTorch at
+    full length.
+    """
+    subject = subject if isinstance(subject, Diagnosis) else replace_names(subject)
     diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
     several = subject if isinstance(subject, Sequence) else ()
     ranks = tuple(run for run in several if isinstance(run, Run))
-    blocks = (*_overview(diagnosis, job_sections(ranks)), *_details(diagnosis))
+    if not (everything or ranks) and ran_no_pytorch(diagnosis):
+        blocks = nothing_to_diagnose(diagnosis)
+    else:
+        blocks = (*_overview(diagnosis, job_sections(ranks)), *_details(diagnosis, everything=everything))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis, ranks)
 
 
@@ -100,7 +113,7 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
     blocks: list[Block] = [
         *estimate_notice(run),
         *outcome_lines(diagnosis),
-        headline(diagnosis),
+        monitor_answer(diagnosis) if is_from_monitor(run) else headline(diagnosis),
         Line(sentence(origin(run)), soft=True),
         *((Line(sentence(earlier)),) if (earlier := earlier_runs_text(diagnosis)) else ()),
         *ranks,
@@ -140,10 +153,9 @@ def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:
     )
 
 
-def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
+def _details(diagnosis: Diagnosis, *, everything: bool) -> tuple[Section, ...]:
     """Return the folded part: masked findings, sensors, assumptions, rules not judged, provenance."""
-    unjudged = diagnosis.unjudged
-    sections = []
+    sections: list[Section] = []
     if diagnosis.masked:
         sections.append(Section("Findings that overlap with another one", _masked(diagnosis), folded=True))
     if (operators := operator_section(diagnosis)) is not None:
@@ -157,9 +169,10 @@ def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
     if (energy := energy_section(diagnosis)) is not None:
         sections.append(energy)
     sections += assumptions(diagnosis.run)
-    if unjudged:
-        sections.append(Section("Checks that could not run", _unjudged(diagnosis), folded=True))
-    sections.append(Section("How this was measured", provenance(diagnosis), folded=True))
+    if everything and diagnosis.unjudged:
+        sections.append(Section("Checks that could not run", unjudged_reasons(diagnosis), folded=True))
+    unjudged = () if everything else unjudged_line(diagnosis)
+    sections.append(Section("How this was measured", (*provenance(diagnosis), *unjudged), folded=True))
     return tuple(sections)
 
 
@@ -169,17 +182,3 @@ def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
         Line(f"{sentence(masked.finding.claim)} Its time is counted in the finding {masked.explained_by}.")
         for masked in diagnosis.masked
     )
-
-
-def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """Return a line for each reason, with the names of all rules that could not run."""
-    if len({(each.reason, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
-        return (Line(f"No check could run: {_reason(diagnosis.unjudged[0].reason, diagnosis.unjudged[0].fix)}"),)
-    shared: dict[tuple[str, str], list[str]] = {}
-    for question in diagnosis.unjudged:
-        shared.setdefault((question.reason, question.fix), []).append(question.rule)
-    return tuple(Line(f"{', '.join(names)}: {_reason(why, fix)}") for (why, fix), names in shared.items())
-
-
-def _reason(why: str, fix: str) -> str:
-    return f"{why.rstrip('.')}. {sentence(fix)}".rstrip()

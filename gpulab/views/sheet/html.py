@@ -3,7 +3,8 @@
 JupyterLab passes the output of an untrusted notebook through a sanitizer. It removes style sheets, scripts, inline SVG
 and ARIA attributes, and keeps only the CSS properties and values on its list (`overflow-wrap:anywhere`, `var()`,
 `color:inherit` and `position` in percent are not on it). Everything written here is on the list, or can be lost
-without harm. Text inherits the colour of the page, so the same HTML works in light and dark themes.
+without harm. Text inherits the colour of the page, so the same HTML works in light and dark themes. Colours that mean
+something are kept in high-contrast themes (`forced-color-adjust`), which replace all others.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from html import escape
 
-from gpulab.views.sheet.html_table import SMALL, SOFT, TABLE_STYLE, safe_text, swatch, table_html
+from gpulab.views.sheet.html_table import (
+    KEEP_COLOUR,
+    SMALL,
+    SOFT,
+    TABLE_STYLE,
+    safe_text,
+    swatch,
+    table_html,
+    typeset,
+    with_arrows,
+)
 from gpulab.views.sheet.palette import (
-    ACCENT,
-    ACCENT_PALE,
     BAD,
     EVIDENCE,
     EVIDENCE_SHADING,
@@ -24,7 +33,9 @@ from gpulab.views.sheet.palette import (
     LINE_COLOUR,
     MEASURED,
     NEUTRAL,
+    PREDICTED,
     QUIET_BACKGROUND,
+    UNCERTAIN,
     UNDECIDED,
     colour,
 )
@@ -50,7 +61,9 @@ MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 GAP = "margin:0 0 10px"
 _POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
 MIN_PART_FRAC = 0.001  # parts narrower than a pixel are not drawn and have no legend entry
-MIN_LABELLED_FRAC = 0.09  # narrower segments have no label below them
+MIN_LABELLED_FRAC = 0.09  # of the width of the sheet: narrower segments have no label below them
+MAX_ONE_LINE = 24  # letters of a name that stays on one line, also on a narrow page
+_UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]iB)\b|%)")  # a heading does not break before a unit
 
 
 def fragment(sheet: Sheet) -> str:
@@ -83,7 +96,7 @@ def _block(block: Block) -> str:
         return _verdict(block)
     if isinstance(block, Line):
         return (
-            f'<div style="margin:0 0 6px{";" + SMALL + ";" + SOFT if block.soft else ""}">{safe_text(block.text)}</div>'
+            f'<div style="margin:6px 0{";" + SMALL + ";" + SOFT if block.soft else ""}">{safe_text(block.text)}</div>'
         )
     if isinstance(block, Code):
         return _code(block.text)
@@ -109,7 +122,7 @@ def _section(section: Section) -> str:
             f'<div style="padding:8px 0 4px 16px">{_blocks(section.blocks)}</div></details>'
         )
     return (
-        f'<div role="heading" aria-level="4" style="margin:20px 0 8px;font-weight:600">{title}</div>'
+        f'<div role="heading" aria-level="4" style="margin:20px 0 8px;font-size:1.1em;font-weight:600">{title}</div>'
         f'<div style="margin:0 0 16px">{_blocks(section.blocks)}</div>'
     )
 
@@ -117,9 +130,10 @@ def _section(section: Section) -> str:
 def _verdict(verdict: Verdict) -> str:
     before, after = verdict.text_around_result
     shade = {True: GOOD, False: BAD, None: UNDECIDED}[verdict.good]
-    style = f"padding:1px 7px;border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
+    # In a high-contrast theme, the border takes the place of the background.
+    style = f"padding:0 6px;border:1px solid {shade};border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
     badge = f'<span style="{style}">{safe_text(verdict.result)}</span>'
-    return f'<div style="margin:0 0 6px">{safe_text(before)}{badge}{safe_text(after)}</div>'
+    return f'<div style="margin:0 0 6px">{typeset(before)}{badge}{typeset(after)}</div>'
 
 
 def _code(code: str) -> str:
@@ -135,10 +149,10 @@ def _answer(answer: Answer) -> str:
     fix = f'<div style="margin:10px 0 0;{SMALL};{SOFT}">Fix</div>{_code(answer.fix)}' if answer.fix else ""
     advice = f'<div style="{GAP}">{safe_text(answer.advice)}</div>' if answer.advice else ""
     expected = _expectation(answer.expectation) if answer.expectation else ""
-    facts = _facts(answer.facts, _typeset) if answer.facts else ""
+    facts = _facts(answer.facts, typeset) if answer.facts else ""
     notes = f'<div style="{SMALL}">{_facts(answer.notes)}</div>' if answer.notes else ""
     picture = _timeline(answer.picture) if answer.picture else ""
-    claim = safe_text(answer.claim)
+    claim = _UNIT_SPACE.sub("\N{NO-BREAK SPACE}", safe_text(answer.claim))
     if not answer.leading:
         return _folded(
             f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
@@ -152,7 +166,7 @@ def _answer(answer: Answer) -> str:
 
 
 def _gist(answer: Answer) -> str:
-    return f' <span style="white-space:nowrap;{SOFT}">{_typeset(answer.gist)}</span>' if answer.gist else ""
+    return f' <span style="white-space:nowrap;{SOFT}">{typeset(answer.gist)}</span>' if answer.gist else ""
 
 
 def _folded(summary: str, content: str) -> str:
@@ -166,8 +180,8 @@ def _expectation(expected: Expectation) -> str:
     """Return the prediction as a bar: remaining, uncertain and saved time; measured time, if known."""
     remaining, uncertain = expected.best_frac, expected.worst_frac - expected.best_frac
     fills = [
-        ("remaining", ACCENT, remaining),
-        ("uncertain", ACCENT_PALE, uncertain),
+        ("remaining", PREDICTED, remaining),
+        ("uncertain", UNCERTAIN, uncertain),
         ("saved", "none", 1 - remaining - uncertain),
     ]
     bars, keys = (
@@ -204,33 +218,33 @@ def _chip(fill: str) -> str:
 
 
 def _fill_style(fill: str) -> str:
-    return f"background:{fill}" if fill != "none" else f"background:none;border:1px dashed {NEUTRAL}"
-
-
-def _typeset(text: str) -> str:
-    """Return a line written by gpulab with typographic arrows and dashes in place of ASCII."""
-    return re.sub(r"(?<=\d)-(?=[<\d])", "\u2013", safe_text(text)).replace(" -&gt; ", " → ")
+    return f"background:{fill};{KEEP_COLOUR}" if fill != "none" else f"background:none;border:1px dashed {NEUTRAL}"
 
 
 def _share(frac: float) -> str:
     return f"{max(0.0, 100 * frac):.2f}"
 
 
-def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = safe_text) -> str:
+def _facts(pairs: Iterable[tuple[str, str]], form: Callable[[str], str] = with_arrows) -> str:
     cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0"
     rows = "".join(
-        f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{safe_text(name)}</th>'
+        f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{_one_line(name)}{SOFT}">'
+        f"{safe_text(name)}</th>"
         f'<td style="{cell}">{form(value)}</td></tr>'
         for name, value in pairs
     )
     return f'<div style="overflow-x:auto"><table style="{TABLE_STYLE}">{rows}</table></div>'
 
 
+def _one_line(name: str) -> str:
+    return "white-space:nowrap;" if len(name) <= MAX_ONE_LINE else ""
+
+
 def _bar(bar: Bar) -> str:
     total = sum(segment.frac for segment in bar.segments) or 1.0
     groups = "".join(map(_group, bar.groups))
     fills = "".join(_flex_cell(_fill(segment), segment.frac) for segment in bar.segments)
-    labels = "".join(_flex_cell(_label(segment, total), segment.frac) for segment in bar.segments)
+    labels = "".join(_flex_cell(_label(segment, bar.length / total), segment.frac) for segment in bar.segments)
     row = "display:flex;gap:1px"
     rows = (f"{row};flex-wrap:wrap", groups), (row, fills), (row, labels)  # a narrow page puts groups below each other
     inner = "".join(f'<div style="{style}">{cells}</div>' for style, cells in rows if cells)
@@ -256,11 +270,12 @@ def _group(group: Segment) -> str:
 
 def _fill(segment: Segment) -> str:
     title = f"{safe_text(segment.label)} {percent(segment.frac, 1)}"
-    return f'<div title="{title}" style="height:24px;background:{colour(segment.key)}"></div>'
+    return f'<div title="{title}" style="height:24px;background:{colour(segment.key)};{KEEP_COLOUR}"></div>'
 
 
-def _label(segment: Segment, total: float) -> str:
-    if segment.frac / total < MIN_LABELLED_FRAC:
+def _label(segment: Segment, scale: float) -> str:
+    """Return the label of a segment that is `frac * scale` of the width of the sheet; "" if it is too narrow."""
+    if segment.frac * scale < MIN_LABELLED_FRAC:
         return ""
     return (
         f'<div style="{SMALL};{SOFT};white-space:nowrap;overflow:hidden;text-overflow:ellipsis;padding:2px 4px 0 0">'
@@ -307,7 +322,7 @@ def _timeline(picture: Timeline) -> str:
 
 _PATCH = (
     '<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;box-sizing:border-box;'
-    f'border:1px solid {EVIDENCE};background:{EVIDENCE_SHADING}"></span>'
+    f'border:1px solid {EVIDENCE};background:{EVIDENCE_SHADING};{KEEP_COLOUR}"></span>'
 )
 
 

@@ -4,7 +4,8 @@ The colours are from and around the Okabe-Ito set: device work is blue and green
 yellows and browns, every other cause of idle time has a separate hue. Every colour has a contrast of at least 3:1 on a
 white page, on JupyterLab's dark page and on the background of charts. Neighbouring parts of the ledger differ by at
 least 12 (CIEDE2000), second neighbours by 8 and any two parts by 4, with normal vision and with protanopia,
-deuteranopia or tritanopia. Thirteen colours cannot be distinguished at a glance, so each is also labelled.
+deuteranopia or tritanopia. Thirteen colours cannot be distinguished at a glance, so each is also labelled. What is no
+part of a step, such as a prediction or a verdict, has colours of its own: a colour has one meaning.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _BY_KEY = {
 NEUTRAL = "#8A8A8A"  # everything without a colour: the rest, unrecorded time
 LINE_COLOUR = "rgba(128,128,128,.35)"  # lines, on any page
 QUIET_BACKGROUND = "rgba(128,128,128,.12)"  # a quiet background, on any page
-ACCENT, ACCENT_PALE = "#0072B2", "#4698D5"  # predicted: certain and uncertain part
-MEASURED = "#BA4600"
-GOOD, BAD, UNDECIDED = "#007A50", "#BA4600", "#6B6B6B"  # badges with white text: confirmed, refuted, not tried yet
+PREDICTED, UNCERTAIN = "#576466", "#7D92B2"  # the predicted step time: at least, and at most
+MEASURED = "#AE49F2"  # beside a prediction
+GOOD, BAD, UNDECIDED = "#0B7349", "#A65353", "#6B6B6B"  # badges with white text: confirmed, refuted, not tried yet
 EVIDENCE, EVIDENCE_SHADING = "#D12C7A", "rgba(209,44,122,.22)"  # marks at evidence, and the shading behind it
 
 
@@ -50,6 +51,5 @@ _MAX_OPACITY = 0.45  # behind text: black or white text keeps a contrast of 4.5:
 
 
 def cell_background(shade_frac: float) -> str:
-    """Return the background of a table cell, 0-1 as strong as the strongest; text is readable on any page."""
-    red, green, blue = (int(_BY_KEY["communication"][at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{_MAX_OPACITY * min(1.0, max(0.0, shade_frac)):.2f})"
+    """Return the background of a table cell, a grey 0-1 as strong as the strongest; text is readable on any page."""
+    return f"rgba(128,128,128,{_MAX_OPACITY * min(1.0, max(0.0, shade_frac)):.2f})"

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from gpulab.errors import GpulabError, RunError
 from gpulab.questions import diagnose
+from gpulab.questions.run_names import RunLike, RunName, find_run, replace_names
 from gpulab.replay.prediction import Prediction
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
@@ -22,31 +23,35 @@ from gpulab.views.timeline.scene.rank_scene import build_rank_scene
 from gpulab.views.timeline.scene.scene import Scene, build_scene
 from gpulab.views.timeline.static_picture import window_sheet
 from gpulab.views.whatif.whatif import WhatIf
+from gpulab.wording import article, did_you_mean, sentence
 
 if TYPE_CHECKING:
     from gpulab.views.timeline.widget import TimelineModel
 
-FirstRun = Run | Diagnosis | Sequence[Run]
+FirstRun = RunLike | Diagnosis | Sequence[RunLike]
 SecondRun = Run | Diagnosis | Prediction | WhatIf
 Bundle = dict[str, str]
 EVIDENCE_MARGIN_FRAC = 0.35  # of the duration of the evidence, on either side
 MIN_WINDOW_NS = 20_000  # the narrowest window that Python requests
 
 
-def timeline(run: FirstRun, other: SecondRun | None = None, *, live: bool | None = None) -> TimelineView:
+def timeline(run: FirstRun, other: SecondRun | RunName | None = None, *, live: bool | None = None) -> TimelineView:
     """Return the zoomable timeline of a run, with a second run or a prediction below it if one is given.
 
     For the ranks of a job, as `gpulab.load("folder/")` returns them, it has a lane for each rank, with aligned clocks,
     above the diagnosed rank in detail. `live`: whether it is interactive; detected if None. Raises RunError for objects
     that are not runs.
     """
-    ranks = run if isinstance(run, Sequence) and not isinstance(run, str) else ()
-    if ranks and all(isinstance(each, Run) for each in ranks) and other is None:
+    if other is None and not isinstance(run, Diagnosis):
+        run = replace_names(run)
+    run, other = find_run(run), find_run(other)
+    ranks = [rank for rank in run if isinstance(rank, Run)] if isinstance(run, Sequence) else []
+    if ranks and other is None:
         return TimelineView(_ranks_scene(ranks), live=live, report_of=ranks)
     for argument in (run,) if other is None else (run, other):
         if not isinstance(argument, Run | Diagnosis if argument is run else SecondRun):
             raise RunError(
-                f"A {type(argument).__name__} has no timeline.",
+                f"{sentence(article(type(argument).__name__)).removesuffix('.')} has no timeline.",
                 why="the first argument must be a run or, without a second one, the ranks of a job; the second must be "
                 "a run or a prediction",
                 fix='pass runs: gpulab.timeline(gpulab.runs["before"], gpulab.runs["after"])',
@@ -147,7 +152,7 @@ class TimelineView:
             raise RunError(
                 f"The timeline has no evidence for {finding!r}.",
                 why="the diagnosis of this run has no such finding, or the finding has no time spans",
-                fix=f"findings with time spans: {', '.join(evidence) or 'none'}",
+                fix=did_you_mean(finding, evidence) or f"findings with time spans: {', '.join(evidence) or 'none'}",
             )
         start, end = evidence[finding][0]
         margin = EVIDENCE_MARGIN_FRAC * (end - start)

@@ -17,7 +17,7 @@ from gpulab.views.report.headline import PREDICTED, UPPER_BOUND
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
-from gpulab.views.whatif.range_of_step import expectation_of, predicted_text
+from gpulab.views.whatif.range_of_step import expectation_of, per_sample, predicted_text
 from gpulab.wording import count, percent, ratio, scale, sentence
 
 _MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
@@ -54,7 +54,7 @@ def _answer(prediction: JobPrediction) -> Answer:
     work = "" if prediction.work_factor == 1 else f" for {ratio(prediction.work_factor)} the samples"
     return Answer(
         claim=f"With {_names(prediction)}, a step of the job takes {unit(prediction.likely_ns)}{work} instead of "
-        f"{unit(prediction.step_ns)}: {ratio(prediction.speedup)}.",
+        f"{unit(prediction.step_ns)}: {ratio(prediction.speedup)}{per_sample(prediction)}.",
         leading=True,
         facts=(
             (PREDICTED, predicted_text(prediction)),
@@ -168,6 +168,6 @@ def _table(predictions: Sequence[JobPrediction]) -> TableBlock:
     return TableBlock(
         header=("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade"),
         rows=rows,
-        caption=f"A step of the job takes {step} now; speed-ups are for the same work. Grades, from A (best) to D "
-        f"(worst): {grades}.",
+        caption=f"A step of the job takes {step} now; speed-ups are for the same work, per sample. Grades, from A "
+        f"(best) to D (worst): {grades}.",
     )

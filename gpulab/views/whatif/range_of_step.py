@@ -12,7 +12,14 @@ def predicted_text(step: PredictedStep) -> str:
     unit = scale(step.step_ns)
     best, worst = ratio(step.best_speedup), ratio(step.worst_speedup)
     speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    return f"{unit.number(step.step_ns)} -> {unit.range(step.best_ns, step.worst_ns)} {unit.unit} ({speedups})"
+    work = f" for {ratio(step.work_factor)} the samples" if step.does_other_work else ""
+    times = f"{unit.number(step.step_ns)} -> {unit.range(step.best_ns, step.worst_ns)} {unit.unit}{work}"
+    return f"{times} ({speedups}{per_sample(step)})"
+
+
+def per_sample(step: PredictedStep) -> str:
+    """Return " per sample" for a speed-up that is per sample, because a step has another number of samples than now."""
+    return " per sample" if step.does_other_work else ""
 
 
 def expectation_of(step: PredictedStep) -> Expectation:

@@ -9,6 +9,7 @@ from typing import overload
 from gpulab.errors import RunError
 from gpulab.hardware.prices import user_prices
 from gpulab.questions import prediction_history, prepare_scene
+from gpulab.questions.run_names import RunLike, RunName, replace_names
 from gpulab.replay.graph.calibration import Calibration
 from gpulab.replay.parsing import parse_changes
 from gpulab.replay.predicted_run import predicted_run
@@ -24,7 +25,7 @@ from gpulab.views.sheet.view import View
 from gpulab.views.whatif.command import whatif_command
 from gpulab.views.whatif.critical_path import before_and_after, critical_path_section
 from gpulab.views.whatif.job import whatif_job
-from gpulab.views.whatif.range_of_step import expectation_of, predicted_text
+from gpulab.views.whatif.range_of_step import expectation_of, per_sample, predicted_text
 from gpulab.wording import count, money, percent, percent_range, ratio, scale, sentence
 
 MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
@@ -47,8 +48,8 @@ def whatif(run: Run, *, samples: int | None = None) -> View: ...
 @overload
 def whatif(run: Run, rewrites: str, *, samples: int | None = None) -> WhatIf: ...
 @overload
-def whatif(run: Sequence[Run], rewrites: str = "", *, samples: int | None = None) -> View: ...
-def whatif(run: Run | Sequence[Run], rewrites: str = "", *, samples: int | None = None) -> View:
+def whatif(run: RunName | Sequence[RunLike], rewrites: str = "", *, samples: int | None = None) -> View: ...
+def whatif(run: RunLike | Sequence[RunLike], rewrites: str = "", *, samples: int | None = None) -> View:
     """Predict the step time with these changes made together: "workers=6, pin_memory, amp=bf16".
 
     The result has `prediction`, the numbers, and `run`, the predicted run. Without changes, return a list of all
@@ -57,11 +58,13 @@ def whatif(run: Run | Sequence[Run], rewrites: str = "", *, samples: int | None 
     `gpulab.whatif(ranks, "no_straggler")`. Raises RunError if a change is unknown, if it cannot be predicted from this
     run, or if the replay does not reproduce the recording.
     """
+    run = replace_names(run)
     if not isinstance(run, Run):
         if len(run) != 1:
             return whatif_job(run, rewrites)
         run = run[0]
-    scene, changes = prepare_scene(run), parse_changes(rewrites)
+    changes = parse_changes(rewrites)
+    scene = prepare_scene(run)
     if not changes:
         return _list_all(scene)
     history = prediction_history(run)
@@ -84,7 +87,7 @@ def _answer(prediction: Prediction) -> Answer:
     work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
     claim = (
         f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
-        f"{ratio(prediction.speedup)}."
+        f"{ratio(prediction.speedup)}{per_sample(prediction)}."
     )
     bound = bound_text(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
     code = tuple(_code(prediction))
@@ -175,7 +178,8 @@ def _bounds(predictions: list[Prediction]) -> TableBlock:
 
 
 def _baseline(prediction: Prediction) -> str:
-    return f"A step takes {scale(prediction.step_ns)(prediction.step_ns)} now; speed-ups are for the same work."
+    step = scale(prediction.step_ns)(prediction.step_ns)
+    return f"A step takes {step} now; speed-ups are for the same work, per sample."
 
 
 def _method(prediction: Prediction) -> Iterator[Block]:
@@ -260,6 +264,9 @@ def _list_all(scene: ReplayModel) -> View:
         blocks.append(Section("No gain in this run", (Facts(useless),), folded=True))
     if unpredictable:
         blocks.append(Section("Cannot be predicted from this run", (Facts(tuple(unpredictable)),), folded=True))
+    explained = {name.partition("=")[0] for name, _ in (*useless, *unpredictable)}
+    others = tuple((rewrite.name, rewrite.about) for rewrite in REWRITES if rewrite.name not in explained)
+    blocks.append(Section("What these changes are", (Facts(others),), folded=True))
     blocks.append(critical_path_section(scene.schedule))
     return View(Sheet(f"gpulab: what would speed up {run.name}", tuple(blocks)))
 

@@ -116,7 +116,7 @@ def fallback_error(error: BaseException) -> CaptureError:
     return CaptureError(
         f"The virtual GPU does not work with PyTorch {torch.__version__}.",
         why=f"its self-test failed, and counting on the meta device failed as well: {type(error).__name__}: {error}",
-        fix="install a tested version of PyTorch: gpulab.virtual.selftest.run.TESTED lists them",
+        fix="install a tested version of PyTorch: gpulab.virtual.self_test.run.TESTED lists them",
     )
 
 

@@ -7,7 +7,7 @@ import re
 from gpulab.errors import RunError
 from gpulab.watch.alerts.alert import Alert
 from gpulab.watch.alerts.measures import Measure
-from gpulab.wording import shorten
+from gpulab.wording import did_you_mean, shorten
 
 EXAMPLES = (
     "idle < 30 % for 5 min while memory is held",
@@ -45,7 +45,9 @@ def _measure(phrase: str, text: str) -> tuple[Measure, str]:
         if phrase == name or phrase.startswith((f"{name} ", f"{name}<", f"{name}>", f"{name}+")):
             return measure, phrase[len(name) :].strip()
     labels = ", ".join(measure.label for measure in Measure)
-    raise _problem(text, f"it begins with none of: {labels}")
+    typed = re.split(r"\s*(?:[<>+]|\b(?:below|above|under|over)\b)", phrase)[0]
+    near = did_you_mean(typed, (name for name, _ in names))
+    raise _problem(text, f"it begins with none of: {labels}{f'; {near}' if near else ''}")
 
 
 def _limit(measure: Measure, rest: str, text: str) -> float | None:

@@ -190,3 +190,5 @@ def test_a_plan_names_the_gpus_it_knows():
         rental.TrainingPlan(gpu="RTX 4090")
     with pytest.raises(ValueError, match="at least one"):
         rental.TrainingPlan(workers=0)
+    with pytest.raises(ValueError, match="whole numbers"):
+        rental.TrainingPlan(gpus=1.5)

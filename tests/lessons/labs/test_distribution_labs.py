@@ -126,6 +126,43 @@ def test_buckets_start_when_their_share_of_gradients_is_ready(pool, cap, count):
     assert sum(size for size, _ in first) == 8 * 4 * (512 * 512 + 512)
 
 
+def to_rank_0_and_back(tensor):
+    if dist.get_rank() == 1:  # noqa: F821
+        dist.send(tensor, 0)  # noqa: F821
+        dist.recv(tensor, 0)  # noqa: F821
+        return tensor
+    part = torch.empty_like(tensor)
+    dist.recv(part, 1)  # noqa: F821
+    dist.send(tensor + part, 1)  # noqa: F821
+    return tensor + part
+
+
+def scattered_and_gathered(tensor):
+    part = tensor.new_empty(len(tensor) // dist.get_world_size())  # noqa: F821
+    dist.reduce_scatter_tensor(part, tensor)  # noqa: F821
+    dist.all_gather_into_tensor(tensor, part)  # noqa: F821
+    return tensor
+
+
+def only_scattered(tensor):
+    dist.reduce_scatter_tensor(tensor[: len(tensor) // 2].clone(), tensor)  # noqa: F821
+    return tensor
+
+
+def test_an_all_reduce_of_other_primitives_gives_the_sum_and_counts_what_it_sends(pool):
+    expected = torch.arange(data_parallel.SUMMED_NUMBERS) % 101 * 3.0
+    by_hand, halves, wrong = (
+        pool.run(data_parallel.summed, function)
+        for function in (to_rank_0_and_back, scattered_and_gathered, only_scattered)
+    )
+    assert all(torch.equal(rank["sum"], expected) for rank in (*by_hand, *halves))
+    assert [rank["sent"] for rank in by_hand] == [1, 1]
+    assert [rank["kinds"] for rank in by_hand] == [["receive", "send"], ["send", "receive"]]
+    assert halves[0]["kinds"] == ["reduce-scatter", "all-gather"]
+    assert halves[0]["sent"] == 0  # the backend's business
+    assert not any(torch.equal(rank["sum"], expected) for rank in wrong)
+
+
 def synchronised(model, batches):
     for inputs, labels in batches:
         functional.cross_entropy(model(inputs), labels).div(len(batches)).backward()  # noqa: F821

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gpulab
+from gpulab.errors import GpulabError
 from gpulab.lessons.course.machine.n16_scheduling_and_sharing import RIGHT_MODES, check_modes
 from gpulab.lessons.labs.machine.scheduling import (
     cluster_queue,
@@ -193,7 +194,7 @@ def test_a_queue_by_hand():
 
 
 def test_long_time_limits_make_backfill_worse_but_not_useless():
-    jobs = cluster_queue.made_jobs()
+    jobs = cluster_queue.generated_jobs()
     short, long, strict = (
         run_queue(some, rule)
         for some, rule in (
@@ -207,7 +208,7 @@ def test_long_time_limits_make_backfill_worse_but_not_useless():
 
 
 def test_a_small_request_blocks_a_gpu_for_8_gpu_jobs_as_much_as_a_whole_one():
-    jobs = cluster_queue.made_jobs()
+    jobs = cluster_queue.generated_jobs()
     tiny = cluster_queue.with_requests(jobs, lambda one: one.gpus if one.gpus > 1 else 0.01)
     large = {one.name for one in jobs if one.gpus == 8}
     before, after = (
@@ -244,7 +245,7 @@ def test_no_gpu_is_ever_given_away_twice_and_every_job_runs_once():
 
 def test_backfill_never_delays_a_first_job_and_strict_order_is_kept_without_it():
     for seed in range(4):
-        jobs = cluster_queue.made_jobs(120, seed)
+        jobs = cluster_queue.generated_jobs(120, seed)
         assert run_queue(jobs, backfill).late_heads == 0
         in_order = run_queue(jobs, lambda *_: False)
         by_submit = [
@@ -304,6 +305,28 @@ def test_what_the_sharing_modes_must_obey():
     assert alone.total_ms > 6 * sliced.steady_ms * 0.5
 
 
+def in_turn(now_ms):
+    return now_ms // (gpu_sharing.SLICE_MS + gpu_sharing.SWITCH_MS) % gpu_sharing.JOBS
+
+
+def test_nobody_owns_a_gpu_of_vgpus_with_best_effort_so_it_is_time_sliced():
+    assert gpu_sharing.share_vgpus(lambda now_ms: None) == gpu_sharing.share_gpu("time slicing")
+
+
+def test_with_fixed_shares_a_neighbour_changes_nothing_and_no_kernel_waits_longer_than_a_round():
+    alone, busy = (gpu_sharing.share_vgpus(in_turn, machines) for machines in (gpu_sharing.JOBS - 1, gpu_sharing.JOBS))
+    assert alone.kernel_ms == busy.kernel_ms
+    round_ms = gpu_sharing.JOBS * (gpu_sharing.SLICE_MS + gpu_sharing.SWITCH_MS)
+    assert gpu_sharing.KERNEL_MS <= busy.median_ms < round_ms / 2
+    assert busy.longest_ms <= round_ms + gpu_sharing.KERNEL_MS
+    assert len(busy.kernel_ms) == 6 * gpu_sharing.STEPS
+
+
+def test_a_machine_that_never_owns_the_gpu_is_an_error():
+    with pytest.raises(GpulabError, match="Machine 1 is not done"):
+        gpu_sharing.share_vgpus(lambda now_ms: 0)
+
+
 # MIG.
 
 
@@ -343,7 +366,7 @@ def test_allocations_by_hand():
 
 
 def test_a_rule_cannot_give_more_than_there_are_or_less_than_none():
-    needs = team_allocation.made_needs()
+    needs = team_allocation.generated_needs()
     assert all(series.min() >= 0 and series.max() <= team_allocation.STATIC_GPUS for series in needs.values())
     assert team_allocation.allocate(lambda gpus, recent: 99).moves == 0
     assert team_allocation.allocate(lambda gpus, recent: -5).idle_gpu_h == 0
@@ -379,7 +402,7 @@ def test_the_history_of_the_week_has_the_hours_of_its_processes(tmp_path):
     path = tmp_path / "watch.sqlite"
     idle_week.write_idle_week(path)
     report = {one.label: one for one in idle_week.process_report(path)}
-    for stay in idle_week.made_stays():
+    for stay in idle_week.generated_stays():
         usage = report[f"{stay.name} of {stay.user}"]
         assert usage.held_h == pytest.approx(len(stay.use) / 60)
         assert usage.idle_h == pytest.approx((stay.use < idle_week.IDLE_FRAC).sum() / 60)
@@ -400,4 +423,6 @@ def test_only_the_right_assignment_of_modes_is_accepted():
     assert len(right) == 1
     assert check_modes(None)
     assert check_modes({})
+    assert check_modes({situation: f" {mode.upper()}" for situation, mode in RIGHT_MODES.items()}) is None
+    assert "one of MIG" in check_modes(RIGHT_MODES | {"strangers": "SLI"})
     assert math.factorial(len(RIGHT_MODES)) == 120

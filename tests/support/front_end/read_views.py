@@ -12,7 +12,7 @@ SURVIVING_CSS = {
     "overflow-wrap", "overflow-x", "padding", "table-layout", "text-align", "text-indent", "text-overflow",
     "vertical-align", "white-space", "width", "word-break",
 }  # fmt: skip
-DECORATION = {"font-variant-numeric"}  # taken away there; the page reads the same without it
+DECORATION = {"font-variant-numeric", "forced-color-adjust"}  # taken away there; the page reads the same without it
 SURVIVING_TAGS = {
     "div", "span", "table", "thead", "tbody", "tr", "th", "td", "pre", "img", "details", "summary", "b", "code",
 }  # fmt: skip

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import zipfile
 
 import numpy as np
-from pyarrow import parquet
 
 from gpulab.columns import MAX_SIZE
-from gpulab.rows import TextColumn
+from gpulab.rows import Rows, Table, TextColumn
 from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Recording, Run, Source
+from gpulab.store.memory_allowance import MemoryAllowance
+from gpulab.store.table_decoding import decode_table
+from gpulab.store.table_encoding import encode_table
 from gpulab.tables import SIDE_TABLES, TABLES
 
 FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
@@ -130,9 +131,10 @@ def signed(parts):
     """The same with checksums that fit: what somebody would write who means harm, or a later version."""
     document = json.loads(parts["run.json"])
     if "sha256" in document:
-        tables = {name: text for name, text in parts.items() if name.endswith(".parquet")}
         document["sha256"] = {
-            name.removesuffix(".parquet"): hashlib.sha256(text).hexdigest() for name, text in tables.items()
+            name.rpartition(".")[0]: hashlib.sha256(text).hexdigest()
+            for name, text in parts.items()
+            if name.endswith((".columns", ".parquet"))
         }
     return {**parts, "run.json": json.dumps(document).encode()}
 
@@ -158,13 +160,18 @@ def with_part(path, name, text):
     return write(path, signed({part: text for part, text in parts.items() if text is not None}))
 
 
-def with_table(path, name, change, **options):
-    """The file with `change(table)` made to one of its tables."""
-    text_columns = [
-        column.name for table in TABLES for column in table.columns if (table.name, column.dtype) == (name, "words")
-    ]
-    file = parquet.ParquetFile(io.BytesIO(parts_of(path)[f"{name}.parquet"]), read_dictionary=text_columns)
-    table = change(file.read())
-    buffer = io.BytesIO()
-    parquet.write_table(table, buffer, **options)
-    return with_part(path, f"{name}.parquet", buffer.getvalue())
+def with_table(path, name, change):
+    """The file with `change(columns)` made to the columns of one of its tables, which may change their dtype."""
+    (table,) = (table for table in TABLES if table.name == name)
+    rows, _ = decode_table(table, parts_of(path)[f"{name}.columns"], MemoryAllowance(2**30))
+    return with_part(path, f"{name}.columns", encode_table(Rows(Table(name, ()), change(dict(rows.columns)))))
+
+
+def with_column(path, table, column, values):
+    """The file with other values in one column of a table; None takes the column out."""
+
+    def change(columns):
+        changed = {**columns, column: values}
+        return {name: array for name, array in changed.items() if array is not None}
+
+    return with_table(path, table, change)

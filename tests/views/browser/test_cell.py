@@ -241,6 +241,14 @@ def test_the_panel_fits_and_is_readable(running, width, theme):
     wait_until_legible(panel.locator(".gpulab-label").first)
 
 
+def test_jupyterlab_tells_pictures_its_theme(running):
+    """A chart is an <img> whose media query is answered by the colour scheme of the element around it."""
+    notebook, _ = running
+    for theme, scheme in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
+        notebook.command("apputils:change-theme", {"theme": theme})
+        notebook.page.wait_for_function(f"getComputedStyle(document.body).colorScheme === '{scheme}'")
+
+
 def test_the_stop_button_works_from_the_keyboard(running, folder):
     notebook, cell = running
     cell.get_by_role("button", name="Stop the cell").focus()

@@ -495,7 +495,8 @@ def test_the_shares_of_a_bar_sum_to_one_and_its_note_defines_the_measurement():
 
 def test_every_point_has_a_phase_and_the_legend_lists_the_phases_that_occur():
     glances = PanelContentBuilder("r")
-    for number, phase in enumerate(["before the first step", "warming up", "recording", "recorded; sensors go on"]):
+    phases = ["waiting for the first step", "warming up", "recording", "enough steps recorded; the cell runs on"]
+    for number, phase in enumerate(phases):
         glance = glances.build(live_state(phase=phase, elapsed_s=number))
     assert glance.phases == "owrs"
     assert [letter for letter, _ in glance.legend] == ["o", "w", "r", "s"]

@@ -14,43 +14,65 @@ from benchmarks.virtual.public.features import FEATURES  # noqa: E402 - it needs
 from benchmarks.virtual.public.measure import WHEN, run_child, table, worked  # noqa: E402
 from benchmarks.virtual.public.registry import FAMILIES  # noqa: E402
 from benchmarks.virtual.public.trainers import MODULES, TRAINERS  # noqa: E402
+from tests.support.tiers import at_night  # noqa: E402
 
 REFUSED = {"cuda_graph": "A CUDA graph is not supported", "fsdp": "fully_shard is not supported"}
 BATCH_S = 540
 
 
+# The modules of all families are first imported inside the block, where more can go wrong; before it, those of some.
+BY_WHEN = {"before": list(FAMILIES)[:: at_night(1, otherwise=6)], "inside": list(FAMILIES)}
+
+
+def is_installed(module):
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
 def skip_without(package):
-    if importlib.util.find_spec(package) is None:
+    if not is_installed(package):
         pytest.skip(f"needs {package}: pip install 'gpulab[wild]' (diffusers, timm and torch_geometric separately)")
 
 
-@pytest.fixture(scope="module")
-def families():
-    """Stages of every family by the time of its import, from two processes: one for each time."""
-    skip_without("transformers")
-    names = list(FAMILIES)
+def run_children(kind, names_by_when):
+    """Return the stages of every name by the time of its import, from two processes: one for each time."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        return dict(zip(WHEN, pool.map(lambda when: run_child("family", when, names, BATCH_S), WHEN), strict=True))
+        stages = pool.map(lambda when: run_child(kind, when, names_by_when[when], BATCH_S), WHEN)
+        return dict(zip(WHEN, stages, strict=True))
+
+
+@pytest.fixture(scope="module")
+def public_families():
+    skip_without("transformers")
+    return run_children("family", BY_WHEN)
+
+
+@pytest.fixture(scope="module")
+def public_features():
+    """As for families. Accelerate refuses a second Accelerator with other settings, so its program has a process."""
+    together = [name for name in FEATURES if name != "accelerate"]
+    installed = [name for name in together if all(is_installed(module) for module in MODULES.get(name, ()))]
+    return run_children("feature", dict.fromkeys(WHEN, installed))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_family_trains_and_generates(families, name, when):
-    stages = families[when][name]
+@pytest.mark.parametrize(("name", "when"), [(name, when) for when in WHEN for name in BY_WHEN[when]])
+def test_a_model_family_trains_and_generates(public_families, name, when):
+    stages = public_families[when][name]
     assert worked(stages), stages
     expected = ["imports", "builds", "trains", *(["generates"] if FAMILIES[name].generates else [])]
     assert list(stages) == expected
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_or_trainer_runs_or_is_refused_with_a_fix(name, when):
+def test_a_feature_or_trainer_runs_or_is_refused_with_a_fix(public_features, name, when):
     for module in MODULES.get(name, ()):
-        skip_without(module.partition(".")[0])
-    stages = run_child("feature", when, [name])[name]
+        skip_without(module)
+    alone = name == "accelerate"
+    stages = (run_child("feature", when, [name]) if alone else public_features[when])[name]
     if name in REFUSED:
         assert stages["trains"]["outcome"] == "refused"
         assert REFUSED[name] in stages["trains"]["error"]

@@ -282,7 +282,7 @@ LESSON = Lesson(
     targets=(
         Target(
             key="limits",
-            unit="limits met: fewer errors than by hand, 600 us, 160 MiB",
+            unit="conditions met: 600 us, 160 MiB, the fewest errors within both",
             value=3,
             lower_is_better=False,
             hints=(

@@ -151,8 +151,12 @@ def check_modes(answer: object) -> str | None:
     """Return what is wrong with a mode for each situation."""
     if not isinstance(answer, Mapping):
         return "the answer is a dictionary: a mode for each situation"
+    modes = {mode.lower() for mode in RIGHT_MODES.values()}
     for situation, mode in RIGHT_MODES.items():
-        if answer.get(situation) != mode:
+        chosen = str(answer.get(situation) or "").strip().lower()
+        if chosen not in modes:
+            return f"{situation}: choose one of {', '.join(RIGHT_MODES.values())}"
+        if chosen != mode.lower():
             return f"{situation}: {_REASONS[situation]}"
     return None
 
@@ -208,6 +212,24 @@ _OPERATION = (
             "Does somebody need protection from the others? Is there a hypervisor?",
             "Do their kernels run at the same time, and how much of the GPU does each fill?",
             "One mode for each situation; each occurs once.",
+        ),
+    ),
+    Question(
+        key="shares",
+        prompt="Seven virtual machines share a GPU by time-sliced vGPUs with fixed shares. One of them is switched "
+        "off. What happens to the kernels of the six others?",
+        choices=(
+            Choice(key="a", text="they end sooner", feedback="With best effort they would: the others get its turns."),
+            Choice(key="b", text="they take exactly as long", feedback="Its slots stay empty."),
+            Choice(key="c", text="they take longer", feedback="Nothing is added to what they wait for."),
+        ),
+        right="b",
+        explanation="A fixed share belongs to a machine, whether it uses it or not. So nobody is affected by a "
+        "neighbour, and nobody profits from an idle one.",
+        hints=(
+            "Who gets the slots of a machine that is off?",
+            "Compare the last two rows of the table.",
+            "The kernel columns of both rows are equal.",
         ),
     ),
     Question(
@@ -271,7 +293,7 @@ LESSON = Lesson(
         LessonExperiment(number="16.2", description="a queue: strict order, backfill, parts of a GPU"),
         LessonExperiment(number="16.3", description="seven small jobs: in turn, time slicing, MPS, MIG"),
         LessonExperiment(number="16.4", description="MIG profiles by memory and multiprocessors"),
-        LessonExperiment(number="16.5", description="which way to share: five situations"),
+        LessonExperiment(number="16.5", description="which way to share: five situations; vGPUs with fixed shares"),
         LessonExperiment(number="16.6", description="allocation by live need, with hysteresis"),
         LessonExperiment(number="16.7", description="idle GPUs: a report, and a reaper"),
     ),

@@ -88,7 +88,8 @@ _POWER = (
             Choice(
                 key="c",
                 text="only if electricity is expensive",
-                feedback="It is included. And even if you paid for it: see the explanation.",
+                feedback="It is included. Even if you paid for it, a kWh would have to cost 3.6 times the rent of an "
+                "hour.",
             ),
         ),
         right="b",
@@ -111,7 +112,7 @@ _RENT = (
             Choice(
                 key="a",
                 text="the fastest one",
-                feedback="Its price is six to nine times that of the slowest, its speed about three times.",
+                feedback="Its price is five to nine times that of the slowest, its speed three to four times.",
             ),
             Choice(key="b", text="one in the middle", feedback="Compare speed per dollar, not speed."),
             Choice(
@@ -157,7 +158,7 @@ _RENT = (
 _MORE = (
     Question(
         key="spin",
-        prompt="A host thread waits 0.3 s for the GPU in a loop that asks `event.query()` again and again. How much of "
+        prompt="A host thread waits 0.3 s for the GPU in a loop that calls event.query() again and again. How much of "
         "a core does it use, if the core has nothing else to do?",
         choices=(
             Choice(key="a", text="hardly any: it only waits", below=0.1, feedback="A loop runs instructions."),

@@ -174,6 +174,24 @@ _ORGANISATION = (
         ),
     ),
     Question(
+        key="primitives",
+        prompt="Four ranks add their tensors: by send and receive, with rank 0 as the one that adds, or by a ring "
+        "all-reduce. How many bytes does rank 0 send in the first case, compared with a rank of the ring?",
+        choices=(
+            Choice(key="a", text="equally many", below=1.5, feedback="Rank 0 sends the whole sum to each other rank."),
+            Choice(key="b", text="twice as many", below=3, feedback="3 times the data, against 2 x 3 / 4 times."),
+            Choice(key="c", text="four times as many", feedback="A rank of the ring sends more than its own part."),
+        ),
+        expected="b",
+        explanation="Rank 0 sends the data to N - 1 ranks while the links between the others are idle. In a ring, all "
+        "links work at the same time, and no rank sends more than twice the data, however many ranks there are.",
+        hints=(
+            "To how many ranks does rank 0 send the sum?",
+            "Compare the last column of the table.",
+            "3 against 2 x (4 - 1) / 4 = 1.5 times the data.",
+        ),
+    ),
+    Question(
         key="record",
         prompt="Rank 1 sleeps for 100 ms in each step. You look at the recording of rank 0 only. What does it show?",
         choices=(
@@ -278,7 +296,9 @@ LESSON = Lesson(
         LessonExperiment(number="15.5", description="ring, tree and hierarchy; a bad and a good order of devices"),
         LessonExperiment(number="15.6", description="one slow rank of four"),
         LessonExperiment(number="15.7", description="data, pipeline, tensor and fully sharded on one model"),
-        LessonExperiment(number="15.8", description="published rates of links in the formula"),
+        LessonExperiment(
+            number="15.8", description="an all-reduce from two primitives of NCCL; published rates of links"
+        ),
         LessonExperiment(number="15.9", description="accumulation without and with no_sync()"),
         LessonExperiment(number="15.10", description="the recordings of two ranks, read alone and together"),
         LessonExperiment(number="15.11", description="a script with python alone, and with torchrun"),

@@ -122,12 +122,12 @@ LESSON = Lesson(
             key="halved",
             prompt="memory1 and memory3 are run again with half of the batch. How many of the two fit?",
             choices=(
-                Choice(key="a", text="none", below=0.5, feedback="Each of them needs more than twice its memory."),
+                Choice(key="a", text="none", below=0.5, feedback="Each needs more than twice the memory of the GPU."),
                 Choice(key="b", text="one", below=1.5, feedback="Both fail with the same number of samples."),
                 Choice(key="c", text="both", feedback="Each needs more than twice the memory of the GPU."),
             ),
             expected="a",
-            explanation="A step keeps one tensor of 4 GiB for each of the eight layers, far more than twice 14.75 GiB. "
+            explanation="A step keeps one tensor of 4 GiB for each of the eight layers, more than twice 14.75 GiB. "
             "The error message shows only the request that failed.",
             hints=(
                 "How many bytes do 524,288 samples of 2,048 numbers in float32 take?",

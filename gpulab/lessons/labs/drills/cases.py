@@ -188,9 +188,8 @@ CASES: tuple[DrillCase, ...] = (
         excluded_by=("filled",),
         hint="The GPU is busy. How much of it has work?",
         sample_factor=128,
-        explanation="A kernel runs nearly always, but only a third of the multiprocessors have work. In a GPU at its "
-        "limit "
-        "nearly all have.",
+        explanation="A kernel runs nearly always, but on average a third of the multiprocessors have work. In a GPU at "
+        "its limit nearly all have.",
     ),
     DrillCase(
         number=10,
@@ -266,9 +265,9 @@ RECORDED_CASES: tuple[DrillCase, ...] = (
         rival_file="h100_13",
         excluded_by=("alloc",),
         hint="The GPU is idle for half of the time. Does the host only launch kernels meanwhile?",
-        explanation="alloc reads 13 %: the GPU is idle while cudaMalloc and cudaFree run, in every step. A loop that "
-        "is only slow at launching calls neither. The loop called torch.cuda.empty_cache() to save memory. Launches "
-        "take time here, too: they are the next thing to look at.",
+        explanation="alloc reads 13 % over all steps (6 % of a typical one): the GPU is idle while cudaMalloc and "
+        "cudaFree run. A loop that is only slow at launching calls neither. The loop called torch.cuda.empty_cache() "
+        "to save memory. Launches take time here, too: they are the next thing to look at.",
     ),
     DrillCase(
         number=15,

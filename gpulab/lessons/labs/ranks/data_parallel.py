@@ -1,4 +1,4 @@
-"""What ranks run for data parallelism: training with a communication hook, buckets, accumulation, timed all-reduces."""
+"""What ranks run for data parallelism: training with a hook, buckets, accumulation, all-reduces timed and rebuilt."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any
 from gpulab.lessons.labs.ranks.traffic import count_traffic
 
 WIDTH, ROWS, LEARNING_RATE = 256, 64, 0.3
+SUMMED_NUMBERS = 3360  # 1 to 8 ranks divide it
 
 
 def timed_all_reduces(sizes: Sequence[int], repeats: int) -> dict[int, float]:
-    """Return the shortest time of an all-reduce, in s, by its size in bytes. All ranks start together."""
+    """Return the shortest time of an all-reduce, in s, by its size in bytes. All ranks start together.
+
+    The sizes take turns, and the shortest of all turns counts: other programs on the same cores only make it longer.
+    """
     import torch
     import torch.distributed as dist
 
-    shortest_s: dict[int, float] = {}
-    for size in sizes:
-        tensor, times = torch.zeros(size // 4), []
-        for _ in range(repeats + 2):
+    tensors = {size: torch.zeros(size // 4) for size in sizes}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(repeats + 2):
+        for size, tensor in tensors.items():
             dist.barrier()
             begin = time.perf_counter()
             dist.all_reduce(tensor)
-            times.append(time.perf_counter() - begin)
-        shortest_s[size] = min(times[2:])  # other programs on the same cores only make it longer
-    return shortest_s
+            times[size].append(time.perf_counter() - begin)
+    return {size: min(values[2:]) for size, values in times.items()}
 
 
 def classifier() -> Any:
@@ -126,6 +129,22 @@ def accumulated(backward: Callable[[Any, Any], None], micro_batches: int) -> dic
         "bytes": traffic.total_bytes("all-reduce"),
         "gradient": model.module[0].weight.grad,
     }
+
+
+def summed(all_reduce: Callable[[Any], Any]) -> dict[str, Any]:
+    """Add a tensor over all ranks by this function; return the sum, the calls of this rank, and what it sends itself.
+
+    `sent` is in multiples of the tensor's bytes, and counts sends only: what a collective sends is up to its backend.
+    """
+    import torch
+    import torch.distributed as dist
+
+    tensor = (torch.arange(SUMMED_NUMBERS) % 101 * (1 + dist.get_rank())).float()  # whole numbers: sums are exact
+    size = tensor.nbytes
+    with count_traffic() as traffic:
+        total = all_reduce(tensor)
+    kinds = [transfer.kind for transfer in traffic.transfers]
+    return {"sum": total, "kinds": kinds, "sent": traffic.total_bytes("send") / size}
 
 
 def steps_per_second(rows: int, steps: int, width: int = 512, layers: int = 4) -> float:

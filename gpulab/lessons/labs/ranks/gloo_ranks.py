@@ -134,7 +134,9 @@ class RankPool:
         raise GpulabError(
             f"Rank {rank} failed.",
             why=error,
-            fix="a function that runs on ranks sees torch, nn, functional, dist and its arguments only",
+            fix="a function that runs on ranks sees torch, nn, functional, dist and its arguments only"
+            if error.startswith("NameError")
+            else "correct the function that runs on the ranks, and run the cell again; all ranks start anew",
         )
 
 

@@ -38,8 +38,8 @@ def recorded_steps(folder: str, slow_rank: int = LATE_RANK, steps: int = 10) -> 
     from torch.nn.parallel import DistributedDataParallel
 
     from gpulab.capture.profile_block import profile
-    from gpulab.files import save
     from gpulab.lessons.labs.ranks.data_parallel import classifier
+    from gpulab.store import save
 
     rank = dist.get_rank()
     model = DistributedDataParallel(classifier())

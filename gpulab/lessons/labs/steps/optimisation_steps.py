@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from gpulab.lessons.lesson_lab import Lab
 
-SMALL_BATCH, LARGE_BATCH = 64, 512  # photographs per step
+SMALL_BATCH, LARGE_BATCH = 64, 512  # photos per step
 FETCH_INTERVAL = 100  # steps between two reads of the loss
 OPTIMISATIONS: Mapping[str, str] = {
-    "batch": f"{LARGE_BATCH} photographs per step instead of {SMALL_BATCH}",
+    "batch": f"{LARGE_BATCH} photos per step instead of {SMALL_BATCH}",
     "fetch": f"the loss is read every {FETCH_INTERVAL} steps",
     "layout": "channels_last memory format for model and images",
     "pin": "each batch is pinned in the loop before it is copied",
@@ -44,7 +44,7 @@ WHATIF_CHANGES: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class OptimisationPath:
-    """A training loop on decoded photographs, recorded with any set of the changes.
+    """A training loop on decoded photos, recorded with any set of the changes.
 
     `known`: existing runs by their changes.
     """
@@ -72,15 +72,15 @@ class OptimisationPath:
         return self._runs[applied]
 
     def photo_us(self, *changes: str) -> float:
-        """Return the time per photograph with these changes, in us."""
+        """Return the time per photo with these changes, in us."""
         return photo_us(self.run(*changes), LARGE_BATCH if "batch" in changes else SMALL_BATCH)
 
     def gain(self, *changes: str) -> float:
-        """Return the speedup per photograph of these changes."""
+        """Return the speedup per photo of these changes."""
         return self.photo_us() / self.photo_us(*changes)
 
     def predicted_gain(self, name: str, *before: str) -> float | None:
-        """Return the speedup per photograph that a what-if of the run with `before` predicts for one more change.
+        """Return the speedup per photo that a what-if of the run with `before` predicts for one more change.
 
         None: it cannot be predicted from that run.
         """
@@ -111,7 +111,7 @@ class OptimisationPath:
             rows.append(
                 Row((name, sentence(diagnosis.verdict), duration(1e3 * self.photo_us(*applied)), forecast, gain, busy))
             )
-        header = ("change", "report after it", "per photograph", "predicted gain", "gain", "GPU busy")
+        header = ("change", "report after it", "per photo", "predicted gain", "gain", "GPU busy")
         caption = (
             f"Each change includes those above it; {self.run().source}. Predicted gain: by a what-if of the run above."
         )
@@ -127,7 +127,7 @@ class OptimisationPath:
             rows.append(Row((name, OPTIMISATIONS[name], ratio(self.gain(name)), ratio(gain))))
         header = ("change", "", "speedup as first change", "speedup in this order")
         table = TableBlock(
-            header=header, rows=tuple(rows), text_columns=2, caption=f"Speedup per photograph; {self.run().source}."
+            header=header, rows=tuple(rows), text_columns=2, caption=f"Speedup per photo; {self.run().source}."
         )
         return View(Sheet("gpulab: gain by order", (table,)))
 
@@ -155,7 +155,7 @@ class OptimisationPath:
 
 
 def photo_us(run: Run, batch: int = SMALL_BATCH) -> float:
-    """Return the time per photograph in a run with this batch size, in us. Raises GpulabError if it has no steps."""
+    """Return the time per photo in a run with this batch size, in us. Raises GpulabError if it has no steps."""
     step_ns = find_steps(run).step_ns
     if step_ns is None:
         raise GpulabError(

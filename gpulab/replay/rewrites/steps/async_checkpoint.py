@@ -14,7 +14,7 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import cached_per_run
 from gpulab.replay.sweep import host_step_ns
 from gpulab.run import Run
-from gpulab.wording import duration
+from gpulab.wording import duration, plural
 
 SAVE_CALLS = (
     "torch.serialization.",
@@ -129,9 +129,9 @@ def _refusal(graph: Graph, value: Value) -> str | None:
     pause = find_pauses(graph.run, graph.steps)
     if pause is not None and (pause.library_call or "").startswith(SAVE_CALLS):
         return (
-            f"only {pause.count} of {pause.steps} steps save, for {duration(pause.typical_cost_ns)} each: the typical "
-            "step "
-            f"does not change, the average step would be {duration(pause.total_ns / pause.steps)} shorter"
+            f"only {pause.count} of {pause.steps} steps {plural(pause.count, 'saves', 'save')}, for "
+            f"{duration(pause.typical_cost_ns)} each: the typical step does not change, the average step would be "
+            f"{duration(pause.total_ns / pause.steps)} shorter"
         )
     if not len(graph.run.host_rows):
         return "the main thread was not sampled, so its checkpoints are unknown"

@@ -64,7 +64,7 @@ class _Group:
         _, marker, key = _DIRECTIONS.get(self.direction or "", ("", "X", ""))
         shade = colour(key) if key else NEUTRAL
         hollow = self.memory in ("pageable", None) and self.direction in ("HtoD", "DtoH")
-        return {"marker": marker, "facecolor": BACKGROUND if hollow else shade, "edgecolor": shade, "linewidth": 1.1}
+        return {"marker": marker, "facecolor": "none" if hollow else shade, "edgecolor": shade, "linewidth": 1.1}
 
     @property
     def rates(self) -> NDArray[np.float64]:
@@ -142,7 +142,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
         x, y, count = _marks(group.timed["bytes"].astype(np.float64), group.rates, limit)
         area = 22 + 14 * np.log2(count)
         label = f"{group.label} ({len(group.timed):,})"
-        axes.scatter(x, y, s=area, label=label, alpha=0.85, rasterized=len(x) > 500, **group.style)
+        axes.scatter(x, y, s=area, label=label, alpha=0.85, rasterized=len(x) > 100, **group.style)
     if best is not None:
         axes.axhline(best, color=TEXT_COLOUR, linewidth=1, linestyle="--")
         label = f"large pinned copy on this link: {metric(best, 'B/s')}"

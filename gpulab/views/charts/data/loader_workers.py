@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -92,7 +92,7 @@ def _draw(axes: Sequence[Axes], batch_times: BatchTimes, workers: Sequence[Worke
 
 
 def _draw_workers(axes: Axes, workers: Sequence[WorkerSamples], time_scale: Scale) -> None:
-    shades = LinearSegmentedColormap.from_list("load", [pale_shade(colour(_LOAD), 0.08), colour(_LOAD)])
+    shades = LinearSegmentedColormap.from_list("load", [to_rgba(colour(_LOAD), 0.08), to_rgba(colour(_LOAD))])
     mesh = None
     for row, worker in enumerate(workers):
         at_ns, load, blocked = _grouped(worker)
@@ -100,7 +100,9 @@ def _draw_workers(axes: Axes, workers: Sequence[WorkerSamples], time_scale: Scal
         unknown = np.flatnonzero(np.isnan(load))
         axes.barh(np.full(len(unknown), row), np.diff(edges)[unknown], 0.8, edges[unknown], **_UNKNOWN_LOAD)
         valid_load = np.ma.masked_invalid(load)[None, :]
-        mesh = axes.pcolormesh(edges, [row - 0.42, row + 0.42], valid_load, cmap=shades, vmin=0, vmax=1)
+        mesh = axes.pcolormesh(
+            edges, [row - 0.42, row + 0.42], valid_load, cmap=shades, vmin=0, vmax=1, rasterized=True
+        )
         waits = np.flatnonzero(blocked == 1)
         axes.hlines(np.full(len(waits), row + 0.3), edges[waits], edges[waits + 1], color=colour(_WAIT), linewidth=3)
     axes.set_ylim(len(workers) - 0.5, -0.5)
@@ -108,7 +110,7 @@ def _draw_workers(axes: Axes, workers: Sequence[WorkerSamples], time_scale: Scal
     axes.set_ylabel("worker")
     axes.grid(False)
     if mesh is not None:
-        figure = axes.get_figure(root=True)
+        figure = axes.get_figure()
         assert figure is not None
         bar = figure.colorbar(
             mesh, ax=axes, pad=0.01, aspect=8, ticks=[0, 0.5, 1], format=lambda value, _: percent(value)

@@ -8,19 +8,23 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from gpulab.run import Run
+from gpulab.views.charts.drawing.shades import dark_colours
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, TITLE_PT, chart_style
 from gpulab.views.charts.drawing.text_layout import LEFT_FRAC, break_lines, file_format, text_width_in
+from gpulab.views.charts.drawing.themed_svg import themed_svg
 from gpulab.views.sheet.html_table import table_html
 from gpulab.views.sheet.sheet import TableBlock
 from gpulab.wording import clean, sentence, shorten
 
 WIDTH_IN, HEIGHT_IN, DPI = 7.2, 3.6, 120
 MAX_TITLE, MAX_ALT, MAX_SOURCE, MAX_NAME, MAX_DEVICE = 200, 1600, 300, 60, 80
+MAX_SVG_BYTES = 50_000  # a chart of more marks is shown as a PNG, which is smaller
 _WATERMARK_FRAC = 0.85  # its largest width, as a share of the chart's
 _ALPHA = 0.12  # of the watermark on charts of a virtual GPU: visible, but not obstructive
 _TITLE_KEYS = {"png": ("Title", "Description"), "svg": ("Title", "Description"), "pdf": ("Title", "Subject")}
@@ -94,12 +98,25 @@ class Chart(Figure):
         self.savefig(file, format="png")
         return file.getvalue()
 
+    def svg(self) -> str:
+        """Return the chart as SVG that is light or dark like the page on which it is the source of an <img>."""
+        file = io.BytesIO()
+        with mpl.rc_context({"svg.fonttype": "none"}), chart_style():
+            super().savefig(file, format="svg", metadata={"Date": None})
+        return themed_svg(file.getvalue().decode(), dark_colours())
+
+    def _image_source(self) -> str:
+        drawing = self.svg().encode()
+        small = len(drawing) <= MAX_SVG_BYTES
+        kind, data = ("svg+xml", drawing) if small else ("png", self.png())
+        return f"data:image/{kind};base64,{b64encode(data).decode()}"
+
     def _repr_html_(self) -> str:
-        data, alt = b64encode(self.png()).decode(), escape(self.alt)
+        alt = escape(self.alt)
         table = table_html(self.table) if self.table.rows else ""
         return (
-            f'<div class="mathjax_ignore" role="group" style="max-width:760px"><img src="data:image/png;base64,{data}" '
-            f'alt="{alt}" '
+            f'<div class="mathjax_ignore" role="group" aria-label="gpulab chart" style="max-width:760px">'
+            f'<img src="{self._image_source()}" alt="{alt}" '
             'style="display:block;width:100%;height:auto;border-radius:6px">'
             '<details style="margin:6px 0"><summary style="cursor:pointer;font-size:.88em">As text and table</summary>'
             f'<div style="padding:6px 0 0 16px"><div style="margin:0 0 8px">{alt}</div>{table}</div></details></div>'

@@ -12,8 +12,9 @@ import matplotlib as mpl
 
 from gpulab.views.charts.drawing.text_layout import MISSING_GLYPH
 
-# A fixed background, so that a chart looks the same in light and dark notebooks; text has a contrast of 4.5:1 on it.
+# Text has a contrast of 4.5:1 on the background. Notebooks show the colours of DARK instead in dark themes.
 BACKGROUND, TEXT_COLOUR, SOFT_COLOUR, GRID_COLOUR = "#FBFBFA", "#1F2328", "#59626B", "#DDE1E4"
+DARK = {BACKGROUND: "#111111", TEXT_COLOUR: "#E6E8EA", SOFT_COLOUR: "#A6AEB6", GRID_COLOUR: "#34393E"}
 Style = dict[str, Any]  # style keywords of matplotlib for a mark or text
 TITLE_PT, TEXT_PT, SMALL_PT = 11.0, 9.0, 7.5  # SMALL_PT is the smallest text in a chart
 

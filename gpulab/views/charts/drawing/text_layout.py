@@ -16,6 +16,7 @@ LEFT_FRAC = 0.012  # margin of title and source line, left and right
 # A name may contain glyphs that no installed font has: they are drawn as boxes; table and description have the name.
 MISSING_GLYPH = r"Glyph .* missing from"
 _FAMILY = "DejaVu Sans"
+SVG_FAMILIES = "DejaVu Sans,Verdana,sans-serif"  # Verdana has nearly the same widths
 _UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]?i?B|W|[MG]Hz|C|[TG]FLOP/s)\b|%)"
 )  # is not separated from its number
@@ -40,6 +41,11 @@ def text_width_in(text: str, size_pt: float, weight: str = "normal") -> float:
         warnings.filterwarnings("ignore", message=MISSING_GLYPH)
         width, _, _ = _measure().get_text_width_height_descent(text, _font(weight), False)
     return float(width) / 10 * size_pt / 72 * _HINTED
+
+
+def svg_text_width(text: str, size_pt: float, weight: str = "normal") -> float:
+    """Return the width of a line of text in points, as drawn in an SVG: letters are not aligned to pixels."""
+    return 72 * text_width_in(text, size_pt, weight) / _HINTED
 
 
 def break_lines(

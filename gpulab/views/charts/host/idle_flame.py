@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 
 from gpulab.analysis.steps.detection import find_steps
@@ -112,8 +112,9 @@ def _draw(axes: Axes, accounts: Ledger, parts: Sequence[IdlePart], unit: Scale) 
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"{unit.unit} of idle time in {_steps(accounts)}")
-    figure = axes.get_figure(root=True)
-    assert figure is not None
+    figure = axes.get_figure()
+    figure = figure.figure if isinstance(figure, SubFigure) else figure
+    assert isinstance(figure, Figure)
     per_ns = (_PLOT_IN - max(text_width_in(row, 8.5) for row in rows) - 0.2) / total
     for box in boxes:
         if box.ns < _DRAWN_FRAC * total:
@@ -126,11 +127,11 @@ def _draw(axes: Axes, accounts: Ledger, parts: Sequence[IdlePart], unit: Scale) 
 
 
 def _label(figure: Figure, label: str, box_in: float) -> str:
-    """Shorten and break a label so that it fits a box; "" for a narrow box."""
+    """Shorten a label, or break it between words, so that it fits a box; "" for a narrow box."""
     if box_in < MIN_LABEL_IN:
         return ""
-    if text_width_in(label, SMALL_PT) <= box_in:
-        return label
+    if max(text_width_in(word, SMALL_PT) for word in label.split(" ")) > box_in:
+        return shorten_to_width(label, box_in, SMALL_PT)
     max_in = MAX_LINES * box_in
     text = label
     while (lines := break_lines(figure, text, SMALL_PT, box_in / WIDTH_IN)).count("\n") >= MAX_LINES:

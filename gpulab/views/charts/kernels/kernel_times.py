@@ -42,7 +42,7 @@ FAMILIES = {
     KernelFamily.MATRIX: ("matrix", "matmul", ""),
     KernelFamily.STREAM: ("elementwise", "kernels", ""),
     KernelFamily.OPTIMIZER: ("optimizer", "python", "\\\\\\\\"),
-    KernelFamily.LAYOUT: ("layout", "loader", "...."),
+    KernelFamily.LAYOUT: ("layout", "loader", "++++"),
     KernelFamily.GATHER_SCATTER: ("indexing", "sync", "----"),
     KernelFamily.COMPILED: ("compiled", "copies", "xxxx"),
     KernelFamily.COLLECTIVE: ("communication", "communication", "////"),

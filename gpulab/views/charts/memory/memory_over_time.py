@@ -19,7 +19,7 @@ from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS
 from gpulab.views.charts.drawing.axes import bar_rows, label_bar_end, label_bytes_axis, label_time_axis, reduce_points
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
-from gpulab.views.charts.drawing.style import SOFT_COLOUR, TEXT_COLOUR
+from gpulab.views.charts.drawing.style import BACKGROUND, SOFT_COLOUR, TEXT_COLOUR
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import count, percent, scale, size
@@ -29,7 +29,7 @@ CAPACITY = "GPU capacity"
 PHASES_WHAT, TIME_WHAT = "Memory by phase", "Memory over the run"
 MAX_POINTS, MAX_ROWS = 1500, 40
 # Colour (one of the ledger's) and hatch of each phase.
-PHASES = {"forward": ("matmul", ""), "backward": ("kernels", "////"), "optimizer": ("python", "....")}
+PHASES = {"forward": ("matmul", ""), "backward": ("kernels", "////"), "optimizer": ("python", "++++")}
 MEMORY_NOTE = {
     True: "host memory, counted from the start of the profiler",
     False: "allocated by PyTorch's CUDA allocator",
@@ -58,7 +58,7 @@ def memory_phases(run: Run) -> Chart:
         for row, (name, value) in enumerate(lines):
             key, hatch = PHASES.get(name, ("", ""))
             outline = {"facecolor": "none", "edgecolor": NEUTRAL, "linewidth": 1.2}
-            style = {"facecolor": colour(key), "edgecolor": "white", "hatch": hatch, "linewidth": 0}
+            style = {"facecolor": colour(key), "edgecolor": BACKGROUND, "hatch": hatch, "linewidth": 0}
             axes.barh(row, value, height=0.62, **(style if name in PHASES else outline))  # type: ignore[arg-type]
             label_bar_end(axes, value, row, size(value), fontweight="bold" if name == peak_phase else "normal")
         bar_rows(axes, [name for name, _ in lines], highest_bytes * 1.18)

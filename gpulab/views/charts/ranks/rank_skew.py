@@ -19,7 +19,7 @@ from gpulab.analysis.ranks.stragglers import (
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, missing_data_chart, single_plot
 from gpulab.views.charts.drawing.shades import pale_shade
-from gpulab.views.charts.drawing.style import SMALL_PT, TEXT_COLOUR
+from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, TEXT_COLOUR
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, count, percent, scale
@@ -99,7 +99,7 @@ def _draw(axes: Axes, arrival_times: Straggler, steps_ns: Sequence[int]) -> None
     width = 0.72 if len(works) <= 64 else 1.0
     bars = axes.bar(indices, works, width, color=pale_shade(colour(_WORKS), 0.5), label="rest of the step")
     axes.bar(indices, waits, width, bottom=works, color=colour(_WAITS), label="waiting for the last rank")
-    bars[arrival_times.index].set(facecolor=colour(_WORKS), hatch="///", edgecolor="#FFFFFF")
+    bars[arrival_times.index].set(facecolor=colour(_WORKS), hatch="///", edgecolor=BACKGROUND)
     top = max(work + wait for work, wait in zip(works, waits, strict=True))
     axes.annotate(
         f"rank {_name(arrival_times, arrival_times.index)}: last",
@@ -122,7 +122,7 @@ def _draw(axes: Axes, arrival_times: Straggler, steps_ns: Sequence[int]) -> None
     axes.grid(False, axis="x")
     axes.set_xlabel("rank")
     axes.set_ylabel(f"{unit.unit} per step")
-    last_patch = Patch(facecolor=colour(_WORKS), hatch="///", edgecolor="#FFFFFF", label="arrives last")
+    last_patch = Patch(facecolor=colour(_WORKS), hatch="///", edgecolor=BACKGROUND, label="arrives last")
     handles = [*axes.get_legend_handles_labels()[0], last_patch]
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.1, handlelength=1.3)
 

@@ -20,7 +20,7 @@ from gpulab.views.charts.drawing.axes import bar_rows
 from gpulab.views.charts.drawing.chart import Chart, combined_source, missing_data_chart
 from gpulab.views.charts.drawing.shades import pale_shade
 from gpulab.views.charts.drawing.style import BACKGROUND, SMALL_PT, SOFT_COLOUR, TEXT_COLOUR, chart_style
-from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
+from gpulab.views.sheet.palette import MEASURED, NEUTRAL, PREDICTED
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import Scale, clean, count, ratio, scale, sentence
 
@@ -119,10 +119,10 @@ def _draw(axes: Axes, compared: Comparison) -> None:
     if gain is not None:
         names.insert(1, "predicted")
         best, worst = gain.best_ns / unit.unit_ns, gain.worst_ns / unit.unit_ns
-        axes.barh(1, best, height=0.56, color=ACCENT)
+        axes.barh(1, best, height=0.56, color=PREDICTED)
         style: dict[str, Any] = {
-            "facecolor": pale_shade(ACCENT, 0.25),
-            "edgecolor": ACCENT,
+            "facecolor": pale_shade(PREDICTED, 0.25),
+            "edgecolor": PREDICTED,
             "hatch": "////",
             "linewidth": 1,
         }
@@ -176,7 +176,7 @@ def _draw_past(axes: Axes, past: Sequence[MeasuredPrediction]) -> None:
         axes.plot(
             [prediction.best_ns / likely, prediction.worst_ns / likely],
             [row, row],
-            color=pale_shade(ACCENT, 0.6),
+            color=pale_shade(PREDICTED, 0.6),
             linewidth=5,
             solid_capstyle="butt",
         )

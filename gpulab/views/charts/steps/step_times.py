@@ -28,7 +28,7 @@ from gpulab.wording import Scale, clean, count, percent, ratio, scale, shorten
 SUBJECT = "Step times"
 FAR = 2.0  # a step longer than this many times the median is an outlier
 HALF = 0.5  # a cause must cover this fraction of the excess over the median to explain it
-MAX_MARKS, MAX_OUTLIERS, MAX_ROWS = 2000, 400, 39
+MAX_MARKS, MAX_OUTLIERS, MAX_ROWS, MAX_VECTORS = 2000, 400, 39, 300
 LOG_FROM = 20.0  # longest over median: log scale from here
 UNEXPLAINED = "unexplained"
 # Colour and marker of each cause; the ledger's colour if it has one.
@@ -143,7 +143,7 @@ def _marks(axes: Axes, run_steps: Steps, out: _Outliers) -> None:
         _band(axes, number[usual], dur[usual])
     else:
         recorded: Mask = run_steps.recorded
-        marker_style: Style = {"linestyle": "none", "markersize": 4.5, "rasterized": True}
+        marker_style: Style = {"linestyle": "none", "markersize": 4.5, "rasterized": usual.sum() > MAX_VECTORS}
         several = recorded.any() and not recorded.all()
         for mask, face, name in ((recorded, colour("matmul"), "recorded"), (~recorded, BACKGROUND, "not recorded")):
             if (mask & usual).any():
@@ -163,9 +163,7 @@ def _marks(axes: Axes, run_steps: Steps, out: _Outliers) -> None:
             "markeredgewidth": 0.6,
             "label": label,
         }
-        axes.plot(
-            number[longest], dur[longest], marker=marker, markersize=7, linestyle="none", rasterized=True, **style
-        )
+        axes.plot(number[longest], dur[longest], marker=marker, markersize=7, linestyle="none", **style)
 
 
 def _band(axes: Axes, number: Ints, dur: NDArray[np.float64]) -> None:

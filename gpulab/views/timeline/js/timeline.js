@@ -63,8 +63,9 @@ class Timeline {
   buildHead(head) {
     const title = make("div", "title", head);
     make("strong", "", title, this.header.title);
-    make("span", "soft", title, this.header.source);
-    if (this.header.watermark) make("span", "watermark", title, this.header.watermark);
+    const { source, watermark, sides } = this.header;
+    if (sides.length < 2 && source !== watermark) make("span", "soft", title, source); // several runs: above their lanes
+    if (watermark) make("span", "watermark", title, watermark);
     if (!this.header.groups.length) return;
     const tools = make("div", "tools", head);
     tools.setAttribute("role", "group");
@@ -72,15 +73,15 @@ class Timeline {
     this.search = new SearchPanel(this, tools);
     button(tools, "−", "zoom out (−)", () => this.zoom(2)).setAttribute("aria-label", "zoom out");
     button(tools, "+", "zoom in (+)", () => this.zoom(0.5)).setAttribute("aria-label", "zoom in");
-    button(tools, "all", "show the whole run (Home)", () => this.go(0, this.view.limit));
-    button(tools, "home", "back to the initial view (0)", () => this.go(...this.header.home));
+    button(tools, "whole run", "show the whole run (Home)", () => this.go(0, this.view.limit));
+    button(tools, "first view", "back to the initial view (0)", () => this.go(...this.header.home));
     const brushTitle = "analyse a time window: drag to select it (like shift + drag), or press b for the visible window";
     const isKeyPress = (event) => event.detail === 0;
     const brush = (event) => (isKeyPress(event) ? this.brushPanel.take() : this.setBrushing(!this.brushing));
-    this.brushButton = button(tools, "window", brushTitle, brush);
+    this.brushButton = button(tools, "analyse window", brushTitle, brush);
     this.brushButton.setAttribute("aria-pressed", "false");
-    button(tools, "table", "show the lane at the cursor as a table (t)", () => this.table.show());
-    button(tools, "?", "keyboard shortcuts (?)", () => this.help.show()).setAttribute("aria-label", "keyboard shortcuts");
+    button(tools, "lane as table", "show the lane at the cursor as a table (t)", () => this.table.show());
+    button(tools, "keys", "keyboard shortcuts (?)", () => this.help.show()).setAttribute("aria-label", "keyboard shortcuts");
   }
 
   buildStage(frame) {

@@ -109,6 +109,16 @@ def test_optuna_has_the_same_front():
     assert set(pareto.pareto_front(results)) == {tuple(trial.values) for trial in study.best_trials}
 
 
+@pytest.mark.parametrize(("chosen", "count"), [((0.2, 5, 5), 3), ((0.3, 4, 4), 2), ((0.1, 9, 5), 1), ((0.1, 9, 9), 0)])
+def test_a_choice_has_to_be_within_both_limits_and_the_best_there(chosen, count):
+    front = [(0.1, 9, 5), (0.1, 9, 9), (0.2, 5, 5), (0.3, 4, 4)]
+    assert pareto.conditions_met(chosen, front, largest_time=6, largest_memory=6) == count
+
+
+def test_no_choice_is_the_best_within_limits_that_none_meets():
+    assert pareto.conditions_met((0.1, 5, 9), [(0.1, 5, 9)], largest_time=6, largest_memory=6) == 1
+
+
 def test_the_plot_of_a_front_says_its_points():
     chart = pareto.front_plot(
         "A front", {"front": [(1.0, 2.0)], "all": [(3.0, 4.0), (5.0, 6.0)]}, x="us", y="%", source="x"
@@ -153,6 +163,12 @@ def test_asha_that_promotes_none_has_no_best():
     result, epochs = asha_epochs(lambda standings: [], lambda lr: lr)
     assert result.best is None
     assert epochs == 27
+
+
+@pytest.mark.parametrize("promote", [lambda standings: None, lambda standings: [one for _, one in standings]])
+def test_asha_says_what_a_selection_has_to_return(promote):
+    with pytest.raises(GpulabError, match="pairs"):
+        asha_epochs(promote, lambda lr: lr)
 
 
 def test_asha_promotes_before_all_have_run():
@@ -219,6 +235,26 @@ def test_a_student_has_the_parts_that_can_be_copied_from_a_teacher():
     x = torch.randn(3, 64)
     expected = teacher.head(teacher.layers[2](teacher.layers[0](teacher.stem(x))))
     assert torch.allclose(student(x), expected)
+
+
+def softened(logits):
+    return functional.log_softmax(logits / 2, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_divergence"),
+    [
+        (lambda s, t: 4 * functional.kl_div(softened(s), softened(t), reduction="batchmean", log_target=True), True),
+        (lambda s, t: 4 * functional.cross_entropy(s / 2, softened(t).exp()), True),  # differs by a constant
+        (lambda s, t: 4 * functional.kl_div(softened(t), softened(s), reduction="batchmean", log_target=True), False),
+        (lambda s, t: functional.kl_div(softened(s), softened(t), reduction="batchmean", log_target=True), False),
+        (lambda s, t: functional.mse_loss(s, t), False),
+        (lambda s, t: 0 * s.sum(), False),
+    ],
+    ids=["divergence", "cross-entropy", "reversed", "without the factor", "squared error", "nothing"],
+)
+def test_the_gradient_tells_the_divergence_from_other_losses(loss, is_divergence):
+    assert (residual_nets.divergence_gradient_error(loss, temperature=2.0) < 0.01) is is_divergence
 
 
 def test_fitting_lowers_the_loss():

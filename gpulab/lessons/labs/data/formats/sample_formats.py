@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gpulab.errors import GpulabError
 from gpulab.lessons.labs import tables
 from gpulab.lessons.labs.data.formats.counted_store import CountedStore, Opener, folder_opener
 from gpulab.lessons.labs.data.formats.record_files import read_frames
@@ -70,10 +71,19 @@ def write_record_shards(folder: Path, rows: Rows, shards: int, frame: Callable[[
 
 
 def write_parquet(folder: Path, rows: Rows, groups: int) -> None:
-    """Write the rows to one Parquet file, uncompressed, as a column of lists in this number of row groups."""
-    import pyarrow
-    from pyarrow import parquet
+    """Write the rows to one Parquet file, uncompressed, as a column of lists in this number of row groups.
 
+    Raises GpulabError if pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as missing:
+        raise GpulabError(
+            "This experiment needs pyarrow, which writes and reads Parquet.",
+            why="it is not installed here",
+            fix='pip install pyarrow (pip install "gpulab[lab]" installs it with all that the notebooks need)',
+        ) from missing
     folder.mkdir(exist_ok=True)
     column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
     table = pyarrow.table({"row": column})

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.errors import GpulabError
 from gpulab.lessons.labs.steps.large_batches import PATTERNS, PIXELS, PatternImages, correct_frac, shuffled_batches
 
 WIDTH = 128
@@ -116,7 +117,8 @@ def run_asha(
     """Run ASHA with one worker: whenever it is free, it continues a promotable configuration, or starts a new one.
 
     `promotable`: returns, for the standings of a rung, best first, those that may continue. It is asked again after
-    each training, so a configuration may continue before others have started.
+    each training, so a configuration may continue before others have started. Raises GpulabError if it returns
+    something else.
     """
     rungs: dict[int, dict[Configuration, float]] = {epochs: {} for epochs in rung_epochs}
     waiting = list(configurations)
@@ -131,7 +133,14 @@ def _next_job(
 ) -> tuple[Configuration, int] | None:
     for lower, upper in reversed(list(itertools.pairwise(rungs))):
         standings = sorted(((accuracy, each) for each, accuracy in rungs[lower].items()), reverse=True)
-        for _, configuration in promotable(standings):
+        promoted = promotable(list(standings))
+        if not isinstance(promoted, Sequence) or not all(standing in standings for standing in promoted):
+            raise GpulabError(
+                "The function that selects standings returned something else.",
+                why=f"it has to return some of the pairs (accuracy, combination) that it gets, not {promoted!r:.60}",
+                fix="return a part of them: standings[:1] is the best one",
+            )
+        for _, configuration in promoted:
             if configuration not in rungs[upper]:
                 return configuration, upper
     return (waiting.pop(0), next(iter(rungs))) if waiting else None

@@ -30,6 +30,16 @@ def pareto_front(results: Sequence[Objectives]) -> list[Objectives]:
     )
 
 
+def conditions_met(chosen: Objectives, front: Sequence[Objectives], largest_time: float, largest_memory: float) -> int:
+    """Return how many of three conditions a result (error, time, memory) meets.
+
+    They are the limit of time, the limit of memory, and the fewest errors of the front within both limits.
+    """
+    errors = [error for error, time, memory in front if time <= largest_time and memory <= largest_memory]
+    error, time, memory = chosen
+    return (time <= largest_time) + (memory <= largest_memory) + bool(errors and error == min(errors))
+
+
 def front_plot(
     answer: str,
     results: Mapping[str, Sequence[tuple[float, float]]],

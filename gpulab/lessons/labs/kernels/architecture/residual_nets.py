@@ -48,6 +48,25 @@ def residual_classifier(layers: int, seed: int) -> Any:
     return Classifier()
 
 
+def divergence_gradient_error(loss: Callable[[Tensor, Tensor], Tensor], temperature: float) -> float:
+    """Return how far the gradient of a distillation loss is from that of the Kullback-Leibler divergence.
+
+    `loss` takes the logits of student and teacher, of shape (rows, classes). The gradient of the divergence of the
+    teacher's softened distribution from the student's, a mean over rows times temperature**2, is the temperature times
+    the difference of both distributions, divided by the rows. The result is the largest error relative to the largest
+    element of that gradient.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = 3 * torch.randn(2, 32, PATTERNS, generator=generator)
+    student.requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(student, teacher), student)
+    difference = (student.detach() / temperature).softmax(dim=1) - (teacher / temperature).softmax(dim=1)
+    expected = temperature * difference / len(student)
+    return float((gradient - expected).abs().max() / expected.abs().max())
+
+
 def fit(model: Any, batch_loss: Callable[[Any, Tensor], Tensor], rows: int, epochs: int, seed: int = 0) -> Any:
     """Train with AdamW, warm-up and decay. `batch_loss` takes the model and the row indices of a batch."""
     import torch

@@ -91,6 +91,8 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         if self.gpu not in GPU_EPOCH_S:
             raise ValueError(f"gpu is one of {', '.join(GPU_EPOCH_S)}, not {self.gpu!r}")
+        if not (isinstance(self.gpus, int) and isinstance(self.workers, int)):
+            raise ValueError(f"gpus and workers are whole numbers, not {self.gpus!r} and {self.workers!r}")
         if self.gpus < 1 or self.workers < 1:
             raise ValueError("a plan needs at least one GPU, and one worker for each")
 

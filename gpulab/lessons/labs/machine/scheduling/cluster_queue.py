@@ -227,8 +227,8 @@ def _start_jobs(
 
 
 @cache
-def made_jobs(count: int = 240, seed: int = 1) -> tuple[QueuedJob, ...]:
-    """Return a made list of jobs: most are short and ask for one GPU, of which they use a part; a few need eight."""
+def generated_jobs(count: int = 240, seed: int = 1) -> tuple[QueuedJob, ...]:
+    """Return a synthetic list of jobs: most are short and ask for one GPU, and use a part of it; a few need eight."""
     generator = np.random.default_rng(seed)
     submit_min = np.cumsum(generator.exponential(19, count)).astype(int)
     sizes = generator.choice([1, 2, 4, 8], size=count, p=[0.72, 0.12, 0.09, 0.07])

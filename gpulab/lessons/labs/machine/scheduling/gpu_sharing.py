@@ -1,4 +1,4 @@
-"""A model of seven small jobs on one GPU: one after the other, time-sliced, with MPS, and on MIG instances.
+"""A model of seven small jobs on one GPU: one after the other, time-sliced, with MPS, on MIG instances, and as vGPUs.
 
 Each job alternates between work on its own core and a kernel. The assumptions are constants: a kernel that is alone
 takes KERNEL_MS and occupies SM_SHARE of the multiprocessors; one job now and then runs a kernel of BURST_MS that could
@@ -8,11 +8,14 @@ nor caches: the model is kind to MPS. A tick is 0.1 ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+
+from gpulab.errors import GpulabError
+from gpulab.wording import duration
 
 JOBS, STEPS = 7, 150
 HOST_MS, KERNEL_MS = 10.0, 1.0
@@ -22,6 +25,7 @@ SLICE_MS, SWITCH_MS = 2.0, 0.2  # of time slicing
 INSTANCE_SHARE = 16 / 132  # multiprocessors of a 1g.10gb instance of an H100 SXM
 
 TICK_MS = 0.1
+LIMIT_MS = 20_000.0  # several times what the slowest sharing needs
 MODES = ("one after the other", "time slicing", "MPS", "MIG")
 
 
@@ -90,14 +94,12 @@ class SharingOutcome:
 @cache
 def share_gpu(mode: str, seed: int = 0) -> SharingOutcome:
     """Run the seven jobs in one of MODES."""
-    jobs = _made_sharing_jobs(seed)
+    jobs = _generated_sharing_jobs(seed)
     turns = [[job] for job in jobs] if mode == MODES[0] else [jobs]
     end_tick = 0
     for together in turns:
         end_tick = _run_together(together, mode, end_tick)
-    steady = tuple(ticks * TICK_MS for job in jobs[:-1] for ticks in job.waits)
-    steady_ms = max(job.end_tick for job in jobs[:-1]) * TICK_MS
-    return SharingOutcome(total_ms=end_tick * TICK_MS, steady_ms=steady_ms, kernel_ms=steady)
+    return _outcome(jobs, end_tick)
 
 
 def share_in_all_modes() -> Mapping[str, SharingOutcome]:
@@ -105,11 +107,51 @@ def share_in_all_modes() -> Mapping[str, SharingOutcome]:
     return {mode: share_gpu(mode) for mode in MODES}
 
 
+def share_vgpus(owner_at: Callable[[float], float | None], machines: int = JOBS, seed: int = 0) -> SharingOutcome:
+    """Run the first jobs, each in a virtual machine with a vGPU; six machines are the six steady jobs.
+
+    `owner_at(now_ms)` returns the number of the machine, from 0, that alone may use the GPU at this time: a fixed
+    share. None: nobody owns it, and the machines that wait take turns (best effort). Raises GpulabError if a machine
+    never gets the GPU.
+    """
+    jobs = _generated_sharing_jobs(seed)[:machines]
+    for job in jobs:
+        job.begin_step()
+    tick, turn, slot = 0, _Turn(), _Slot()
+    while not all(job.is_over for job in jobs):
+        tick += 1
+        if tick * TICK_MS > LIMIT_MS:
+            late = next(number for number, job in enumerate(jobs) if not job.is_over)
+            raise GpulabError(
+                f"Machine {late} is not done after {duration(LIMIT_MS * 1e6)}.",
+                why="it hardly ever owns the GPU",
+                fix=f"owner_at must return each number from 0 to {JOBS - 1} in turn",
+            )
+        computing = [job for job in jobs if not job.is_over and job.host_left > 0]
+        owner = owner_at((tick - 0.5) * TICK_MS)  # in the middle of the tick, never between two slots
+        if owner is None:
+            turn.run([job for job in jobs if job.wants_gpu], tick)
+        else:
+            slot.run(jobs, int(owner), tick)
+        for job in computing:
+            job.compute_on_host(tick)
+    return _outcome(jobs, tick)
+
+
+def _outcome(jobs: Sequence[_SharingJob], end_tick: int) -> SharingOutcome:
+    steady = jobs[: JOBS - 1]
+    return SharingOutcome(
+        total_ms=end_tick * TICK_MS,
+        steady_ms=max(job.end_tick for job in steady) * TICK_MS,
+        kernel_ms=tuple(ticks * TICK_MS for job in steady for ticks in job.waits),
+    )
+
+
 def _ticks(milliseconds: float) -> int:
     return max(1, round(milliseconds / TICK_MS))
 
 
-def _made_sharing_jobs(seed: int) -> list[_SharingJob]:
+def _generated_sharing_jobs(seed: int) -> list[_SharingJob]:
     generator = np.random.default_rng(seed)
     jobs = []
     for number in range(JOBS):
@@ -178,3 +220,20 @@ class _Turn:
         owner.run_kernel(tick, 1.0)
         if owner.step != step:
             self.owner = None
+
+
+@dataclass
+class _Slot:
+    """The machine that owns a GPU with fixed shares, and the rest of the switch to it."""
+
+    owner: int = -1
+    switch_left: int = 0
+
+    def run(self, jobs: Sequence[_SharingJob], owner: int, tick: int) -> None:
+        """Give a tick to the owner; if it has no kernel to run, the GPU stays idle."""
+        if owner != self.owner:
+            self.owner, self.switch_left = owner, _ticks(SWITCH_MS)
+        if self.switch_left:
+            self.switch_left -= 1
+        elif 0 <= owner < len(jobs) and jobs[owner].wants_gpu:
+            jobs[owner].run_kernel(tick, 1.0)

@@ -1,4 +1,4 @@
-"""A made week of eight GPUs in gpulab's history, and what a rule that stops idle processes would have done in it.
+"""A simulated week of eight GPUs in gpulab's history, and what a rule that stops idle processes would have done in it.
 
 Planted are processes that were left behind, and others that only look like it: a validation on the CPU, a server that
 waits for requests, an interactive session whose owner comes back, an X server that holds hardly any memory.
@@ -113,7 +113,7 @@ def _with_pauses(generator: np.random.Generator, minutes: int, every: int, pause
     return use
 
 
-def made_stays(seed: int = 0) -> tuple[ProcessStay, ...]:
+def generated_stays(seed: int = 0) -> tuple[ProcessStay, ...]:
     """Return the processes of the week."""
     generator = np.random.default_rng(seed)
 
@@ -140,7 +140,7 @@ def made_stays(seed: int = 0) -> tuple[ProcessStay, ...]:
 
 def reap(may_stop: MayStop, stays: Iterable[ProcessStay] | None = None) -> ReaperOutcome:
     """Apply a rule to each process in each minute of the week; a process that is stopped stays stopped."""
-    stays = made_stays() if stays is None else tuple(stays)
+    stays = generated_stays() if stays is None else tuple(stays)
     holding = [stay for stay in stays if stay.memory_gib >= 0.1]
     idle_h = sum(float((stay.use < IDLE_FRAC).sum()) for stay in holding) / HOUR_MIN
     return ReaperOutcome(stopped=tuple(_stopped(stays, may_stop)), idle_h=idle_h)
@@ -163,7 +163,7 @@ def _stopped(stays: Iterable[ProcessStay], may_stop: MayStop) -> Iterator[Stoppe
 
 def write_idle_week(path: Path, stays: Iterable[ProcessStay] | None = None, until_s: float | None = None) -> float:
     """Write the week into a history that ends now, and return its begin; `gpulab.history(path=path)` shows it."""
-    stays = made_stays() if stays is None else tuple(stays)
+    stays = generated_stays() if stays is None else tuple(stays)
     start_s = (int(time.time() if until_s is None else until_s) // 60 - WEEK_MIN) * 60.0
     with closing(open_to_write(path)) as connection:
         connection.execute("BEGIN")

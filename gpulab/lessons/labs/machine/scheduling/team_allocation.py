@@ -1,4 +1,4 @@
-"""A made week of four teams that share a pool of GPUs, and a rule that decides how many each of them has.
+"""A simulated week of four teams that share a pool of GPUs, and a rule that decides how many each of them has.
 
 The need of a team is the number of GPUs that its jobs would keep busy, every ten minutes. A team that has fewer than it
 needs waits; one that has more leaves GPUs idle.
@@ -38,7 +38,7 @@ class AllocationOutcome:
 
 
 @cache
-def made_needs(seed: int = 0) -> Needs:
+def generated_needs(seed: int = 0) -> Needs:
     """Return the need of each team over a week, which begins on a Monday."""
     generator = np.random.default_rng(seed)
     period = np.arange(WEEK_PERIODS)
@@ -67,7 +67,7 @@ def allocate(rule: Rule, needs: Needs | None = None) -> AllocationOutcome:
     `recent`: the need in the last hour, the latest last. What the teams have is never more than the pool has.
     """
     idle, missing, moves = 0.0, 0.0, 0
-    for series in (made_needs() if needs is None else needs).values():
+    for series in (generated_needs() if needs is None else needs).values():
         gpus = STATIC_GPUS
         for period in range(RECENT_PERIODS, len(series)):
             target_gpus = min(STATIC_GPUS, max(0, int(rule(gpus, series[period - RECENT_PERIODS : period].tolist()))))
@@ -90,7 +90,7 @@ def follow_need(gpus: int, recent: Sequence[float]) -> int:
 
 def allocations_of(rule: Rule, team: str, periods: int = DAY_PERIODS) -> dict[float, float]:
     """Return what a team has over the first hours, by hour."""
-    series, gpus, line = made_needs()[team], STATIC_GPUS, {}
+    series, gpus, line = generated_needs()[team], STATIC_GPUS, {}
     for period in range(RECENT_PERIODS, periods):
         gpus = min(STATIC_GPUS, max(0, int(rule(gpus, series[period - RECENT_PERIODS : period].tolist()))))
         line[period * PERIOD_MIN / 60] = float(gpus)

@@ -116,7 +116,9 @@ class Legend {
   }
 
   update(painter) {
-    const keys = this.t.header.keys.map((_, index) => index).filter((index) => painter.visibleKeys.has(index));
+    const isNamed = ({ key }) => key === "step"; // every box of the row "steps" has a name
+    const visible = (_, index) => painter.visibleKeys.has(index);
+    const keys = this.t.header.keys.flatMap((key, index) => (visible(key, index) && !isNamed(key) ? [index] : []));
     if (keys.join() !== this.content) {
       this.content = keys.join();
       this.node.replaceChildren();
@@ -125,6 +127,9 @@ class Legend {
         make("span", "swatch", line).style.background = painter.colours[index];
         make("span", "", line, this.t.header.keys[index].label);
       }
+      const line = make("li", "", this.node);
+      make("span", "swatch", line).classList.add("gpulab-tl-idle");
+      make("span", "", line, "no event at this time");
     }
     const notes = [];
     if (painter.binned) notes.push("showing bins: events too short to draw separately appear as the share of time they fill");

@@ -24,6 +24,10 @@ class Painter {
     for (const name of ["ink", "soft", "edge", "wash", "page", "accent", "shade", "hit"]) {
       this[name] = style.getPropertyValue(`--gpulab-tl-${name}`).trim() || "#808080";
     }
+    if (matchMedia("(forced-colors: active)").matches) {
+      Object.assign(this, { ink: style.color, soft: style.color, edge: style.color, accent: style.color });
+      Object.assign(this, { page: style.backgroundColor, wash: style.backgroundColor });
+    }
     this.font = `11px ${style.fontFamily}`;
     this.widths.clear();
   }

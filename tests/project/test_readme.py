@@ -1,0 +1,47 @@
+"""The README: short, without a broken link, and with links that work on PyPI, too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from gpulab.magics.commands import GpuProfileMagics
+from tools.pypi_readme import absolute, main, relative_targets
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_has_at_most_700_words():
+    assert len(TEXT.split()) <= 700
+
+
+def test_every_relative_link_and_picture_exists():
+    missing = [path for path in relative_targets(TEXT) if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_on_pypi_no_link_is_relative_and_pictures_are_raw_files(tmp_path):
+    main(["someone/gpulab", "v1.2.3", "--out", str(tmp_path / "README.md")])
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert relative_targets(text) == []
+    assert "](https://github.com/someone/gpulab/raw/v1.2.3/docs/loop.webp)" in text
+    assert "](https://github.com/someone/gpulab/blob/v1.2.3/docs/reports.md)" in text
+
+
+@pytest.mark.parametrize("link", ["[a](https://example.org/b)", "[a](#below)", "a (b)"])
+def test_other_links_stay_as_they_are(link):
+    assert absolute(link, "someone/gpulab", "v1") == link
+
+
+def test_its_python_is_python_and_its_magics_exist():
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        lines = block.splitlines()
+        magics = [line.lstrip("%").split()[0] for line in lines if line.startswith("%")]
+        assert set(magics) <= {*GpuProfileMagics.magics["line"], *GpuProfileMagics.magics["cell"], "load_ext"}
+        ast.parse("\n".join(line for line in lines if not line.startswith("%")))
