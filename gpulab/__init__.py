@@ -12,6 +12,7 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     phase_names          names of phases that mean training or evaluation
     errors, columns      expected failures; definition of a column: its label, unit, limit and plausible values
     locations            where the user's files are
+    extras               optional packages, and the error that names what installs them
     rows, tables         tables in memory; the tables of a run and their columns
     sensor_tables        the tables of sensor readings
     run                  a finished recording and the machine it was made on, frozen

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpulab.columns import Column, Display
 from gpulab.errors import RunError
+from gpulab.extras import install_command, is_installed, require_extra
 from gpulab.intervals import Spans, union
 from gpulab.wording import clean, did_you_mean
 
@@ -203,13 +205,18 @@ class Rows:
 
     def _repr_html_(self) -> str:
         # Notebooks show the table as a pandas DataFrame.
+        if not is_installed("pandas"):
+            text = f"{self!r}: shown as a table if pandas is installed: {install_command('frames')}"
+            return f"<pre>{escape(text)}</pre>"
         return str(self.frame()._repr_html_())  # type: ignore[operator]
 
     def frame(self) -> pd.DataFrame:
         """Return the table as a pandas DataFrame: text and kinds as categories, numbers without a copy.
 
-        A text that would control the terminal is escaped, because pandas prints it as it is.
+        A text that would control the terminal is escaped, because pandas prints it as it is. Raises GpulabError if
+        pandas is not installed.
         """
+        require_extra("frames", "pandas", problem=f"The table {self.table.name} cannot be shown as a DataFrame.")
         import pandas as pd  # takes 0.3 s and 100 MB: imported only when a DataFrame is needed
 
         columns: dict[str, Any] = {}

@@ -33,7 +33,7 @@ OPEN = """
 from gpulab.files.datasets import datasets
 import gpulab
 run = gpulab.load(datasets()[0].folder / "run.gpulab")
-print(len(run.events), "events as a DataFrame of", len(run.events.columns), "columns")
+print(len(run.event_rows), "events of", len(run.event_rows.columns), "columns")
 print(datasets()[0].folder / "run.gpulab")
 """
 EXTENSION = """
@@ -144,9 +144,9 @@ def check(installation: Installation) -> list[str]:
     lines = [f"import: {version}, {'with' if with_torch else 'without'} torch"]
     information = installation.run(python, "-m", "gpulab", "info")
     assert "gpulab" in information, information
-    *_, frame, dataset = installation.run(python, "-c", OPEN).splitlines()
+    *_, size, dataset = installation.run(python, "-c", OPEN).splitlines()
     report = installation.run(python, "-m", "gpulab", "report", dataset)
-    lines += [f"info: {len(information.splitlines())} lines", f"dataset: {frame}", f"report: {report.splitlines()[0]}"]
+    lines += [f"info: {len(information.splitlines())} lines", f"dataset: {size}", f"report: {report.splitlines()[0]}"]
     installation.run(python, "-m", "gpulab", "lessons", "course")
     notebooks = len([*(work / "course").rglob("*.ipynb")])
     assert notebooks > 20, notebooks
@@ -162,7 +162,7 @@ def check_recording(installation: Installation) -> list[str]:
     assert "trained with" in output, output
     files = sorted(path.name for path in (installation.folder / "result").iterdir())
     assert {"run.gpulab", "report.html"} <= set(files), files
-    count = "import gpulab; print(len(gpulab.load('result/run.gpulab').events))"
+    count = "import gpulab; print(len(gpulab.load('result/run.gpulab').event_rows))"
     events = int(installation.run(installation.python, "-c", count))
     assert events > 100, events
     return [f"run: {output.splitlines()[0]}; {events} events"]

@@ -9,6 +9,7 @@ machine with four idle cores or fewer; on a busy one, the measured gain is small
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 import time
@@ -101,6 +102,8 @@ class Film:
             self.page.mouse.wheel(0, (box["y"] - 12) / SCROLL_FRAMES)
             self.page.wait_for_timeout(120)
             self.take(70)
+        element.evaluate("element => element.scrollIntoView({ block: 'start' })")
+        self.page.wait_for_timeout(300)
 
     def save(self, path: Path) -> None:
         """Write the frames as an animated WebP that repeats."""
@@ -110,6 +113,7 @@ class Film:
 
 def main(folder: Path) -> int:
     """Record the picture; return 0 if it exists."""
+    os.environ |= {"GPULAB_HISTORY": "off", "GPULAB_SPOOL": "off"}  # nothing of earlier recordings is displayed
     with tempfile.TemporaryDirectory() as name:
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook = nbformat.v4.new_notebook(
@@ -134,7 +138,10 @@ def record(notebook: Notebook) -> Film:
     notebook.run(LOAD)
     film.take(1_500)
     watch(film, notebook, BEFORE)
-    film.scroll_to(notebook.cell(BEFORE).locator(".jp-OutputArea-output").last)
+    report = notebook.cell(BEFORE).locator(".jp-OutputArea-output").last
+    film.scroll_to(report)
+    film.take(2 * HOLD_MS)
+    film.scroll_to(report.get_by_text("Predicted step time").first)
     film.take(2 * HOLD_MS)
     film.scroll_to(notebook.cell(AFTER))
     film.take(1_500)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
 from gpulab.errors import GpulabError, problem_text
+from gpulab.extras import require_extra
 from gpulab.files.progress_bar import Progress
 from gpulab.fleet.job_summary import JobSummary, join, join_ranks
 from gpulab.fleet.rank_files import RankFile
@@ -20,18 +20,11 @@ _MEMORY_FRAC = 0.9  # of this machine's memory, for all workers of a local clust
 _MAX_KILLED_IN_A_ROW = (
     8  # files that are read alone and kill every worker; all others of a killed worker then count too
 )
-_LIBRARIES = ("dask", "distributed", "fsspec")
 
 
 def require_libraries() -> None:
     """Raise GpulabError if the optional libraries are missing."""
-    missing = [name for name in _LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise GpulabError(
-            "The analysis of many ranks needs Dask.",
-            why=f"not installed: {', '.join(missing)}",
-            fix='pip install "gpulab[fleet]"   or   pip install "dask[distributed]>=2024.1" "fsspec>=2024.2"',
-        )
+    require_extra("fleet", "dask", "distributed", "fsspec", problem="The analysis of many ranks needs Dask.")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import RunError, TraceError
+from gpulab.extras import require_extra
 from gpulab.fleet.group_arrivals import GroupArrivals, group_arrivals
 from gpulab.fleet.job_summary import JobSummary, UnreadFile
 from gpulab.fleet.rank_files import RankFile
@@ -191,7 +192,11 @@ class Fleet:
 
     @property
     def ranks_frame(self) -> pd.DataFrame:
-        """One row per rank: host, GPU, step time and ledger parts in ns, wait in its largest group, first finding."""
+        """One row per rank: host, GPU, step time and ledger parts in ns, wait in its largest group, first finding.
+
+        Raises GpulabError if pandas is not installed.
+        """
+        require_extra("frames", "pandas", problem="The ranks cannot be shown as a DataFrame.")
         import pandas as pd
 
         waits = dict(zip(self.arrivals[0].ranks, self.arrivals[0].waits_ns, strict=True)) if self.arrivals else {}

@@ -17,7 +17,6 @@ _MAX_REASON_LENGTH = 300  # characters
 
 COPY_AGAIN = "the file may be incomplete: copy it again, or record the run again"
 TRUSTED_FILES_ONLY = "open only files that you trust"
-INSTALL_PARQUET = 'pip install "gpulab[parquet]"'
 UPGRADE = "pip install --upgrade gpulab"
 
 

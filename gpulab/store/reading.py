@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from gpulab.errors import StoreError
+from gpulab.extras import install_command, is_installed
 from gpulab.rows import Rows, Table
 from gpulab.run import TABLE_FIELDS, Run
 from gpulab.store import newer_schema
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import find_inconsistency
 from gpulab.store.document import Document, decode_document
-from gpulab.store.format import (
-    INSTALL_PARQUET,
-    METADATA_PART,
-    Schema,
-    invalid_run_error,
-    is_parquet,
-    part_name,
-    table_suffix,
-)
+from gpulab.store.format import METADATA_PART, Schema, invalid_run_error, is_parquet, part_name, table_suffix
 from gpulab.store.memory_allowance import MemoryAllowance
 from gpulab.store.parquet.decoding import decode_parquet
 from gpulab.store.table_decoding import decode_table
@@ -92,12 +84,12 @@ def _decoder(schema: Schema) -> Callable[[Table, bytes, MemoryAllowance], tuple[
     """What decodes the tables of this schema version. Raises StoreError if it needs pyarrow, which is missing."""
     if not is_parquet(schema):
         return decode_table
-    if importlib.util.find_spec("pyarrow") is None:
+    if not is_installed("pyarrow"):
         why = (
             f"it was saved by an older gpulab, as Parquet (file schema {schema[0]}.{schema[1]}), and pyarrow is missing"
         )
         raise invalid_run_error(
-            why, f"{INSTALL_PARQUET}, then save the run again: gpulab.save(gpulab.load(path), path)"
+            why, f"{install_command('parquet')}, then save the run again: gpulab.save(gpulab.load(path), path)"
         )
     return decode_parquet
 

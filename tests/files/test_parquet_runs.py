@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import random
 import subprocess
@@ -52,8 +51,7 @@ def test_a_run_of_schema_1_equals_the_saved_one(tmp_path, count):
 
 
 def test_without_pyarrow_the_error_says_what_to_install(saved, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match="pyarrow is missing") as error:
         store.open(saved)
     assert 'pip install "gpulab[parquet]"' in error.value.fix

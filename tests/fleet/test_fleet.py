@@ -223,7 +223,7 @@ def test_other_code_makes_other_cache_entries(tmp_path, in_process, monkeypatch)
 
 
 def test_missing_libraries_are_named_with_the_command_that_installs_them(monkeypatch):
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None if name == "dask" else object())
+    monkeypatch.setitem(sys.modules, "dask", None)
     with pytest.raises(GpulabError, match=r'pip install "gpulab\[fleet\]"') as caught:
         gpulab.fleet("anywhere")
     assert caught.value.why == "not installed: dask"

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("intervals", "wording", "locations", "deferred_signals", "phase_names"),
     ("errors", "columns"),
+    ("extras",),
     ("rows",),
     ("sensor_tables",),
     ("tables",),
@@ -62,6 +63,7 @@ HOMES = {
     "amdsmi": ("sensors.amd",),
     "IPython": ("magics",),
     "matplotlib": ("views",),
+    "pandas": ("rows", "run", "fleet.fleet_result", "lessons.labs"),
     "ipywidgets": ("views",),
     "anywidget": ("views",),
     "PIL": ("workloads", "synthetic", "lessons.labs"),

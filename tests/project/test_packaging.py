@@ -79,7 +79,8 @@ def test_the_conda_recipe_asks_for_the_same_as_pyproject():
     run = required([line.replace("${{ python_min }}", context["python_min"]) for line in requirements["run"]])
     assert run.pop("python") == PROJECT["requires-python"]
     assert run == {RECIPE_NAMES.get(name, name): bounds for name, bounds in required(PROJECT["dependencies"]).items()}
-    optional = {CONDA_NAMES.get(name, name): bounds for name, bounds in required(EXTRAS["torch"]).items()}
+    extras = EXTRAS["torch"] + EXTRAS["charts"] + EXTRAS["frames"]
+    optional = {RECIPE_NAMES.get(name, name): bounds for name, bounds in required(extras).items()}
     assert required(requirements["run_constraints"]) == optional
     assert required(requirements["host"])["hatchling"] == ">=1.21"
     scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
@@ -93,9 +94,38 @@ def test_the_citation_names_this_version():
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
 
 
-def test_pyarrow_is_not_required_and_two_extras_bring_it():
-    assert "pyarrow" not in required(PROJECT["dependencies"])
-    assert {name for name in EXTRAS if "pyarrow" in required(EXTRAS[name])} == {"lab", "parquet"}
+@pytest.mark.parametrize(
+    ("package", "extras"),
+    [
+        ("matplotlib", {"charts", "lab", "dev"}),
+        ("pandas", {"frames", "lab", "dev"}),
+        ("pyarrow", {"parquet", "lab"}),
+    ],
+)
+def test_a_large_package_is_not_required_and_these_extras_bring_it(package, extras):
+    assert package not in required(PROJECT["dependencies"])
+    assert {name for name in EXTRAS if package in required(EXTRAS[name])} == extras
+
+
+def test_a_package_has_the_same_bounds_wherever_pyproject_asks_for_it():
+    for name, bounds in required(EXTRAS["charts"] + EXTRAS["frames"] + EXTRAS["parquet"]).items():
+        lines = [line for lines in EXTRAS.values() for line in lines]
+        assert {of[name] for line in lines if name in (of := required([line]))} == {bounds}
+
+
+def test_an_error_about_a_missing_package_names_an_extra_that_installs_it():
+    calls = [
+        node
+        for path in sorted((ROOT / "gpulab").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require_extra"
+    ]
+    constants = [[arg.value for arg in call.args if isinstance(arg, ast.Constant)] for call in calls]
+    assert {"charts", "frames", "fleet", "lab"} == {extra for extra, *_ in constants}
+    for extra, *modules in constants:
+        installed = {IMPORTED_AS.get(name, name) for name in required(EXTRAS[extra])}
+        assert modules
+        assert {COME_WITH.get(module, module) for module in modules} <= installed
 
 
 def test_every_requirement_has_a_lower_bound_and_none_forbids_a_newer_torch():
@@ -123,6 +153,20 @@ def test_every_library_the_package_imports_is_one_it_asks_for():
                 names = [node.module]
             for top in {name.split(".")[0] for name in names} - {"gpulab", *sys.stdlib_module_names}:
                 assert top in modules or top in COME_WITH, f"{path.relative_to(ROOT)} imports {top}"
+
+
+def test_a_function_that_imports_pandas_first_names_the_extra_that_installs_it():
+    importing = 0
+    for path in sorted((ROOT / "gpulab").rglob("*.py")):
+        functions = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
+        ]
+        for statements in (list(map(ast.unparse, function.body)) for function in functions):
+            if "import pandas as pd" in statements:
+                importing += 1
+                before = statements[: statements.index("import pandas as pd")]
+                assert any("require_extra(" in line and "'pandas'" in line for line in before), path.relative_to(ROOT)
+    assert importing > 10
 
 
 @pytest.fixture(scope="module")
@@ -166,15 +210,15 @@ def test_a_dataset_is_loaded_from_an_installed_wheel(wheel, tmp_path):
     assert told == [str(package / "__init__.py"), str(package / "datasets"), str(cards), "case 3"]
 
 
-@pytest.mark.full  # nine processes, most of which import pandas or IPython
+@pytest.mark.full  # nine processes, some of which import IPython
 def test_the_wheel_works_with_nothing_but_its_requirements(wheel, tmp_path):
-    """In an environment that holds the distributions that gpulab requires, and no other: no torch, no pyarrow."""
+    """In an environment that holds the distributions that gpulab requires, and no other: no torch, no pandas."""
     folder = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     (site,) = [path for path in folder.rglob("site-packages") if path.parent.parent.name != "lib64"]
     zipfile.ZipFile(wheel).extractall(site)
     link_distributions(site, {*required(PROJECT["dependencies"])})
-    assert not {"torch", "pyarrow"} & {path.name for path in site.iterdir()}
+    assert not {"torch", "pyarrow", "pandas", "matplotlib"} & {path.name for path in site.iterdir()}
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     (tmp_path / "work").mkdir()
     lines = check(Installation(python, tmp_path / "work"))

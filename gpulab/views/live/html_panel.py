@@ -130,8 +130,8 @@ def _graph(tile: Tile, phases: str) -> str:
     percent = 100 * min(max(tile.frac, 0.0), 1.0)
     return (
         '<div style="height:8px;margin-top:6px;border-radius:4px;background:rgba(128,128,128,.2)">'
-        f'<div style="width:{percent:.0f}%;height:8px;border-radius:4px;background:{_HUES[tile.hue]};{KEEP_COLOUR}"></div>'
-        "</div>"
+        f'<div style="width:{percent:.0f}%;height:8px;border-radius:4px;background:{_HUES[tile.hue]};{KEEP_COLOUR}">'
+        "</div></div>"
     )
 
 

@@ -19,6 +19,8 @@ from gpulab.wording import UNKNOWN, clock_time, count, duration, number, percent
 TRAIL_POINTS = 100  # points of a sparkline: at five a second, the last 20 s
 MANY_GPUS = 3  # with this many GPUs or more, each GPU has one small tile
 UTILISATION_COLUMN, MEMORY_COLUMN = "util_frac", "memory_used_bytes"  # sensors with a tile of their own
+_DRIVER_NOTE = "mean driver utilisation since the first step: busy while any kernel runs, however small"
+_ESTIMATED_NOTE = "estimated share of the time since the first step in which a kernel or copy runs"
 MANY_WORKERS = 16  # more workers than this share one tile
 
 
@@ -234,7 +236,7 @@ def _bars(live: LiveSnapshot) -> Iterator[TileBar]:
                 Share(label="busy", frac=live.gpu_busy_frac, hue="busy"),
                 Share(label="idle", frac=1 - live.gpu_busy_frac, hue="rest"),
             ),
-            note="mean driver utilisation since the first step: busy while any kernel runs, however small",
+            note=_ESTIMATED_NOTE if live.phase.startswith("virtual") else _DRIVER_NOTE,
         )
 
 

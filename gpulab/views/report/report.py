@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from gpulab.analysis.steps.phases import find_phases
+from gpulab.extras import require_extra
 from gpulab.questions import diagnose
 from gpulab.questions.run_names import RunLike, replace_names
 from gpulab.rules import Diagnosis
@@ -52,11 +53,13 @@ class Report(View):
     def save(self, path: str | Path, *, timeline: bool = True) -> Path:
         """Write the report to `path` and return the path; the suffix is `.html`, `.png`, `.txt` or `.md`.
 
-        HTML is self-contained and includes the zoomable timeline unless `timeline=False`. Writing is atomic.
+        HTML is self-contained and includes the zoomable timeline unless `timeline=False`. Writing is atomic. Raises
+        GpulabError for `.png` if matplotlib is not installed.
         """
         path = Path(path)
         form = path.suffix.lower()
         if form == ".png":
+            require_extra("charts", "matplotlib", problem=f"The report cannot be saved as {form}.")
             from gpulab.views.charts.report_png import report_png
 
             return write_file(path, (report_png(self.diagnosis),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpulab.extras import require_extra
 from gpulab.lessons.labs.copies.copying import ROUTES, BatchCopyCost, route_ms
 from gpulab.wording import size
 
@@ -17,6 +18,7 @@ def bandwidth_table(
     pageable: Mapping[int, float], pinned: Mapping[int, float], on_cpu: Mapping[int, float]
 ) -> pd.DataFrame:
     """Tabulate GB/s by copy size: from pageable and from pinned memory to the GPU, and within this CPU's memory."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     columns = {"from pageable": pageable, "from pinned": pinned, "this CPU, one core": on_cpu}
@@ -28,6 +30,7 @@ def bandwidth_table(
 
 def copy_cost_table(routes: Mapping[str, BatchCopyCost]) -> pd.DataFrame:
     """Compare the cost of copying a batch by each route, in ms."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = [(route.pinning_ms, route.blocked_ms, route.transfer_ms, route.total_ms) for route in routes.values()]
@@ -46,6 +49,7 @@ def relative_route_times(size: int, host_bytes_per_s: float) -> dict[str, float]
 
 def route_table(size: int, gb_per_s: Sequence[float]) -> pd.DataFrame:
     """Tabulate the calculated time of each route, relative to a plain copy, for several rates of host copies."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = [relative_route_times(size, rate * 1e9) for rate in gb_per_s]

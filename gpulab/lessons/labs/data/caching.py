@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpulab.extras import require_extra
 from gpulab.wording import percent
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def mean_wait_ms(hit_frac: float, hit_ms: float, miss_ms: float) -> float:
 
 def cache_table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.DataFrame:
     """Compare the store reads in two epochs of `items` items, one row per cache."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = {

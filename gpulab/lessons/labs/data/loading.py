@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import psutil
 
+from gpulab.extras import require_extra
+
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
@@ -142,6 +144,7 @@ class EpochGaps:
 
 def worker_table(rates_by_kind: Mapping[str, Mapping[int, FetchRate]]) -> pd.DataFrame:
     """Tabulate throughput and concurrency: one row per number of workers, two columns per kind of item."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     columns = {

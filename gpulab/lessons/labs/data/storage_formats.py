@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpulab.extras import require_extra
 from gpulab.wording import duration
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def time_reader(reader: Reader, folder: Path, order: Sequence[int], repeats: int
 
 def reader_table(readers: Mapping[str, ReaderTiming], per_open_s: float) -> pd.DataFrame:
     """Compare readers: on this disk, and modelled with a wait of `per_open_s` for every open."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     remote_column = f"ms if each open waits {duration(1e9 * per_open_s)} (modelled)"

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpulab.extras import require_extra
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -96,6 +98,7 @@ def train_small_classifier(
 
 def training_table(trainings: Mapping[str, TrainingResult]) -> pd.DataFrame:
     """Compare training runs, one row each."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     columns = {

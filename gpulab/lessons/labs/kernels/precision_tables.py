@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpulab.extras import require_extra
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.kernels.mixed_precision import LayerCall
 from gpulab.wording import number
@@ -22,6 +23,7 @@ COMPARED_GPUS = ("T4", "V100 SXM2", "RTX 3090", "A100 80 GB SXM", "H100 SXM")
 
 def peak_table() -> pd.DataFrame:
     """Return the speedup of half-precision matrix products over float32 and TF32, from the data sheets of some GPUs."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = []
@@ -34,6 +36,7 @@ def peak_table() -> pd.DataFrame:
 
 def layer_table(wide: Mapping[str, LayerCall], narrow: Mapping[str, LayerCall]) -> pd.DataFrame:
     """Compare one call of each layer in float32 and in 16 bits: time, traffic, and their ratios."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     names = [name for name in wide if name in narrow]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpulab.extras import require_extra
 from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.tables import GPU_SAMPLES, MARKS, MarkKind
 
@@ -106,6 +107,7 @@ def throttled_interval(run: Run, reason: int) -> tuple[float, float] | None:
 
 def readings_table(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
     """Compare the sensor readings of several cards: a row for each second, a group of columns for each card."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     tables = {}

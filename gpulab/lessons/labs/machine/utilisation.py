@@ -14,6 +14,7 @@ from gpulab.analysis.kernels.roofline import operator_work
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
+from gpulab.extras import require_extra
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Run
@@ -86,6 +87,7 @@ def gpu_load(run: Run) -> GpuLoad:
 
 def utilisation_table(*loads: GpuLoad) -> pd.DataFrame:
     """Compare runs, one row each; fractions in per cent, and "-" for unknown values."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = {

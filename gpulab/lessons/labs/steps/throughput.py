@@ -13,6 +13,7 @@ from gpulab.analysis.kernels.interior_kernels import InteriorKernels, interior_k
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import build_ledger
 from gpulab.errors import RunError
+from gpulab.extras import require_extra
 from gpulab.run import Run
 from gpulab.wording import number, percent
 
@@ -90,6 +91,7 @@ def step_throughput(run: Run, samples: int = 1) -> StepThroughput:
 
 def throughput_table(loops: Mapping[str, StepThroughput], **more: Iterable[object]) -> pd.DataFrame:
     """Compare loops, one row each; `more`: further columns, one value per loop."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     rows = {

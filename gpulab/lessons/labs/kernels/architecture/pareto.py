@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpulab.extras import require_extra
 from gpulab.run import Run
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
@@ -49,6 +50,7 @@ def front_plot(
     source: str | Run,
 ) -> Chart:
     """Plot points (x, y) by name, one mark per name; the name "front" gets a line through its points."""
+    require_extra("charts", "matplotlib", problem="The results cannot be plotted.")
     from gpulab.views.charts.drawing.chart import single_plot
 
     def draw(axes: Any) -> None:

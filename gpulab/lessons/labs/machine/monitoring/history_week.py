@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.extras import require_extra
 from gpulab.views.sheet.sheet import Sheet
 from gpulab.views.sheet.view import View
 from gpulab.watch.database import open_to_write
@@ -117,6 +118,7 @@ def _insert_minutes(connection: sqlite3.Connection, table: str, columns: dict[st
 
 def week_minutes(path: Path) -> pd.DataFrame:
     """Return the minutes of the GPUs: `gpu`, `day` (0 is Monday), `hour`, `util_frac`, and `held_idle`, 0 or 1."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     frames = []

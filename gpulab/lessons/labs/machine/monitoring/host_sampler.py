@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from gpulab.extras import require_extra
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -40,6 +42,7 @@ class HostSampler:
     @property
     def readings(self) -> pd.DataFrame:
         """The readings in order: `time_s` (as time.time), `cpu_percent` (0-100, all cores), `rss_mib`."""
+        require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
         import pandas as pd
 
         return pd.DataFrame(self._rows, columns=["time_s", "cpu_percent", "rss_mib"])

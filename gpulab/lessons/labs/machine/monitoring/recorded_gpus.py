@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpulab.extras import require_extra
 from gpulab.files.datasets import dataset
 from gpulab.lessons.labs.drills.run_counters import read_counters
 from gpulab.lessons.labs.machine.monitoring.timelines import recorded_timeline
@@ -67,6 +68,7 @@ def recorded_counters(name: str) -> dict[str, float]:
 
 def confusion_table(planted: Sequence[str], answers: Sequence[str]) -> pd.DataFrame:
     """Return how often each planted class got each answer: rows are planted, columns are answers."""
+    require_extra("lab", "pandas", problem="This experiment needs pandas for its table.")
     import pandas as pd
 
     columns = [*SIGNATURES, *sorted(set(answers) - set(SIGNATURES))]
