@@ -32,7 +32,7 @@ def run_report(options: Namespace) -> Output:
 
 def run_whatif(options: Namespace) -> Output:
     """Return the prediction for changes of a run or of the ranks in a folder; without any, all of them ranked."""
-    from gpulab.cli.terminal import terminal_text
+    from gpulab.views.terminal import terminal_text
     from gpulab.views.whatif.whatif import whatif
 
     return Output(terminal_text(whatif(_load(options.path), " ".join(options.changes)), Path(options.path)))
@@ -40,16 +40,16 @@ def run_whatif(options: Namespace) -> Output:
 
 def run_why(options: Namespace) -> Output:
     """Return the page of a rule or of a change."""
-    from gpulab.cli.terminal import terminal_text
     from gpulab.views.rule_page import page
+    from gpulab.views.terminal import terminal_text
 
     return Output(terminal_text(page(options.name)))
 
 
 def run_info(_: Namespace) -> Output:
     """Return what can be measured on this machine."""
-    from gpulab.cli.terminal import terminal_text
     from gpulab.views.info import info
+    from gpulab.views.terminal import terminal_text
 
     return Output(terminal_text(info()))
 
@@ -57,9 +57,9 @@ def run_info(_: Namespace) -> Output:
 def run_compare(options: Namespace) -> Output:
     """Return the comparison of two sides; status 1 if the second is slower than allowed."""
     from gpulab.cli.gate import judge
-    from gpulab.cli.terminal import terminal_text
     from gpulab.questions import compare
     from gpulab.views.compare.comparison import comparison_view
+    from gpulab.views.terminal import terminal_text
 
     compared = compare(_side(options.before), _side(options.after))
     view = comparison_view(compared)
@@ -81,9 +81,9 @@ def run_watch(options: Namespace) -> Output:
 
 def run_history(options: Namespace) -> Output:
     """Return what gpulab watch recorded."""
-    from gpulab.cli.terminal import terminal_text
     from gpulab.hardware.prices import parse_prices
     from gpulab.views.history.history_view import history
+    from gpulab.views.terminal import terminal_text
 
     prices = None if options.price is None else parse_prices(options.price)
     view = history(options.span, path=options.database, prices=prices)

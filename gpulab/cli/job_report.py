@@ -11,10 +11,10 @@ from gpulab import store
 from gpulab.capture.job_rank import rank_name, rank_of_name
 from gpulab.cli.result_folder import RUN_SUFFIX, spool_of, unfinished_stems
 from gpulab.cli.summary import summary_json
-from gpulab.cli.terminal import terminal_text
 from gpulab.run import KILLED, Run
 from gpulab.store.replaced_file import replaced_file
 from gpulab.views.report.report import Report, report
+from gpulab.views.terminal import terminal_text
 from gpulab.wording import number_ranges, plural
 
 PAGE, SUMMARY = "report.html", "summary.json"

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         output = _command(options)(options)
     except GpulabError as problem:
-        from gpulab.cli.terminal import in_shell_terms
+        from gpulab.views.terminal import in_shell_terms
 
         sys.stderr.write(f"gpulab: {in_shell_terms(str(problem))}\n")
         return USAGE_ERROR

@@ -46,7 +46,7 @@
 # %% [markdown]
 # ## Your progress
 #
-# gpulab stores your progress only on this machine, as counts and dates; set `GPULAB_PROGRESS=off` to store nothing.
+# gpulab stores your progress only on this machine, as counts, dates and your answers; set `GPULAB_PROGRESS=off` to store nothing.
 
 # %% tags=["check"]
 from gpulab.lessons import progress

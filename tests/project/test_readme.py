@@ -29,7 +29,7 @@ def test_on_pypi_no_link_is_relative_and_pictures_are_raw_files(tmp_path):
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert relative_targets(text) == []
     assert "](https://github.com/someone/gpulab/raw/v1.2.3/docs/loop.webp)" in text
-    assert "](https://github.com/someone/gpulab/blob/v1.2.3/docs/reports.md)" in text
+    assert "](https://github.com/someone/gpulab/blob/v1.2.3/docs/symptoms.md)" in text
 
 
 @pytest.mark.parametrize("link", ["[a](https://example.org/b)", "[a](#below)", "a (b)"])

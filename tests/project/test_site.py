@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -140,9 +141,25 @@ def test_a_notebook_becomes_a_page_with_solution_outputs_and_pictures(tmp_path):
     assert page.content.index("INTRODUCTION") < page.content.index("````{raw} html")
     assert "<blank>" not in page.content
     assert "Your turn" in page.content
-    assert pictures
-    assert all(picture.data.startswith(b"\x89PNG") for picture in pictures)
-    assert all(picture.path.removeprefix("course/") in page.content for picture in pictures)
+    assert "data:image/svg+xml;base64" in page.content
+    assert not pictures
+
+
+def test_a_png_of_a_notebook_becomes_a_file_that_its_page_shows(tmp_path):
+    output = {"output_type": "display_data", "data": {"image/png": "iVBORw0KGgo=", "text/plain": "a plot"}}
+    cell = {"cell_type": "code", "source": ["1"], "outputs": [output]}
+    path = tmp_path / "00_plot.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["# 00"]}, cell]}), encoding="utf-8")
+    page, picture = notebook_pages(path, "INTRODUCTION")
+    assert picture.data.startswith(b"\x89PNG")
+    assert picture.path.removeprefix("course/") in page.content
+
+
+def test_an_empty_picture_is_a_problem(tmp_path):
+    (tmp_path / "x.png").write_bytes(b"")
+    (tmp_path / "index.html").write_text('<img src="x.png">', encoding="utf-8")
+    (line,) = problems(tmp_path)
+    assert "x.png is empty" in line
 
 
 def test_writing_pages_touches_only_what_changed(tmp_path):
@@ -176,7 +193,7 @@ def test_the_link_check_reports(tmp_path, html, problem):
 
 def test_the_link_check_accepts_what_exists(tmp_path):
     (tmp_path / "sub").mkdir()
-    (tmp_path / "x.png").write_bytes(b"")
+    (tmp_path / "x.png").write_bytes(b"x")
     (tmp_path / "sub" / "page.html").write_text("<h2 id='there'>x</h2>", encoding="utf-8")
     good = (
         '<img src="x.png"><a href="sub/page.html#there">x</a><a href="https://example.com/a">x</a><a href="#top">x</a>'

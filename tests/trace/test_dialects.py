@@ -184,7 +184,7 @@ def test_other_categories_and_phases():
     )
     assert list(kinds(run).values()) == [EventKind.PYTHON, EventKind.OVERHEAD, EventKind.LAUNCH, EventKind.LAUNCH]
     assert run.threads == ("thread 1", "profiler")
-    assert [gap.what for gap in run.recording.left_out] == ["1 events of category 'mtia_ccp_events'"]
+    assert [gap.what for gap in run.recording.left_out] == ["1 event of category 'mtia_ccp_events'"]
 
 
 def test_the_metadata_become_machine_rank_options_and_facts():

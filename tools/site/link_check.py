@@ -101,8 +101,10 @@ def _loaded(site: Path, page: str, targets: Iterable[str]) -> Iterator[str]:
             continue
         if parts.scheme or parts.netloc:
             yield f"{target} is loaded from another host"
-        elif not _file_at(site, page, parts.path).is_file():
+        elif not (file := _file_at(site, page, parts.path)).is_file():
             yield f"{target} is missing"
+        elif not file.stat().st_size:
+            yield f"{target} is empty"
 
 
 def _file_at(site: Path, page: str, path: str) -> Path:

@@ -129,7 +129,7 @@ def test_one_rank_is_a_timeline_of_a_run():
 
 
 def test_something_else_than_runs_is_refused():
-    with pytest.raises(gpulab.GpulabError, match="no timeline"):
+    with pytest.raises(gpulab.GpulabError, match=r"no file 'rank0\.gpulab'"):
         gpulab.timeline(["rank0.gpulab"])
     with pytest.raises(gpulab.GpulabError, match="no timeline"):
         gpulab.timeline(Ranks(tuple(late_job())), late_job()[0])

@@ -165,8 +165,8 @@ def test_a_brush_in_python_sums_to_the_window(view):
 
 
 def test_an_object_that_is_no_run_has_no_timeline():
-    with pytest.raises(RunError, match=r"\bstr\b"):
-        timeline("before")
+    with pytest.raises(RunError, match=r"\bint\b"):
+        timeline(3)
     with pytest.raises(RunError, match=r"\bdict\b"):
         timeline(large_run(EVENTS), {})
 
