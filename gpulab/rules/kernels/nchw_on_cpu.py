@@ -13,10 +13,10 @@ from gpulab.wording import number, percent
 
 _MIN_FRAC = 0.35  # of a step in convolutions
 _MANY_DEPTHWISE = 0.15  # of the layers with weights
-# How much faster convolutions and what follows them ran in channels_last, of the time of the convolutions alone. The
-# CPU time of training steps of 16 networks on one thread (AMD EPYC, torch 2.13): 1.09x to 2.1x, with many depthwise
-# convolutions 1.5x to 3.8x. With GroupNorm or InstanceNorm, two steps took longer (0.75x and 0.89x as fast).
-_SPEEDUP, _DEPTHWISE_SPEEDUP = (1.08, 2.1), (1.5, 3.8)
+# How much faster convolutions and what follows them ran in channels_last, of the time of the convolutions alone.
+# `python benchmarks/channels_last.py` and eleven more networks on one thread (AMD EPYC, torch 2.13): 1.09x to 2.4x,
+# with many depthwise convolutions 1.6x to 5.2x. With GroupNorm or InstanceNorm, steps were slower (0.75x to 0.91x).
+_SPEEDUP, _DEPTHWISE_SPEEDUP = (1.08, 2.5), (1.5, 5.5)
 _VIEWS = (
     "The code of the model calls view(), which raises an error for some tensors in this format: replace it with "
     "reshape() or flatten()."
