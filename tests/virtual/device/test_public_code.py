@@ -33,9 +33,9 @@ def skip_without(package):
         pytest.skip(f"needs {package}: pip install 'gpulab[wild]' (diffusers, timm and torch_geometric separately)")
 
 
-def run_children(kind, names_by_when):
+def run_children(kind, names_by_when, at_once):
     """Return the stages of every name by the time of its import, from two processes: one for each time."""
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         stages = pool.map(lambda when: run_child(kind, when, names_by_when[when], BATCH_S), WHEN)
         return dict(zip(WHEN, stages, strict=True))
 
@@ -43,15 +43,18 @@ def run_children(kind, names_by_when):
 @pytest.fixture(scope="module")
 def public_families():
     skip_without("transformers")
-    return run_children("family", BY_WHEN)
+    return run_children("family", BY_WHEN, at_once=min(2, os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="module")
 def public_features():
-    """As for families. Accelerate refuses a second Accelerator with other settings, so its program has a process."""
+    """As for families, but one after the other: programs of one rank use the same port.
+
+    Accelerate refuses a second Accelerator with other settings, so its program has a process of its own.
+    """
     together = [name for name in FEATURES if name != "accelerate"]
     installed = [name for name in together if all(is_installed(module) for module in MODULES.get(name, ()))]
-    return run_children("feature", dict.fromkeys(WHEN, installed))
+    return run_children("feature", dict.fromkeys(WHEN, installed), at_once=1)
 
 
 @pytest.mark.full
