@@ -126,7 +126,8 @@ def step(
 ) -> Callable[[], None]:
     """Return a function that trains one step."""
     torch.manual_seed(0)
-    model: nn.Module = network().to(memory_format=layout)
+    model = network()
+    model.to(memory_format=layout)  # type: ignore[call-overload]  # the stubs of PyTorch know only its use with 4D tensors
     images, labels = torch.randn(shape), torch.randint(0, CLASSES, (shape[0],))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
@@ -153,9 +154,8 @@ def convolution_share(run: Callable[[], None]) -> float:
         run()
     averages = profiler.key_averages()
     names = ("aten::convolution", "aten::convolution_backward")
-    return sum(each.cpu_time_total for each in averages if each.key in names) / sum(
-        each.self_cpu_time_total for each in averages
-    )
+    convolutions = sum(each.cpu_time_total for each in averages if each.key in names)
+    return float(convolutions / sum(each.self_cpu_time_total for each in averages))
 
 
 if __name__ == "__main__":

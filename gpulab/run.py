@@ -196,7 +196,7 @@ class Model(_Described):
     image_convolutions: int | None = None  # its 2D convolutions; None also if it has convolutions of other dimensions
     channels_last: bool | None = None  # the memory format of their weights
     channel_group_norms: int | None = None  # layers like GroupNorm and InstanceNorm
-    calls_view: bool | None = None  # its own code calls Tensor.view(), which channels_last tensors may refuse
+    calls_view: bool | None = None  # it or its loop may call Tensor.view(), which channels_last tensors may refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class FrozenModel(_Described):
     kind: str  # its class: "ResNet"
     name: str  # the user's expression for it: "model.backbone"
     tensors: int
-    layers: str  # a letter for each layer with weights: see gpulab.capture.hooks.frozen_models
+    layers: str  # a letter for each layer with weights: see gpulab.capture.hooks.models.frozen_models
     depends_on_batch: bool  # it has BatchNorm or Dropout in train mode
 
 

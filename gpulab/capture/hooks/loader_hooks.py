@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
-from gpulab.capture.hooks.frozen_models import FrozenModels
 from gpulab.capture.hooks.gradient_buckets import GradientBuckets
 from gpulab.capture.hooks.loader_pass import LoaderPass, PassCounter
 from gpulab.capture.hooks.loader_settings import (
@@ -29,6 +28,7 @@ from gpulab.capture.hooks.loader_settings import (
     reference_to,
 )
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
+from gpulab.capture.hooks.models.frozen_models import FrozenModels
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.hooks.user_variables import (
     describe_model,

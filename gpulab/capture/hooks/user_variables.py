@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from gpulab.capture.hooks.image_layers import image_layers
+from gpulab.capture.hooks.models.called_code import CodePart
+from gpulab.capture.hooks.models.image_layers import image_layers
 from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import user_frames
 
@@ -106,7 +107,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
     _, name, module = best
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps the module
     tables = _dense_tables(module, trained)
-    images = None if module is None else image_layers(module)
+    images = None if module is None else image_layers(module, _loop_code(innermost))
     return Model(
         kind=type(inner).__name__ if module is not None else "model",
         name=name,
@@ -124,6 +125,11 @@ def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
         embedding_elements=sum([table.numel() for table in tables]),
         embedding_rows=max([table.shape[0] for table in tables], default=0),
     )
+
+
+def _loop_code(innermost: FrameType | None) -> list[CodePart]:
+    frames = user_frames(innermost)
+    return [CodePart(frame.f_code, {**frame.f_globals, **frame_variables(frame)}) for frame in frames]
 
 
 def _depthwise_frac(module: Any) -> float:

@@ -18,8 +18,8 @@ _MANY_DEPTHWISE = 0.15  # of the layers with weights
 # with many depthwise convolutions 1.6x to 5.2x. With GroupNorm or InstanceNorm, steps were slower (0.75x to 0.91x).
 _SPEEDUP, _DEPTHWISE_SPEEDUP = (1.08, 2.5), (1.5, 5.5)
 _VIEWS = (
-    "The code of the model calls view(), which raises an error for some tensors in this format: replace it with "
-    "reshape() or flatten()."
+    "Convert the model with model.to(memory_format=torch.channels_last). The code that it runs may call view(), which "
+    "raises an error for some tensors in this format: replace it with reshape() or flatten()."
 )
 
 
@@ -82,7 +82,7 @@ def _model_in_nchw(evidence: Evidence) -> Model | None:
 
 
 def _code(model: Model) -> str:
-    """Return code that converts the model; none if its own code may refuse the format, or no variable holds it."""
+    """Return code that converts the model; none if code of the loop may refuse the format, or no variable holds it."""
     if model.calls_view is not False or not model.name or not is_variable(model.name):
         return ""
     return f"import torch\n\n{model.name} = {model.name}.to(memory_format=torch.channels_last)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gpulab
-from gpulab.capture.hooks.image_layers import image_layers
+from gpulab.capture.hooks.models import called_code
+from gpulab.capture.hooks.models.image_layers import image_layers
 from gpulab.rules import diagnose
 from tests.cases.kernels.nchw_on_cpu import case
 
@@ -22,6 +23,24 @@ class Net(nn.Sequential):
 class WithView(Net):
     def forward(self, images):
         return super().forward(images).view(-1, 4)
+
+
+def flat(images):
+    return images.view(len(images), -1)
+
+
+def flat_by_reshape(images):
+    return images.reshape(len(images), -1)
+
+
+class WithHelper(Net):
+    def forward(self, images):
+        return flat(super().forward(images))
+
+
+class Loss(nn.Module):
+    def forward(self, scores):
+        return scores.view(-1).square().mean()
 
 
 def finding(run):
@@ -69,6 +88,38 @@ def test_code_is_printed_only_if_no_view_can_fail():
 )
 def test_what_is_recorded_of_a_model(module, expected):
     assert image_layers(module) == expected
+
+
+def train(model, loss_of):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in torch.utils.data.DataLoader(torch.ones(16, 3, 16, 16), batch_size=4):
+        loss_of(model(batch)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make_model", "loss_of", "expected"),
+    [
+        (Net, torch.sum, False),
+        (Net, lambda scores: flat_by_reshape(scores).sum(), False),
+        (WithView, torch.sum, True),
+        (WithHelper, torch.sum, True),
+        (Net, Loss(), True),
+        (Net, lambda scores: flat(scores).sum(), True),
+        (Net, lambda scores: sum(one.view(-1).sum() for one in scores), True),
+    ],
+    ids=["plain", "reshape", "model", "function of the model", "loss module", "function of the loss", "generator"],
+)
+def test_view_is_found_wherever_the_loop_may_call_it(make_model, loss_of, expected):
+    with gpulab.profile("images", level="sensors") as session:
+        train(make_model(), loss_of)
+    assert session.run.models[0].calls_view is expected
+
+
+def test_code_without_end_may_call_anything(monkeypatch):
+    monkeypatch.setattr(called_code, "MOST_PARTS", 1)
+    assert called_code.may_call(["view"], called_code.parts_of_value(finding))
+    assert not called_code.may_call(["view"], called_code.parts_of_value(flat_by_reshape))
 
 
 def test_a_recorded_loop_states_the_memory_format_of_its_model():

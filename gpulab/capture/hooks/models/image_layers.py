@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from gpulab.capture.hooks.models.called_code import CodePart, may_call, parts_of_class
+
+_NEED_STRIDES = ("view", "view_as")  # methods of tensors that refuse some memory formats
 
 
 class ImageLayers(NamedTuple):
@@ -12,13 +16,14 @@ class ImageLayers(NamedTuple):
     convolutions: int
     channels_last: bool | None  # of their weights; None if all of them are the same in both formats, as those of 1x1
     channel_group_norms: int  # normalisations over groups of channels: GroupNorm, InstanceNorm
-    calls_view: bool  # a method of one of its own classes calls Tensor.view(), which channels_last tensors may refuse
+    calls_view: bool  # the model or the loop may call Tensor.view(), which channels_last tensors may refuse
 
 
-def image_layers(module: Any) -> ImageLayers | None:
+def image_layers(module: Any, loop: Sequence[CodePart] = ()) -> ImageLayers | None:
     """Describe the image layers of a model; None if it has no 2D convolution, or convolutions of other dimensions too.
 
-    Only types, `__dict__` and weights are read: properties and `__getattr__` of the user's classes are not called.
+    loop: code of the frames that train it. Only types, `__dict__`, code and weights are read: properties and
+    `__getattr__` of the user's classes are not called.
     """
     from torch import nn
 
@@ -38,7 +43,7 @@ def image_layers(module: Any) -> ImageLayers | None:
         convolutions=len(weights),
         channels_last=_channels_last(weights),
         channel_group_norms=sum([issubclass(kind, group_norms) for kind in kinds]),
-        calls_view=any(map(_calls_view, set(kinds))),
+        calls_view=may_call(_NEED_STRIDES, [*loop, *(part for kind in set(kinds) for part in parts_of_class(kind))]),
     )
 
 
@@ -51,15 +56,3 @@ def _channels_last(weights: list[Any]) -> bool | None:
         if nchw != last:
             formats.add(last)
     return None if not formats else True in formats
-
-
-def _calls_view(kind: type) -> bool:
-    """Whether a method of this class, or of a base class outside PyTorch, names `view`."""
-    methods = [
-        member
-        for base in kind.__mro__
-        if not base.__module__.startswith("torch.")
-        for member in vars(base).values()
-        if isinstance(member, FunctionType)
-    ]
-    return any(["view" in method.__code__.co_names for method in methods])
