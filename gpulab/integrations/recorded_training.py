@@ -20,6 +20,7 @@ from gpulab.run_summary import summary
 from gpulab.store import save
 from gpulab.views.report.report import Report, report
 from gpulab.views.terminal import terminal_text
+from gpulab.views.whatif.command import has_magics
 
 
 class RecordedTraining:
@@ -104,15 +105,9 @@ class RecordedTraining:
         if self._prints:
             # A progress bar of the framework's may have left an unfinished line.
             file = saved[0] if self._out is not None else None
-            text = repr(view) if _in_notebook() else terminal_text(view, file)
+            text = repr(view) if has_magics() else terminal_text(view, file)
             lines = [f"\ngpulab: report of {self._name!r}", text, *(f"gpulab: saved {path}" for path in saved)]
             sys.stderr.write("\n".join(lines) + "\n")
-
-
-def _in_notebook() -> bool:
-    """Whether IPython runs this program, so that the magics a report names can be used."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
 
 
 def summary_metrics(run: Run) -> dict[str, float]:

@@ -98,7 +98,9 @@ def _kind(dtype: str) -> str:
 
 def _numbers(streams: Streams, rows: int) -> Integers:
     """The numbers of all rows; -1 for those that are absent."""
-    if "numbers" not in streams or streams["numbers"][0].count > rows:
+    # Both take 8 bytes a number, for which memory was reserved by the number of rows.
+    counts = [streams[field][0].count for field in ("numbers", "distinct") if field in streams]
+    if "numbers" not in streams or max(counts) > rows:
         raise ValueError("its columns differ in length")
     numbers = unpack(*streams["numbers"])
     if "distinct" in streams:

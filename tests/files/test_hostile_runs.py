@@ -20,8 +20,9 @@ import pytest
 from gpulab import store
 from gpulab.errors import StoreError
 from gpulab.rows import Rows, TextColumn
+from gpulab.store import table_decoding
 from gpulab.store.column_entries import HEADER_SIZE_BYTES, MAGIC, ColumnEntry, TableEntry
-from gpulab.store.packed_arrays import pack, pack_bytes
+from gpulab.store.packed_arrays import pack, pack_bytes, unpack
 from gpulab.store.table_encoding import encode_table
 from gpulab.tables import EVENTS
 from tests.support.runs.stored_runs import assert_same_run, filled, full_run, parts_of, with_column, with_part, write
@@ -192,6 +193,17 @@ def test_a_mask_of_another_size_is_rejected(saved, bits, numbers):
     with_packed(saved, "int64", mask=pack_bytes(bits), numbers=pack(np.zeros(numbers, np.int64)), column="dur_ns")
     with pytest.raises(StoreError, match="differ in length"):
         store.open(saved)
+
+
+def test_more_distinct_values_than_rows_are_rejected_before_they_are_unpacked(saved, monkeypatch):
+    unpacked = []
+    monkeypatch.setattr(
+        table_decoding, "unpack", lambda array, text: unpacked.append(array.count) or unpack(array, text)
+    )
+    with_packed(saved, "int64", distinct=pack(np.arange(10_000)), numbers=pack(np.zeros(50, np.int64)), column="dur_ns")
+    with pytest.raises(StoreError, match="differ in length"):
+        store.open(saved)
+    assert set(unpacked) == {50}
 
 
 def with_packed(path, dtype="words", column="name", **arrays):
