@@ -101,7 +101,8 @@ def _enter(folder: Path) -> None:
     for name in ("tmp", "home", "work"):
         (folder / name).mkdir(parents=True)
     os.chdir(folder / "work")
-    os.environ.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"))
+    # The history of named runs is a file that gpulab writes for its user: what else it leaves behind is the question.
+    os.environ.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"), GPULAB_RUNS="off")
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         os.environ.pop(name, None)
     tempfile.tempdir = None
