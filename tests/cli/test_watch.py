@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,16 +31,35 @@ def run(*arguments):
     return subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, timeout=120)
 
 
-def started(database, *arguments):
-    """A watch that has written its first reading."""
-    process = subprocess.Popen(command("watch", "--database", database, *arguments), env=environment(),
+def started(database, *arguments, prefix=()):
+    """A watch that has written its first reading; `prefix` starts it, and what reads its database."""
+    process = subprocess.Popen([*prefix, *command("watch", "--database", database, *arguments)], env=environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     deadline_s = time.monotonic() + 60
-    while readings(database) == 0:
+    while len(seconds_read(database, prefix) if prefix else range(readings(database))) == 0:
         assert time.monotonic() < deadline_s
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     return process
+
+
+READ_SECONDS = """
+import sys
+from pathlib import Path
+from gpulab.watch.history import GpuHistory
+from gpulab.watch.schema import SECONDS
+
+with GpuHistory(Path(sys.argv[1])) as history:
+    for device in history.devices()[-1:]:
+        sys.stdout.write(" ".join(map(str, history.device_series(device.id, 0, 1e11, SECONDS).at_s)))
+"""
+
+
+def seconds_read(database, prefix):
+    """The times of the readings, read by a program that `prefix` starts; none while the database is being created."""
+    reading = [*prefix, sys.executable, "-c", READ_SECONDS, str(database)]
+    done = subprocess.run(reading, env=environment(), capture_output=True, text=True, timeout=60)
+    return [float(at_s) for at_s in done.stdout.split()]
 
 
 def readings(database):
@@ -123,32 +143,42 @@ def test_bad_input_is_a_clear_error(arguments, tmp_path):
     assert len(done.stderr.strip().splitlines()) >= 2
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """What starts a program for which tmp_path has 640 KiB.
+
+    The mount exists for no other process, and ends with the one that holds it: if a killed test left one behind, the
+    next run of the tests could not remove its folder.
+    """
+    mounting = f"mount -t tmpfs -o size=640k none {tmp_path} && echo mounted && read -r _"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounting]
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("a small file system cannot be mounted here (needs unshare and nsenter)")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as holder:
+        if holder.stdout.readline() != b"mounted\n":
+            pytest.skip("a small file system cannot be mounted here (needs root)")
+        yield holder.pid, ("nsenter", "--target", str(holder.pid), "--mount")
+
+
 @pytest.mark.full
-def test_a_full_disk_is_reported_and_loses_nothing_that_is_written(tmp_path):
-    mount = tmp_path / "small"
-    mount.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=640k", "none", str(mount)]
-    if os.name != "posix" or subprocess.run(mounting, capture_output=True).returncode != 0:
-        pytest.skip("a small file system cannot be mounted here (needs root)")
-    try:
-        database = mount / "watch.sqlite"
-        process = started(database)
-        with (mount / "filler").open("wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(b"x" * 4096)
-            except OSError:
-                pass
-        time.sleep(3)
-        before = readings(database)
-        (mount / "filler").unlink()
-        time.sleep(3)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        with GpuHistory(database) as history:
-            series = history.device_series(history.devices()[-1].id, 0, 1e11, SECONDS)
-        assert len(series) >= before + 2
-        assert series.at_s[-1] - series.at_s[0] + 1 - len(series) <= 1  # the seconds of the full disk came afterwards
-    finally:
-        subprocess.run(["umount", str(mount)], check=False)
+def test_a_full_disk_is_reported_and_loses_nothing_that_is_written(tmp_path, small_disk):
+    holder, inside = small_disk
+    filler = Path(f"/proc/{holder}/root{tmp_path}/filler")
+    process = started(tmp_path / "watch.sqlite", prefix=inside)
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+    time.sleep(3)
+    before = seconds_read(tmp_path / "watch.sqlite", inside)
+    filler.unlink()
+    time.sleep(3)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    after = seconds_read(tmp_path / "watch.sqlite", inside)
+    assert len(before) >= 1
+    assert len(after) >= len(before) + 2
+    assert after[-1] - after[0] + 1 - len(after) <= 1  # the seconds of the full disk came afterwards
