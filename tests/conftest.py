@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.frozen_garbage import nothing_is_frozen, old_is_frozen
 from tests.support.oracle import SHARED, Oracle
 from tests.support.retry import Retries
-from tests.support.tiers import DEFAULT_EXAMPLES
+from tests.support.tiers import DEFAULT_EXAMPLES, is_night
 
 __all__ = ["nothing_is_frozen", "old_is_frozen"]  # fixtures
 
@@ -58,8 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group and sort the tests; skip, with the reason, what this machine cannot run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group and sort the tests; leave those of the night to it; skip, with the reason, what this machine cannot run."""
+    if not is_night():
+        left = [item for item in items if item.get_closest_marker("night")]
+        items[:] = [item for item in items if not item.get_closest_marker("night")]
+        config.hook.pytest_deselected(items=left)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         alone = item.get_closest_marker("alone")

@@ -130,7 +130,7 @@ def test_every_workload_without_a_flaw_is_somebodys_twin():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_nth(NAMES, 3, pytest.mark.night))
 def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothing_left, random_state):
     losses = workload(name).run(steps=4)
     assert len(losses) == 4
@@ -139,13 +139,13 @@ def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothin
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", every_nth(NAMES, 4))
+@pytest.mark.parametrize("name", every_nth(NAMES, 4, pytest.mark.night))
 def test_a_workload_gives_the_same_losses_every_time(name):
     assert workload(name).run(steps=3) == pytest.approx(workload(name).run(steps=3), rel=1e-5)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", every_nth([name for name in FLAWED if name not in LARGER], 4))
+@pytest.mark.parametrize("name", every_nth([name for name in FLAWED if name not in LARGER], 4, pytest.mark.night))
 def test_a_flaw_costs_time_and_changes_no_result(name):
     flawed, twin = workload(name), workload(workload(name).twin)
     assert flawed.run(steps=5) == pytest.approx(twin.run(steps=5), rel=1e-4)

@@ -1,4 +1,4 @@
-"""The two tiers of tests: the first covers every pair of parameters, and the two together are all tests."""
+"""Tiers of tests: the first covers every pair of parameters, each test is in one, and a night adds the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiers import covering_array, every_nth, first_tier, tiered_product
+from tests.support.tiers import covering_array, every_nth, first_tier, is_night, tiered_product
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +26,7 @@ def test_values_of_a_short_axis_take_turns():
     assert [values.count(value) for value in range(4)] == [4, 4, 4, 4]
 
 
-def test_a_product_keeps_every_combination_and_marks_most_of_them_for_the_second_tier():
+def test_a_product_keeps_every_combination_and_marks_most_of_them_for_the_night():
     cases = tiered_product(range(5), "abc", (True, False))
     assert [case.values for case in cases] == list(itertools.product(range(5), "abc", (True, False)))
     assert sum(not case.marks for case in cases) == len(covering_array((5, 3, 2)))
@@ -45,3 +45,13 @@ def test_the_commands_of_the_makefile_run_each_test_once():
     for full, alone in itertools.product((True, False), repeat=2):
         chosen = [each for each in expressions if eval(each, {"full": full, "alone": alone})]
         assert len(chosen) == 1, (full, alone, chosen)
+
+
+def test_tests_of_the_night_run_only_then(request):
+    ours = [item for item in request.session.items if item.get_closest_marker("night")]
+    assert is_night() or ours == []
+
+
+def test_a_mark_of_the_night_is_enough():
+    marks = [case.marks[0].name for case in every_nth("abcd", 2, pytest.mark.night) if not isinstance(case, str)]
+    assert marks == ["night", "night"]

@@ -95,7 +95,7 @@ OTHERS = ("products alone", "passes over memory", "images")
         ("t4", "images"),
         ("l4", "products alone"),
         *(
-            pytest.param(gpu, layers, marks=pytest.mark.full)
+            pytest.param(gpu, layers, marks=pytest.mark.night)
             for gpu in ("t4", "l4")
             for layers in OTHERS
             if (gpu, layers) not in (("t4", "images"), ("l4", "products alone"))

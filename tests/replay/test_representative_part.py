@@ -15,6 +15,7 @@ from gpulab.replay.parsing import parse_changes
 from gpulab.replay.prediction import build_replay_model, predict, refusal_reason
 from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, run_of, stepped
+from tests.support.tiers import every_nth
 
 TRACES = (
     "v100_resnet50_workers0",
@@ -112,7 +113,7 @@ def test_the_part_gives_the_same_answers(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", every_nth(TRACES, 3, pytest.mark.night))
 def test_the_part_gives_the_same_answers_on_real_traces(name, recorded, tmp_path, monkeypatch):
     trace = scaled(recorded(f"{name}.json.gz"), 250_000, tmp_path)
     assert_same_answers(gpulab.load(trace), monkeypatch)

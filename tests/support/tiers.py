@@ -1,6 +1,6 @@
-"""Two tiers of tests: helpers that choose which parameters `make test` runs and which only `make test-all` adds.
+"""Tiers of tests: which parameters `make test` runs, and which `make test-all` or `make test-nightly` adds.
 
-A parameter outside the first tier carries the mark `full`.
+A parameter outside the first tier carries the mark `full`; one that `make test-nightly` adds, the mark `night`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ def examples(count: int, **more: Any) -> settings:
     return settings(max_examples=max(scaled, min(count, 5)), deadline=None, **more)
 
 
+def is_night() -> bool:
+    """Whether the hypothesis profile is "full", which `make test-nightly` uses."""
+    return settings().max_examples >= DEFAULT_EXAMPLES
+
+
 def at_night(count: int, *, otherwise: int) -> int:
-    """Return `count` in the profile "full", which `make test-nightly` uses, else the smaller number `otherwise`."""
-    return count if settings().max_examples >= DEFAULT_EXAMPLES else otherwise
+    """Return `count` in `make test-nightly`, else the smaller number `otherwise`."""
+    return count if is_night() else otherwise
 
 
 def first_tier(values: Iterable[Any], keep: Collection[Any] | Callable[[Any], bool]) -> list[Any]:
@@ -33,16 +38,13 @@ def first_tier(values: Iterable[Any], keep: Collection[Any] | Callable[[Any], bo
     return [value if accepts(value) else pytest.param(value, marks=pytest.mark.full) for value in values]
 
 
-def every_nth(values: Iterable[Any], step: int) -> list[Any]:
-    """Return parameters for every value; all but the first of each `step` are marked `full`."""
-    return [
-        value if index % step == 0 else pytest.param(value, marks=pytest.mark.full)
-        for index, value in enumerate(values)
-    ]
+def every_nth(values: Iterable[Any], step: int, mark: Any = pytest.mark.full) -> list[Any]:
+    """Return parameters for every value; all but the first of each `step` carry the mark."""
+    return [value if index % step == 0 else pytest.param(value, marks=mark) for index, value in enumerate(values)]
 
 
 def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:
-    """Return parameter sets for the product of the axes; those outside a covering array are marked `full`.
+    """Return parameter sets for the product of the axes; those outside a covering array are marked `night`.
 
     In the covering array every combination of values of any `strength` axes occurs. With `strength=1` each value
     occurs at least once.
@@ -52,7 +54,7 @@ def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:
     return [
         pytest.param(
             *(values[index] for values, index in zip(lists, row, strict=True)),
-            marks=() if row in covered else pytest.mark.full,
+            marks=() if row in covered else pytest.mark.night,
         )
         for row in itertools.product(*(range(len(values)) for values in lists))
     ]

@@ -25,7 +25,7 @@ from tests.support.tiers import at_night
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_every_view_of_an_extreme_run_is_made_or_refused_with_a_reason(seed):
-    problems = pipeline_probes.run_probes(seed, at_night(240, otherwise=80))
+    problems = pipeline_probes.run_probes(seed, at_night(240, otherwise=30))
     assert [f"{problem.view}, probe {problem.number}: {problem.error}" for problem in problems] == []
 
 

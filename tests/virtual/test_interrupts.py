@@ -126,7 +126,7 @@ def test_an_interrupt_at_some_lines_leaves_nothing_patched(lines):
     assert not torch.cuda.is_available()
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_an_interrupt_at_any_line_leaves_nothing_patched(lines):
     every = int(os.environ.get("GPULAB_INTERRUPT_EVERY", "97"))
     for position in range(1, lines.count, every):

@@ -12,6 +12,7 @@ from gpulab.watch.history import GpuHistory
 from gpulab.watch.patterns.catalogue import find_patterns
 from gpulab.watch.patterns.frame import HistoryFrame
 from gpulab.watch.patterns.job_patterns import regular_chain
+from tests.support.tiers import every_nth
 from tests.support.watch.weeks import DAY_MIN, START_S, WEEK_MIN, Card, ordinary, stay, work, write
 
 pytestmark = pytest.mark.xdist_group("weeks")  # one process makes what its tests look at
@@ -169,6 +170,6 @@ def test_random_events_are_not_regular(seed):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", every_nth(range(20), 7, pytest.mark.night))
 def test_nothing_is_found_in_many_ordinary_weeks(tmp_path, seed):
     test_nothing_is_found_in_four_ordinary_weeks(tmp_path, 1000 + seed)

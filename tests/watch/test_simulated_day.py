@@ -49,7 +49,7 @@ def live_through(folder, *, hour_s, life_s, hours=24, speed=0, pause_s=90):
 def short_day(tmp_path_factory):
     """A day of 24 hours of two minutes each, with kills."""
     folder = tmp_path_factory.mktemp("short")
-    kills = live_through(folder, hour_s=120, life_s=0.4, pause_s=7)
+    kills = live_through(folder, hour_s=120, life_s=0.8, pause_s=7)
     with GpuHistory(folder / "watch.sqlite") as history:
         yield history, kills, folder
 
@@ -171,7 +171,7 @@ def test_processes_have_the_seconds_in_which_they_ran(short_day, gpus):
         assert processes[number].pid == day.pid_of(gpu, at_s, 120)
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_day_of_real_hours_with_a_kill_in_each(tmp_path):
     kills = live_through(tmp_path, hour_s=3600, life_s=12.0)
     with GpuHistory(tmp_path / "watch.sqlite") as history:

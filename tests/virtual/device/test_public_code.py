@@ -14,14 +14,15 @@ from benchmarks.virtual.public.features import FEATURES  # noqa: E402 - it needs
 from benchmarks.virtual.public.measure import WHEN, run_child, table, worked  # noqa: E402
 from benchmarks.virtual.public.registry import FAMILIES  # noqa: E402
 from benchmarks.virtual.public.trainers import MODULES, TRAINERS  # noqa: E402
-from tests.support.tiers import at_night  # noqa: E402
+from tests.support.tiers import at_night, is_night  # noqa: E402
 
 REFUSED = {"cuda_graph": "A CUDA graph is not supported", "fsdp": "fully_shard is not supported"}
 BATCH_S = 540
 
 
-# The modules of all families are first imported inside the block, where more can go wrong; before it, those of some.
-BY_WHEN = {"before": list(FAMILIES)[:: at_night(1, otherwise=6)], "inside": list(FAMILIES)}
+# Families are sampled, more of them first imported inside the block, where more can go wrong; a night runs all.
+BY_WHEN = {when: list(FAMILIES)[:: at_night(1, otherwise=step)] for when, step in (("before", 12), ("inside", 3))}
+TIMES = tuple(WHEN) if is_night() else ("inside",)
 
 
 def is_installed(module):
@@ -36,8 +37,8 @@ def skip_without(package):
 def run_children(kind, names_by_when, at_once):
     """Return the stages of every name by the time of its import, from two processes: one for each time."""
     with ThreadPoolExecutor(at_once) as pool:
-        stages = pool.map(lambda when: run_child(kind, when, names_by_when[when], BATCH_S), WHEN)
-        return dict(zip(WHEN, stages, strict=True))
+        stages = pool.map(lambda when: run_child(kind, when, names_by_when[when], BATCH_S), names_by_when)
+        return dict(zip(names_by_when, stages, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def public_features():
     """
     together = [name for name in FEATURES if name != "accelerate"]
     installed = [name for name in together if all(is_installed(module) for module in MODULES.get(name, ()))]
-    return run_children("feature", dict.fromkeys(WHEN, installed), at_once=1)
+    return run_children("feature", dict.fromkeys(TIMES, installed), at_once=1)
 
 
 @pytest.mark.full
@@ -69,7 +70,7 @@ def test_a_model_family_trains_and_generates(public_families, name, when):
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("when", TIMES)
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_or_trainer_runs_or_is_refused_with_a_fix(public_features, name, when):
     for module in MODULES.get(name, ()):
