@@ -97,6 +97,14 @@ def test_ordinary_fractions_are_not_misread_as_unpadded():
         assert "repairs" not in run.facts
 
 
+@pytest.mark.parametrize("time", ["1e999999999", "1e-999999999", "0e-999999999", "0e999999999"])
+def test_a_huge_exponent_is_not_written_out(time):
+    # Its digits would take a gigabyte for each event.
+    event = '{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":{},"dur":1}}'
+    run = trace.read(f'{{"traceEvents":[{",".join([event.format(1), *[event.format(time)] * 200])}]}}'.encode())
+    assert len(run.events) == (1 if time == "1e999999999" else 201)
+
+
 def test_every_shared_trace_is_in_the_list(shared):
     assert sorted(path.name.removesuffix(".json.gz") for path in (shared / "traces").glob("*.json.gz")) == SHARED
 

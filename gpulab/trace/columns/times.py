@@ -56,7 +56,7 @@ def are_unpadded(values: Sequence[Any]) -> bool:
     a zero, which no program that strips trailing zeros writes, and of which none begins with one, as a tenth of others
     do.
     """
-    fractions = [format(value, "f").partition(".")[2] for value in values if isinstance(value, Decimal)]
+    fractions = [format(value, "f").partition(".")[2] for value in values if _is_of_usual_size(value)]
     fractions = [digits for digits in fractions if digits]
     shorter = sum(len(digits) < 3 for digits in fractions)
     ending = sum(len(digits) > 1 and digits.endswith("0") for digits in fractions)
@@ -69,8 +69,13 @@ def nanoseconds_from_unpadded_text(values: Sequence[Any]) -> Ints:
     return np.fromiter(map(_unpadded, values), np.int64, len(values))
 
 
+def _is_of_usual_size(value: Any) -> bool:
+    """Whether it is a Decimal that can be written without an exponent: others would have billions of zeros."""
+    return isinstance(value, Decimal) and value.is_finite() and -30 <= value.adjusted() <= 18
+
+
 def _unpadded(value: Any) -> int:
-    if not isinstance(value, Decimal) or not value.is_finite() or not -3 <= value.adjusted() <= 18:
+    if not _is_of_usual_size(value) or value.adjusted() < -3:
         return _nanoseconds(value)
     micros, _, nanos = format(value, "f").partition(".")
     return _nanoseconds(int(micros)) + int(nanos or 0) if len(nanos) <= 3 else _nanoseconds(value)
