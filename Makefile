@@ -51,7 +51,7 @@ $(VENV)/.ready: pyproject.toml constraints-dev.txt
 	    { echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo 'installing gpulab, PyTorch, JupyterLab and the tools into $(VENV) (a few minutes the first time)'
-	@$(PY) -m pip install --quiet --quiet --editable '.[torch,lab,dev,docs]' --constraint constraints-dev.txt
+	@$(PY) -m pip install --quiet --quiet --no-compile --editable '.[torch,lab,dev,docs]' --constraint constraints-dev.txt
 	@touch $@
 
 demo: $(READY)

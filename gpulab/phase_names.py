@@ -6,6 +6,7 @@ import functools
 import re
 
 TRAINING, SANITY_CHECK, VALIDATION, EVALUATION = "training", "sanity check", "validation", "evaluation"
+EVAL_MODE = "eval mode"  # of the trained models, in code whose name says nothing
 TEST, PREDICTION, CHECKPOINT = "test", "prediction", "checkpoint"
 _TRAINING = re.compile(r"(?:train\w*|fit|fitting)(?![a-z])", re.IGNORECASE)
 _EVALUATION = re.compile(

@@ -6,7 +6,7 @@ four bytes each. A missing value is -1 in integer columns and NaN in float colum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from html import escape
@@ -140,6 +140,8 @@ class Rows:
     columns: Mapping[str, Array | TextColumn]
 
     def __len__(self) -> int:
+        if isinstance(self.columns, _SelectedColumns):
+            return len(self.columns.index)
         return len(next(iter(self.columns.values())))
 
     def __repr__(self) -> str:
@@ -165,12 +167,11 @@ class Rows:
     def matching(self, predicate: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
         """Return a mask of the rows whose text satisfies the predicate, called once per distinct text."""
         texts = self.text(column)
-        return texts.matching(bool(predicate(text)) for text in texts.vocabulary)
+        return texts.matching(map(bool, map(predicate, texts.vocabulary)))
 
     def select(self, mask: Array) -> Rows:
-        """Return the rows selected by a mask or an index."""
-        columns = {name: v.select(mask) if isinstance(v, TextColumn) else v[mask] for name, v in self.columns.items()}
-        return Rows(self.table, columns)
+        """Return the rows selected by a mask or an index. Each column is gathered when it is first read."""
+        return Rows(self.table, _SelectedColumns(self.columns, _index_of(mask)))
 
     def is_kind(self, *kinds: IntEnum) -> NDArray[np.bool_]:
         """Return a mask of the rows whose `kind` is one of these.
@@ -232,6 +233,37 @@ class Rows:
             else:
                 columns[column.name] = values
         return pd.DataFrame(columns, copy=False)
+
+
+class _SelectedColumns(Mapping[str, Array | TextColumn]):
+    """Some rows of columns: most analyses read two or three columns of the rows that they select."""
+
+    def __init__(self, source: Mapping[str, Array | TextColumn], index: Array) -> None:
+        self._source, self.index = source, index
+        self._gathered: dict[str, Array | TextColumn] = {}
+
+    def __getitem__(self, name: str) -> Array | TextColumn:
+        if name not in self._gathered:
+            values = self._source[name]
+            self._gathered[name] = values.select(self.index) if isinstance(values, TextColumn) else values[self.index]
+        return self._gathered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy in another process has these rows only
+        return dict, (dict(self),)
+
+
+def _index_of(mask: Array) -> Array:
+    """Return the rows of a mask or an index, as an array of its own: the caller may change the mask later."""
+    values = np.asarray(mask)
+    if values.dtype == bool:
+        return np.flatnonzero(values)
+    return values.astype(np.intp)
 
 
 def absent_value(dtype: np.dtype[Any]) -> Any:

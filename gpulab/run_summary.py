@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gpulab.analysis.machine.energy import loop_energy
+from gpulab.analysis.steps.phases import PhaseKind, loop_phases
 from gpulab.questions import diagnose
 from gpulab.questions.run_names import RunLike, find_run
 from gpulab.rules import Diagnosis
@@ -30,6 +31,8 @@ FIELDS: Mapping[str, str] = {
     "step_s": "typical step, s, without the profiler if that was measured",
     "step_p99_ratio": "99th percentile of the step times over their median",
     "profiler_ratio": "a recorded step over an unrecorded one",
+    "training_frac": "share of the run in training, 0-1; absent if no optimizer stepped",
+    "evaluation_frac": "share of the run in evaluations, 0-1; absent if there were none",
     "verdict": "the first sentence of the report",
     "rule": "rule of the first finding; absent if there is none",
     "confidence": "certain, likely or suspect",
@@ -53,7 +56,8 @@ FIELDS: Mapping[str, str] = {
 def summary(run: RunLike | Diagnosis) -> dict[str, Value]:
     """Return the fields of FIELDS that were measured."""
     diagnosis = run if isinstance(run, Diagnosis) else diagnose(find_run(run))
-    pairs = (*_identity(diagnosis.run), *_steps(diagnosis), *_verdict(diagnosis), *_sensors(diagnosis))
+    run_pairs = (*_identity(diagnosis.run), *_steps(diagnosis), *_phases(diagnosis.run))
+    pairs = (*run_pairs, *_verdict(diagnosis), *_sensors(diagnosis))
     return {name: value for name, value in pairs if value is not None and value == value}  # NaN: not measured
 
 
@@ -94,6 +98,12 @@ def _steps(diagnosis: Diagnosis) -> Iterator[tuple[str, Value | None]]:
 
 
 _MIN_FOR_P99 = 20
+
+
+def _phases(run: Run) -> Iterator[tuple[str, Value | None]]:
+    for name, kind in (("training_frac", PhaseKind.TRAINING), ("evaluation_frac", PhaseKind.EVALUATION)):
+        total_ns = sum(phase.total_ns for phase in loop_phases(run) if phase.kind is kind)
+        yield name, total_ns / run.span_ns if total_ns else None
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[tuple[str, Value | None]]:

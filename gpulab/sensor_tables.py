@@ -169,6 +169,11 @@ HOST_SAMPLES = Table(
             "words",
             "the library function which that line called, such as torch.serialization.save; absent if none",
         ),
+        Column(
+            "evaluation",
+            "words",
+            "the function in the main thread whose name says that it evaluates, or eval mode; absent if neither",
+        ),
         _reading("main_cpu_s", "CPU time of the recorded thread", "CPU time of the recorded thread so far", COUNTER),
         _reading(
             "main_delayed_s",

@@ -26,9 +26,10 @@ __all__ = ["nothing_is_frozen", "old_is_frozen"]  # fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No test reads or writes the user's own history of predictions or copies of recordings, nor does a kernel that a test
-# starts.
+# No test reads or writes the user's own history of predictions, progress in the course or copies of recordings, nor
+# does a kernel that a test starts.
 os.environ["GPULAB_HISTORY"] = "off"
+os.environ["GPULAB_PROGRESS"] = "off"
 os.environ["GPULAB_SPOOL"] = "off"
 
 # A program that a shell starts in the background ignores Ctrl-C, and so do its children; the tests send it to both.

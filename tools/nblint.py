@@ -200,6 +200,10 @@ def complete(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     for one in course_lesson.experiments:
         if not re.search(rf"^#+ .*\b{re.escape(one.number)}\b", prose, re.MULTILINE):
             yield f"has no heading for experiment {one.number}"
+    headings = re.findall(rf"^#+ .*?\b({re.escape(course_lesson.id[:2])}\.\d+)\b", prose, re.MULTILINE)
+    numbers = [int(number.partition(".")[2]) for number in dict.fromkeys(headings)]
+    if numbers != sorted(numbers):
+        yield f"numbers its experiments in another order than they appear in: {numbers}"
     keys = (*(each.key for each in course_lesson.questions), *(each.key for each in course_lesson.targets))
     yield from (f"never asks {key!r}" for key in keys if f'"{key}"' not in code)
     if not (

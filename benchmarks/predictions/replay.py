@@ -29,7 +29,7 @@ from gpulab.analysis.steps.ledger import build_ledger  # noqa: E402
 from gpulab.replay.graph.build import build_graph  # noqa: E402
 from gpulab.replay.parsing import parse_changes  # noqa: E402
 from gpulab.replay.prediction import build_replay_model, predict  # noqa: E402
-from gpulab.replay.quality import assess_quality  # noqa: E402
+from gpulab.replay.quality import Quality  # noqa: E402
 from gpulab.replay.sweep import sweep  # noqa: E402
 
 HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws | refused |"
@@ -54,7 +54,7 @@ def _row(path: Path) -> str:
         return f"| {path.name} | {len(run.event_rows):,} | | | | | | | no step was recorded |"
     graph, build_s = _timed(lambda: build_graph(run, run_steps, accounts), 5)
     _, sweep_s = _timed(lambda: sweep(graph), 5)
-    replay_quality = assess_quality(graph)
+    replay_quality = Quality.of(graph)
     draws = ""
     if replay_quality.refusal_reason is None:
         ready = build_replay_model(run, run_steps, accounts)

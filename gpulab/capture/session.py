@@ -85,7 +85,12 @@ class Session:
         self._spool = Spool(self.name, level, folder=spool_folder)
         self._tracing = Tracing(level, LEVELS[level], steps, self._guard, self._spool.window_path)
         with DeferredSignals(again=True):  # a missing file is an OSError there, and so is a handler's TimeoutError
-            self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
+            self._sensors = Sensors(
+                lambda: self._marks.worker_pids,
+                self._tick,
+                period_ns=period_ns,
+                evaluation=self._marks.evaluations.evaluation,
+            )
         self._pulse, self._rate, self._workers_now = ActivityTracker(), StepRate(), WorkerStates()
         self._on_tick = on_tick
         self._gaps: list[Gap] = []

@@ -6,8 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gpulab.analysis.steps.phase_ledger import phase_ledger
+from gpulab.analysis.steps.phases import RunPhase, evaluated_by, find_phases
 from gpulab.rules import Diagnosis
 from gpulab.rules.engine.finding import Finding, Gain
+from gpulab.run import Run
 
 FORMAT = 1
 
@@ -36,8 +39,28 @@ def _summary(diagnosis: Diagnosis, ranks: Sequence[int]) -> dict[str, Any]:
         "ledger_ms": None
         if step is None or ledger is None
         else {part.key: _ms(step.part_ns.get(part.key, 0)) for part in ledger.parts},
+        "phases": [_phase(run, phase) for phase in find_phases(run)],
         "verdict": diagnosis.verdict,
         "findings": [_finding(finding) for finding in diagnosis.findings],
+    }
+
+
+def _phase(run: Run, phase: RunPhase) -> dict[str, Any]:
+    """Return a phase of the run; its ledger covers `recorded_s` and is null if no events of it were recorded."""
+    of_phase = phase_ledger(run, phase)
+    parts = None if of_phase is None else of_phase.ledger.part_ns
+    return {
+        "kind": phase.kind.value,
+        "name": phase.name or None,
+        "evaluated_by": evaluated_by(run, phase) or None,
+        "time_s": phase.total_ns / 1e9,
+        "share": phase.total_ns / max(1, run.span_ns),
+        "times": phase.occurrences or None,
+        "batches": phase.batches or None,
+        "optimizer_steps": phase.updates or None,
+        "recorded_s": 0.0 if of_phase is None else of_phase.recorded_ns / 1e9,
+        "ledger_ms": None if parts is None else {key: _ms(int(part_ns.sum())) for key, part_ns in parts.items()},
+        "largest_part": None if of_phase is None else of_phase.largest[0],
     }
 
 

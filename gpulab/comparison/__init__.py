@@ -3,6 +3,8 @@
 compare_runs     compare(): two runs, or more
 sides            one side of a comparison: a run, or several runs of the same program
 interval         ratio of two step times with its confidence interval
+recorded_changes settings that differ between two runs
+compared_prediction  the prediction to check, by these settings, a finding, or the caller
 comparison       two sides: everything that is compared
 ledger_changes   the compared step times of two sides, part by part
 reasons          other differences that may explain why a prediction missed

@@ -12,16 +12,15 @@ import numpy as np
 
 from gpulab.analysis.kernels.matching import WorkChanges, match_work
 from gpulab.analysis.machine.memory_and_energy import ResourceUse, resource_use
+from gpulab.comparison.compared_prediction import ComparedPrediction, same_cause
 from gpulab.comparison.displayed import Displayed
 from gpulab.comparison.interval import MIN_REPEATED_RUNS, Ratio, Statistic, step_time_ratio
 from gpulab.comparison.ledger_changes import PartChange, part_changes
 from gpulab.comparison.reasons import Pair, Reason, circumstances, miss_reasons
 from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose_basis
-from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
-from gpulab.rules.data.late_batches import LATE_BATCH_RULES
-from gpulab.wording import did_you_mean, number, percent, scale
+from gpulab.wording import number, percent, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
 # A smaller share of a step is not reported as a difference: see benchmarks/predictions/comparisons.py for how much two
@@ -61,16 +60,24 @@ class Comparison(Displayed):
     resolved: tuple[Finding, ...]  # findings before only
     new: tuple[Finding, ...]  # findings after only
     remaining: tuple[Finding, ...]  # findings in both, as of after; late batches may have another rule than before
-    acted_on: Finding | None  # the finding whose fix was applied in between; None if the caller gave a prediction
-    predicted: Gain | None  # the finding's prediction, or the caller's
-    in_predicted_range: (
-        bool | None
-    )  # whether the measured step time is in the predicted range; None without a prediction
+    prediction: ComparedPrediction  # and what shows that it is about the change between the sides
+    # Whether the measured step time is in the predicted range; None without a prediction.
+    in_predicted_range: bool | None
     why: str  # one sentence: why the prediction missed, or why there is no verdict; "" otherwise
     reasons: tuple[Reason, ...]  # possible reasons why the prediction missed, largest effect first
     circumstances: tuple[Reason, ...]  # differences other than the code, whether or not a prediction missed
     parts: tuple[PartChange, ...]  # of the compared step times, to which the columns sum
     usage: tuple[ResourceUse, ResourceUse]  # memory and energy; None: not measured
+
+    @property
+    def acted_on(self) -> Finding | None:
+        """The finding whose fix was applied in between, as far as is known; None if another change was predicted."""
+        return self.prediction.finding
+
+    @property
+    def predicted(self) -> Gain | None:
+        """The prediction that is compared with the measurement."""
+        return self.prediction.gain
 
     @cached_property
     def device_work_changes(self) -> WorkChanges | None:
@@ -79,7 +86,7 @@ class Comparison(Displayed):
 
     def before_of(self, finding: Finding) -> Finding | None:
         """Return the finding before that has the same cause as a finding after; None if there was none."""
-        return _same_cause(finding, self.sides[0].findings)
+        return same_cause(finding, self.sides[0].findings)
 
     @property
     def measured_ns(self) -> float:
@@ -90,15 +97,10 @@ class Comparison(Displayed):
 
 
 def compare_sides(
-    before: ComparedSide,
-    after: ComparedSide,
-    rule: str | None = None,
-    predicted: Gain | None = None,
-    basis: Basis | None = None,
+    before: ComparedSide, after: ComparedSide, prediction: ComparedPrediction, basis: Basis | None = None
 ) -> Comparison:
     """Compare two sides. `basis`: the steps to use; given if more than two sides must use the same kind of steps."""
-    acted_on = None if predicted is not None else _acted_on(before, rule)
-    predicted = predicted if predicted is not None else acted_on.gain if acted_on else None
+    predicted = prediction.gain
     basis = basis or choose_basis((before, after), averaged=predicted is not None and predicted.is_mean)
     pair = Pair(
         before=before,
@@ -106,7 +108,7 @@ def compare_sides(
         before_ns=before.step_ns(basis),
         after_ns=after.step_ns(basis),
         parts=part_changes(before, after, basis),
-        acted_on=acted_on,
+        acted_on=prediction.finding,
         basis=basis,
         other_cores=(before.other_cores(basis), after.other_cores(basis)),
     )
@@ -119,29 +121,20 @@ def compare_sides(
         statistic=basis.statistic,
         profiled=basis.profiled,
         disturbed_steps=(before.disturbed_steps(basis), after.disturbed_steps(basis)),
-        resolved=tuple(each for each in before.findings if _same_cause(each, after.findings) is None),
-        new=tuple(each for each in after.findings if _same_cause(each, before.findings) is None),
-        remaining=tuple(each for each in after.findings if _same_cause(each, before.findings) is not None),
-        acted_on=acted_on,
-        predicted=predicted,
-        circumstances=circumstances(pair),
+        resolved=tuple(each for each in before.findings if same_cause(each, after.findings) is None),
+        new=tuple(each for each in after.findings if same_cause(each, before.findings) is None),
+        remaining=tuple(each for each in after.findings if same_cause(each, before.findings) is not None),
+        prediction=prediction,
+        circumstances=circumstances(pair, predicted.work_ratio if predicted is not None else 1.0),
         parts=pair.parts,
         usage=(_usage(before), _usage(after)),
-        **_verdict(pair, predicted),
+        **_verdict(pair, prediction),
     )
 
 
-def _same_cause(finding: Finding, others: Sequence[Finding]) -> Finding | None:
-    """Return the finding of the other side with the same cause: by the same rule, or also about late batches.
-
-    With too few workers instead of none, the loop still waits for data.
-    """
-    rules = LATE_BATCH_RULES if finding.rule in LATE_BATCH_RULES else (finding.rule,)
-    return next((other for other in others if other.rule in rules), None)
-
-
-def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
+def _verdict(pair: Pair, prediction: ComparedPrediction) -> dict[str, Any]:
     """Return how certain the difference is, and whether the prediction was right."""
+    predicted = prediction.gain
     before_ns, after_ns = pair.before.steps_ns(pair.basis), pair.after.steps_ns(pair.basis)
     extra_frac = (CROWDING_FRAC * pair.other_cores[0], CROWDING_FRAC * pair.other_cores[1])
     in_turn = are_alternating(pair.before.compared_runs(pair.basis), pair.after.compared_runs(pair.basis))
@@ -155,7 +148,8 @@ def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     too_slow = (
         predicted is not None and predicted.step_ns / step_ratio.value / predicted.work_ratio > predicted.worst_ns
     )
-    reasons = () if predicted is None or inside else miss_reasons(pair, too_slow, predicted.work_ratio)
+    is_miss = predicted is not None and prediction.is_of_change and not inside
+    reasons = miss_reasons(pair, too_slow, predicted.work_ratio) if predicted is not None and is_miss else ()
     return {
         "before_steps_ns": np.concatenate(before_ns),
         "after_steps_ns": np.concatenate(after_ns),
@@ -175,7 +169,7 @@ def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
             enough_steps,
             disturbed or _noise_of_other_programs(step_ratio, max(pair.other_cores)),
             step_ratio,
-            inside,
+            is_miss,
             reasons,
         ),
     }
@@ -183,20 +177,6 @@ def _verdict(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
 
 def _typical_ns(runs: Sequence[Ints], centre: Statistic) -> Ints:
     return np.array([round(float(centre.compute(steps))) for steps in runs], np.int64)
-
-
-def _acted_on(before: ComparedSide, rule: str | None) -> Finding | None:
-    if rule is None:
-        return before.typical.first
-    match = next((finding for finding in before.findings if finding.rule == rule), None)
-    if match is None:
-        raise RunError(
-            f"The run {before.typical.run.name!r} has no finding {rule!r}.",
-            why=f"its findings are {', '.join(finding.rule for finding in before.findings) or 'none'}",
-            fix=did_you_mean(rule, (finding.rule for finding in before.findings))
-            or "name one of its findings, or omit the rule to use the first",
-        )
-    return match
 
 
 def _disturbed(step_ratio: Ratio, crowds: tuple[float, float], uneven: float) -> str:
@@ -242,7 +222,7 @@ def _error_frac(runs: Sequence[Ints], centre: Statistic) -> float:
     return float(1.57 * (high - low) / np.sqrt(len(steps)) / centres[0])
 
 
-def _why(enough: bool, disturbance: str, step_ratio: Ratio, inside: bool | None, reasons: Sequence[Reason]) -> str:
+def _why(enough: bool, disturbance: str, step_ratio: Ratio, is_miss: bool, reasons: Sequence[Reason]) -> str:
     if not enough:
         return f"one side has fewer than {MIN_COMPARED_STEPS} steps, too few to separate a difference from noise"
     if disturbance:
@@ -253,7 +233,7 @@ def _why(enough: bool, disturbance: str, step_ratio: Ratio, inside: bool | None,
         return "one in twenty comparisons shows such a difference by chance; repeat the runs to be sure"
     if _size(step_ratio) < MIN_DIFFERENCE_FRAC:
         return f"differences below {percent(MIN_DIFFERENCE_FRAC)} of a step do not count"
-    if inside is False:
+    if is_miss:
         unknown = "the two runs differ in more than the fix, or the prediction model is wrong for this fix"
         return reasons[0].text if reasons else unknown
     return ""

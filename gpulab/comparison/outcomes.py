@@ -11,12 +11,13 @@ from gpulab.replay.history import MeasuredPrediction
 def measured_prediction(compared: Comparison, kind: str | None = None) -> MeasuredPrediction | None:
     """Return the prediction of a comparison with its measurement; None without a prediction or a valid measurement.
 
-    A measurement disturbed by other programs, or made on other hardware, does not test a prediction.
+    A measurement disturbed by other programs, made on other hardware, or after an unknown change does not test a
+    prediction.
     `kind`: for a prediction made by the caller, the names of the rewrites, joined by "+".
     """
     gain = compared.predicted
     devices = {side.run.source.device for side in (compared.before, compared.after)}
-    if gain is None or compared.in_predicted_range is None or not compared.conclusive or len(devices) > 1:
+    if gain is None or not compared.prediction.is_of_change or not compared.conclusive or len(devices) > 1:
         return None
     return MeasuredPrediction(
         kind=kind or (compared.acted_on.rule if compared.acted_on else "unnamed"),

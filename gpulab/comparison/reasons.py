@@ -51,9 +51,10 @@ class Pair:
     other_cores: tuple[float, float]  # cores that other programs used during the steps of each side
 
 
-def circumstances(pair: Pair) -> tuple[Reason, ...]:
-    """Return the differences other than the code, whatever the verdict; largest effect first."""
-    return _ordered(check(pair) for check in CIRCUMSTANCES if check is not profiler or pair.basis.profiled)
+def circumstances(pair: Pair, work: float = 1.0) -> tuple[Reason, ...]:
+    """Return the differences other than the code, whatever the verdict; largest effect first. `work`: see below."""
+    checks = [check for check in CIRCUMSTANCES if check is not profiler or pair.basis.profiled]
+    return _ordered(check(pair) for check in checks if check is not batch_size or work == 1)
 
 
 def miss_reasons(pair: Pair, too_slow: bool, work: float = 1.0) -> tuple[Reason, ...]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpulab.comparison.compared_prediction import first_finding_prediction
 from gpulab.comparison.comparison import Comparison, compare_sides
 from gpulab.comparison.displayed import Displayed
 from gpulab.comparison.ledger_changes import PartChange
-from gpulab.comparison.sides import ComparedSide, choose_basis
+from gpulab.comparison.sides import Basis, ComparedSide, choose_basis
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -37,11 +38,15 @@ def compare_in_order(sides: Sequence[ComparedSide]) -> Story:
     first_findings = [side.typical.first for side in sides[:-1]]
     averaged = any(first is not None and first.gain is not None and first.gain.is_mean for first in first_findings)
     upon = choose_basis(sides, averaged=averaged)
-    changes = tuple(compare_sides(one, other, basis=upon) for one, other in pairwise(sides))
-    totals = (changes[0], *(compare_sides(sides[0], other, basis=upon) for other in sides[2:]))
+    changes = tuple(_compare(one, other, upon) for one, other in pairwise(sides))
+    totals = (changes[0], *(_compare(sides[0], other, upon) for other in sides[2:]))
     return Story(
         sides=tuple(sides),
         step_ns=tuple(side.step_ns(upon) for side in sides),
         changes=changes,
         totals=totals,
     )
+
+
+def _compare(before: ComparedSide, after: ComparedSide, basis: Basis) -> Comparison:
+    return compare_sides(before, after, first_finding_prediction(before), basis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -46,8 +47,44 @@ def false_condition(frame: FrameType, method: str, parameter: str, position: int
 def _first_false(condition: ast.expr, frame: FrameType) -> str:
     for operand in _operands(condition):
         if not isinstance(operand, ast.Name | ast.Constant) and not _value(operand, frame):
-            return f"{_shorten(ast.unparse(operand))}{_values(operand, frame)}"
+            return f"{_shorten(ast.unparse(operand))}{_values(operand, frame)}{_false_element(operand, frame)}"
     return ""
+
+
+def _false_element(operand: ast.expr, frame: FrameType) -> str:
+    """Return for which element `all(... for ... in ...)` is false, as ": false for x = 3 (3 < 2)"; else ""."""
+    if not (isinstance(operand, ast.Call) and ast.unparse(operand.func) == "all" and len(operand.args) == 1):
+        return ""
+    loop = operand.args[0]
+    if not isinstance(loop, ast.GeneratorExp | ast.ListComp):
+        return ""
+    targets = [node for one in loop.generators for node in ast.walk(one.target) if isinstance(node, ast.Name)]
+    names = sorted({node.id for node in targets})
+    values = [ast.Name(name, ast.Load()) for name in names]
+    sides = [loop.elt.left, *loop.elt.comparators] if isinstance(loop.elt, ast.Compare) else []
+    parts = [loop.elt, *(ast.Tuple(list(items), ast.Load()) for items in (values, sides))]
+    rows = _value(ast.fix_missing_locations(ast.ListComp(ast.Tuple(parts, ast.Load()), loop.generators)), frame)
+    for holds, named_values, side_values in rows:
+        if not holds:
+            element = ", ".join(f"{name} = {_text(value)}" for name, value in zip(names, named_values, strict=True))
+            return f": false for {element}{_compared(loop.elt, side_values)}"
+    return ""
+
+
+def _values(operand: ast.expr, frame: FrameType) -> str:
+    """Return the values of both sides of a comparison, as " (0.31 < 0.25)"; "" for another condition."""
+    sides = [operand.left, *operand.comparators] if isinstance(operand, ast.Compare) else []
+    return _compared(operand, [_value(side, frame) for side in sides])
+
+
+def _compared(operand: ast.expr, sides: Sequence[Any]) -> str:
+    """Return the values of the sides of a comparison with its symbols in parentheses; "" for another condition."""
+    if not isinstance(operand, ast.Compare):
+        return ""
+    text = _text(sides[0])
+    for symbol, side in zip(operand.ops, sides[1:], strict=True):
+        text += f" {_SYMBOLS[type(symbol)]} {_text(side)}"
+    return f" ({text})"
 
 
 def _find_call(source: str, method: str, line: int) -> ast.Call | None:
@@ -75,16 +112,6 @@ def _operands(condition: ast.expr) -> list[ast.expr]:
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
         return [operand for value in condition.values for operand in _operands(value)]
     return [condition]
-
-
-def _values(operand: ast.expr, frame: FrameType) -> str:
-    """Return the values of both sides of a comparison, as " (0.31 < 0.25)"; "" for another condition."""
-    if not isinstance(operand, ast.Compare):
-        return ""
-    text = _text(_value(operand.left, frame))
-    for symbol, right in zip(operand.ops, operand.comparators, strict=True):
-        text += f" {_SYMBOLS[type(symbol)]} {_text(_value(right, frame))}"
-    return f" ({text})"
 
 
 def _value(expression: ast.expr, frame: FrameType) -> Any:

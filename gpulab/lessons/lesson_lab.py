@@ -64,6 +64,8 @@ class Lab:
     def __init__(self, lesson: Lesson, machine: Machine, size: str, device: str) -> None:
         self.lesson, self.machine, self.size, self.device = lesson, machine, size, device
         self._predicted = _stored_predictions(lesson)
+        self._dates = course_progress.read_prediction_dates(lesson.id)  # of the predictions
+        self._earlier = set(self._predicted)  # questions whose prediction is of an earlier session
         self._resolved: dict[str, Choice] = {}
         self._checked: dict[str, bool] = {}
         self._hint_level: dict[str, int] = {}
@@ -112,8 +114,9 @@ class Lab:
     def predict(self, key: str) -> LessonView:
         """Ask a question before its measurement; the learner presses a button or calls `answer`."""
         question, chosen = self.lesson.find_question(key), self._predicted.get(key)
+        earlier = self._dates.get(key, "") if key in self._earlier else None
         return question_view.ask_view(
-            question, chosen.key if chosen else "", lambda letter: self._choose(question, letter)
+            question, chosen.key if chosen else "", earlier, lambda letter: self._choose(question, letter)
         )
 
     def answer(self, key: str, choice: str) -> LessonView:
@@ -122,9 +125,13 @@ class Lab:
         self._choose(question, choice)
         return question_view.confirmation_view(question, self._predicted[key])
 
-    def _choose(self, question: Question, letter: str) -> None:
+    def _choose(self, question: Question, letter: str) -> str:
         self._predicted[question.key] = question.choice(letter)
-        course_progress.store_predictions(self.lesson.id, {key: choice.key for key, choice in self._predicted.items()})
+        self._earlier.discard(question.key)
+        self._dates[question.key] = date.today().isoformat()
+        letters = {key: choice.key for key, choice in self._predicted.items()}
+        course_progress.store_predictions(self.lesson.id, letters, self._dates)
+        return ""
 
     def reveal(self, key: str, measured: float | None = None, unit: str = "") -> LessonView:
         """Show the right answer, and in the HTML the learner's prediction, if there is one.
@@ -144,8 +151,15 @@ class Lab:
         return question_view.solution_view(question, right, self._predicted.get(key), value)
 
     def check(self, key: str, value: Any) -> LessonView:
-        """Show whether an answer is right, and why; None means that it is not answered yet."""
-        self._checked[key], feedback = question_view.check_answer(self.lesson.find_question(key), value)
+        """Show whether an answer is right, and why; None: it is not answered yet, and choices are buttons."""
+        question = self.lesson.find_question(key)
+        self._checked[key], feedback = question_view.check_answer(
+            question, value, lambda letter: self._check_choice(question, letter)
+        )
+        return feedback
+
+    def _check_choice(self, question: Question, letter: str) -> str:
+        self._checked[question.key], feedback = question_view.choice_feedback(question, letter)
         return feedback
 
     def hint(self, key: str) -> LessonView:

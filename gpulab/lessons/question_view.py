@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from gpulab.lessons.lesson import Choice, Hints, Question
-from gpulab.lessons.stable_view import LessonView, lesson_view
+from gpulab.lessons.stable_view import LessonView, lesson_view, with_code
 from gpulab.views.choices.choices import choice_buttons
 from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section, Sheet, Verdict
 
+OnChoice = Callable[[str], str]  # returns what to say about the letter of a pressed button; "" for nothing
 _HINT = ("Hint 1", "Hint 2", "Hint 3")
 
 
@@ -26,21 +27,33 @@ class QuestionView(LessonView):
     @cached_property
     def _html(self) -> str:
         hints = fragment(Sheet(f"{self.sheet.title}, hints", self.hints)) if self.hints else ""
-        return self.add_buttons(fragment(self.sheet)) + hints
+        return with_code(self.add_buttons(fragment(self.sheet)) + hints)
 
 
-def ask_view(question: Question, chosen: str, on_choice: Callable[[str], None]) -> QuestionView:
-    """Show a question before its measurement; `on_choice` is called with the letter of a pressed button."""
-    prompt = f"{question.key}: {question.prompt}"
-    steady = (Line(prompt), *_choices(question))
+def ask_view(question: Question, chosen: str, earlier: str | None, on_choice: OnChoice) -> QuestionView:
+    """Show a question before its measurement; `on_choice` is called with the letter of a pressed button.
+
+    `earlier`: the date of an answer from an earlier session, "" if it is unknown; None if there is no such answer.
+    """
     instruction = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then continue.'
-    choices = [(choice.key, choice.text) for choice in question.choices]
+    date = f" on {earlier}" if earlier else " in an earlier session"
+    status = "" if earlier is None else f"You chose {chosen}{date}. Choose again, or run the cells below."
+    steady = _question(question)
     return QuestionView(
         Sheet(f"gpulab: question {question.key}", (*steady, Line(instruction, soft=True))),
         stable=steady,
-        add_buttons=lambda html: choice_buttons(html, prompt, choices, chosen, on_choice),
+        add_buttons=_buttons(question, chosen, status, on_choice),
         hints=hint_sections(question.hints),
     )
+
+
+def _question(question: Question) -> tuple[Block, ...]:
+    return (Line(f"{question.key}: {question.prompt}"), *_choices(question))
+
+
+def _buttons(question: Question, chosen: str, status: str, on_choice: OnChoice) -> Callable[[str], str]:
+    prompt, choices = f"{question.key}: {question.prompt}", [(choice.key, choice.text) for choice in question.choices]
+    return lambda html: choice_buttons(html, prompt, choices, chosen, on_choice, status)
 
 
 def confirmation_view(question: Question, chosen: Choice) -> LessonView:
@@ -82,13 +95,23 @@ def _prediction(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
     return (verdict, Line(chosen.feedback)) if chosen.feedback else (verdict,)
 
 
-def check_answer(question: Question, value: Any) -> tuple[bool, LessonView]:
-    """Return whether an answer is right, and a view that gives the reason in either case."""
+def check_answer(question: Question, value: Any, on_choice: OnChoice) -> tuple[bool, LessonView]:
+    """Return whether an answer is right, and a view that gives the reason in either case.
+
+    Without an answer, choices are buttons; `on_choice` is called with the letter of the pressed one.
+    """
     title = f"gpulab: question {question.key}"
-    prompt = (Line(f"{question.key}: {question.prompt}"), *_choices(question))
+    prompt = _question(question)
     if value is None:
         line = Verdict(f"{question.key}: not answered yet", result="not answered yet")
-        return False, lesson_view(title, (*prompt, line), hint_sections(question.hints))
+        if not question.choices:
+            return False, lesson_view(title, (*prompt, line), hint_sections(question.hints))
+        return False, QuestionView(
+            Sheet(title, (*prompt, line)),
+            stable=(*prompt, line),
+            add_buttons=_buttons(question, "", "Choose one.", on_choice),
+            hints=hint_sections(question.hints),
+        )
     wrong, feedback = _judge(question, value)
     if wrong:
         line = Verdict(f"{question.key}: not right yet: {feedback}", result="not right yet", good=False)
@@ -96,6 +119,14 @@ def check_answer(question: Question, value: Any) -> tuple[bool, LessonView]:
     line = Verdict(f"{question.key}: right. {feedback}".rstrip(), result="right", good=True)
     steady = (*prompt, line, *_explanation(question))
     return True, lesson_view(title, steady)
+
+
+def choice_feedback(question: Question, letter: str) -> tuple[bool, str]:
+    """Return whether the choice of this letter is right, and what to say about it."""
+    wrong, feedback = _judge(question, letter)
+    if wrong:
+        return False, f"{letter}: not right yet. {feedback}"
+    return True, " ".join(filter(None, (f"{letter}: right.", feedback, question.explanation)))
 
 
 def hint_view(question_key: str, hints: Hints | None, level: int) -> LessonView:

@@ -144,7 +144,7 @@ class GpuProfileMagics(Magics):
         """Compare runs: step times, ledgers, kernels, resolved findings, and whether the difference exceeds the noise.
 
         %gpucompare BEFORE AFTER              differences, with predicted and measured speed-up
-        %gpucompare BEFORE AFTER workers=2    the same, for the change you made instead of the first proposed fix
+        %gpucompare BEFORE AFTER workers=2    the same, for a change that the settings of both runs do not show
         %gpucompare A B C [...]               the effect of each of several changes
         """
         options = parse_line(self.gpucompare, line)

@@ -99,15 +99,18 @@ def compare(
     """Compare two runs: what changed, and how the prediction compares with the measurement, which is remembered.
 
     With three or more runs, the gain of each change along the way. Each side is a run, or a list of repeated runs.
-    `rule`: the rule whose fix was applied in between; by default, that of the first finding. `rewrites`: the change, as
-    `gpulab.whatif` takes it. `predicted`: another prediction. Raises RunError if a side has no steps to compare.
+    `rule`: the rule whose fix was applied in between. `rewrites`: the change, as `gpulab.whatif` takes it. `predicted`:
+    another prediction. Without all three, the settings recorded in both runs show which change was made; if none
+    differs, the prediction is that of the first finding. Raises RunError if a side has no steps to compare.
     """
     first, second = replace_names(before), replace_names(after)
     if rule is not None and not (isinstance(rule, str) and _is_rule(rule)):
         return comparison.compare(first, second, replace_names(rule), *(replace_names(side) for side in more))
     predicted = gain_from_prediction(predict(_first_run(first), rewrites)) if rewrites else predicted
-    result = comparison.compare(first, second, rule, predicted=predicted)
-    remember(result, history_key(rewrites) if rewrites else None)
+    history = prediction_history(_first_run(first))
+    result = comparison.compare(first, second, rule, predicted=predicted, history=history)
+    change = rewrites or result.prediction.rewrites
+    remember(result, history_key(change) if change else None)
     return result
 
 

@@ -13,14 +13,13 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.errors import RunError
 from gpulab.replay.batched_sweep import batch_step_times
-from gpulab.replay.graph.build import build_graph
 from gpulab.replay.graph.calibration import Calibration, calibrate, scale_calls
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.graph.representative_part import representative_part
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.predicted_step import PredictedStep
-from gpulab.replay.quality import Quality, assess_quality
+from gpulab.replay.quality import Quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite, joint_bound_label
 from gpulab.replay.sweep import Schedule, sweep
@@ -40,11 +39,21 @@ _LONGEST_NS = 2**62  # a longer step does not fit into 64 bits once its range is
 
 @dataclass(frozen=True, eq=False)
 class ReplayModel:
-    """A run prepared for predictions: its calibrated graph, and the quality of its replay."""
+    """A run prepared for predictions: its calibrated graph, and the quality of its replay.
 
-    calibration: Calibration
-    quality: Quality
-    whole_step_ns: int | None = None  # the typical step of the whole run, of which the graph may hold a part
+    Both are computed when they are first asked for: a run whose replay is refused needs no calibration.
+    """
+
+    quality: Quality  # of the graph as recorded, which may hold a part of the run
+    run: Run
+    steps: Steps
+    ledger: Ledger
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The graph with the costs of the un-profiled step."""
+        loading = loading_cost(self.run, self.steps, self.ledger)
+        return calibrate(self.quality.graph, loading, self.quality.replayed)
 
     @property
     def graph(self) -> Graph:
@@ -54,12 +63,12 @@ class ReplayModel:
     @property
     def step_ns(self) -> int:
         """The step time that predictions start from."""
-        return self.whole_step_ns or round(self.schedule.step_ns)
+        return self.steps.step_ns or round(self.schedule.step_ns)
 
     @cached_property
     def schedule(self) -> Schedule:
         """The unchanged step, replayed."""
-        return sweep(self.graph)
+        return self.quality.replayed if self.graph is self.quality.graph else sweep(self.graph)
 
     @cached_property
     def part_ns(self) -> Mapping[str, int]:
@@ -139,8 +148,7 @@ def replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
 
 def build_replay_model(run: Run, steps: Steps, ledger: Ledger) -> ReplayModel:
     """Prepare a run for predictions; the `quality` of the result says whether to trust them."""
-    graph = build_graph(*representative_part(run, steps, ledger))
-    return ReplayModel(calibrate(graph, loading_cost(run, steps, ledger)), assess_quality(graph), steps.step_ns)
+    return ReplayModel(Quality(*representative_part(run, steps, ledger)), run, steps, ledger)
 
 
 def refusal_reason(model: ReplayModel, changes: Sequence[Change]) -> str | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from gpulab.analysis.events.device_work import stream_keys
-from gpulab.analysis.steps.detection import burst_means
-from gpulab.replay.graph.build import with_usual_delays
+from gpulab.analysis.events.device_work import device_work, stream_keys
+from gpulab.analysis.steps.detection import Steps, burst_means
+from gpulab.analysis.steps.ledger import Ledger
+from gpulab.replay.graph.build import build_graph, with_usual_delays
+from gpulab.replay.graph.dependencies import has_stream_waits
 from gpulab.replay.graph.graph import Graph
-from gpulab.replay.sweep import burst_median, sweep
+from gpulab.replay.sweep import Schedule, burst_median, sweep
+from gpulab.run import Run
 from gpulab.run_facts import is_of_pytorch
 from gpulab.wording import percent
 
@@ -23,50 +27,99 @@ MAX_STEP_ERROR = 0.20  # of the median step: its own uncertainty
 FEW_STEPS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Quality:
-    """Errors of a replay without changes; fractions are 0-1."""
+    """Errors of a replay without changes; fractions are 0-1.
 
-    replay_error: float  # of the step, with all delays as recorded
-    generic_error: float  # of the step, with the usual delays for all device work
-    unexplained_frac: float
-    concurrent_calls_frac: float
-    step_error: float  # 95 % half-width of the median step
-    steps: int  # number of steps behind these values
-    refusal_reason: str | None  # why no prediction is possible; None if it is
-    fix: str = ""  # what to record instead
+    The graph and its replay are computed when they are asked for: some recordings are refused without them.
+    """
+
+    run: Run
+    steps: Steps
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, graph: Graph) -> Quality:
+        """Return the quality of this graph."""
+        quality = cls(graph.run, graph.steps, graph.ledger)
+        vars(quality)["graph"] = graph
+        return quality
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the recording."""
+        return build_graph(self.run, self.steps, self.ledger)
+
+    @cached_property
+    def replayed(self) -> Schedule:
+        """The graph, replayed with all delays as recorded."""
+        return sweep(self.graph)
+
+    @cached_property
+    def replay_error(self) -> float:
+        """Error of that replay, of the step; of a GPU, also of the end of its last work."""
+        graph, replayed = self.graph, self.replayed
+        burst = graph.steps.burst
+        recorded = (graph.host.start_ns[graph.step_end_node] - graph.host.start_ns[graph.step_start_node]).astype(float)
+        error = burst_median(replayed.host_steps_ns, burst) / max(1.0, burst_median(recorded, burst)) - 1
+        if len(graph.device):
+            late_ns = replayed.device_end_ns.max() - graph.device.end_ns.max()
+            error = max(error, late_ns / max(1.0, self._span_ns), key=abs)
+        return float(error)
+
+    @cached_property
+    def generic_error(self) -> float:
+        """Error of a replay with the usual delays for all device work, of the step."""
+        return sweep(with_usual_delays(self.graph)).step_ns / max(1.0, self.replayed.step_ns) - 1
+
+    @cached_property
+    def unexplained_frac(self) -> float:
+        """Share of the time in which device work was idle for no recorded reason."""
+        return self.graph.unexplained_ns / max(1.0, self._span_ns)
+
+    @cached_property
+    def concurrent_calls_frac(self) -> float:
+        """Share of the time in which two threads were in device calls at once."""
+        return self.graph.concurrent_calls_ns / max(1.0, self._span_ns)
+
+    @cached_property
+    def step_error(self) -> float:
+        """95 % half-width of the median step, as a fraction of it."""
+        return _median_error(self.steps)
 
     @property
+    def step_count(self) -> int:
+        """Number of steps behind these values."""
+        return len(self.graph.step_start_node)
+
+    @property
+    def refusal_reason(self) -> str | None:
+        """Why no prediction is possible; None if it is."""
+        return self._refusal[0]
+
+    @property
+    def fix(self) -> str:
+        """What to record instead; "" without a refusal."""
+        return self._refusal[1]
+
+    @cached_property
     def widening(self) -> float:
         """Factor by which a range must be wider because the replay is not exact."""
         uncertainty = abs(self.generic_error) + self.unexplained_frac / 2 + self.step_error / 2
-        return 1.0 + uncertainty + (0.25 if self.steps < FEW_STEPS else 0.0)
+        return 1.0 + uncertainty + (0.25 if self.step_count < FEW_STEPS else 0.0)
+
+    @cached_property
+    def _span_ns(self) -> float:
+        host, device = self.graph.host, self.graph.device
+        return float(max(host.start_ns[-1], device.end_ns.max(initial=0.0)) - host.start_ns[0])
+
+    @cached_property
+    def _refusal(self) -> tuple[str | None, str]:
+        return _refusal_of_recording(self.run, self.ledger) or _refusal_of_replay(self) or (None, "")
 
 
-def assess_quality(graph: Graph) -> Quality:
-    """Replay the graph unchanged and with usual delays, and compare both with the recording."""
-    replayed, usual = sweep(graph), sweep(with_usual_delays(graph))
-    burst = graph.steps.burst
-    first, last = graph.step_start_node, graph.step_end_node
-    recorded = (graph.host.start_ns[last] - graph.host.start_ns[first]).astype(float)
-    error = burst_median(replayed.host_steps_ns, burst) / max(1.0, burst_median(recorded, burst)) - 1
-    span = max(graph.host.start_ns[-1], graph.device.end_ns.max(initial=0.0)) - graph.host.start_ns[0]
-    if len(graph.device):
-        error = max(error, (replayed.device_end_ns.max() - graph.device.end_ns.max()) / max(1.0, span), key=abs)
-    errors = {
-        "replay_error": float(error),
-        "generic_error": usual.step_ns / max(1.0, replayed.step_ns) - 1,
-        "unexplained_frac": graph.unexplained_ns / max(1.0, span),
-        "concurrent_calls_frac": graph.concurrent_calls_ns / max(1.0, span),
-        "step_error": _median_error(graph),
-    }
-    refusal, fix = _refusal(graph, errors)
-    return Quality(**errors, steps=len(first), refusal_reason=refusal, fix=fix)
-
-
-def _median_error(graph: Graph) -> float:
+def _median_error(steps: Steps) -> float:
     """Return the 95 % half-width of the median step as a fraction of it, from the quartiles: 1.57 IQR / sqrt(n)."""
-    steps = graph.steps
     durations = steps.dur_ns[steps.unprofiled if steps.unprofiled_ns is not None else steps.interior]
     values = burst_means(durations, steps.burst)
     if len(values) < 2:
@@ -75,45 +128,52 @@ def _median_error(graph: Graph) -> float:
     return float(1.57 * (high - low) / np.sqrt(len(values)) / max(1.0, middle))
 
 
-def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
-    if not is_of_pytorch(graph.run):
+def _refusal_of_recording(run: Run, ledger: Ledger) -> tuple[str, str] | None:
+    """Return why this recording cannot be replayed at all, and what to record instead; None if it can."""
+    if not is_of_pytorch(run):
         return "the program is not of PyTorch, and the changes that gpulab predicts are", "read its report and timeline"
-    if graph.waits_inferred and _other_streams_share(graph) > MIN_OTHER_STREAMS_FRAC:
+    if ledger.device == "gpu" and _unknown_waits_frac(run) > MIN_OTHER_STREAMS_FRAC:
         return (
             "the GPU uses several streams, and the waits between them were not recorded",
             "record again with a PyTorch whose profiler has synchronisation events (%%gpuprofile turns them on)",
         )
-    if abs(errors["replay_error"]) > MAX_REPLAY_ERROR:
-        error, direction = errors["replay_error"], "longer" if errors["replay_error"] > 0 else "shorter"
+    return None
+
+
+def _refusal_of_replay(quality: Quality) -> tuple[str, str] | None:
+    """Return why a replay of this recording cannot be trusted, and what to record instead; None if it can."""
+    if abs(quality.replay_error) > MAX_REPLAY_ERROR:
+        error, direction = quality.replay_error, "longer" if quality.replay_error > 0 else "shorter"
         return (
             f"the replay does not reproduce the recording: its step is {percent(abs(error), 1)} {direction}",
             "record more steps, with no other programs running",
         )
-    if errors["unexplained_frac"] > MAX_UNEXPLAINED_FRAC:
-        share = percent(errors["unexplained_frac"])
+    if quality.unexplained_frac > MAX_UNEXPLAINED_FRAC:
+        share = percent(quality.unexplained_frac)
         return f"GPU work was idle for {share} of the time, and the recording does not show why", "record again"
-    if (lost := lost_launches_frac(graph)) > MAX_LOST_FRAC:
+    if (lost := lost_launches_frac(quality.graph)) > MAX_LOST_FRAC:
         if lost == 1.0:
             return "no launches were recorded", "record again"
         return f"the launches of {percent(lost)} of the GPU work were not recorded", "record again"
-    if errors["concurrent_calls_frac"] > MAX_CONCURRENT_FRAC:
+    if quality.concurrent_calls_frac > MAX_CONCURRENT_FRAC:
         return (
             "several threads called the GPU at the same time, and their order is unknown",
             "record one process at a time",
         )
     # Virtual steps differ only by this host's Python time: the range is wider, but there is no refusal.
-    if errors["step_error"] > MAX_STEP_ERROR and graph.run.source.how != "virtual":
-        share = percent(errors["step_error"])
+    if quality.step_error > MAX_STEP_ERROR and quality.run.source.how != "virtual":
+        share = percent(quality.step_error)
         return f"the step time itself is uncertain by {share}", "record more steps, on a quieter machine"
-    return None, ""
+    return None
 
 
-def _other_streams_share(graph: Graph) -> float:
-    """Return the share of device work that is not on the busiest stream."""
-    if not len(graph.device):
+def _unknown_waits_frac(run: Run) -> float:
+    """Return the share of device work that is not on the busiest stream, if waits between streams are unknown."""
+    work = device_work(run)
+    streams, stream_index = np.unique(stream_keys(work), return_inverse=True)
+    if len(streams) < 2 or has_stream_waits(run):
         return 0.0
-    _, stream_index = np.unique(stream_keys(graph.work), return_inverse=True)
-    busy = np.bincount(stream_index, weights=graph.device.dur_ns)
+    busy = np.bincount(stream_index, weights=work["dur_ns"])
     return float(1 - busy.max() / max(1.0, busy.sum()))
 
 

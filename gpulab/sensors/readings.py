@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -64,8 +65,8 @@ class _Position(NamedTuple):
 class Sensors:
     """Samples GPUs, the host and the calling thread's current line, from `start()` to `stop()`.
 
-    `worker_pids` returns the current DataLoader workers; `on_tick` is called after each round in the sampler's thread.
-    An exception of either becomes a gap.
+    `worker_pids` returns the current DataLoader workers; `on_tick` is called after each round in the sampler's thread;
+    `evaluation` returns what shows that a stack evaluates a model. An exception of any of them becomes a gap.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Sensors:
         period_ns: int = PERIOD_NS,
         nvml: Nvml | None = None,
         host: HostSensors | None = None,
+        evaluation: Callable[[FrameType | None], str | None] | None = None,
     ) -> None:
         self._worker_pids = worker_pids
+        self._evaluation = evaluation
         self._nvml = nvml or Nvml()
         self._host = host or HostSensors()
         self._threads = ThreadReader(threading.get_ident())
@@ -162,10 +165,11 @@ class Sensors:
         # The frame first: the main thread moves on while the rest is read.
         innermost = sys._current_frames().get(self._threads.recorded)
         frame, inside = user_line(innermost), called_function(innermost)
+        evaluation = self._evaluation(innermost) if self._evaluation is not None else None
         del innermost  # it would keep the values of its variables alive
         self._workers.set_pids(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
-        texts = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
+        texts = {"frame": frame, "called": inside, "evaluation": evaluation, "others_frame": self._threads.busiest}
         self._host_samples.append({**tick._asdict(), **values, **texts})
         self._latest = Reading(
             gpus=self._latest.gpus,

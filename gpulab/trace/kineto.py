@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +14,7 @@ from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import assemble_run
 from gpulab.trace.columns.builder import ColumnBuilder, TraceTables
+from gpulab.trace.columns.side_tables import COLLECTIVE_ARGUMENTS, SideTable
 from gpulab.trace.reading.chunk_events import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
 from gpulab.trace.reading.chunks import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
 from gpulab.trace.reading.damaged import read_damaged_chunk
@@ -23,6 +25,7 @@ from gpulab.trace.reading.text_blocks import FIX, Progress, file_label, read_blo
 
 _CHEAP_BYTES = 64 * MIB  # of text
 _COMPRESSION_RATIO = 16  # text to file; traces compress 9 to 30 times
+_REMEMBERED_CHUNKS = 8
 _SHAPES_SKIPPED = Gap(
     what="the inputs of operators (shapes and types)",
     why="they are recorded, but were not read: the file is large and they take a fifth of the reading time",
@@ -77,6 +80,9 @@ class _Reader:
         self._first_bytes = 0 if shapes else _CHEAP_BYTES // 4  # of the text, which are searched for shapes
         self.left_shapes = False  # the trace has shapes, and they were not read
         self._options = ReadOptions()
+        self._latest_tables = deque([self._options.side_tables], maxlen=_REMEMBERED_CHUNKS)
+        # After the first collective, each kernel may be one, whatever its name.
+        self._lasting_tables: frozenset[SideTable] = frozenset()
         self.losses = Losses()
 
     def run(self) -> tuple[TraceTables, Header]:
@@ -127,8 +133,10 @@ class _Reader:
 
     def _add_chunk(self, chunk: TextChunk, is_array: bool, chunks: ChunkReader) -> Header | bytes | None:
         """Add a chunk's events; at the end of the events, return the metadata or the text after them."""
-        # Read the arguments of this chunk if the last chunk had any: events of a kind come in sequences.
-        options = self._options if self._columns.has_arguments else self._options._replace(side_tables=frozenset())
+        # Read the arguments that the latest chunks had, or none after a chunk without any: events of a kind come in
+        # sequences, and the JSON parser compares each key with those of all arguments that it looks for.
+        usual = self._lasting_tables.union(*self._latest_tables)
+        options = self._options._replace(side_tables=usual if self._latest_tables[-1] else frozenset())
         while (read := _read(chunk, options, is_array)) is not None or options.known_categories_only:
             if read is None:
                 options = options._replace(known_categories_only=False)  # it may contain an unknown category
@@ -136,11 +144,11 @@ class _Reader:
             batch, after = read
             needed = self._columns.add(batch, options)
             if needed == options:
-                self._options = options._replace(
-                    side_tables=options.side_tables | self._options.side_tables
-                )  # later chunks need the same
+                self._options = options  # later chunks need the same
+                self._latest_tables.append(self._columns.latest_tables)
+                self._lasting_tables |= self._columns.latest_tables & {COLLECTIVE_ARGUMENTS}
                 return after
-            options = needed._replace(side_tables=needed.side_tables | self._options.side_tables)
+            options = needed._replace(side_tables=needed.side_tables | usual)
         salvaged = read_damaged_chunk(bytes(chunk.text), chunks.key, chunk.position, self.losses)
         self._columns.add(salvaged.batch, READ_EVERYTHING)
         if salvaged.rest:

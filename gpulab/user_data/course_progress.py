@@ -44,10 +44,7 @@ def load_progress() -> dict[str, LessonResults]:
 
 def read_predicted_letters(id: str) -> dict[str, str]:
     """Predicted letters of a lesson by question; they survive a restart of the kernel."""
-    letters = _section(read_state(path(), _parse), "predicted").get(id)
-    if not isinstance(letters, dict):
-        return {}
-    return {str(key): letter for key, letter in letters.items() if isinstance(letter, str)}
+    return _texts(_section(read_state(path(), _parse), "predicted").get(id))
 
 
 def store_progress(id: str, done: LessonResults) -> Path | None:
@@ -58,8 +55,18 @@ def store_progress(id: str, done: LessonResults) -> Path | None:
     return _store_entry("done", id, asdict(done))
 
 
-def store_predictions(id: str, letters: Mapping[str, str]) -> Path | None:
-    """Store predicted letters of a lesson by question and return the path; None if nothing was stored."""
+def read_prediction_dates(id: str) -> dict[str, str]:
+    """ISO dates of the predictions of a lesson by question; earlier versions stored none."""
+    return _texts(_section(read_state(path(), _parse), "predicted_on").get(id))
+
+
+def store_predictions(id: str, letters: Mapping[str, str], dates: Mapping[str, str] | None = None) -> Path | None:
+    """Store predicted letters of a lesson by question and return the path; None if nothing was stored.
+
+    `dates`: the ISO date of each.
+    """
+    if dates:
+        _store_entry("predicted_on", id, dict(dates))
     return _store_entry("predicted", id, dict(letters))
 
 
@@ -84,6 +91,13 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _section(content: Mapping[str, Any], section: str) -> dict[str, Any]:
     entries = content.get(section)
     return entries if isinstance(entries, dict) else {}
+
+
+def _texts(entry: Any) -> dict[str, str]:
+    """The texts of an entry; {} if it is of another type."""
+    if not isinstance(entry, dict):
+        return {}
+    return {str(key): text for key, text in entry.items() if isinstance(text, str)}
 
 
 def _lesson_results(entry: Any) -> LessonResults | None:

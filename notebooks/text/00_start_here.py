@@ -21,7 +21,7 @@ L
 # %% [markdown]
 # ## The symptom
 #
-# ### 00.3 A loop that loads its own data
+# ### 00.1 A loop that loads its own data
 #
 # This training reads photos from a file server. Both are simulated: the photos are noisy JPEG files in ten colours, and each read waits 8 ms. Each photo is then decoded, cropped and flipped, as in any image training.
 #
@@ -135,7 +135,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
+# Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `%gpucompare` sees in the settings of both runs that the number of workers changed. It predicts the effect of two workers from the run `before` alone, and compares that with the run `after`.
 #
 # If it says *No difference above the noise*, other programs were probably busy: record both runs again.
 
@@ -143,7 +143,7 @@ losses_after = train(loader)
 L.same(losses_before, losses_after)
 
 # %% tags=["measure"]
-# %gpucompare before after workers=2
+# %gpucompare before after
 
 # %% tags=["reveal"]
 comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=2")
@@ -163,7 +163,7 @@ L.claim(
 #
 # ### Your turn: use the number of workers that your report recommends
 #
-# Enter that number and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here. (`{workers}` inserts your number into the command.)
+# Enter that number and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here.
 
 # %% tags=["measure"]
 # %%gpuprofile own
@@ -174,7 +174,7 @@ workers = 4
 losses_own = train(DataLoader(dataset, batch_size=16, num_workers=workers, persistent_workers=True))
 
 # %% tags=["measure"]
-# %gpucompare before own workers={workers}
+# %gpucompare before own
 
 # %% tags=["claim"]
 own = gpulab.compare(gpulab.runs["before"], gpulab.runs["own"], rewrites=f"workers={workers}")
@@ -195,7 +195,7 @@ L.claim(
 #
 # gpulab measured all of this for you. If you time code yourself, two mistakes are common.
 #
-# ### 00.1 A timer that is stopped too early
+# ### 00.2 A timer that is stopped too early
 #
 # PyTorch sends its work to the GPU through a queue. How does that affect a timer around a call? Any queue shows the effect, so this cell uses one on the CPU: a thread that runs what it is given, 20 ms per task.
 
@@ -253,7 +253,7 @@ L.claim(
 # %% [markdown]
 # So time code in this way: leave out the first calls, because they also load and compile code; stop the timer when the device has finished; and report the median of many steps, together with the smallest and the largest value. gpulab does all three for you.
 #
-# ### 00.2 How many cores may you use?
+# ### 00.3 How many cores may you use?
 #
 # Containers and clusters often allow a process fewer cores than the machine has. A program that asks the wrong function starts too many workers. The next cell starts a process that may use one core, as a cluster job with `--cpus-per-task=1` usually does, and asks three functions there. (macOS has no such limits. A container limit such as `docker run --cpus=1` is a quota of CPU time, which none of the three functions sees; `%gpuinfo` below reads it.)
 

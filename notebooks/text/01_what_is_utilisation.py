@@ -332,7 +332,7 @@ L.claim(
 # %% [markdown]
 # ## What to rank by
 #
-# ### 01.5 From utilisation to useful work
+# ### 01.4 From utilisation to useful work
 #
 # This experiment measures three jobs on the device you have. Their arithmetic is known exactly: a product of two n x n matrices needs 2 x n x n x n operations, an addition to n numbers needs n. Divide the operations by the time and by the highest rate that this device has reached, and you get an MFU: the work done as a share of the work that was possible. On a CPU, *busy* is the share of time in which operators of PyTorch run that take 10 us or more.
 
@@ -400,7 +400,7 @@ gpulab.charts.roofline(gpulab.runs["large_layers_step 1"])
 # %% [markdown]
 # ## Name the metrics
 #
-# ### 01.6 Eight metrics of a GPU monitor
+# ### 01.5 Eight metrics of a GPU monitor
 #
 # You have met most of these metrics. The definitions follow NVIDIA's references for NVML (utilisation, memory), DCGM (SM activity, occupancy, PCIe) and Nsight Compute (cache hit rate). *SM* stands for streaming multiprocessor; a *warp* is a group of 32 threads that run together; *PCIe* is the link between host and GPU. Enter the letter of the right definition for each metric.
 
@@ -435,7 +435,7 @@ L.check("cards", cards)
 # Optional. JupyterLab folds them: click on "cells hidden" below this text. The experiment needs only the first two code cells of this notebook.
 
 # %% [markdown]
-# ### 01.4 Temperature, power and clock
+# ### 01.6 Temperature, power and clock
 #
 # When the clock falls, every kernel takes longer, and a program that was fast on Monday is slow on Tuesday. You cannot overheat a computer on demand, so the two GPUs below are **simulated**: power rises with load and clock, temperature rises with power, and the clock is lowered above 87 degrees or above the power limit. The numbers are invented for practice; the sensors are those of the real driver. The load is light for ten seconds, full for fifty seconds, then light again.
 

@@ -59,7 +59,7 @@ print(
 # %% [markdown]
 # ## Threads and warps
 #
-# ### 02.2 Grid, blocks, and a guard
+# ### 02.1 Grid, blocks, and a guard
 #
 # A launch has a *grid* of *blocks*, each with the same number of threads. `cuda.grid(1)` is the number of the running thread in the whole grid. All blocks are complete, so there are usually more threads than elements.
 
@@ -114,7 +114,7 @@ L.claim(
 #
 # In CUDA C++, the kernel looks much the same: `int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) out[i] = first[i] + second[i];`, started by `add<<<blocks, 256>>>(first, second, out, n)`.
 #
-# ### 02.5 Divergence: a warp executes both branches
+# ### 02.2 Divergence: a warp executes both branches
 #
 # All lanes of a warp execute the same instruction. If an `if` splits a warp, the warp executes both branches one after the other, and lanes of the other branch are idle. Here, even elements need one formula and odd elements another.
 
@@ -181,7 +181,7 @@ L.claim(
 # %% [markdown]
 # ## Waiting
 #
-# ### 02.6 Enough warps to hide the latency
+# ### 02.3 Enough warps to hide the latency
 #
 # A load from memory takes 400 to 550 clock cycles on recent GPUs: about a quarter of a microsecond, and more under load. A multiprocessor does not wait: it executes another warp that has its data. It needs enough warps for that, or warps that load more at once. *Little's law* says how many bytes must be on their way.
 
@@ -240,7 +240,7 @@ L.claim(
 # %% [markdown]
 # This is why fast kernels load four numbers at once (`float4`), unroll loops, or copy tiles asynchronously: more bytes in flight for each warp. It is also why a small batch uses only a part of the bandwidth: there are not enough warps.
 #
-# ### 02.3 Occupancy: what limits the number of warps
+# ### 02.4 Occupancy: what limits the number of warps
 #
 # *Occupancy* is the share of warp places that are taken. A multiprocessor has 65,536 registers, shared memory, and places for 64 warps and 32 blocks (Hopper). Whatever is used up first limits the occupancy. This kernel uses 80 registers for each thread.
 
@@ -298,7 +298,7 @@ L.claim(
 # %% [markdown]
 # ## Exercise: a filter
 #
-# ### 02.9 Shared and constant memory
+# ### 02.5 Shared and constant memory
 #
 # A filter of 9 weights slides over 256 numbers. The naive kernel reads 9 numbers and 9 weights from global memory for each result, although neighbouring threads read almost the same. *Shared memory* is fast memory of a block: each number is loaded once, and then read by all threads. *Constant memory* has a cache that delivers one value to all threads of a warp at once.
 
@@ -378,7 +378,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 02.1 From which size on is the GPU faster, copies included?
+# ### 02.6 From which size on is the GPU faster, copies included?
 #
 # Before a GPU can compute, its data has to get there, and the result has to come back. Multiply two matrices of n x n on the CPU (measured here, one thread) and on a GPU, including the copies.
 
@@ -440,7 +440,7 @@ L.claim(
 # %% [markdown]
 # A product of n x n matrices computes 2n^3 operations on 3n^2 numbers: the larger n, the more work for each copied byte. Adding two vectors is one operation for three numbers: the copies take about as long as the addition on the CPU, or longer, at any size. So keep data on the GPU, and send it there once.
 #
-# ### 02.4 Near and far memory
+# ### 02.7 Near and far memory
 #
 # The closer a memory is to the cores, the smaller and faster it is. A GPU has registers, shared memory and L1 in each multiprocessor, a common L2, and then its main memory. Your CPU has similar levels. Read arrays of growing size at random places.
 
@@ -475,7 +475,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 02.7 CPU and GPU in numbers
+# ### 02.8 CPU and GPU in numbers
 #
 # A CPU core is built to finish one thread quickly: large caches, branch prediction, out-of-order execution. A GPU is built to finish many threads, and hides waiting by switching between them. Compute how many threads an H100 (132 multiprocessors, 64 warps each) holds at once.
 
@@ -508,7 +508,7 @@ tables.table_view(
 )
 
 # %% [markdown]
-# ### 02.8 Streams: copy in, compute, copy out
+# ### 02.9 Streams: copy in, compute, copy out
 #
 # A GPU has separate engines for copies to the GPU, for kernels, and for copies back. In one *stream*, they work one after the other. In several streams, they work on several chunks at once.
 

@@ -389,7 +389,7 @@ L.claim(
 # %% [markdown]
 # ## Which batch size should you use?
 #
-# ### 03.9 Small, medium, large: a table from your own sweep
+# ### 03.5 Small, medium, large: a table from your own sweep
 #
 # Many articles list the advantages of small, medium and large batches. The next cell makes such a table with numbers. Rate and memory come from your sweep. The number of updates is simple arithmetic; each update is an opportunity to learn, so more is better. The gradient noise is arithmetic too: like the error of any average, it falls with the square root of the batch size.
 
@@ -432,7 +432,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text. Each of them needs only the first two code cells of this notebook.
 
 # %% [markdown]
-# ### 03.5 Padding, and a growing batch size
+# ### 03.6 Padding, and a growing batch size
 #
 # Texts have different lengths, but a batch is rectangular: each text is padded to the longest one of its batch. The model also computes on the padding.
 
@@ -525,7 +525,7 @@ L.claim(
 # Both responses average over more samples for the same progress. The growing batch does it in fewer, larger steps, which suits a GPU. There are two limits. A batch that is large from the start, at the same learning rate, reaches a far higher loss with the same number of samples. And on this easy problem, changing nothing reaches the lowest loss of all. A larger batch makes each sample cheaper to process; whether it helps learning is a separate question.
 
 # %% [markdown]
-# ### 03.6 Sizes of 257 and 8193
+# ### 03.7 Sizes of 257 and 8193
 #
 # A matrix product is divided into tiles of, say, 128 by 128 values of the result; one *block* of threads computes each tile. In the model used here, each of the 132 multiprocessors of an H100 processes one block at a time, so the blocks run in *waves*. A partial wave takes as long as a full one. The results below have 8192 columns, which is 64 tiles.
 
@@ -587,7 +587,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 03.7 The largest batch: found automatically and by hand
+# ### 03.8 The largest batch: found automatically and by hand
 #
 # Guides often say: increase the batch size until the memory is full. `gpulab.virtual.max_batch` finds that size for any GPU, even if you do not have it: it runs single steps of increasing batch size on a virtual GPU, PyTorch's caching allocator included, until one runs out of memory.
 
@@ -679,7 +679,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 03.8 Four small models: one by one or together
+# ### 03.9 Four small models: one by one or together
 #
 # Sometimes you cannot use a larger batch, because the model is small and there is little data. But often there are several such models: an ensemble, or a hyperparameter search. A GPU can run several kernels in parallel, so can it run all the models at once?
 #

@@ -374,7 +374,7 @@ L.claim(
 )
 
 # %% [markdown]
-# So a batch that is useful late in training is wasteful at the start, which is why some runs begin with a smaller one (as in [03.5](03_parallel_work_and_batch.ipynb)). The noise scale predicts the useful batch size only roughly, but in a data-parallel job it costs almost nothing to log. One update has a single large gradient, and its norm is noisy: average both estimates over many updates, and then divide.
+# So a batch that is useful late in training is wasteful at the start, which is why some runs begin with a smaller one (as in [03.6](03_parallel_work_and_batch.ipynb)). The noise scale predicts the useful batch size only roughly, but in a data-parallel job it costs almost nothing to log. One update has a single large gradient, and its norm is noisy: average both estimates over many updates, and then divide.
 
 # %% [markdown]
 # ## Which batch size is the fastest?
@@ -691,7 +691,7 @@ L.claim(
 )
 
 # %% [markdown]
-# With batch 2,048, the GPU is still idle most of the time, and training reaches 88 % only a little sooner. Up to the critical batch size, a larger batch is the simplest fix for an idle GPU. Beyond it, you process more samples for almost the same progress. Use the idle time in another way: a shorter step, a larger model, or several models at once ([03.8](03_parallel_work_and_batch.ipynb)).
+# With batch 2,048, the GPU is still idle most of the time, and training reaches 88 % only a little sooner. Up to the critical batch size, a larger batch is the simplest fix for an idle GPU. Beyond it, you process more samples for almost the same progress. Use the idle time in another way: a shorter step, a larger model, or several models at once ([03.9](03_parallel_work_and_batch.ipynb)).
 
 # %% [markdown]
 # ## Transfer

@@ -36,7 +36,7 @@ from gpulab.lessons.labs.data import caching, loading, queue_model, storage_form
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores, see 05.6
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores, see 05.7
 cores = L.machine.cores_allowed or os.cpu_count()
 scratch = tempfile.TemporaryDirectory()  # deleted when the kernel ends
 folder = Path(scratch.name)
@@ -148,7 +148,7 @@ L.claim(
 #
 # "Use four to eight workers per GPU" is common advice. Test it on two kinds of item. An *I/O-bound* item waits 40 ms, like a read from a disk or a server. A *CPU-bound* item computes for 5 ms in Python, like a hand-written transform.
 #
-# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core take turns: together, they load no more items per second than one of them alone, so the concurrency stays the same. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.4.
+# Look at the columns *concurrency*. They tell how many items are loaded at the same time. The number is calculated as (items loaded per second) x (seconds to load one item alone). CPU-bound workers that share a core take turns: together, they load no more items per second than one of them alone, so the concurrency stays the same. On many cloud machines, what is sold as a core is one of the two hardware threads of a physical core. Four CPU-bound workers on four such threads may reach a concurrency of only about two. Other programs that use the CPU lower all numbers in this table and in the one of 05.6.
 
 # %% tags=["predict"]
 L.predict("kinds")
@@ -263,7 +263,7 @@ L.claim(
 # %% [markdown]
 # ## Load less, copy less
 #
-# ### 05.5 Caches: in memory, on disk, on a network
+# ### 05.4 Caches: in memory, on disk, on a network
 #
 # The fastest read is the one you avoid. The caches in this experiment are real; the storage is simulated and needs 4 ms per read. Each item reports whether it was read from the storage, so you count reads instead of timing them. Each configuration runs two epochs. In each epoch, each of the 96 items is requested once. The *hit ratio* is the share of these requests in the second epoch that the cache answers.
 
@@ -370,7 +370,7 @@ L.score("opens", attempt.opens if attempt.correct and attempt.peak_mb <= 1 else 
 # %% [markdown]
 # ## How much can you gain?
 #
-# ### 05.8 Two upper bounds: model only and loader only
+# ### 05.5 Two upper bounds: model only and loader only
 #
 # Two short runs give two limits: *model only* tells how much a faster loader can gain, *loader only* how much a faster model can gain.
 #
@@ -433,7 +433,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 05.4 Threads, processes and asynchronous I/O
+# ### 05.6 Threads, processes and asynchronous I/O
 #
 # A worker is a process: it needs memory of its own, and each batch passes through shared memory. Are threads of one process enough? A single thread can also request many items at once and handle them as they arrive (*asynchronous I/O*); here it keeps 16 requests open.
 
@@ -475,7 +475,7 @@ L.claim(
 # For I/O-bound items, four threads do about as well as four processes. One thread with 16 open requests loads about four times as many items per second, because it waits for four times as many at a time. For CPU-bound items, four threads do not get beyond one item at a time; four processes can, if several cores are free for them. Threads also help with libraries that release the GIL while they compute: for example Pillow when it decodes a JPEG, and NumPy in large operations. The simplest use of a thread is *read-ahead*: it reads the next file while the main thread decodes the current one.
 
 # %% [markdown]
-# ### 05.6 More workers than cores, and the memory of each worker
+# ### 05.7 More workers than cores, and the memory of each worker
 #
 # PyTorch warns if `num_workers` exceeds the number of cores that the process may use. Take the warning seriously if the workers compute. If the workers mostly wait, as in most cells here, ignore the warning; this notebook hides it. Workers that do not help still cost something. Each worker prefetches `prefetch_factor` batches. With the `fork` start method, each worker is also a copy of your process. A worker shares the memory pages of its parent until either of them writes to a page (*copy-on-write*). Reading a Python object changes its reference count, which is a write.
 #
@@ -520,7 +520,7 @@ L.claim(
 # %% [markdown]
 # If a dataset keeps many Python objects, these copies are why memory grows during an epoch although nothing leaks, and why the growth is proportional to the number of workers.
 #
-# ### 05.7 Two GPUs: does each rank read the whole dataset?
+# ### 05.8 Two GPUs: does each rank read the whole dataset?
 #
 # With two processes (*ranks*), each training on its own GPU, it is easy to make both read the whole dataset by mistake. Then both GPUs are busy, but an epoch takes as long as with one GPU. `DistributedSampler` gives each rank its own share of the dataset. The next cell creates the samplers of both ranks in a single process; they return the same indices as in two separate processes.
 

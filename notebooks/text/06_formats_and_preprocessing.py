@@ -61,7 +61,7 @@ print(f"each epoch decodes {decoded_pixels:,} pixels of a photograph; the model 
 # %% [markdown]
 # ## Which stage is slow?
 #
-# ### 06.10 Time the stages of a pipeline
+# ### 06.1 Time the stages of a pipeline
 #
 # This loader has four stages: read, decode (with the resize), augment, collate. Before you change anything, find out which one takes the time.
 
@@ -127,7 +127,7 @@ L.claim(
 # %% [markdown]
 # ## Do it once
 #
-# ### 06.3 Decode and resize offline, keep the randomness online
+# ### 06.2 Decode and resize offline, keep the randomness online
 #
 # The result of decoding and resizing is the same in every epoch. So decode and resize once, and store the small images. The random part must stay in the loop: a crop that is stored is the same crop in every epoch.
 
@@ -200,7 +200,7 @@ L.claim(
 # %% [markdown]
 # ## Formats
 #
-# ### 06.1 2,000 samples in five formats
+# ### 06.3 2,000 samples in five formats
 #
 # 2,000 samples of 1 KiB (256 numbers in float32) are stored as a file each, as a memory map, as eight tar shards (the format of WebDataset), as eight TFRecord shards, and as a Parquet file. Notebook 05 also read a tar archive in random order, for which the format is not made. Here all are read from start to end. (HDF5 is another such format; it needs `h5py`, and like Parquet it is one file that is read in chunks.)
 
@@ -253,13 +253,13 @@ L.claim(
 )
 
 # %% [markdown]
-# On a warm local disk, opening, reading and closing a small file takes about 20 µs, so fewer opens save little. What differs is the *parser*: Python's `tarfile`, which WebDataset uses as well, needs about as much time to parse the header of a member as the system needs to open, read and close a small file. A TFRecord frame adds 16 bytes, Parquet is decoded in C++, a row group at a time, and a memory map is not parsed at all. The order changes with the size of the samples: with 100 KB, we measured 3.1 GB/s for files, 1.7 for tar, 6.4 for TFRecord and 0.7 for Parquet. And compare all of it with 06.10: a few dozen microseconds per sample, where decoding takes milliseconds. For photographs on a local SSD, the format hardly matters. On a remote store it does (06.9).
+# On a warm local disk, opening, reading and closing a small file takes about 20 µs, so fewer opens save little. What differs is the *parser*: Python's `tarfile`, which WebDataset uses as well, needs about as much time to parse the header of a member as the system needs to open, read and close a small file. A TFRecord frame adds 16 bytes, Parquet is decoded in C++, a row group at a time, and a memory map is not parsed at all. The order changes with the size of the samples: with 100 KB, we measured 3.1 GB/s for files, 1.7 for tar, 6.4 for TFRecord and 0.7 for Parquet. And compare all of it with 06.1: a few dozen microseconds per sample, where decoding takes milliseconds. For photographs on a local SSD, the format hardly matters. On a remote store it does (06.5).
 #
 # One thing costs more than the format: checksums. The reader above checks only those of the lengths. In pure Python, a CRC takes about 100 ns per byte, so checking the payloads would take many times longer than reading them. Libraries use a CPU instruction for it.
 #
-# ### 06.2 Shuffle what can only be read in order
+# ### 06.4 Shuffle what can only be read in order
 #
-# Shards are read from start to end, so the samples cannot be drawn in a fully random order. WebDataset, `tf.data` and Hugging Face's `IterableDataset` use a *shuffle buffer* instead: keep `size` samples. For each new sample, yield a random one of the buffer, and put the new one in its place. Write this generator. (Its samples are the `rows` of 06.1: after a restart of the kernel, run 06.1 first.)
+# Shards are read from start to end, so the samples cannot be drawn in a fully random order. WebDataset, `tf.data` and Hugging Face's `IterableDataset` use a *shuffle buffer* instead: keep `size` samples. For each new sample, yield a random one of the buffer, and put the new one in its place. Write this generator. (Its samples are the `rows` of 06.3: after a restart of the kernel, run 06.3 first.)
 
 # %% tags=["predict"]
 L.predict("buffer")
@@ -345,7 +345,7 @@ for name, stream in STREAMS.items():
     print(f"{name:38} {stream_order.labels_per_batch(labels[order]):4.1f} labels in a batch")
 
 # %% [markdown]
-# ### 06.9 A remote store: round trips
+# ### 06.5 A remote store: round trips
 #
 # Now the same 2,000 files are in a remote store. Each request takes 20 ms until the first byte arrives, and bytes arrive at 100 MB/s. The files are real, the clock is simulated: it adds 20 ms for each open and each read, and the transfer time of the bytes. (Object stores such as S3 have no open; many clients ask for the size of the object first, which is a request as well.)
 
@@ -467,9 +467,9 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 06.4 Augment image by image or in batches, on the CPU or on the GPU
+# ### 06.6 Augment image by image or in batches, on the CPU or on the GPU
 #
-# After 06.3, the CPU still has to compute the random views. "Augment in batches" is common advice. Write it with tensor operations on the whole batch, where each image still gets its own crop, flip and brightness. `pixels.unfold(2, crop, 1).unfold(3, crop, 1)` is a view of all possible crops: its shape is (images, 3, top, left, crop, crop), and nothing is copied until you index it.
+# After 06.2, the CPU still has to compute the random views. "Augment in batches" is common advice. Write it with tensor operations on the whole batch, where each image still gets its own crop, flip and brightness. `pixels.unfold(2, crop, 1).unfold(3, crop, 1)` is a view of all possible crops: its shape is (images, 3, top, left, crop, crop), and nothing is copied until you index it.
 
 # %% tags=["predict"]
 L.predict("batched")
@@ -608,9 +608,9 @@ L.claim(
 #
 # In libraries: `torchvision.transforms.v2` accepts batches on a GPU, but draws *one* crop for the whole batch. `kornia.augmentation` draws one for each image, unless you set `same_on_batch=True`. NVIDIA DALI runs the whole pipeline: `fn.decoders.image(jpegs, device="mixed")` decodes on the GPU, and `fn.crop_mirror_normalize` crops, flips and normalises.
 #
-# ### 06.5 Copy uint8, normalise on the device
+# ### 06.7 Copy uint8, normalise on the device
 #
-# A decoded image has one byte per value. Many loaders normalise it to float32 in the worker, and copy the floats to the GPU. Copy the bytes instead, and normalise on the GPU. (The batch `pixels` is that of 06.4: after a restart of the kernel, run 06.4 first.)
+# A decoded image has one byte per value. Many loaders normalise it to float32 in the worker, and copy the floats to the GPU. Copy the bytes instead, and normalise on the GPU. (The batch `pixels` is that of 06.6: after a restart of the kernel, run 06.6 first.)
 
 # %% tags=["measure"]
 pixels = augmentation.random_pixels(128, 160)
@@ -650,7 +650,7 @@ L.claim(
 # %% [markdown]
 # Nothing is lost: float32 adds no information to 8 bits, and the device does the same arithmetic (up to rounding). Workers gain as well: they compute less, and pass a quarter of the bytes through shared memory.
 #
-# ### 06.6 Class indices instead of one-hot vectors
+# ### 06.8 Class indices instead of one-hot vectors
 #
 # A one-hot vector has a number for each class, and all but one are zero. The loss and the first layer of a model can use the index instead.
 
@@ -713,7 +713,7 @@ L.claim(
 # %% [markdown]
 # On disk, an index up to 255 needs one byte; convert it to int64 on the device (`cross_entropy` also takes uint8, but `embedding` does not). Vectors of probabilities remain necessary where a sample mixes several labels, as with Mixup. Label smoothing does not need them: `cross_entropy(..., label_smoothing=0.1)` takes indices.
 #
-# ### 06.7 Broken files: find them once
+# ### 06.9 Broken files: find them once
 #
 # Large collections contain files that cannot be decoded. Many dataset classes catch the error and return the next sample instead, in every epoch again. Here one file in ten is damaged: half of these are truncated, the others have no JPEG header. Write the check that builds an index of good files.
 
@@ -777,7 +777,7 @@ L.claim(
 # %% [markdown]
 # The last column shows a second problem: in every epoch, the model trains twice on the file after each damaged one. And a caught exception hides how many samples are lost; the index shows it.
 #
-# ### 06.8 JPEG: threads, processes, and fewer pixels
+# ### 06.10 JPEG: threads, processes, and fewer pixels
 #
 # Suppose you must decode online. Python threads share a lock, the GIL, but C code can release it while it computes. Does Pillow? The next cell counts how often another thread gets the lock while a function runs. (Normally, a thread that waits for the lock asks for it after 5 ms, and the running thread gives it up. The cell switches this off while it counts.) Then load the files with two threads.
 
@@ -874,7 +874,7 @@ L.claim(
 # %% [markdown]
 # A quarter of the width and height is a sixteenth of the pixels, but decoding is not sixteen times as fast: all compressed bytes must still be read and decoded (Huffman coding). `image.thumbnail(size)` calls `draft` for you.
 #
-# A GPU can decode JPEG with NVIDIA's nvJPEG library: through DALI (06.4), or by `decode_jpeg(data, device="cuda")` from `torchcodec.decoders` (0.16 or later), which replaces the function of the same name in `torchvision.io` (deprecated since torchvision 0.29). If you decode once (06.3), you do not need it.
+# A GPU can decode JPEG with NVIDIA's nvJPEG library: through DALI (06.6), or by `decode_jpeg(data, device="cuda")` from `torchcodec.decoders` (0.16 or later), which replaces the function of the same name in `torchvision.io` (deprecated since torchvision 0.29). If you decode once (06.2), you do not need it.
 
 # %% [markdown]
 # ## Transfer

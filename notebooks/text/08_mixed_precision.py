@@ -332,7 +332,7 @@ L.claim(
 # A few skipped steps at the start, and one now and then, are normal. Many skipped steps in a row are a fault; the last question of this notebook shows one.
 
 # %% [markdown]
-# ### 08.5 Operations that need the range of float32
+# ### 08.4 Operations that need the range of float32
 #
 # Here are three formulas from everyday code: a softmax, a sum and a root mean square. float16 can represent all of their inputs.
 
@@ -385,7 +385,7 @@ L.claim(
 )
 
 # %% [markdown]
-# autocast uses lists of operators: matrix products run in 16 bits, operators that need the range run in float32, and the others keep the type of their inputs. The lists depend on the device. The next cell tests both devices with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list in PyTorch's documentation, so in this case the cell shows the list and is not an experiment.) Before you run it, predict for each formula of 08.5 in which list its operators are.
+# autocast uses lists of operators: matrix products run in 16 bits, operators that need the range run in float32, and the others keep the type of their inputs. The lists depend on the device. The next cell tests both devices with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list in PyTorch's documentation, so in this case the cell shows the list and is not an experiment.) Before you run it, predict for each formula of 08.4 in which list its operators are.
 
 # %% tags=["measure"]
 with L.gpu("lists"):
@@ -446,7 +446,7 @@ L.claim(
 # ## Mixed precision in a training loop
 
 # %% [markdown]
-# ### 08.6 The snippet from the article
+# ### 08.5 The snippet from the article
 #
 # One article shows `from torch.cuda.amp import autocast, GradScaler`, then `scaler = GradScaler()` and `with autocast():`, and saves the scaler together with the model. Test two things: what these imports do today, and why a resumed run needs the state of the scaler.
 
@@ -531,7 +531,7 @@ L.claim(
 # %% [markdown]
 # ## More experiments
 #
-# Optional. JupyterLab folds them: click on "cells hidden" below this text. After a restart of the kernel, run the cells at the top of the notebook and the next cell first: 08.8 and 08.10 use its function. 08.7 also needs the runs `fp32` and `bf16` of the first two sections.
+# Optional. JupyterLab folds them: click on "cells hidden" below this text. After a restart of the kernel, run the cells at the top of the notebook and the next cell first: 08.9 and 08.7 use its function. 08.6 also needs the runs `fp32` and `bf16` of the first two sections.
 
 # %% tags=["given"]
 def training(dtype, make_model=network, width=1024):
@@ -556,7 +556,7 @@ def training(dtype, make_model=network, width=1024):
 
 
 # %% [markdown]
-# ### 08.7 Is 16-bit arithmetic eight times as fast?
+# ### 08.6 Is 16-bit arithmetic eight times as fast?
 #
 # An article says that NVIDIA GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling become faster too. How much faster does each of them become? Look at the layers separately.
 
@@ -601,7 +601,7 @@ L.claim(
 # In the roofline, the large products are to the right of the corner, which is at about 300 operations per byte: arithmetic is their limit. The small mark on the left is the last layer, with a width of 64: it is a product, but memory bandwidth is its limit. ReLU would be much further to the left. Tensor cores raise the flat line. No data type raises the slanted line; a narrower type only moves fewer bytes.
 
 # %% [markdown]
-# ### 08.10 Joules per step
+# ### 08.7 Joules per step
 #
 # Another article promises lower power consumption. But you pay for energy: power times time. A GPU at work draws more than its idle power, and at most its power limit. `compare_gpus` assumes a power in the upper half of this range, and multiplies it by the step time, which is itself estimated as a range. So its result comes from published limits and from estimated times, not from a power measurement. On a real GPU, `%gpucompare` shows the driver's own energy counter for runs of at least half a second.
 
@@ -637,7 +637,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 08.9 A model that is too small
+# ### 08.8 A model that is too small
 #
 # Now try a very small network. The cell counts the operators of one step on your CPU, and the kernels of the same step on the GPU.
 
@@ -696,7 +696,7 @@ L.claim(
 # On the GPU, each cast is a kernel that has to be launched: compare the numbers of kernels and the step times above. Remember this negative result: in a launch-bound step, autocast makes the step longer. First give each launch more work, or make launches cheaper, as in [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb).
 
 # %% [markdown]
-# ### 08.8 Does the batch double?
+# ### 08.9 Does the batch double?
 #
 # "It halves the memory", "the batch can be up to twice as large": articles say both. `max_batch` runs the training step on a virtual GPU with growing batch sizes, and simulates PyTorch's caching allocator, until a step does not fit. Here the GPU is an L4 with 24 GB.
 
@@ -747,7 +747,7 @@ L.claim(
 # So "up to twice" is right as an upper bound, and "half the memory" is right for activations only. If a model with billions of weights trains on small batches, autocast does not prevent an out-of-memory error: 16-bit copies of the weights are added to the 32-bit weights.
 
 # %% [markdown]
-# ### 08.4 Updates that are too small
+# ### 08.10 Updates that are too small
 #
 # Gradients can be right and still have no effect. A float16 weight of 1.0 is to be decreased by 0.0001, a thousand times.
 

@@ -265,7 +265,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 09.6 Which losses you may store in a list
+# ### 09.3 Which losses you may store in a list
 #
 # "Never append the loss itself" is the best-known advice about memory leaks. The training losses of the program above were also in a list, and did no harm. Was that because of `detach()`?
 
@@ -330,8 +330,8 @@ L.claim(
 # Start at the top of this decision tree. A counter answers each question, and each answer excludes some causes.
 #
 # 1. **Does the first step fail?** If not, a step that fitted once should fit again. Look at the allocated memory at the start of each step.
-#    - It *rises*: something is kept alive (09.6), or validation saves activations (09.8).
-#    - It is *constant*, and tensor sizes vary: memory is fragmented if much of it is reserved but not allocated (09.3); otherwise one sample is longer than the others (09.7).
+#    - It *rises*: something is kept alive (09.3), or validation saves activations (09.5).
+#    - It is *constant*, and tensor sizes vary: memory is fragmented if much of it is reserved but not allocated (09.4); otherwise one sample is longer than the others (09.9).
 # 2. **If it does: do weights, gradients and optimizer state alone exceed the GPU's memory?** Then no batch is small enough. Store fewer numbers per weight, use several GPUs, or use a smaller model.
 # 3. **If they do not: activations are the problem.** Try the cheapest fix first: fused attention, if attention is written as separate operators, because it changes nothing else; half precision, which also saves time, but rounds; micro-batches, whose gradients are accumulated; activation checkpointing, which computes activations again in backward and so runs the forward pass twice.
 # 4. **Does another process use the GPU?** The error message names it.
@@ -392,7 +392,7 @@ L.claim(
 # %% [markdown]
 # ## Free memory that cannot be used
 #
-# ### 09.3 Fragmentation
+# ### 09.4 Fragmentation
 #
 # This program computes features one after the other and keeps them, 72 MiB each; computing one needs 128 MiB for a moment. All 240 features take 17 GiB. The GPU has 22 GiB.
 
@@ -476,7 +476,7 @@ L.claim(
 # ## Memory that is saved unnecessarily
 
 # %% [markdown]
-# ### 09.8 Validation that saves activations
+# ### 09.5 Validation that saves activations
 #
 # Before validation you call `model.eval()`, as everyone does.
 
@@ -538,7 +538,7 @@ L.score("fewest", outcome.count)
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 09.10 The peak of each phase
+# ### 09.6 The peak of each phase
 #
 # The phase of the step that has the peak decides which fix can work. With 4,096 samples it was the backward pass. Now take the same model with 256.
 
@@ -580,7 +580,7 @@ L.claim(
 # Here a smaller batch would not help: activations contribute almost nothing to the peak.
 
 # %% [markdown]
-# ### 09.4 cudaMalloc in every step
+# ### 09.7 cudaMalloc in every step
 #
 # "Build a memory pool" and "reuse tensors" are common advice. Here is a step that creates two tensors of 64 MiB, in three variants: with `empty_cache()` after each step, as people write it when memory is short; without it; and with `out=`, which writes into a buffer of its own.
 
@@ -641,7 +641,7 @@ L.claim(
 # %% [markdown]
 # So you need not build a pool: PyTorch has one. Reusing tensors by hand saves allocations and some of the peak, but no calls to the driver. These calls appear when the pool is discarded, by your own code or because the memory is full.
 #
-# ### 09.5 In-place operators, and when autograd rejects them
+# ### 09.8 In-place operators, and when autograd rejects them
 #
 # `relu(2 * x + 1)` creates a new tensor for each of its three operators; `(2 * x).add_(1).relu_()` creates one and overwrites it. The best-known in-place layer is `nn.ReLU(inplace=True)`. How much less does it save for the backward pass?
 
@@ -708,7 +708,7 @@ L.claim(
 #
 # The error above shows the risk. `sigmoid` saves its *output* for the backward pass; if you overwrite that output, you destroy what backward needs. PyTorch counts how often each tensor was written to, and raises an error. With `mul` instead of `mul_`, the code works.
 #
-# ### 09.7 Larger images, longer sequences
+# ### 09.9 Larger images, longer sequences
 #
 # How does the memory grow with the side length of an image, and with the length of a sequence? The *exponent* tells: it is 1 if twice the size takes twice the memory, and 2 if it takes four times the memory. The bytes of convolutions are counted on the meta device. Attention runs on this CPU, for which PyTorch has a fused operator, too; the table shows the peak of forward and backward.
 
@@ -754,10 +754,10 @@ L.claim(
 )
 
 # %% [markdown]
-# So one long sample in a thousand can end a training run. Limit the length, put long samples into smaller batches (03.5), or use the fused operator, which never stores the scores.
+# So one long sample in a thousand can end a training run. Limit the length, put long samples into smaller batches (03.6), or use the fused operator, which never stores the scores.
 
 # %% [markdown]
-# ### 09.9 Three numbers for the same memory
+# ### 09.10 Three numbers for the same memory
 #
 # `nvidia-smi` (and `gpustat`, which uses the same driver) shows how much memory all processes have *used*. PyTorch shows how much of it PyTorch has *reserved*, and how much of that is *allocated* to tensors. After a few steps, the three numbers differ, and someone recommends `empty_cache()`.
 

@@ -196,12 +196,12 @@ L.claim(
 )
 
 # %% [markdown]
-# `torch.compile` makes such a choice by itself (10.8), and so do the *selective* modes of large training frameworks. On a GPU, computing LayerNorm and GELU again still takes some time, because they are limited by the memory bandwidth (notebook [12](12_launch_fusion_graphs.ipynb)).
+# `torch.compile` makes such a choice by itself (10.10), and so do the *selective* modes of large training frameworks. On a GPU, computing LayerNorm and GELU again still takes some time, because they are limited by the memory bandwidth (notebook [12](12_launch_fusion_graphs.ipynb)).
 
 # %% [markdown]
 # ## States and weights
 #
-# ### 10.4 Adam's state in 8 bits
+# ### 10.3 Adam's state in 8 bits
 #
 # Adam stores two moments for each parameter, 8 bytes in float32: twice as much as float32 weights, whatever the size of the model. Store them in blocks of 64 numbers: scale each block so that its largest absolute value becomes 127, and round to integers. (Of the second moment, the square root is stored.)
 
@@ -277,7 +277,7 @@ for kind, options in {"Adam": {}, "SGD": {"momentum": 0.9}, "Adafactor": {}}.ite
     print(f"{kind:10} {stored / layer.weight.numel():.2f} bytes per parameter")
 
 # %% [markdown]
-# ### 10.6 Divide it among ranks: DDP, ZeRO-1, FSDP
+# ### 10.4 Divide it among ranks: DDP, ZeRO-1, FSDP
 #
 # With several GPUs, each rank need not store everything. With `DistributedDataParallel` (DDP), every rank stores all weights, gradients and optimizer state. ZeRO-1 divides the optimizer's state. FSDP (*fully sharded data parallel*, ZeRO-3) divides all three, and gathers the weights of a layer just before it runs.
 
@@ -324,9 +324,9 @@ L.claim(
 # %% [markdown]
 # The price is communication. DDP all-reduces the gradients: in a ring of many ranks, each sends about twice the bytes of the weights per step. FSDP gathers the weights twice and reduce-scatters the gradients once, half as much again. FSDP pays if the link is fast, or if nothing else fits. Not counted here: DDP and this ZeRO-1 also keep buckets for communication, 4 more bytes per parameter unless you pass `gradient_as_bucket_view=True`.
 #
-# ### 10.11 LoRA: train two thin matrices
+# ### 10.5 LoRA: train two thin matrices
 #
-# To adapt a large model to new data, you need not train its weights. *LoRA* freezes each weight matrix W and trains two thin matrices beside it: the layer computes `x @ W + (x @ A) @ B`, with A of 32 x 4, for example, and B of 4 x 128. B begins as zero, so the model begins as it was. Write the forward pass. (The data, the model and `train` are those of 10.4: after a restart of the kernel, run 10.4 first.)
+# To adapt a large model to new data, you need not train its weights. *LoRA* freezes each weight matrix W and trains two thin matrices beside it: the layer computes `x @ W + (x @ A) @ B`, with A of 32 x 4, for example, and B of 4 x 128. B begins as zero, so the model begins as it was. Write the forward pass. (The data, the model and `train` are those of 10.3: after a restart of the kernel, run 10.3 first.)
 
 # %% tags=["predict"]
 L.predict("adapters")
@@ -391,7 +391,7 @@ L.claim(
 # %% [markdown]
 # ## Exercise: a budget
 #
-# ### 10.10 160 MiB
+# ### 10.6 160 MiB
 #
 # Twelve blocks train with Adam, and need 325 MiB. Make the step fit into 160 MiB at the lowest cost. `saver_budget.SAVERS` lists what you can use; the target is a step without more arithmetic, as the FLOP counter counts it: LayerNorm and GELU cost nothing there.
 
@@ -423,7 +423,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 10.3 Offloading: move activations to the host
+# ### 10.7 Offloading: move activations to the host
 #
 # The host has more memory than the GPU. Autograd lets you replace each saved tensor: `pack` is called when it is saved, `unpack` when it is needed. Write `pack`. Its copies block here, so they do not overlap with kernels; PyTorch's own version, `torch.autograd.graph.save_on_cpu(pin_memory=True)`, copies asynchronously.
 
@@ -482,7 +482,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 10.5 Weights in 8 bits
+# ### 10.8 Weights in 8 bits
 #
 # For inference, weights can be stored in 8 bits, a quarter of float32. The scale decides how much is lost: one for the whole matrix, or one for each row. Here is an extreme case: a matrix whose rows differ a hundredfold in size.
 
@@ -526,7 +526,7 @@ L.claim(
 
 
 # %% [markdown]
-# ### 10.7 Layers on several devices: the bubble
+# ### 10.9 Layers on several devices: the bubble
 #
 # A model that fits on no single GPU can be split by layers: device 1 has the first part, device 2 the next. But device 2 waits for device 1. Micro-batches shorten this wait, the *bubble*: while device 2 works on the first, device 1 works on the second. The next cell simulates such a pipeline. Write the formula for the idle share, with `p` devices and `m` micro-batches.
 
@@ -564,7 +564,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 10.8 What a compiler saves
+# ### 10.10 What a compiler saves
 #
 # `torch.compile` sees the forward and the backward pass before either runs, and decides what to store.
 
@@ -599,7 +599,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 10.9 A branch that does not run
+# ### 10.11 A branch that does not run
 #
 # Here is a model with an expensive and a cheap branch; for this batch, the cheap one is right. The colleague's version computes both and selects.
 

@@ -145,7 +145,7 @@ L.claim(
 # %% [markdown]
 # MobileNet and EfficientNet are efficient in FLOPs and parameters, and fast on the phones for which MobileNet was made. On a data-centre GPU, measure before you switch.
 #
-# ### 11.10 Pruning: zeros are multiplied, too
+# ### 11.2 Pruning: zeros are multiplied, too
 #
 # *Pruning* sets the smallest weights of a trained network to zero. Train a network, and set nine of ten weights to zero.
 
@@ -250,7 +250,7 @@ L.claim(
 #
 # The accuracy is the price. Removed channels hurt more than zeros, and further training repairs most of it. But look at the last row: here a small network that is trained for the same six epochs from the start is better than the pruned one. Always compare with it.
 #
-# ### 11.4 Distillation: half the layers
+# ### 11.3 Distillation: half the layers
 #
 # A teacher with 12 residual layers is to become a student with 6. DistilBERT did that with two ideas: the student learns from the teacher's outputs, which say how similar two classes are, and it starts with every second layer of the teacher. Which of them helps?
 
@@ -357,7 +357,7 @@ L.claim(
 # %% [markdown]
 # ## Search
 #
-# ### 11.6 Accurate, fast and small: a Pareto front
+# ### 11.4 Accurate, fast and small: a Pareto front
 #
 # Here is a network that someone designed by hand: four blocks with 3 x 3 convolutions of 32 channels, trained with learning rate 0.001. Is there a better one? There are three objectives: the error, the time for 65,536 images on the GPU, and the peak of its memory. One result *dominates* another if it is at least as good in all objectives and better in one. The results that none dominates are the *Pareto front*.
 #
@@ -459,7 +459,7 @@ tables.table_view(
 #
 # Optuna proposes trials by the *tree-structured Parzen estimator*; `NSGAIISampler` is an evolutionary search instead. Pass `storage="sqlite:///search.db"` to continue a study later or to use several processes.
 #
-# ### 11.7 Stop bad trainings early: ASHA
+# ### 11.5 Stop bad trainings early: ASHA
 #
 # A grid of 4 learning rates, 3 batch sizes and 2 weight decays has 24 combinations; with 9 epochs each, that is 216 epochs. Most combinations are visibly bad after one epoch. *Successive halving* trains all of them for 1 epoch, the best third for 3, and the best third of these for 9. *ASHA* does the same without waiting for all others: whenever a worker is free, it continues a combination of the best third so far, or starts a new one.
 
@@ -543,7 +543,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 11.2 Inverted residual blocks: cheap to compute, expensive to store
+# ### 11.6 Inverted residual blocks: cheap to compute, expensive to store
 #
 # A residual block of ResNet has two 3 x 3 convolutions. MobileNetV2 inverts the order of wide and narrow in ResNet's bottleneck: a 1 x 1 convolution to 6 times the channels, a depthwise 3 x 3 there, and a 1 x 1 back. The sum with the input is left out below: it adds neither products nor saved bytes.
 
@@ -601,7 +601,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 11.3 Depth, width, resolution: three ways to double the arithmetic
+# ### 11.7 Depth, width, resolution: three ways to double the arithmetic
 #
 # A network can grow in three directions. EfficientNet scales all three at once: with an exponent `phi`, depth by 1.2 ** phi, width by 1.1 ** phi and resolution by 1.15 ** phi, so that phi = 1 costs about twice the FLOPs. Write the three factors.
 
@@ -669,7 +669,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 11.5 Channel counts for tensor cores
+# ### 11.8 Channel counts for tensor cores
 #
 # Tensor cores multiply small tiles, and the fastest kernels load 16 bytes at once: 8 numbers in bfloat16. GPT-2's vocabulary of 50,257 tokens fits neither. Write the next multiple; no token uses the added rows.
 
@@ -730,7 +730,7 @@ L.claim(
 # %% [markdown]
 # The virtual GPU takes its factors for odd sizes from published traces of an H100. cuBLAS chooses other kernels for other sizes and versions, so measure on your GPU. Multiples of 8 give the alignment; multiples of 64 fill tiles better. The logits of the added tokens must not become large; training lowers them, because no target asks for them.
 #
-# ### 11.8 Optimizers at their best
+# ### 11.9 Optimizers at their best
 #
 # Many comparisons of optimizers use one learning rate for all. Here are five optimizers, the same network and the same 64 updates. Choose the rates to try.
 
@@ -793,7 +793,7 @@ L.claim(
 # %% [markdown]
 # So tune the rate before you compare, and then compare the costs: AdamW stores 8 bytes per weight, SGD with momentum and LARS 4, Adafactor almost none for a matrix, but it runs twice as many operators as AdamW. With `fused=True`, the operators of AdamW become one kernel ([12](12_launch_fusion_graphs.ipynb)). On transformers, AdamW is usually better than SGD at any rate; this small network does not show that.
 #
-# ### 11.9 The same network in NumPy, PyTorch and JAX
+# ### 11.10 The same network in NumPy, PyTorch and JAX
 #
 # Which framework is fastest? First make sure that they compute the same. Here are a small CNN and an LSTM as array code, which NumPy and JAX can run, and as PyTorch modules. Write the convolution: `patches` has a row of nine neighbours for each pixel and channel, so it is a matrix product.
 

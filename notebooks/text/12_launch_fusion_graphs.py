@@ -56,7 +56,7 @@ L.check("cause", answer)
 # %% [markdown]
 # Three rows of that table describe three levels of the same work. *Launch calls*: the driver accepts a kernel. *Operator dispatch*: PyTorch selects the kernel, checks shapes and allocates the result. *Python code < 0.2 ms at a time*: the code above both, yours and that of `nn.Module`. During all of this, the GPU has nothing to do. (The share in the headline is lower than *GPU idle* in the table: it is the idle time of this cause.)
 #
-# ### 12.6 The signature: short kernels with gaps between them
+# ### 12.1 The signature: short kernels with gaps between them
 #
 # An idle GPU does not tell you the cause. One article describes the signature of launch overhead: many small kernels that finish quickly, with gaps between them. Is this enough to tell it from other causes? Here are two more programs with the same wide layers, on 32,768 rows at once: *late* gets its batches from a slow disk, with a pause of 8 ms each; *full* already has them in memory.
 
@@ -98,7 +98,7 @@ L.claim(
 # %% [markdown]
 # ## Fewer kernels
 #
-# ### 12.1 Eight operators, or one
+# ### 12.2 Eight operators, or one
 #
 # GELU is a smooth variant of ReLU. Papers print it as a formula, and a formula typed into Python is a chain of operators: each operator reads its input from GPU memory and writes its output to GPU memory, where the next one reads it. To *fuse* the chain means to run it as one kernel that reads once and writes once.
 #
@@ -198,7 +198,7 @@ L.claim(
 # %% [markdown]
 # The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose shape keeps changing. A second size triggers one more compilation, whose result serves all further sizes (seven sizes make two graphs); another number of dimensions or another dtype is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again. In a training loop, compile the model, `model = torch.compile(model)`: this compiles its backward pass, too, and the loop, the DataLoader and the optimizer stay as they are.
 #
-# ### 12.2 An optimizer: for-loop, foreach, fused
+# ### 12.3 An optimizer: for-loop, foreach, fused
 #
 # The same idea works for the optimizer. Adam's formula has about seven operators, and a model has many parameters.
 
@@ -269,7 +269,7 @@ L.claim(
 # %% [markdown]
 # ## One launch for all kernels
 #
-# ### 12.3 A CUDA graph
+# ### 12.4 A CUDA graph
 #
 # Back to text generation. A compiler can fuse some of its kernels, but not its many small matrix products. All of them are the same for each token, in the same order, at the same addresses. A CUDA graph records them once and launches all of them with one call.
 
@@ -355,7 +355,7 @@ L.claim(
 # %% [markdown]
 # ## When none of this helps
 #
-# ### 12.7 Large matrix products
+# ### 12.5 Large matrix products
 #
 # A public course (NERSC, 2023) trained a weather model on an A100: 42.6 samples per second without a fused Adam, 42.6 with it, and 42.8 with a compiler as well. Here is a similar model: four large matrix products in bfloat16, each followed by a GELU, which a compiler could try to fuse.
 
@@ -417,7 +417,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 12.4 Graph breaks
+# ### 12.6 Graph breaks
 #
 # Compilers and CUDA graphs need a section of tensor code that they can process as a whole. Articles recommend a computation graph with few sequential operations. In PyTorch, the first step is simple: nothing in the middle may need Python.
 
@@ -474,7 +474,7 @@ L.claim(
 # %% [markdown]
 # Each graph break has two costs: nothing is fused across it, and reading a value makes the host wait for the GPU, so that later launches are delayed ([07](07_host_to_device.ipynb)). `torch.compile(model, fullgraph=True)` turns a graph break into an error, which is useful in a test.
 #
-# ### 12.5 Persistent kernels
+# ### 12.7 Persistent kernels
 #
 # For repetitive work, one article recommends persistent kernels. A kernel consists of many *programs* (thread blocks), which are distributed over the multiprocessors, 132 on an H100. To scale an array tile by tile, you can launch one kernel per tile; or one kernel with one program per tile; or one kernel with as many programs as there are multiprocessors, each of which processes one tile after the other. PyTorch has no general switch for the last variant: you write such kernels in Triton or CUDA. (Many library kernels for matrix products on Hopper and later GPUs already work like this.) The next cell counts launches and loads on a simulated grid that runs the programs one after the other in Python. It measures no times.
 
@@ -550,7 +550,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## Summary
 #
-# If kernels are short with gaps between them, give each launch more work, in this order: larger batches; fused operators and optimizers; torch.compile, with nothing in the middle that needs Python; a CUDA graph, if sizes do not change. If kernels are long, their launches are hidden, so graphs and fused optimizers gain nothing; fusion still helps *chains* of long elementwise kernels, because it saves bytes (12.1), but not a model of large matrix products (12.7). The report (see [00](00_start_here.ipynb)) tells you which case you have. For the order of fixes in a whole program, see [03](03_parallel_work_and_batch.ipynb) and [08](08_mixed_precision.ipynb).
+# If kernels are short with gaps between them, give each launch more work, in this order: larger batches; fused operators and optimizers; torch.compile, with nothing in the middle that needs Python; a CUDA graph, if sizes do not change. If kernels are long, their launches are hidden, so graphs and fused optimizers gain nothing; fusion still helps *chains* of long elementwise kernels, because it saves bytes (12.2), but not a model of large matrix products (12.5). The report (see [00](00_start_here.ipynb)) tells you which case you have. For the order of fixes in a whole program, see [03](03_parallel_work_and_batch.ipynb) and [08](08_mixed_precision.ipynb).
 
 # %% tags=["card"]
 L.card()

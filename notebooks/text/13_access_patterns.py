@@ -249,7 +249,7 @@ L.claim(
 # %% [markdown]
 # Padding costs 128 bytes for each tile. CUTLASS and Triton *swizzle* instead: they permute the columns of each row, and need no more memory.
 #
-# ### 13.6 A high hit rate can be a bad sign
+# ### 13.4 A high hit rate can be a bad sign
 #
 # A profiler shows the hit rate of the L1 cache. Two kernels multiply 32 x 32 matrices: the first reads every operand from global memory, the second loads tiles into shared memory first. The hit rate is computed here as the share of sectors that were requested before.
 
@@ -313,7 +313,7 @@ L.claim(
 # %% [markdown]
 # ## Exercise: a stencil
 #
-# ### 13.7 Each number once
+# ### 13.5 Each number once
 #
 # A five-point stencil computes every point from itself and its four neighbours; convolutions, image filters and simulations do the same. The naive kernel loads five numbers for each result. Load the border of the tile, and compute the result from the tile.
 
@@ -385,7 +385,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 13.4 Alignment
+# ### 13.6 Alignment
 #
 # A view such as `tensor[1:]` begins 4 bytes after a sector boundary. How many sectors does a warp need?
 
@@ -430,7 +430,7 @@ L.claim(
 # %% [markdown]
 # A quarter more at most, and the next warp finds the fifth sector in the cache. What hurts more: PyTorch's elementwise kernels load four float32 numbers with one instruction only if the address is a multiple of 16 bytes, and tensor cores want float16 rows whose length is a multiple of 8 (notebook [08](08_mixed_precision.ipynb)).
 #
-# ### 13.5 channels_last: copies that nobody wrote
+# ### 13.7 channels_last: copies that nobody wrote
 #
 # A block of ConvNeXt alternates between a convolution and layers that need the channels last: LayerNorm and Linear. `permute` only changes the view. But LayerNorm needs contiguous memory, so PyTorch silently copies the tensor first. Count these copies, as gpulab records them.
 

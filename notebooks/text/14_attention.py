@@ -76,7 +76,7 @@ for tokens in (512, 4096):
 # %% [markdown]
 # ## Find and replace
 #
-# ### 14.4 Which tensor is it?
+# ### 14.1 Which tensor is it?
 #
 # Before you change anything, look at what is saved. The shape tells which operator made a tensor.
 
@@ -109,7 +109,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 14.1 One line: scaled_dot_product_attention
+# ### 14.2 One line: scaled_dot_product_attention
 #
 # `functional.scaled_dot_product_attention` (SDPA) computes the same in one operator. Its flash kernel works tile by tile: it keeps a running maximum and a running sum for each row, and never stores the scores. The backward pass computes them again.
 
@@ -149,7 +149,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 14.2 Sequence length: memory and arithmetic
+# ### 14.3 Sequence length: memory and arithmetic
 #
 # Write down what the textbook version saves: query, key and value, and the softmax of all pairs. Compare it with the count, from 128 to 2,048 tokens.
 
@@ -223,7 +223,7 @@ L.claim(
 # %% [markdown]
 # ## Which kernel ran?
 #
-# ### 14.3 Backends, and why they refuse a call
+# ### 14.4 Backends, and why they refuse a call
 #
 # For each call of SDPA, PyTorch chooses a *backend*: a flash kernel, a memory-efficient one, cuDNN's, or plain operators (*math*), which store the scores again. It chooses silently. `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` allows only one, and PyTorch then says why it cannot be used. Here are four calls from real programs.
 

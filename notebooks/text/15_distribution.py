@@ -70,7 +70,7 @@ for rank, (loss, weights) in enumerate(pool.run(one_step)):
 # %% [markdown]
 # The ranks have different losses but the same weights: `DistributedDataParallel` (DDP) averages the gradients of all ranks with an *all-reduce* during the backward pass. This exchange is the price of several GPUs.
 #
-# How to start ranks in a script of your own, with `torchrun`, is in 15.11.
+# How to start ranks in a script of your own, with `torchrun`, is in 15.7.
 
 # %% [markdown]
 # ## What an exchange costs
@@ -349,7 +349,7 @@ L.claim(
 # %% [markdown]
 # ## Wait for nobody
 #
-# ### 15.6 One slow rank
+# ### 15.4 One slow rank
 #
 # In each step, four ranks work, and then call an all-reduce. One of them needs longer for its work. Each rank records when it began, when it arrived at the all-reduce, and when it left.
 
@@ -403,7 +403,7 @@ L.claim(
 # %% [markdown]
 # ## Split the model
 #
-# ### 15.7 Data, pipeline, tensor, fully sharded
+# ### 15.5 Data, pipeline, tensor, fully sharded
 #
 # The model is `gelu(x @ up) @ down`. *Data parallel* gives each rank all weights and a part of the batch. A *pipeline* gives each rank one layer. *Fully sharded* (FSDP2: `fully_shard`) stores a part of each weight per rank, and gathers the whole of it before use. *Tensor parallel* splits each matrix product. Write the last one: each rank takes some columns of `up` and the rows of `down` with the same numbers, so that GELU needs no exchange.
 #
@@ -484,12 +484,12 @@ L.claim(
 # %% [markdown]
 # Data parallel and FSDP send bytes in proportion to the *weights*, tensor parallel and pipelines in proportion to the *activations*. A message is not yet what the link carries: in a ring, an all-reduce sends the data twice (15.1), an all-gather or a reduce-scatter once. So FSDP sends 1.5 times the bytes of DDP, although its messages add up to three times as many.
 #
-# The batch is small here, 32 rows. Above 256 rows, by the formulas, tensor parallelism has larger messages than data parallelism. It repeats them in each block, and the next operation needs their result, so little can hide them: it is used within a host with NVLink. A pipeline sends activations between its stages only; here it is cut where they are widest. In PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `torch.distributed.pipelining`. The idle time of pipelines is in [10.7](10_memory_savers.ipynb).
+# The batch is small here, 32 rows. Above 256 rows, by the formulas, tensor parallelism has larger messages than data parallelism. It repeats them in each block, and the next operation needs their result, so little can hide them: it is used within a host with NVLink. A pipeline sends activations between its stages only; here it is cut where they are widest. In PyTorch: `parallelize_module` with `ColwiseParallel` and `RowwiseParallel`, and `torch.distributed.pipelining`. The idle time of pipelines is in [10.9](10_memory_savers.ipynb).
 
 # %% [markdown]
 # ## Exercise: exchange less often
 #
-# ### 15.9 Accumulation with no_sync()
+# ### 15.6 Accumulation with no_sync()
 #
 # Four micro-batches make one update ([03](03_parallel_work_and_batch.ipynb)). Only the sum of their gradients matters, and each backward pass adds to it.
 
@@ -545,7 +545,7 @@ L.claim(
 # %% [markdown]
 # ## In a script of your own
 #
-# ### 15.11 Start ranks with torchrun
+# ### 15.7 Start ranks with torchrun
 #
 # `pool.run` exists in this notebook only. In a script, `dist.init_process_group()` reads the rank of the process, the number of ranks and the address of rank 0 from the environment variables `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. Here is a script for any number of ranks. Each rank saves its gradient twice: computed alone, and with DDP.
 
@@ -619,7 +619,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 15.4 Workers that do not wait: asynchronous SGD and gossip
+# ### 15.8 Workers that do not wait: asynchronous SGD and gossip
 #
 # Four workers compute gradients in 10, 11, 12 and 30 ms and send them to a server. In synchronous SGD, the server waits for all four gradients before it updates the weights. In *asynchronous* SGD, it updates them after each gradient, which may then have been computed with older weights.
 
@@ -700,7 +700,7 @@ L.claim(
 # %% [markdown]
 # At this learning rate, an age of 3 costs little, an age of 15 a lot. Try `learning_rate=0.1` and `0.6`: the larger the updates, the more harm old gradients do. Nearly all training on GPUs is synchronous: equal GPUs with equal work wait little for each other, so there is little to gain.
 #
-# ### 15.5 Ring, tree, hierarchy, and the order of devices
+# ### 15.9 Ring, tree, hierarchy, and the order of devices
 #
 # Eight devices are in two hosts: 0 to 3, and 4 to 7. The link between the hosts is slow. In a ring, each device sends to the next one in the order. A colleague's hostfile alternates between the hosts.
 
@@ -752,7 +752,7 @@ L.claim(
 # %% [markdown]
 # A tree needs the fewest rounds, which is good for small messages. But each of its 6 rounds sends all data, a round of the ring an eighth of them: for large messages, the ring is faster (14 / 8 against 6 times the data, one after the other). NCCL chooses its algorithm by size and topology, and pipelines its trees; `nvidia-smi topo -m` prints the topology of a host. What you decide is which ranks form a group: tensor-parallel groups within a host, data-parallel ones across.
 #
-# ### 15.8 The primitives of NCCL, and other links
+# ### 15.10 The primitives of NCCL, and other links
 #
 # NCCL and gloo offer the same primitives: send and receive, broadcast, all-reduce, reduce-scatter, all-gather. You could write an all-reduce with send and receive alone: rank 0 receives all tensors, adds them, and sends the sum back. A library does it in two parts: in a *reduce-scatter*, each rank gets the sum of one part of the data; in an *all-gather*, each rank gets all parts. Write the second one, for four ranks.
 
@@ -796,7 +796,7 @@ sums = {
     function.__name__: pool.run(data_parallel.summed, function, ranks=4)
     for function in (through_rank_0, in_two_parts, by_all_reduce)
 }
-ring_of_4 = rings.ring(rings.device_vectors()[:4], range(4))  # its bytes: counted on lists, as in 15.5
+ring_of_4 = rings.ring(rings.device_vectors()[:4], range(4))  # its bytes: counted on lists, as in 15.9
 ring_sends = max(ring_of_4.bytes_by_link.values()) / rings.DATA_BYTES
 rank_0_sends = sums["through_rank_0"][0]["sent"]
 tables.table_view(
@@ -830,7 +830,7 @@ L.claim(
 )
 
 # %% [markdown]
-# With N ranks, it is N / 2 times as much: rank 0 sends the data N - 1 times, a rank of the ring 2 (N - 1) / N times. FSDP uses both parts separately, for gradients and for weights (15.7).
+# With N ranks, it is N / 2 times as much: rank 0 sends the data N - 1 times, a rank of the ring 2 (N - 1) / N times. FSDP uses both parts separately, for gradients and for weights (15.5).
 #
 # How long does it take on other links? The next table divides what each of 8 ranks sends for 400 MB of gradients by published bandwidths, which are upper limits; latencies are left out. The bandwidth of gloo is what two ranks reach on this machine.
 
@@ -853,7 +853,7 @@ tables.table_view(
 # %% [markdown]
 # On GPUs, use `backend="nccl"`: its kernels move data between GPUs directly, over NVLink, PCIe or the network. Gloo is for tensors on CPUs. To measure your own links, run `all_reduce_perf` of nccl-tests: its *busbw* is 2 (N - 1) / N times the size, divided by the time, so it can be compared with the column GB/s. With `NCCL_DEBUG=INFO`, NCCL prints which transport it uses between which GPUs.
 #
-# ### 15.10 Read the recording of a job
+# ### 15.11 Read the recording of a job
 #
 # Two ranks train under gpulab, and each saves a recording. A colleague looks at rank 0 only. Diagnose the whole job: `gpulab.diagnose` takes one run or a list of runs.
 

@@ -457,7 +457,7 @@ L.claim(
 # %% [markdown]
 # ## What was left behind
 #
-# ### 16.7 Idle GPUs: a report and a reaper
+# ### 16.5 Idle GPUs: a report and a reaper
 #
 # `gpulab watch` records which processes hold which GPU; `gpulab.history()` reports it. Here is a synthetic week of eight GPUs, written into a history of its own. First the report, then the list: hours held, and hours used. A *reaper* is a program that stops idle processes.
 
@@ -529,7 +529,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 16.5 Which way to share?
+# ### 16.6 Which way to share?
 #
 # There are five ways to use a GPU from several jobs. *Passthrough* hands a whole GPU to a virtual machine. *vGPU* lets a hypervisor give each virtual machine a share: time-sliced, or backed by MIG instances; the memory of each is fixed, the software is licensed. *MIG*, *MPS* and *time slicing* are explained in 16.3.
 #
@@ -622,7 +622,7 @@ L.claim(
 # So isolation has a price: a slot whose owner has nothing to run is lost, and the seventh job takes more than twice as long. Choose fixed shares if customers pay for a guaranteed part, and best effort if they share a budget. A vGPU that is backed by a MIG instance needs no such policy: its machine has multiprocessors of its own.
 
 # %% [markdown]
-# ### 16.6 Allocation by live need
+# ### 16.7 Allocation by live need
 #
 # Four teams have 8 GPUs each, whether they need them or not. A controller reads their need every ten minutes, and decides how many each has in the next ten. The week is synthetic: one team works by day, one runs large jobs in the evening and at night, one trains every night until 4 o'clock, and one has no rhythm. A change costs something: a job is moved, or a node is drained.
 

@@ -3,7 +3,7 @@
 #
 # `nvidia-smi`, the PyTorch profiler, Nsight Systems, TensorBoard, DCGM, gpulab: each shows a part of the same run. You let several of them watch one training loop and check that they agree, measure what they cost, read timelines with a few lines of pandas, and write an alert that does not wake you for nothing.
 #
-# It takes 60 minutes and needs no GPU. The training loops and their profilers run live on your CPU. What needs a GPU comes from recordings of a real H100, with the readings that NVML gave. Experiment 17.6 needs `pip install "gpulab[exporters]"`.
+# It takes 60 minutes and needs no GPU. The training loops and their profilers run live on your CPU. What needs a GPU comes from recordings of a real H100, with the readings that NVML gave. Experiment 17.7 needs `pip install "gpulab[exporters]"`.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -601,7 +601,7 @@ L.claim(
 # %% [markdown]
 # ## Weeks
 #
-# ### 17.7 A pattern in the history
+# ### 17.5 A pattern in the history
 #
 # An alert is about one night. A history shows whether GPUs are idle *every* night. Here is the use of four GPUs in a simulated week, from a database like that of `gpulab watch`.
 
@@ -654,7 +654,7 @@ L.claim(
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 17.5 Five signatures, and a confusion table
+# ### 17.6 Five signatures, and a confusion table
 #
 # A rule that many dashboards use: low utilisation means slow data loading. How often is it right? Classify the 14 recordings of an H100: *data*, *copies*, *host* (launches, Python), *device* (the GPU is the limit) or *memory* (it grows from step to step).
 
@@ -701,7 +701,7 @@ L.claim(
 # %% [markdown]
 # The limits, 50 % and 512 KiB, come from the twelve cases of notebook [20](20_diagnosis_drills.ipynb), not from these recordings. Still, the recordings are from the same authors, who planted one clear cause in each. Your jobs may have two at a time.
 #
-# ### 17.6 Containers and Prometheus
+# ### 17.7 Containers and Prometheus
 #
 # There is no "NVIDIA-Docker stats". `docker stats` shows what the control groups (cgroups) of Linux count for a container (CPU time, memory, block I/O, processes), and its network traffic. It has no GPU column: NVIDIA's driver does not report GPU use to cgroups. Use `nvidia-smi` inside the container, or an exporter on the host. NVIDIA's DCGM exporter and `gpulab watch --prometheus 9400` serve the same names, such as `DCGM_FI_DEV_GPU_UTIL`.
 

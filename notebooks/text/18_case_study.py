@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 18 Case study: the path to 90 %
 #
-# A service finds a page of a book from a photo of it. The team that trains its model looked at a monitor, and saw that the GPU is often idle. You speed up the training one change at a time, choose each change from the evidence of the last run, and compare its predicted gain with the result. This takes 45 minutes. The data pipeline is real and runs on your cores. The GPU of the case is your own or a virtual H100, and the results say which. In 18.6 and 18.3, you check the method on recordings of a real H100.
+# A service finds a page of a book from a photo of it. The team that trains its model looked at a monitor, and saw that the GPU is often idle. You speed up the training one change at a time, choose each change from the evidence of the last run, and compare its predicted gain with the result. This takes 45 minutes. The data pipeline is real and runs on your cores. The GPU of the case is your own or a virtual H100, and the results say which. In 18.4 and 18.5, you check the method on recordings of a real H100.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -253,7 +253,7 @@ L.score("changes", optimisation.changes_needed(order, target=2))
 # %% [markdown]
 # ### 18.2 continued: the gain of each change
 #
-# Compare predicted and actual gain in your path first. Where they differ most, the time of the host decides: a replay knows how long the host took in the run before, and not how busy it will be in the next one. 18.6 makes the same comparison on a real GPU.
+# Compare predicted and actual gain in your path first. Where they differ most, the time of the host decides: a replay knows how long the host took in the run before, and not how busy it will be in the next one. 18.4 makes the same comparison on a real GPU.
 #
 # The table shows all five changes in one order, and next to each of them the gain that it has as the first change after `decoded`.
 
@@ -280,7 +280,7 @@ L.claim(
 #
 # In the last row, the loop itself pins each batch. This gains little, and it may cost time, because the host first copies the batch into pinned memory. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
 #
-# ### 18.5 All levers, and torch.compile
+# ### 18.3 All levers, and torch.compile
 #
 # There are more levers than these five. Without a named change, `gpulab.whatif` predicts all that it can for a run, and says why it cannot predict the others. The run is the one with precision, layout and fetch. Which lever would you pull next?
 
@@ -325,7 +325,7 @@ print(f"predicted: {eager_ms:.1f} -> {compiled_ms:.1f} ms per step; pays off aft
 # %% [markdown]
 # ## Check the method on a real H100
 #
-# ### 18.6 Predicted beside measured
+# ### 18.4 Predicted beside measured
 #
 # So far you trusted predictions. Are they good enough to choose by? Seven training loops were recorded on a real H100, each with one cause, and again with one change. `recorded_fixes.fix_results()` predicts each change from the first recording alone. The second recording shows what it really gained.
 
@@ -356,7 +356,7 @@ L.reveal("ranges", in_range, f"of {len(results)}")
 # %% [markdown]
 # Where a measured time is outside its range, the change was *better* than predicted. So use a prediction to decide which change to try, and not as a promise: a lever that is predicted to gain 5 % and one that is predicted to gain five times are safe to tell apart, two levers at 1.25 and 1.4 times are not. That is why you record again after each change.
 #
-# ### 18.3 A checklist, applied in order
+# ### 18.5 A checklist, applied in order
 #
 # Most engineers do not start from a what-if but from a checklist. A good one is PyTorch's own [Performance Tuning Guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide). `open_items` returns what a recording leaves open, in the order of the guide; items that a recording cannot show, such as `cudnn.benchmark`, are left out. An engineer applies the first open item, measures, and goes on to the next. For eight recordings of an H100, the right change and its gain are known, because each has a twin with this change.
 
@@ -398,7 +398,7 @@ L.reveal("guide", right_by_guide, "of 8")
 # Optional. JupyterLab folds them: click on "cells hidden" below this text.
 
 # %% [markdown]
-# ### 18.4 A checklist with evidence
+# ### 18.6 A checklist with evidence
 #
 # Most checklists are ticked from memory. This one is filled in from a recording, and its items become relevant one after the other: *nothing now* does not mean that an item is perfect, but that improving it today would gain almost nothing. The recordings are of a real H100, which trains with convolutions in bfloat16.
 

@@ -156,7 +156,7 @@ for key, answer in recalled.items():
 # %% [markdown]
 # ## Read what every PyTorch user has
 #
-# ### 20.4 The table of torch.profiler
+# ### 20.3 The table of torch.profiler
 #
 # `key_averages()` sums the events of a profile by name. A colleague trains a model of eight linear layers, and asks why a step takes longer than expected. Profile three steps of the loop on your CPU.
 
@@ -234,7 +234,7 @@ L.claim(
 # %% [markdown]
 # A profiler makes many short calls slower: without it, this step takes 41 ms. A table has no time axis, so it cannot show who waits for whom. For that you need a timeline.
 #
-# ### 20.5 A timeline
+# ### 20.4 A timeline
 #
 # Nsight Systems draws a row for each CPU thread, for the calls of the CUDA API, and for the work on the GPU. Here are four steps of a real H100 with the same rows, drawn as text from the events that gpulab recorded. Each character is a slot of the step. The legend is below the last one.
 
@@ -274,7 +274,7 @@ L.check("ranks", answer)
 # %% [markdown]
 # ## A real GPU
 #
-# ### 20.6, round two: cases 13 to 16
+# ### 20.5, round two: cases 13 to 16
 #
 # These four were recorded on an H100. The words are those of the list in 20.1. In at least one of them, there is nothing to fix.
 
@@ -332,7 +332,7 @@ L.claim(
 )
 
 # %% [markdown]
-# ### 20.6 continued: a decision tree on runs that it never saw
+# ### 20.5 continued: a decision tree on runs that it never saw
 #
 # A decision tree does what you did in your head: it reads one counter after the other. We wrote the tree below with the twelve cases at hand, so it is no surprise that it is right for them. The fair test is on other runs: the recordings of a real H100, of which 13 have a known cause that concerns speed or memory growth.
 
@@ -480,7 +480,7 @@ L.score("words", drills.count_correct_words(answers))
 # %% [markdown]
 # ### 20.1 continued: the gain of the first action
 #
-# For each case there is a fixed version: the same loop with one change. For five cases, both versions were recorded on the CPU named in their reports; cases 13 and 14 were in 20.6. (The other fixed versions are virtual: `throughput.step_ms(drills.fixed_case(4))`.)
+# For each case there is a fixed version: the same loop with one change. For five cases, both versions were recorded on the CPU named in their reports; cases 13 and 14 were in 20.5. (The other fixed versions are virtual: `throughput.step_ms(drills.fixed_case(4))`.)
 
 # %% tags=["claim"]
 gains = {}
@@ -546,7 +546,7 @@ days = ", ".join(map(str, review_days(40)[1:]))
 print(f"ask yourself again in {days} days; repeat the questions that you missed tomorrow")
 
 # %% [markdown]
-# ### 20.3 A decision tree for out-of-memory errors
+# ### 20.6 A decision tree for out-of-memory errors
 #
 # "Out of memory: reduce the batch size" is one fix for everything. A decision tree first asks two questions: when did the run fail, and what used the memory? Three runs failed on a virtual T4, and case 10 would fail later. Diagnose one of the three, the run memory2, before the tree does.
 

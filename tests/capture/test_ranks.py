@@ -126,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_an_exchange_that_was_not_waited_for_is_open(tmp_path):
     """PyTorch writes its end into freed memory if another window has begun, and the program crashes."""
     result = run_python(tmp_path, OPEN_EXCHANGE)
@@ -187,6 +188,7 @@ print(counts[1] - counts[0], dist.is_initialized())
 """
 
 
+@pytest.mark.full
 def test_a_group_of_gloo_keeps_one_owner_after_it_is_destroyed(tmp_path):
     result = run_python(tmp_path, GROUP_OF_GLOO)
     assert result.stdout == "1 False\n", result.stderr

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -246,6 +247,15 @@ def test_a_file_of_another_format_is_kept_aside_and_announced_once(spools, as_ki
     assert recoverable() == ""
 
 
+def test_the_line_about_leftovers_names_the_latest_recordings_with_their_dates(spools, as_killed):
+    for name in ("first", "second", "third"):
+        Recording(name).write(1)
+    names = re.findall(r'"(\w+)" of \d{4}-\d\d-\d\d', recoverable())
+    assert "3 recordings" in recoverable()
+    assert len(names) == 2
+    assert set(names) < {"first", "second", "third"}
+
+
 def test_references_to_missing_parts_are_damage(spools, as_killed):
     recording = Recording()
     recording.loaders = []
@@ -392,7 +402,9 @@ def test_old_recordings_are_deleted_by_the_next_one(spools, as_killed, monkeypat
 def test_rows_survive_the_copy_exactly():
     frames = ["train (a.py:1)", None, "\udcff odd", "train (a.py:1)"]
     columns = {column.name: np.arange(4) for column in HOST_SAMPLES.columns if column.dtype != "words"}
-    rows = HOST_SAMPLES.rows({**columns, "frame": frames, "called": [None] * 4, "others_frame": frames})
+    rows = HOST_SAMPLES.rows(
+        {**columns, "frame": frames, "called": [None] * 4, "evaluation": frames, "others_frame": frames}
+    )
     copy = decode_rows(encode_rows(rows))
     assert copy.text("frame").to_list() == ["train (a.py:1)", None, "? odd", "train (a.py:1)"]
     assert all(np.array_equal(copy[name], rows[name]) for name in columns)

@@ -92,6 +92,7 @@ def test_the_commands_read_what_it_wrote(recorded):
     assert run(folder, "-m", "gpulab", "why", "no_workers").stdout.count("num_workers") > 0
 
 
+@pytest.mark.full
 def test_an_exception_ends_the_program_as_under_python_and_the_run_is_kept(tmp_path):
     plain = run(tmp_path, PROGRAMS / "train.py", "--fail-at", 40)
     result = run(tmp_path, *RECORD, "--out", "results", PROGRAMS / "train.py", "--fail-at", 40)
@@ -171,7 +172,8 @@ def test_a_killed_rank_is_recovered_by_the_report(tmp_path):
     assert gpulab.load(tmp_path / "job" / "rank1.gpulab").outcome == KILLED
 
 
-@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.full), "spawn", "script"])
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["fork", "spawn", "script"])
 def test_ranks_that_the_program_starts_are_recorded_too(tmp_path, method):
     options = ("--start", method, "--slow-rank", 0)
     result = run(tmp_path, *RECORD, "--out", "job", PROGRAMS / "ranks.py", *options, STORE=str(tmp_path / "store"))

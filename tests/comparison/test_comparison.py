@@ -87,10 +87,10 @@ def test_a_run_compared_with_itself_has_no_difference_above_the_noise():
 
 
 def test_a_missed_prediction_has_reasons():
-    result = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3)))
+    result = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3)), "no_workers")
     assert result.in_predicted_range is False
     assert (result.reasons[0].kind, result.reasons[0].effect_ns) == ("other_part_grew", 30 * MS)
-    other_batch = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3, batch_size=64)))
+    other_batch = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3, batch_size=64)), "no_workers")
     assert other_batch.reasons[0].kind == "batch_size"
 
 
@@ -316,7 +316,7 @@ def test_another_device_is_a_reason():
 
 
 def test_a_reduced_cause_is_a_reason_with_the_remaining_time():
-    result = compare(recorded(60), recorded(25))
+    result = compare(recorded(60), recorded(25), "no_workers")
     assert [reason.kind for reason in result.reasons][:1] == ["cause_remains"]
     assert re.findall(r"\d+ ms", result.reasons[0].text) == ["25 ms", "60 ms"]
 
@@ -345,7 +345,7 @@ def slowed_while_recorded(wait_ms, times):
 
 
 def test_a_part_that_grew_is_a_reason_and_the_largest_effect_comes_first():
-    result = compare(recorded(40), recorded(10, work_ms=90))
+    result = compare(recorded(40), recorded(10, work_ms=90), "no_workers")
     effects = [abs(reason.effect_ns) for reason in result.reasons]
     assert "other_part_grew" in [reason.kind for reason in result.reasons]
     assert effects == sorted(effects, reverse=True)
@@ -381,7 +381,7 @@ def test_an_outcome_has_prediction_and_measurement_on_one_scale():
     assert prediction.measured_ns == pytest.approx(64 * MS, rel=0.01)
     assert result.in_predicted_range is True
     assert prediction.device == "Made GPU"
-    assert measured_prediction(compare(recorded(40), recorded(4))).kind == "no_workers"
+    assert measured_prediction(compare(recorded(40), recorded(4), "no_workers")).kind == "no_workers"
 
 
 def test_a_comparison_without_prediction_or_across_devices_has_no_outcome():

@@ -76,13 +76,16 @@ def processes():
     ]
 
 
-def test_a_local_cluster_listens_on_this_machine_only():
+def test_a_local_cluster_listens_on_this_machine_only_and_its_workers_reuse_the_memory_that_they_free(monkeypatch):
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     before = listening()
     with cluster.cluster_client(None, tasks=1) as client:
-        client.run(os.getpid)
+        (environment,) = client.run(lambda: dict(os.environ)).values()
         addresses = listening() - before
     assert addresses
     assert {ip for ip, _ in addresses} == {"127.0.0.1"}
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment, "Dask's setting for the allocator of glibc"
+    assert environment["OMP_NUM_THREADS"] == "1", "its other settings stay"
 
 
 def listening():

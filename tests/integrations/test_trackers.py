@@ -88,6 +88,7 @@ except GpulabError as problem:
     assert "wandb.init" in problem.fix
 with wandb.init(mode="offline", project="gpulab") as active:
     log_run(run)
+wandb.teardown()  # on a busy machine its service still writes the file
 from wandb.proto import wandb_internal_pb2
 (path,) = glob.glob("wandb/offline-run-*/*.wandb")
 found = {}

@@ -143,7 +143,11 @@ DEFECTS = {
     ),
     "a link to nowhere": (lambda one: one.cells[2].update(source="## a\n\n[x](99_gone.ipynb)"), "99_gone"),
     "a picture without words": (lambda one: one.cells[2].update(source="## a\n\n![](a.png)"), "without words"),
-    "an experiment left out": (lambda one: one.cells.pop(2), "00.3"),
+    "experiments out of order": (
+        lambda one: one.cells[2].update(source=one.cells[2].source.replace("00.1", "00.9")),
+        "in another order",
+    ),
+    "an experiment left out": (lambda one: one.cells.pop(2), "00.1"),
     "a question never asked": (lambda one: code(one, "predict").update(source="pass"), "never asks 'time'"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gpulab.lessons import lesson_lab as laboratory
 from gpulab.lessons.course import lesson
 from gpulab.lessons.lesson import Choice, Lesson, LessonExperiment, Question, Target
 from gpulab.lessons.sources import LIVE, MODELLED, PUBLISHED, RECORDED
+from gpulab.lessons.stable_view import with_code
 from gpulab.run import Machine, Source
 from gpulab.user_data import course_progress
 from gpulab.views.sheet import palette
@@ -216,12 +218,61 @@ def test_a_failed_claim_shows_the_first_condition_that_is_false_with_its_values(
 
 def test_conditions_without_a_comparison_are_shown_as_they_are_written_and_names_are_left_out(lab):
     numbers = [1, 2]
-    assert not_true(lab.claim("all are large", all(item > 5 for item in numbers))) == [
-        "all((item > 5 for item in numbers))"
+    assert not_true(lab.claim("some are large", any(item > 5 for item in numbers))) == [
+        "any((item > 5 for item in numbers))"
     ]
     large = False
     assert not_true(lab.claim("it is large", large)) == []
     assert not_true(lab.claim("it holds", 1 < 2)) == []
+
+
+def test_a_false_all_shows_the_first_element_for_which_it_is_false(lab):
+    times = {"one": 1.0, "two": 2.0, "three": 3.0}
+    (text,) = not_true(lab.claim("all are fast", all(time < 2 for name, time in times.items())))
+    assert text.endswith(": false for name = two, time = 2 (2 < 2)")
+    (text,) = not_true(lab.claim("all have an a", all("e" in name for name in times if name != "one")))
+    assert text.endswith(": false for name = two (e in two)")
+    (text,) = not_true(lab.claim("all are names", all(name.startswith("t") for name in times)))
+    assert text.endswith(": false for name = one")
+    (text,) = not_true(lab.claim("all are true", all([True, False])))
+    assert text == "all([True, False])"
+
+
+def test_code_between_backticks_is_code_in_html_and_stays_text_elsewhere(lab):
+    quoting = replace(LESSON, questions=(replace(LESSON.questions[1], prompt="What does `num_workers=0` do?"),))
+    view = laboratory.Lab(quoting, Machine(), "tiny", "cpu").predict("cause")
+    assert "<code>num_workers=0</code>" in view._repr_html_()
+    assert "`num_workers=0`" in repr(view)
+    assert with_code('<p title="`a`">`b` and a lone `</p>') == '<p title="`a`"><code>b</code> and a lone `</p>'
+
+
+def test_a_prediction_of_an_earlier_session_shows_its_date(lab, monkeypatch):
+    statuses = []
+    monkeypatch.setattr(
+        "gpulab.lessons.question_view.choice_buttons", lambda html, *rest: statuses.append(rest[-1]) or html
+    )
+    lab.answer("cause", "b")
+    lab.predict("cause")._repr_html_()
+    again = laboratory.Lab(LESSON, Machine(), "tiny", "cpu")
+    again.predict("cause")._repr_html_()
+    again.predict("share")._repr_html_()
+    again.answer("cause", "a")
+    again.predict("cause")._repr_html_()
+    assert [date.today().isoformat() in status for status in statuses] == [False, True, False, False]
+
+
+def test_a_check_is_answered_by_a_button(lab, monkeypatch):
+    presses = []
+    monkeypatch.setattr(
+        "gpulab.lessons.question_view.choice_buttons",
+        lambda html, prompt, choices, chosen, on_choice, status: presses.append(on_choice) or html,
+    )
+    lab.check("cause", None)._repr_html_()
+    (press,) = presses
+    assert "Count them." in press("b")
+    assert not lab._checked["cause"]
+    assert "The loader is late." in press("a")
+    assert lab._checked["cause"]
 
 
 def test_a_condition_that_cannot_be_evaluated_again_or_told_apart_is_not_shown(lab):

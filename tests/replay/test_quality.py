@@ -5,7 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpulab.replay.quality import MAX_STEP_ERROR, assess_quality
+from gpulab import trace
+from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.ledger import build_ledger
+from gpulab.replay.prediction import build_replay_model
+from gpulab.replay.quality import MAX_STEP_ERROR, Quality
 from gpulab.replay.rewrites.catalogue import BY_NAME
 from tests.support.runs.made_networks import SGEMM, Kernel, network, replay_scene
 
@@ -23,10 +27,25 @@ def uneven(source):
 
 @pytest.mark.parametrize(("source", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
 def test_uneven_steps_are_refused_unless_they_are_virtual(source, refuses):
-    result = assess_quality(uneven(source))
+    result = Quality.of(uneven(source))
     assert result.step_error > MAX_STEP_ERROR
     assert (result.refusal_reason is not None) == refuses
     assert result.widening > 1 + result.step_error / 2 - 1e-9, "without a refusal, the range is wider"
+
+
+def test_a_recording_without_the_waits_between_streams_is_refused_without_a_replay(recorded):
+    run = trace.read(recorded("a100_ddp_8ranks_rank.json.gz"))
+    steps = find_steps(run)
+    model = build_replay_model(run, steps, build_ledger(run, steps))
+    assert "streams" in model.quality.refusal_reason
+    assert not {"graph", "replayed"} & set(vars(model.quality))
+    assert model.quality.graph.waits_inferred, "the graph, if something asks for it, agrees"
+
+
+def test_the_unchanged_run_is_replayed_once():
+    model = replay_scene(network(LOOP, count=5))
+    assert model.schedule is model.quality.replayed
+    assert model.graph is model.quality.graph
 
 
 def test_the_error_for_cuda_graphs_names_existing_rewrites():

@@ -12,7 +12,7 @@ from gpulab.replay.batched_sweep import batch_step_times
 from gpulab.replay.graph.calibration import calibrate, scale_calls
 from gpulab.replay.graph.graph import NONE
 from gpulab.replay.prediction import build_replay_model
-from gpulab.replay.quality import assess_quality
+from gpulab.replay.quality import Quality
 from gpulab.replay.sweep import sweep
 from gpulab.tables import EventKind
 from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER
@@ -161,7 +161,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_real_trace_is_replayed_within_one_percent(name, recorded):
-    replay_quality = assess_quality(graph(gpulab.load(recorded(f"{name}.json.gz"))))
+    replay_quality = Quality.of(graph(gpulab.load(recorded(f"{name}.json.gz"))))
     assert replay_quality.refusal_reason is None
     assert abs(replay_quality.replay_error) < EXACT[name]
     assert abs(replay_quality.generic_error) < 0.02
@@ -169,7 +169,7 @@ def test_a_real_trace_is_replayed_within_one_percent(name, recorded):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_real_trace_that_does_not_tell_who_waited_for_whom_is_refused_with_the_reason(name, recorded):
-    replay_quality = assess_quality(graph(gpulab.load(recorded(f"{name}.json.gz"))))
+    replay_quality = Quality.of(graph(gpulab.load(recorded(f"{name}.json.gz"))))
     assert REFUSED[name] in replay_quality.refusal_reason
     assert replay_quality.fix
 

@@ -247,6 +247,7 @@ def test_the_report_lists_the_owners_of_memory_in_text_and_html():
         assert "accounts" not in form
 
 
+@pytest.mark.full
 def test_a_successful_run_has_no_table_of_owners():
     run = replace(ran_out(), failure=None, outcome="ok")
     assert "What holds the memory" not in repr(report(run))

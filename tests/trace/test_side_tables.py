@@ -13,7 +13,7 @@ from gpulab.rows import TextColumn
 from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, EventKind
 from gpulab.trace import kineto
 from tests.support.oracle import HOST, KERNEL, nanoseconds
-from tests.support.runs.written_traces import read, x
+from tests.support.runs.written_traces import kinds, read, x
 
 FIELDS = {
     EVENTS: "event_rows",
@@ -183,6 +183,25 @@ def test_a_kernel_with_collective_arguments_is_a_collective():
         (0, "allreduce", "Float", 8, 8, "7", "mesh_dp", 2, 4),
         (1, "allreduce", "Float", 8, 8, "7", "mesh_dp", 2, 4),
     ]
+
+
+def test_a_collective_far_behind_the_first_one_is_found_by_its_arguments():
+    arguments = {"Collective name": "allreduce", "dtype": "Float"}
+    padding = "x" * 400_000  # three events fill a chunk: fifty of them are more chunks than the reader looks back
+    run = read(
+        x("cpu_op", "record_param_comms", 1, 1, **arguments),
+        x("kernel", "gemm", 2, 1, device=0, stream=7, correlation=1),
+        *(x("cpu_op", "aten::add", 10 + at, 1, Note=padding) for at in range(50)),
+        x("kernel", "my_exchange", 100, 1, device=0, stream=7, correlation=2, **arguments),
+        x("kernel", "gemm", 200, 1, device=0, stream=7, correlation=3, grid=[2, 1, 1]),
+    )
+    assert kinds(run)["my_exchange"] is EventKind.COLLECTIVE
+    assert [run.event_rows.text("name")[row] for row in run.collective_rows["event"].tolist()] == [
+        "record_param_comms",
+        "my_exchange",
+    ]
+    assert run.event_rows["correlation"].tolist() == [-1, 1, *[-1] * 50, 2, 3]
+    assert run.grid_rows["grid"].tolist() == [2]
 
 
 def test_an_event_without_arguments_does_not_get_those_of_its_neighbour():

@@ -1,6 +1,7 @@
 """Tables: exact columns, absent is not zero, words kept once."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -44,6 +45,37 @@ def test_rows_of_parts_joined_keep_their_words():
     assert len(concat(EVENTS, [])) == 0
 
 
+SELECTIONS = st.lists(st.integers(0, 3), max_size=6).map(lambda index: np.array(index, np.int64)) | st.lists(
+    st.booleans(), min_size=4, max_size=4
+).map(np.array)
+
+
+@given(SELECTIONS)
+def test_selected_rows_are_those_of_each_column(selection):
+    source = some("a", "b", "c", "d")
+    chosen = source.select(selection)
+    assert len(chosen) == len(source["start_ns"][selection])
+    assert chosen["start_ns"].tolist() == source["start_ns"][selection].tolist()
+    assert chosen.text("name").to_list() == np.array(["a", "b", "c", "d"])[selection].tolist()
+    assert list(chosen.columns) == list(source.columns)
+
+
+def test_a_selection_does_not_change_with_the_mask_that_made_it():
+    mask, index = np.array([True, False, True]), np.array([0, 2])
+    by_mask, by_index = some("a", "b", "c").select(mask), some("a", "b", "c").select(index)
+    mask[:], index[:] = False, 1
+    assert [rows.text("name").to_list() for rows in (by_mask, by_index)] == [["a", "c"], ["a", "c"]]
+
+
+def test_selected_rows_are_copied_to_other_processes_without_the_others():
+    source = some(*map(str, range(10_000)))
+    chosen = source.select(np.array([7, 9]))
+    copy = pickle.loads(pickle.dumps(chosen))
+    assert copy.text("name").to_list() == ["7", "9"]
+    assert type(copy.columns) is dict
+    assert {name: len(column) for name, column in copy.columns.items()} == dict.fromkeys(source.columns, 2)
+
+
 def test_rows_cannot_be_written_to():
     with pytest.raises(ValueError, match="read-only"):
         some("a")["start_ns"][0] = 5
@@ -68,6 +100,7 @@ COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and wh
         "ecc_corrected",
         "ecc_uncorrected",
         "called",
+        "evaluation",
         "others_frame",
         "preempted",
         "worker",

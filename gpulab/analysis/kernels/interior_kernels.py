@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import DeviceWork, Mask
 from gpulab.analysis.events.enclosing_operators import enclosing_operators
+from gpulab.analysis.events.per_run import cached_by_ledger
 from gpulab.analysis.host.launch_delays import launch_calls
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.analysis.steps.ledger import Ledger, main_device
@@ -77,10 +78,10 @@ class InteriorKernels:
 
     def map_names(self, function: Callable[[str], int | None]) -> Ints:
         """Apply a function to the name of each kernel; -1 for None and for unnamed kernels."""
-        by_code = np.full(len(self.run.event_rows.text("name").vocabulary) + 1, -1, np.int64)
-        for code in self.codes.tolist():
-            value = function(self.name(code))
-            by_code[code] = -1 if value is None else int(value)
+        names, codes = self.run.event_rows.text("name").vocabulary, self.codes
+        values = map(function, [names[code] for code in codes.tolist()])
+        by_code = np.full(len(names) + 1, -1, np.int64)
+        by_code[codes] = [-1 if value is None else int(value) for value in values]
         return by_code[self.code]
 
     def mask_names(self, predicate: Callable[[str], bool]) -> Mask:
@@ -142,6 +143,7 @@ class InteriorKernels:
         return name, round(float(total.max()) / max(1, self.step_count))
 
 
+@cached_by_ledger
 def interior_kernels(run: Run, steps: Steps, ledger: Ledger) -> InteriorKernels | None:
     """Return the kernels of the interior steps; None if there are none."""
     if ledger.device != "gpu":

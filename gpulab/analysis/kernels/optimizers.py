@@ -8,6 +8,7 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.events.nesting import enclosing_ranges, outermost
+from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.analysis.kernels.interior_kernels import InteriorKernels
 from gpulab.analysis.steps.detection import Steps
@@ -35,6 +36,7 @@ class OptimizerCost:
     spans: Spans
 
 
+@cached_by_run
 def optimizer_steps(run: Run) -> Rows:
     """Return the events of optimizer.step() calls, without the closures that they call.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,8 +76,7 @@ def operator_work(kernels: InteriorKernels) -> tuple[OperatorWork, ...]:
     is_known &= (keys >= 0).all(axis=0)
     if not is_known.any():
         return ()
-    distinct, key_of_row = np.unique(keys[:, is_known], axis=1, return_inverse=True)
-    key_of_row = key_of_row.reshape(-1)
+    distinct, key_of_row = _distinct_columns(keys[:, is_known])
     time = np.bincount(key_of_row, weights=kernels["dur_ns"][is_known], minlength=distinct.shape[1])
     order = np.argsort(-time, kind="stable")
     rank_of_key = np.empty(len(order), np.int64)
@@ -83,28 +84,56 @@ def operator_work(kernels: InteriorKernels) -> tuple[OperatorWork, ...]:
     rank_of_row = rank_of_key[key_of_row]
     rows = np.flatnonzero(is_known)[np.argsort(rank_of_row, kind="stable")]
     rows_by_key = np.split(rows, np.cumsum(np.bincount(rank_of_row, minlength=len(order)))[:-1])
+    _, first_of_call = np.unique(kernels.op[is_known], return_index=True)  # all kernels of a call have its key
+    counts = np.bincount(rank_of_row[first_of_call], minlength=len(order))
+    names, dur_ns = kernels.run.event_rows.text("name").vocabulary, kernels["dur_ns"]
+    texts = tuple(shapes.text(column).vocabulary for column in ("shapes", "dtypes"))
     # With variable sequence lengths there are very many sizes; the few hundred with most time suffice.
+    chosen = order[:MAX_KINDS_OF_WORK]
     return tuple(
-        _work(kernels, index, distinct[:, key].tolist())
-        for index, key in zip(rows_by_key, order[:MAX_KINDS_OF_WORK].tolist(), strict=False)
+        _work(kernels, dur_ns[index], index, count, _call_cost(names[name], texts[0][shape], texts[1][dtype]))
+        for index, count, (name, shape, dtype) in zip(
+            rows_by_key, counts.tolist(), distinct[:, chosen].T.tolist(), strict=False
+        )
     )
 
 
-def _work(kernels: InteriorKernels, index: Ints, key: list[int]) -> OperatorWork:
-    rows = kernels.run.shape_rows
-    op = kernels.run.event_rows.text("name").vocabulary[key[0]]
-    op_inputs = parse_inputs(rows.text("shapes").vocabulary[key[1]], rows.text("dtypes").vocabulary[key[2]])
-    longest = int(kernels.code[index[int(kernels["dur_ns"][index].argmax())]])
+def _distinct_columns(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct columns of this array in lexical order, and the index of each column among them."""
+    codes = keys[0]
+    for row in keys[1:]:
+        _, codes = np.unique(codes * (int(row.max()) + 1) + row, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return keys[:, first], codes
+
+
+class _CallCost(NamedTuple):
+    """One call of an operator: FLOPs and minimum bytes moved, None if unknown."""
+
+    op: str
+    inputs: Inputs
+    flops: float | None
+    bytes: float | None
+
+
+@lru_cache(maxsize=20_000)  # all ranks of a job call the same operators with the same sizes
+def _call_cost(op: str, shapes: str, dtypes: str) -> _CallCost:
+    op_inputs = parse_inputs(shapes, dtypes)
+    return _CallCost(op, op_inputs, flops(op, op_inputs), min_bytes_moved(op, op_inputs))
+
+
+def _work(kernels: InteriorKernels, dur_ns: Ints, index: Ints, count: int, call: _CallCost) -> OperatorWork:
+    longest = int(kernels.code[index[int(dur_ns.argmax())]])
     by_name = kernel_arithmetic(kernels.name(longest)).precision if longest >= 0 else Precision.UNKNOWN
     return OperatorWork(
-        op=op,
-        inputs=op_inputs,
+        op=call.op,
+        inputs=call.inputs,
         kernels=index,
-        count=len(np.unique(kernels.op[index])),
-        total_ns=int(kernels["dur_ns"][index].sum()),
-        flops=flops(op, op_inputs),
-        bytes=min_bytes_moved(op, op_inputs),
-        precision=op_inputs.precision if by_name is Precision.UNKNOWN else by_name,
+        count=count,
+        total_ns=int(dur_ns.sum()),
+        flops=call.flops,
+        bytes=call.bytes,
+        precision=call.inputs.precision if by_name is Precision.UNKNOWN else by_name,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpulab.analysis.events.cpu_collectives import cpu_collective_rows
 from gpulab.analysis.events.device_work import DeviceWork, device_work
+from gpulab.analysis.events.per_run import cached_by_ledger
 from gpulab.analysis.ranks.parallel_axis import axis_of
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
@@ -89,6 +90,7 @@ class Collectives:
         return mask
 
 
+@cached_by_ledger
 def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
     """Return the collectives of the busiest GPU, or of the CPU if that is the device; None if there are none."""
     if ledger.device == "gpu":

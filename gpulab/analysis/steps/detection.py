@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +63,12 @@ class Steps:
         """Duration of each step."""
         return self.end_ns - self.start_ns
 
-    @property
+    @cached_property
     def interior_bounds_ns(self) -> tuple[Ints, Ints]:
         """Start and end times of the interior steps."""
         return self.start_ns[self.interior], self.end_ns[self.interior]
 
-    @property
+    @cached_property
     def interior_spans(self) -> Spans:
         """The interior steps as spans."""
         return union(*self.interior_bounds_ns)
@@ -85,12 +86,12 @@ class Steps:
         """Return how much of these spans is in a typical interior step."""
         return typical_ns(covered_ns(spans, *self.interior_bounds_ns), self.burst)
 
-    @property
+    @cached_property
     def traced_ns(self) -> int | None:
         """Median interior step time, with the profiler; None without interior steps."""
         return typical_ns(self.dur_ns[self.interior], self.burst) if self.interior.any() else None
 
-    @property
+    @cached_property
     def unprofiled_ns(self) -> int | None:
         """Median step time without the profiler; None if there are too few plain steps."""
         plain_dur_ns = self.dur_ns[self.unprofiled]

@@ -48,18 +48,18 @@ class BackwardPasses:
         return int(np.median(counts)) if len(counts) else 0
 
 
+@cached_by_run
 def backward_passes(run: Run) -> BackwardPasses | None:
     """Find the backward passes; None if none was recorded."""
     nodes, ops = _nodes_and_ops(run)
-    return _backward_passes(nodes, ops) if len(nodes) else None
-
-
-def _backward_passes(nodes: Rows, ops: Rows) -> BackwardPasses:
+    if not len(nodes):
+        return None
     covered = nodes.spans()  # nodes of a checkpointed block run inside another node
     first, last = _passes(ops["start_ns"], covered)
     return BackwardPasses(nodes, Spans(covered.start_ns[first], covered.end_ns[last]))
 
 
+@cached_by_run
 def _nodes_and_ops(run: Run) -> tuple[Rows, Rows]:
     """Return the autograd nodes, and the other operators of the main thread, both in order."""
     events = run.event_rows
@@ -79,7 +79,9 @@ def forward_backward_spans(run: Run) -> Spans | None:
     nodes, ops = _nodes_and_ops(run)
     if not len(nodes):
         return None
-    begins, ends = _backward_passes(nodes, ops).spans
+    passes = backward_passes(run)
+    assert passes is not None, "a run with autograd nodes has backward passes"
+    begins, ends = passes.spans
     forward = _ForwardPasses(ops, nodes)
     since = previous_ends(run, begins, ends)
     times = zip(since.tolist(), begins.tolist(), ends.tolist(), strict=True)

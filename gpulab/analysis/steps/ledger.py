@@ -17,6 +17,7 @@ import numpy as np
 
 from gpulab.analysis.events.cpu_collectives import cpu_collective_rows, cpu_collectives
 from gpulab.analysis.events.nesting import innermost
+from gpulab.analysis.events.per_run import cached_by_run
 from gpulab.analysis.kernels.kernel_table import is_matrix
 from gpulab.analysis.steps.detection import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union
@@ -127,7 +128,11 @@ class Ledger:
 
 def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     """Compute the ledger of the interior steps of a run; None if no step was recorded with events."""
-    start, end = steps.interior_bounds_ns
+    return ledger_between(run, *steps.interior_bounds_ns, burst=steps.burst)
+
+
+def ledger_between(run: Run, start: Ints, end: Ints, *, burst: int = 1) -> Ledger | None:
+    """Compute the ledger of disjoint spans as if each were a step; None if they are empty, or the run has no events."""
     non_empty = end > start
     start, end = start[non_empty], end[non_empty]
     if not len(start) or not len(run.event_rows):
@@ -138,7 +143,7 @@ def build_ledger(run: Run, steps: Steps) -> Ledger | None:
     parts = gpu_parts(run) if on_gpu else _cpu_parts(run)
     spans = partition(window, layers, rest=parts[-1].key)
     part_ns = {key: covered_ns(spans[key], start, end) for key in spans}
-    return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
+    return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, burst)
 
 
 def _cpu_parts(run: Run) -> tuple[Part, ...]:
@@ -157,6 +162,7 @@ def gpu_parts(run: Run) -> tuple[Part, ...]:
     return (*(part for part in GPU_PARTS if part.key not in absent), HOST_CODE)
 
 
+@cached_by_run
 def main_device(run: Run) -> int:
     """Return the index of the GPU that worked most in this run; 0 if none did."""
     events = run.event_rows

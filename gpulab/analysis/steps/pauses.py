@@ -16,6 +16,7 @@ from gpulab.analysis.events.named_phases import loop_marks
 from gpulab.analysis.host.gc_and_compilation import stall_spans
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.interior import WARM_UP_STEPS
+from gpulab.analysis.steps.phases import code_evaluations
 from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind
@@ -153,13 +154,13 @@ def _ordinary(dur: Ints, recorded: Mask, percentile: int) -> Ints:
 
 
 def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
-    """Return a mask of the steps that fetch batches from another loader than the main one."""
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    if not len(calls):
-        return np.zeros(len(start), bool)
-    training = training_loader_index(loop_marks(run))
-    at = np.sort(calls["start_ns"][calls["loader"] != training])
-    evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
+    """Return a mask of the steps with an evaluation: batches of another loader than the main one, or known code."""
+    calls, code = run.mark_rows.of_kind(MarkKind.NEXT), code_evaluations(run)
+    evaluates: Mask = np.zeros(len(start), bool) if code is None else covered_ns(code.spans, start, end) > 0
+    if len(calls):
+        training = training_loader_index(loop_marks(run))
+        at = np.sort(calls["start_ns"][calls["loader"] != training])
+        evaluates |= np.searchsorted(at, end) > np.searchsorted(at, start)
     return evaluates
 
 

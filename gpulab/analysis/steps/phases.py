@@ -1,7 +1,8 @@
 """Phases of a run, from the marks of all its steps: training, evaluation, and the rest.
 
 A pass over a DataLoader in which an optimizer steps is training; one without is evaluation: the validation after an
-epoch or every N steps, or the sanity check before training. A run whose optimizers never step has no training.
+epoch or every N steps, or the sanity check before training. Evaluations without a DataLoader are known by their code
+(`gpulab.analysis.steps.evaluations`). A run whose optimizers never step has no training.
 Phases that the program names with gpulab.phase(), or its framework's callback, take precedence.
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
 from gpulab.analysis.events.named_phases import evaluation_spans, named_ranges, phase_spans, times_of_phase
 from gpulab.analysis.events.per_run import cached_by_run
+from gpulab.analysis.steps.evaluations.evaluating_code import CodeEvaluations, find_code_evaluations
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union, union_of
 from gpulab.phase_names import means_evaluation, means_training
 from gpulab.rows import Rows
@@ -26,6 +28,7 @@ from gpulab.tables import MarkKind
 
 _MIN_BATCHES = 2  # a single batch, taken to look at it, is no pass
 _MANY_UPDATES_FRAC = 0.1  # of all updates: so many outside the DataLoaders are a training loop of their own
+_MOST_LOADERS = 8  # of evaluations; a program that makes more has one for each client, fold or file
 _MIN_GAPS = 2  # between epochs: what comes once is no habit
 _MIN_GAP_FRAC = 0.1  # of the longest gap: shorter ones are the code around an evaluation
 _AS_LONG = 2  # times the median gap
@@ -56,6 +59,12 @@ class RunPhase:
     updates: int = 0  # of optimizers
     waiting_ns: int = 0  # inside next() of a DataLoader iterator
     waiting_cpu_ns: int = 0  # CPU time of the main thread in there
+    code: CodeEvaluations | None = None  # of evaluations without a DataLoader
+
+    @property
+    def occurrences(self) -> int:
+        """How often the phase ran: passes over DataLoaders, without any the times that it began."""
+        return self.passes or self.times
 
     @property
     def total_ns(self) -> int:
@@ -92,6 +101,7 @@ class _Claim:
     passes: list[_Pass] = field(default_factory=list)
     batches: int = 0
     updates: int = 0
+    code: CodeEvaluations | None = None
 
 
 @cached_by_run
@@ -149,6 +159,9 @@ def _claims(run: Run, passes: list[_Pass], updates: Ints, parts: Sequence[str]) 
     batches = sum(each.batches for each in trained) - sum(claim.batches for claim in claims)
     elsewhere = sum(claim.updates for claim in claims)
     claims += _evaluations(run, [each for each in passes if not each.is_training], bool(len(updates)))
+    if (code := code_evaluations(run)) is not None:
+        count = len(code.spans.start_ns)
+        claims.append(_Claim(kind=PhaseKind.EVALUATION, spans=code.spans, times=count, code=code))
     detected = union_of(_spans(trained), _updating(updates, _spans(trained)))
     training = [name for name in names if means_training(name) and name not in parts]
     claims.append(
@@ -180,12 +193,26 @@ def _evaluations(run: Run, passes: list[_Pass], has_updates: bool) -> list[_Clai
         spans = union_of(names[name], union([each.start_ns for each in inside], [each.last_ns for each in inside]))
         by_name.append(_evaluation(PhaseKind.EVALUATION, inside, spans, name, times_of_phase(run, name)))
     kind = PhaseKind.EVALUATION if has_updates else PhaseKind.PASSES
-    by_loader: defaultdict[int, list[_Pass]] = defaultdict(list)
+    by_loader: defaultdict[str | int, list[_Pass]] = defaultdict(list)
+    many = len({one.loader for one in rest}) > _MOST_LOADERS
     for one in rest:
         if one.batches >= _MIN_BATCHES:
-            by_loader[one.loader].append(one)
+            by_loader[_loader_name(run, one.loader) if many else one.loader].append(one)
     unnamed = [_evaluation(kind, evaluated, _spans(evaluated)) for evaluated in by_loader.values()]
     return [*by_name, *sorted(unnamed, key=lambda claim: (claim.batches, claim.loader))]
+
+
+@cached_by_run
+def code_evaluations(run: Run) -> CodeEvaluations | None:
+    """Find the evaluations that the program does not name and that iterate over no DataLoader; None without any."""
+    updates = _update_ends_ns(run)
+    passes = [each for each in _passes(run, updates, least=1) if not each.is_training]
+    elsewhere = union_of(*(claim.spans for claim in _evaluations(run, passes, bool(len(updates)))))
+    return find_code_evaluations(run, elsewhere=elsewhere, paused=pauses_of(run))
+
+
+def _loader_name(run: Run, index: int) -> str:
+    return (run.loaders[index].name if 0 <= index < len(run.loaders) else None) or ""
 
 
 def _is_mostly_in(spans: Spans, start_ns: int, end_ns: int) -> bool:
@@ -216,7 +243,8 @@ def gaps_between_epochs(run: Run) -> Spans | None:
     trained = sorted((each for each in passes if each.is_training), key=lambda each: each.start_ns)
     if not trained:
         return None
-    worked = union_of(_spans(passes), evaluation_spans(run))
+    code = code_evaluations(run)
+    worked = union_of(_spans(passes), evaluation_spans(run), no_spans() if code is None else code.spans)
     between = _without_updates(gaps(worked, trained[0].start_ns, run.span_ns), updates)
     length_ns = between.end_ns - between.start_ns - covered_ns(pauses_of(run), *between)
     following = np.searchsorted([each.start_ns for each in trained], between.end_ns)
@@ -251,6 +279,26 @@ def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None
     return None if training is None or not evaluations else (training, evaluations)
 
 
+def training_steps(run: Run, training: RunPhase) -> int:
+    """Return the number of training steps: optimizers that take turns, as in a GAN, step once in each."""
+    updates = run.mark_rows.of_kind(MarkKind.OPTIMIZER)
+    numbers = updates["optimizer"][np.argsort(updates["end_ns"], kind="stable")]
+    steps, in_this_step = 0, set[int]()
+    for number in numbers.tolist():
+        if not in_this_step or number in in_this_step:
+            steps, in_this_step = steps + 1, set()
+        in_this_step.add(number)
+    return max(1, round(steps * training.updates / max(1, len(numbers))))
+
+
+def evaluated_by(run: Run, phase: RunPhase) -> str:
+    """Return the function or the DataLoader of an evaluation; "" if it has no name."""
+    if phase.code is not None:
+        return phase.code.function
+    loader = evaluated_loader(run, phase)
+    return (loader.name if loader is not None else None) or ""
+
+
 def evaluated_loader(run: Run, phase: RunPhase) -> Loader | None:
     """Return the settings of the DataLoader of an evaluation."""
     return run.loaders[phase.loader] if 0 <= phase.loader < len(run.loaders) else None
@@ -270,6 +318,7 @@ def _phase(claim: _Claim, calls: Rows, spans: Spans) -> RunPhase:
         batches=claim.batches,
         updates=claim.updates,
         times=claim.times,
+        code=claim.code,
         waiting_ns=int(inside_ns[is_own].sum()),
         waiting_cpu_ns=int(calls["thread_cpu_ns"][is_own].sum()),
     )

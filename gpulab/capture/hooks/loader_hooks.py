@@ -28,6 +28,7 @@ from gpulab.capture.hooks.loader_settings import (
     reference_to,
 )
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
+from gpulab.capture.hooks.models.evaluation_watch import EvaluationWatch
 from gpulab.capture.hooks.models.frozen_models import FrozenModels
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.hooks.user_variables import (
@@ -39,6 +40,7 @@ from gpulab.capture.hooks.user_variables import (
     find_variable_name,
     group_count,
     parameter_count,
+    trained_module,
 )
 from gpulab.capture.job_rank import rank_facts
 from gpulab.capture.protection.guard import Guard, class_name
@@ -90,6 +92,7 @@ class StepMarks:
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
         self.frozen = FrozenModels()
+        self.evaluations = EvaluationWatch()
         self.buckets = GradientBuckets()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
@@ -338,7 +341,9 @@ class StepMarks:
         frame = sys._getframe(1)
         with torch._C.DisableTorchFunction():  # a mode of the user's would count our calls
             self.optimizers.append(describe_optimizer(frame, optimizer))
-            model = describe_model(frame, optimizer)
+            name, module = trained_module(frame, optimizer)
+            model = describe_model(frame, optimizer, name, module)
+            self.evaluations.add_training(frame, module)
         if model is not None:
             self.models.append(model)
 

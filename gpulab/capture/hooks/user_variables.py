@@ -91,20 +91,26 @@ def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer
     )
 
 
-def describe_model(innermost: FrameType | None, optimizer: Any) -> Model | None:
-    """The model that an optimizer trains: the visible module that holds most of its parameters."""
+def trained_module(innermost: FrameType | None, optimizer: Any) -> tuple[str | None, Any]:
+    """The visible module that holds most of an optimizer's parameters, after its variable; None without any."""
     from torch import nn
 
-    parameters = optimizer_parameters(optimizer)
-    if not parameters:
-        return None
-    trained = {id(parameter) for parameter in parameters}
+    trained = {id(parameter) for parameter in optimizer_parameters(optimizer)}
     best: tuple[int, str | None, Any] = (0, None, None)
     for variable, value in visible_values(innermost):
         if issubclass(type(value), nn.Module):
             trained_count = sum(id(parameter) in trained for parameter in nn.Module.parameters(value))
             best = max(best, (trained_count, variable, value), key=lambda candidate: candidate[0])
     _, name, module = best
+    return name, module
+
+
+def describe_model(innermost: FrameType | None, optimizer: Any, name: str | None, module: Any) -> Model | None:
+    """The model that an optimizer trains, of which `trained_module` found this variable and value."""
+    parameters = optimizer_parameters(optimizer)
+    if not parameters:
+        return None
+    trained = {id(parameter) for parameter in parameters}
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps the module
     tables = _dense_tables(module, trained)
     images = None if module is None else image_layers(module, _loop_code(innermost))

@@ -33,6 +33,8 @@ from gpulab.tables import PHASES
 from gpulab.wording import clean, count, duration, size
 
 _LITTLE_MEMORY_FRAC = 0.1  # of all memory: with less available, the out-of-memory killer is likely
+_MAX_NAMED, _NAME_WIDTH = 2, 40  # recordings in the line of `recoverable`, and characters of their names
+_HEADER_BYTES = 64 * 1024  # more than any header
 
 
 @dataclass
@@ -78,12 +80,24 @@ def recover_from(folder: Path | None) -> Iterator[Run]:
 
 
 def recoverable() -> str:
-    """A line that says what `recover` would find; "" if nothing. Lists one folder and opens no file."""
-    number = len(find_leftovers())
-    if not number:
+    """A line that says what `recover` would find; "" if nothing. Lists one folder, and reads the start of few files."""
+    leftovers = find_leftovers()
+    if not leftovers:
         return ""
+    number = len(leftovers)
     subject = f"{count(number, 'recording')} of {'a killed process' if number == 1 else 'killed processes'}"
-    return f"gpulab: {subject} can be recovered: gpulab.recover()"
+    headers = [header for files in leftovers[: -_MAX_NAMED - 1 : -1] if (header := _read_header(files)) is not None]
+    names = ", ".join(f'"{clean(header.name, _NAME_WIDTH)}" of {clean(header.date, 20)}' for header in headers)
+    latest = f" ({'the latest: ' if number > len(headers) else ''}{names})" if names else ""
+    return f"gpulab: {subject}{latest} can be recovered: gpulab.recover()"
+
+
+def _read_header(files: SpoolFiles) -> SpoolHeader | None:
+    """The header of a recording; None if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, IndexError), files.paths[0].open("rb") as file:
+        for kind, content in split_records(file.read(_HEADER_BYTES)):
+            return decode_header(content) if kind is RecordKind.HEADER else None
+    return None
 
 
 def read_spool(files: SpoolFiles) -> Run | None:

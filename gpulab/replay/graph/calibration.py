@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.host.launches import rows_in_interior
 from gpulab.replay.graph.graph import CALL_PARTS, Graph
-from gpulab.replay.sweep import sweep
+from gpulab.replay.sweep import Schedule, sweep
 from gpulab.tables import RUNTIME_KINDS, EventKind
 
 MIN_SHARE, MAX_SHARE = 0.2, 1.0  # real share of a recorded call's cost: profilers add up to four times the cost itself
@@ -31,15 +31,18 @@ class Calibration:
     certain_call_frac: float = 1.0  # of the cost of calls in `graph`, 0-1: less if no step ran without the profiler
 
 
-def calibrate(graph: Graph, loading: LoadingCost | None = None) -> Calibration:
-    """Scale the cost of calls so that the replayed step time matches un-profiled steps."""
+def calibrate(graph: Graph, loading: LoadingCost | None = None, replayed: Schedule | None = None) -> Calibration:
+    """Scale the cost of calls so that the replayed step time matches un-profiled steps.
+
+    `replayed`: the schedule of this graph, if it is known.
+    """
     target = graph.steps.unprofiled_ns
     traced = graph.steps.traced_ns
     is_loading_measured = False  # without the profiler
     if loading is not None and loading.traced_fetch_ns and loading.fetch_ns and target is not None:
         graph = graph.scaled_before({"loader": loading.fetch_ns / loading.traced_fetch_ns})
-        is_loading_measured = True
-    recorded_ns = sweep(graph).step_ns
+        is_loading_measured, replayed = True, None
+    recorded_ns = (replayed or sweep(graph)).step_ns
     least = _least_share(graph)
     least_ns = sweep(scale_calls(graph, least)).step_ns
     is_hidden = recorded_ns - least_ns < MIN_EFFECT_FRAC * recorded_ns  # other work hides the cost of calls

@@ -78,7 +78,7 @@ def stream_waits(run: Run, track: HostTrack, before: Ints, latency_ns: float) ->
     after = np.full(len(stream), NONE, np.int64)
     if len(np.unique(stream)) < 2:
         return after, True
-    if _waits_recorded(run):
+    if has_stream_waits(run):
         for waiter, target in _recorded(run, track, "Stream Wait Event"):
             after[waiter] = target
         return after, True
@@ -102,7 +102,7 @@ def _inferred(track: HostTrack, stream: Ints, before: Ints, latency_ns: float, a
     return after
 
 
-def _waits_recorded(run: Run) -> bool:
+def has_stream_waits(run: Run) -> bool:
     """Return whether waits between streams were recorded; then a stream without any waited for none."""
     if len(run.wait_rows):
         return True

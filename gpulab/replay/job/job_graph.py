@@ -14,7 +14,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.build import build_graph
 from gpulab.replay.graph.calibration import calibrate
 from gpulab.replay.graph.graph import NONE, Floats, Graph
-from gpulab.replay.quality import assess_quality
+from gpulab.replay.quality import Quality
 from gpulab.run import Run
 
 RECORD_ALL = "record all ranks, with the same steps on each: torchrun ... -m gpulab run train.py"
@@ -118,7 +118,7 @@ def build_job_graph(runs: Sequence[Run]) -> JobGraph:
 def _check_quality(graphs: Sequence[Graph]) -> None:
     """Raise RunError if the replay of one of the ranks alone cannot be trusted."""
     for index, graph in enumerate(graphs):
-        quality = assess_quality(graph)
+        quality = Quality.of(graph)
         if quality.refusal_reason is not None:
             rank = graph.run.rank if graph.run.rank is not None else index
             raise RunError(

@@ -11,13 +11,13 @@ from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
-from gpulab.rules.data.loading_remedies import whole_batches
+from gpulab.rules.data.loading_remedies import decoding_advice, whole_batches
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
-from gpulab.rules.engine.phrases import idle_share
+from gpulab.rules.engine.phrases import idle_share, sentences
 from gpulab.wording import count, duration, metric, number, percent
 
 CHEAPER_SAMPLES_ADVICE = (
@@ -101,7 +101,11 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
         ),
         numbers=loader_numbers(loading, share),
         fix=code,
-        advice=at_once.advice if at_once else _cheaper_samples_advice(after_code=bool(code)),
+        advice=at_once.advice
+        if at_once
+        else sentences(
+            _cheaper_samples_advice(after_code=bool(code)), "" if loading.workers else decoding_advice(evidence)
+        ),
         gain=at_once.gain if at_once else caching_gain(evidence, loading),
         confidence=SUSPECT if others else LIKELY,
         confidence_reason="data loading may be fast enough without the other programs" if others else "",

@@ -155,6 +155,9 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     setting = f"# Set {values} in your DataLoader(...), or rebuild it:\n"
     if (dataset, collate) != (_SAME_DATASET, _SAME_COLLATE):
         setting = ""  # the dataset or the collate function changes, which the code shows
+    workers, cores = changes.get("num_workers"), evidence.run.machine.cores_allowed
+    if isinstance(workers, int) and cores is not None and workers > cores:
+        setting += "# PyTorch may warn about more workers than cores: workers that wait can share one.\n"
     same = _same_samples(setup, changes, keeps_batches=batch_size is None and collate == _SAME_COLLATE)
     return f"from torch.utils.data import DataLoader\n\n{setting}{loader} = DataLoader(  # {same}\n{lines})"
 

@@ -19,10 +19,11 @@ from gpulab.rules.data.worker_gain import (
     workers_caveats,
     workers_gain,
 )
+from gpulab.rules.engine.busiest_function import share_of_calls
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Gain
 from gpulab.run import Loader
-from gpulab.wording import ratio
+from gpulab.wording import percent, ratio
 
 # One fetch with a list of indices from a TensorDataset: a constant, a cost per tensor and per index of each tensor, and
 # the gathered bytes. Measured on a virtual machine with two cores (1 to 8 tensors, 16 to 512 samples, 64 bytes to
@@ -39,6 +40,9 @@ _CHEAPER_ADVICE = (
     "Spend less CPU time per batch: load it in one array operation instead of sample by sample (define __getitems__ "
     "to return a whole batch, and a collate_fn that passes it on), and move what does not change to __init__."
 )
+# Functions that read the pixels of a file, so that they decode it; convert() does so if load() was not called before.
+_DECODING_CALLS = r"PIL\.(ImageFile\.ImageFile\.load|Image\.Image\.(load|convert)|JpegImagePlugin\.)"
+_MIN_DECODING_FRAC = 0.3  # of the time in the DataLoader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,19 @@ def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:
         gain=workers_gain(evidence, rewrites, loading, prediction),
         rewrites=evidence.applicable_rewrites(rewrites),
         caveats=workers_caveats(prediction, cores, threads),
+    )
+
+
+def decoding_advice(evidence: Evidence) -> str:
+    """Return how to decode images at less cost, if Pillow decodes them for much of the time; otherwise ""."""
+    frac = share_of_calls(evidence, _DECODING_CALLS)
+    if frac < _MIN_DECODING_FRAC:
+        return ""
+    return (
+        f"Pillow decodes images in {percent(frac)} of the time in the DataLoader. Decode each file once, and store the "
+        "images at the size you train on. JPEG files can be decoded at 1/2, 1/4 or 1/8 of their size: call "
+        'image.draft("RGB", (width, height)) directly after Image.open(); the result is at least as large as this, and '
+        "its pixels differ slightly from those of a full-size image that is resized. Other formats ignore draft()."
     )
 
 

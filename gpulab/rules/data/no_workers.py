@@ -5,11 +5,11 @@ from __future__ import annotations
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.worker_count_model import workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loading_remedies import loading_remedy
+from gpulab.rules.data.loading_remedies import decoding_advice, loading_remedy
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
-from gpulab.rules.engine.phrases import idle_share, range_over_steps, step_spends
+from gpulab.rules.engine.phrases import idle_share, range_over_steps, sentences, step_spends
 from gpulab.wording import duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
@@ -42,7 +42,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading), *loader_line_text(evidence)),
         numbers=loader_numbers(loading, share),
         fix=remedy.fix,
-        advice=remedy.advice,
+        advice=sentences(remedy.advice, decoding_advice(evidence)),
         gain=remedy.gain,
         rewrites=remedy.rewrites,
         confidence=CERTAIN,

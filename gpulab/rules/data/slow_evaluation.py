@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.steps.phases import RunPhase, evaluated_loader, training_and_evaluations
+from gpulab.analysis.steps.phases import RunPhase, evaluated_loader, training_and_evaluations, training_steps
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
@@ -62,7 +62,7 @@ def slow_evaluation(evidence: Evidence) -> Finding | None:
         ),
         fix=change.code,
         advice=sentences(change.advice, "Evaluating less often, or on fewer samples, saves the same time."),
-        gain=_gain(evidence, worst, training, total_ns, bool(restarts)),
+        gain=_gain(evidence, worst, total_ns, training_steps(evidence.run, training), bool(restarts)),
         confidence=LIKELY,
         from_steps=False,
         spans=worst.spans,
@@ -98,14 +98,14 @@ def _workers(evidence: Evidence) -> int:
     return max(trained, default=max(1, min(_MOST_WORKERS, int(cores))))
 
 
-def _gain(evidence: Evidence, phase: RunPhase, training: RunPhase, total_ns: int, restarts: bool) -> Gain | None:
+def _gain(evidence: Evidence, phase: RunPhase, total_ns: int, steps: int, restarts: bool) -> Gain | None:
     """Return the gain for the mean step, which includes its share of the evaluations."""
     computes = phase.waiting_cpu_ns > _COMPUTING_FRAC * phase.waiting_ns
     removed = _COMPUTING_ON_CPU if computes and not evidence.on_gpu else _COMPUTING if computes else _WAITING
     low, high = (percent(value).removesuffix(" %") for value in (_STARTS if restarts else removed))
     return mean_step_gain(
-        round(total_ns / training.updates),
-        round(phase.waiting_ns / training.updates),
+        round(total_ns / steps),
+        round(phase.waiting_ns / steps),
         f"removing {low} to {high} % of the waiting in evaluations",
         "evaluations that do not wait for data",
         _STARTS if restarts else removed,

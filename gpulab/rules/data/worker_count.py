@@ -18,7 +18,7 @@ from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_o
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.needless_workers import needless_workers
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
-from gpulab.rules.data.worker_gain import model_threads, worker_arguments, workers_gain
+from gpulab.rules.data.worker_gain import model_threads, warning_caveat, worker_arguments, workers_gain
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import idle_share, sentences
@@ -78,7 +78,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],
-        caveats=() if can_add else caching_caveat(loading),
+        caveats=tuple(filter(None, (warning_caveat(proposed, cores),))) if can_add else caching_caveat(loading),
     )
 
 

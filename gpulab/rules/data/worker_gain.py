@@ -75,9 +75,20 @@ def workers_caveats(prediction: WorkersPrediction, cores: float | None, threads:
         caveats.append(
             f"The model computes on {threads} threads, which compete with workers: also try torch.set_num_threads(1)."
         )
-    if cores is not None and prediction.workers > cores and not prediction.crowded:
-        caveats.append(
-            f"PyTorch may warn that {count(prediction.workers, 'worker')} exceed {count(cores, 'core')}. "
-            "Ignore it here: workers that mostly wait can share a core."
-        )
+    if warning := warning_caveat(prediction.workers, cores):
+        caveats.append(warning)
     return tuple(caveats)
+
+
+def warning_caveat(workers: int, cores: float | None) -> str:
+    """Return the warning that PyTorch prints for more workers than cores, and that it does no harm; "" if it does not.
+
+    More workers than cores are proposed only if they mostly wait.
+    """
+    if cores is None or workers <= cores:
+        return ""
+    processes = count(workers, "worker process", "worker processes")
+    return (
+        f'PyTorch may warn "This DataLoader will create {processes} in total", '
+        f"because you have {count(cores, 'core')}. You can ignore it here: workers that mostly wait can share a core."
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from gpulab.analysis.host.frames import Frame, deepest_frame
-from gpulab.intervals import Spans, subtract, union
+from gpulab.intervals import Spans, covered_ns, subtract, union
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.tables import MarkKind
 from gpulab.wording import percent
 
 _MIN_SAMPLES = 20  # a share of fewer samples says little
 _MIN_FRAC = 0.3
+_MIN_CALL_SAMPLES = 8
 
 
 def busiest_function_text(evidence: Evidence) -> tuple[str, ...]:
@@ -26,6 +29,19 @@ def loader_line_text(evidence: Evidence) -> tuple[str, ...]:
     """Return the user's line in which most of the time in the DataLoader goes by; () if that is unknown."""
     frame = _sampled_frame(evidence, _loader_spans(evidence))
     return () if frame is None else (f"{percent(frame.frac)} of the time in the DataLoader is in {frame.name}.",)
+
+
+def share_of_calls(evidence: Evidence, pattern: str) -> float:
+    """Return the share, 0-1, of the time in the DataLoader in which the user's line calls such a library function.
+
+    `pattern`: a regular expression for the start of its name, "PIL.Image.open"; 0 if too few samples show it.
+    """
+    samples, spans = evidence.run.host_rows, _loader_spans(evidence)
+    inside = covered_ns(spans, samples["at_ns"], samples["at_ns"] + 1) > 0
+    if inside.sum() < _MIN_CALL_SAMPLES:
+        return 0.0
+    calls = samples.text("called").select(inside).to_list()
+    return sum(name is not None and re.match(pattern, name) is not None for name in calls) / len(calls)
 
 
 def _loader_spans(evidence: Evidence) -> Spans:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -17,6 +19,9 @@ Values = Sequence[Any]
 
 def _numbers(values: Values) -> NDArray[Any]:
     """The values as an array of a common type; missing ones become -1."""
+    if len(values) and type(values[0]) is int:
+        with contextlib.suppress(TypeError, OverflowError):  # not all of them are integers
+            return np.asarray(array("q", values))
     try:
         return np.array([-1 if value is None else value for value in values] if None in values else values)
     except (ValueError, TypeError, OverflowError):

@@ -79,7 +79,7 @@ class ColumnBuilder:
         self._unknown: Counter[str] = Counter()
         self._shapes = shapes
         self._unpadded: bool | None = None
-        self.has_arguments = True  # the last chunk had events whose arguments are needed
+        self.latest_tables: frozenset[SideTable] = frozenset()  # the side tables that the last chunk may have rows of
         self.row_count = 0  # rows so far
         self.event_count = 0  # events with a duration so far, with or without a row
 
@@ -89,9 +89,10 @@ class ColumnBuilder:
         If the options were not sufficient, nothing is added, and the result says how to read the chunk again.
         """
         times = {
-            "start_ns": self._nanoseconds(batch.work, "ts", options),
-            "dur_ns": self._nanoseconds(batch.work, "dur", options),
-            "at_ns": self._nanoseconds(batch.memory, "ts", options),
+            # A comprehension is faster than `attrgetter` for a fixed field.
+            "start_ns": self._nanoseconds([event.ts for event in batch.work], options),
+            "dur_ns": self._nanoseconds([event.dur for event in batch.work], options),
+            "at_ns": self._nanoseconds([event.ts for event in batch.memory], options),
         }
         start, dur, at = times.values()
         if start is None or dur is None or at is None:
@@ -99,7 +100,7 @@ class ColumnBuilder:
         families = self._families_of(batch)
         names = self._codes_of_names(batch)
         masks = self._masks(families, names, options)
-        self.has_arguments = bool(masks)
+        self.latest_tables = frozenset(masks)
         needed = options._replace(side_tables=options.side_tables.union(masks))
         if needed == options:
             self._add_metadata(batch, families, at)
@@ -107,23 +108,22 @@ class ColumnBuilder:
             self._gather(batch, masks, rows)
         return needed
 
-    def _nanoseconds(self, events: Sequence[Any], field: str, options: ReadOptions) -> Ints | None:
-        values = list(map(attrgetter(field), events))
+    def _nanoseconds(self, values: Sequence[Any], options: ReadOptions) -> Ints | None:
         if not options.exact_times:
             return nanoseconds_from_numbers(values)
-        if self._unpadded is None and field == "ts":  # the first chunk decides for all
+        if self._unpadded is None:  # the starts of the first chunk decide for all
             self._unpadded = are_unpadded(values)
         return (nanoseconds_from_unpadded_text if self._unpadded else nanoseconds_from_text)(values)
 
     def _families_of(self, batch: Batch) -> NDArray[np.int8]:
         count = len(self._categories)
-        codes = self._categories.codes_of_any(batch.work, attrgetter("cat"))
+        codes = self._categories.codes_of_any([event.cat for event in batch.work])
         self._families += [event_family(as_text(category)) for category in self._categories.since(count)]
         return np.array(self._families, np.int8)[codes]
 
     def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
         count = len(self._names)
-        codes = self._names.codes_of_any(batch.work, attrgetter("name"))
+        codes = self._names.codes_of_any([event.name for event in batch.work])
         for code, name in enumerate(self._names.since(count), count):
             if name == _COLLECTIVE_OPERATOR or kind_of(EventFamily.KERNEL, as_text(name)) is EventKind.COLLECTIVE:
                 self._communicating.append(code)
@@ -142,7 +142,9 @@ class ColumnBuilder:
         }
         if self._shapes:
             masks[OPERATOR_ARGUMENTS] = _TAKES_INPUTS[families]
-        is_communication = np.isin(names, self._communicating)
+        is_communicating = np.zeros(len(self._names), bool)
+        is_communicating[self._communicating] = True
+        is_communication = is_communicating[names]
         if is_communication.any() or COLLECTIVE_ARGUMENTS in options.side_tables:  # then every kernel may be one
             masks[COLLECTIVE_ARGUMENTS] = kernels | (is_communication & (families > EventFamily.DROPPED))
         return {side: mask for side, mask in masks.items() if mask.any()}
@@ -185,9 +187,8 @@ class ColumnBuilder:
 
     def _threads_of(self, events: Sequence[Any]) -> NDArray[np.int32]:
         try:
-            pids, tids = (
-                np.fromiter(map(attrgetter(field), events), np.int64, len(events)) for field in ("pid", "tid")
-            )
+            pids = np.fromiter([event.pid for event in events], np.int64, len(events))
+            tids = np.fromiter([event.tid for event in events], np.int64, len(events))
             begins = _changes(pids, tids)
         except (ValueError, TypeError, OverflowError):  # words, or huge numbers
             begins = np.arange(len(events))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +22,22 @@ class _Index(dict[Any, int]):
 
 
 class _IndexOrAbsent(dict[Any, int]):
-    """The same, with code -1 for None."""
+    """The same, with code -1 for None and for empty JSON."""
 
     def __missing__(self, value: Any) -> int:
-        code = self[value] = len(self) - 1
+        code = self[value] = len(self) - len(_ABSENT)
         return code
 
 
+_ABSENT = {None: -1, b"": -1}
+
+
 class Vocabulary:
-    """Values in order of first appearance; the index of a value is its code. With `absent`, None has no code."""
+    """Values in order of first appearance; the index of a value is its code. With `absent`, None and b"" have none."""
 
     def __init__(self, *, absent: bool = False) -> None:
-        self._index: dict[Any, int] = _IndexOrAbsent({None: -1}) if absent else _Index()
-        self._hidden = int(absent)
+        self._index: dict[Any, int] = _IndexOrAbsent(_ABSENT) if absent else _Index()
+        self._hidden = len(_ABSENT) if absent else 0
 
     def __len__(self) -> int:
         return len(self._index) - self._hidden
@@ -43,14 +46,12 @@ class Vocabulary:
         """Codes of `count` values; new ones are added. Raises TypeError if one is a list or an object."""
         return np.fromiter(map(self._index.__getitem__, values), np.int32, count)
 
-    def codes_of_any(self, values: Sequence[Any], get: Callable[[Any], Any] | None = None) -> NDArray[np.int32]:
-        """Codes of all values, or of the results of `get`; lists and objects are converted to text."""
-        items = values if get is None else map(get, values)
+    def codes_of_any(self, values: Sequence[Any]) -> NDArray[np.int32]:
+        """Codes of all values; lists and objects are converted to text."""
         try:
-            return self.codes(items, len(values))
+            return self.codes(values, len(values))
         except TypeError:
-            items = values if get is None else map(get, values)
-            return self.codes((None if item is None else as_text(item) for item in items), len(values))
+            return self.codes((None if value is None else as_text(value) for value in values), len(values))
 
     def since(self, count: int) -> list[Any]:
         """The values added after the first `count`."""

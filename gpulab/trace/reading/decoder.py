@@ -102,7 +102,7 @@ def _new_types(options: ReadOptions) -> _Types:
     category: Any = (Literal[("", *CATEGORIES)] if options.known_categories_only else Any, "")
     texts: dict[str, Any] = dict.fromkeys(("name", "pid", "tid"), (Any, ""))
     readings = {field: reading for side in options.side_tables for field, reading in side.readings.items()}
-    work = _phase("X", {**texts, "ts": time, "dur": time, "cat": category}, readings)
+    work = _phase("X", {"cat": category, **texts, "ts": time, "dur": time}, readings)  # in the order of Kineto: faster
     instant = _phase("i", {**texts, "ts": time}, MEMORY_ARGUMENTS.readings)
     label = _phase("M", texts, {"name": ArgumentReader("name")})
     event: Any = work.event | instant.event | label.event
@@ -134,10 +134,13 @@ def _arguments(readings: Mapping[str, ArgumentReader]) -> Any:
 
 def _batch(events: Sequence[Any], types: _Types) -> Batch:
     kind, instant, label = types.work.event, types.instant.event, types.label.event
-    work = [event for event in events if type(event) is kind]
-    others = [] if len(work) == len(events) else [event for event in events if type(event) is not kind]
+    kinds = list(map(type, events))
+    count = kinds.count(kind)  # in the chunks of most traces all events are work, or none
+    if count == len(events):
+        return Batch(list(events), [], [])
+    others = [event for event in events if type(event) is not kind]
     return Batch(
-        work,
+        [event for event in events if type(event) is kind] if count else [],
         [event for event in others if type(event) is instant and event.name == _MEMORY],
         [event for event in others if type(event) is label and event.name == "thread_name"],
     )

@@ -10,11 +10,17 @@ from gpulab.views.front_end import shows_widgets
 
 
 def choice_buttons(
-    html: str, question: str, choices: Sequence[tuple[str, str]], chosen: str, on_choice: Callable[[str], None]
+    html: str,
+    question: str,
+    choices: Sequence[tuple[str, str]],
+    chosen: str,
+    on_choice: Callable[[str], str],
+    status: str = "",
 ) -> str:
     """Return HTML that becomes radio buttons; the HTML unchanged if the front end shows no widgets.
 
-    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` receives the letter.
+    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` receives the letter, and
+    returns the line below the buttons. `status`: that line before a choice; "" is a standard one.
     """
     if not shows_widgets():
         return html
@@ -23,5 +29,7 @@ def choice_buttons(
     except ImportError:
         return html
     key = uuid4().hex
-    ChoicesModel(key, question, choices, chosen, on_choice)  # ipywidgets keeps a reference while the kernel lives
+    ChoicesModel(
+        key, question, choices, chosen, on_choice, status
+    )  # ipywidgets keeps a reference while the kernel lives
     return f'<div data-gpulab-choice="{escape(key)}">{html}</div>'

@@ -4,6 +4,14 @@
 
 const LOOK_MS = 150;
 
+// Text in which `code` between backticks is a code element.
+function appendText(node, text) {
+  text.split("`").forEach((part, index, parts) => {
+    if (index % 2 === 0 || index === parts.length - 1) node.append(index % 2 ? `\`${part}` : part);
+    else node.appendChild(document.createElement("code")).textContent = part;
+  });
+}
+
 // One element of the page: its list of choices is hidden and replaced by buttons.
 class Place {
   constructor(node, model) {
@@ -16,7 +24,7 @@ class Place {
       if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // return the keyboard to the notebook
     });
     const legend = this.el.appendChild(document.createElement("legend"));
-    legend.textContent = model.get("question");
+    appendText(legend, model.get("question"));
     legend.style.cssText = "padding:0;margin:0 0 6px";
     const name = `gpulab-choice-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`; // a module is loaded once per question
     this.inputs = model.get("choices").map(([key, text]) => this.choice(name, key, text, model));
@@ -25,7 +33,7 @@ class Place {
     this.status.style.cssText = "font-size:.88em;opacity:.78;min-height:1.5em";
     for (const child of node.children) child.style.display = "none";
     node.prepend(this.el);
-    this.show(model.get("chosen"));
+    this.show(model.get("chosen"), model.get("status"));
   }
 
   choice(name, key, text, model) {
@@ -34,17 +42,20 @@ class Place {
     const input = label.appendChild(document.createElement("input"));
     Object.assign(input, { type: "radio", name, value: key });
     input.addEventListener("change", () => {
+      model.set("status", ""); // it was about an earlier choice
       model.set("chosen", key);
       model.save_changes();
       this.show(key);
     });
-    label.append(`${key}) ${text}`);
+    appendText(label.appendChild(document.createElement("span")), `${key}) ${text}`);
     return input;
   }
 
-  show(chosen) {
+  show(chosen, status = "") {
     for (const input of this.inputs) input.checked = input.value === chosen;
-    this.status.textContent = chosen ? `You chose ${chosen}. Run the cells below to check.` : "Choose one, then run the cells below.";
+    const standard = chosen ? `You chose ${chosen}. Run the cells below to check.` : "Choose one, then run the cells below.";
+    this.status.replaceChildren();
+    appendText(this.status, status || standard);
   }
 
   end() {
@@ -62,7 +73,9 @@ function initialize({ model }) {
     for (const node of document.querySelectorAll(selector)) if (!places.has(node)) places.set(node, new Place(node, model));
   };
   const observer = new MutationObserver(() => (timer ??= setTimeout(look, LOOK_MS)));
-  model.on("change:chosen", () => places.forEach((place) => place.show(model.get("chosen"))));
+  const show = () => places.forEach((place) => place.show(model.get("chosen"), model.get("status")));
+  model.on("change:chosen", show);
+  model.on("change:status", show);
   observer.observe(document.body, { childList: true, subtree: true });
   look();
   return () => {

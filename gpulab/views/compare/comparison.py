@@ -9,8 +9,9 @@ import numpy as np
 
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.comparison import Comparison, Story
+from gpulab.comparison.compared_prediction import ChangeEvidence
 from gpulab.comparison.interval import Statistic
-from gpulab.rules.engine.finding import Finding
+from gpulab.rules.engine.finding import Finding, Gain
 from gpulab.views.compare.changes import usage_section, work_section
 from gpulab.views.compare.run_sequence import StoryView, story_view
 from gpulab.views.report.headline import expectation, expected_facts
@@ -21,6 +22,11 @@ from gpulab.views.sheet.view import View
 from gpulab.wording import count, duration, percent, ratio, ratio_range, scale, sentence
 
 MAX_LISTED_RUNS = 6
+_SUBJECTS = {
+    Statistic.MEDIAN: "a step takes",
+    Statistic.MEAN: "the mean step takes",
+    Statistic.FASTEST: "a step takes, in the fastest 10 %,",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,15 +65,14 @@ def _answer(compared: Comparison) -> Answer:
         *(f"{side.name}: {_spread(compared, index)}." for index, side in enumerate(compared.sides)),
         f"Ratio of the {compared.statistic.value}s: {ratio(compared.ratio)}, {interval}. {kind}.",
     )
-    step_times = (
-        f'a step takes {duration(compared.before_ns)} in "{before}" and {duration(compared.after_ns)} in "{after}".'
-    )
+    times = (f'{duration(compared.before_ns)} in "{before}"', f'{duration(compared.after_ns)} in "{after}"')
+    step_times = f"{_SUBJECTS[compared.statistic]} {' and '.join(times)}."
     return Answer(
         claim=f"{comparison_verdict(compared)}: {step_times}",
         leading=True,
         evidence=evidence,
         advice=_reason(compared),
-        facts=(*expected_facts(compared.predicted), *_outcome(compared)),
+        facts=(*_tested_change(compared), *expected_facts(compared.predicted), *_outcome(compared)),
         expectation=expectation(compared.predicted, compared.measured_ns),
     )
 
@@ -85,9 +90,10 @@ def comparison_verdict(compared: Comparison) -> str:
 
 def _spread(compared: Comparison, index: int) -> str:
     runs_ns, steps_ns = compared.runs_ns[index], (compared.before_steps_ns, compared.after_steps_ns)[index]
-    if len(runs_ns) == 1:
-        return median_and_range(steps_ns, compared.sides[index].typical.steps.burst)
     typical_ns = (compared.before_ns, compared.after_ns)[index]
+    if len(runs_ns) == 1:
+        median = median_and_range(steps_ns, compared.sides[index].typical.steps.burst)
+        return median if compared.statistic is Statistic.MEDIAN else f"mean {duration(typical_ns)}, {median}"
     unit, statistic = scale(typical_ns), f"{compared.statistic.value}s"
     times = (
         ", ".join(map(unit.number, runs_ns))
@@ -104,10 +110,10 @@ def _outcome(compared: Comparison) -> tuple[tuple[str, str], ...]:
     unit = scale(compared.before_ns)
     span = f"{unit.number(compared.before_ns)} -> {unit(compared.after_ns)}"
     source = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
-    in_raw_range = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
-    position = _position(compared.in_predicted_range, in_raw_range)
     why = f", because {compared.why}" if _explains_position(compared) else ""
-    return ((f"{source} step time", f"{span} ({ratio(compared.ratio)}): {position}{why}"),)
+    work = compared.predicted.work_ratio
+    same_work = f"; {ratio(compared.ratio * work)} for the same work" if work != 1 else ""
+    return ((f"{source} step time", f"{span} ({ratio(compared.ratio)}{same_work}): {_position(compared)}{why}"),)
 
 
 def _reason(compared: Comparison) -> str:
@@ -119,17 +125,53 @@ def _explains_position(compared: Comparison) -> bool:
     return compared.predicted is not None and compared.above_noise and bool(compared.why)
 
 
-def _position(inside: bool | None, in_raw_range: bool) -> str:
-    """Compare the measured step with the predicted range; `in_raw_range`: before allowing for noise."""
-    if not inside:
-        return "outside the predicted range"
-    return "inside the predicted range" if in_raw_range else "inside the predicted range, allowing for noise"
+def _position(compared: Comparison) -> str:
+    """Compare the measured step with the predicted range, if the measurement is valid."""
+    assert compared.predicted is not None
+    if not compared.conclusive:
+        return "not compared with the prediction"
+    of_fix = "" if compared.prediction.is_of_change else " of that fix"
+    if not compared.in_predicted_range:
+        if not compared.above_noise and _may_be_in_range(compared, compared.predicted):
+            return "too noisy to be compared with the prediction"
+        return f"outside the predicted range{of_fix}"
+    in_raw_range = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
+    return f"inside the predicted range{of_fix}" + ("" if in_raw_range else ", allowing for noise")
+
+
+def _may_be_in_range(compared: Comparison, predicted: Gain) -> bool:
+    """Whether the 95 % interval of the measured step time overlaps the predicted range."""
+    low_ns, high_ns = (compared.measured_ns * compared.ratio / end for end in (compared.ratio_high, compared.ratio_low))
+    return low_ns <= predicted.worst_ns and high_ns >= predicted.best_ns
+
+
+def _tested_change(compared: Comparison) -> tuple[tuple[str, str], ...]:
+    """Return which change is predicted, and what shows that it was made; () if the caller named it."""
+    prediction = compared.prediction
+    changes = ", ".join(map(str, prediction.settings))
+    finding = prediction.finding
+    if prediction.evidence is ChangeEvidence.CALLER or (finding is None and not prediction.refusal and not changes):
+        return ()
+    if finding is None:
+        text = f"{changes}; predicted as {prediction.rewrites}" if prediction.rewrites else prediction.refusal
+        return (("Change" if prediction.rewrites else "No prediction to check", text),)
+    source = f"the fix of {_ordinal(compared, finding)} ({finding.rule})"
+    if prediction.evidence is ChangeEvidence.SETTINGS:
+        return (("Change", f"{changes}, as in {source}"),)
+    if prediction.evidence is ChangeEvidence.RESOLVED:
+        return (("Change", f"{source}, which is resolved; no recorded setting differs"),)
+    assumed = f"if it is {source}, the prediction is as follows"
+    return (("Change", f"unknown, because no recorded setting differs; {assumed}"),)
+
+
+def _ordinal(compared: Comparison, finding: Finding) -> str:
+    return "the first finding" if finding is compared.before.first else "a finding"
 
 
 def _other_differences(compared: Comparison) -> Iterator[Block]:
     """Yield differences other than the code, or possible reasons why the prediction was wrong."""
     reasons, title = compared.circumstances, "Other differences"
-    if compared.in_predicted_range is False and compared.above_noise:
+    if compared.reasons and compared.above_noise:
         reasons, title = compared.reasons, "Possible reasons for the wrong prediction"
     unit = scale(compared.after_ns)
     rows = [Row((sentence(each.text), unit.signed_number(each.effect_ns))) for each in reasons]
@@ -154,10 +196,22 @@ def _sources(compared: Comparison) -> Iterator[str]:
     for side, (excluded, total) in zip(compared.sides, compared.disturbed_steps, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
+    yield from _times_in_reports(compared)
     for side in compared.sides:
         sources = {str(each.run.source) for each in side.runs}
         several = f"{count(len(side.runs), 'run')} of {side.name}: {'; '.join(sorted(sources))}"
         yield origin(side.runs[0].run) if len(side.runs) == 1 else several
+
+
+def _times_in_reports(compared: Comparison) -> Iterator[str]:
+    """Yield the step time in the report of a run, if it is another one: of other steps, or another statistic."""
+    for side, compared_ns in zip(compared.sides, (compared.before_ns, compared.after_ns), strict=True):
+        step, steps = side.typical.step, side.typical.steps
+        if step is None or len(side.runs) > 1 or duration(step.step_ns) == duration(compared_ns):
+            continue
+        profiler = "with" if steps.unprofiled_ns is None else "without"
+        kind = "mean of all steps" if step.is_mean else f"median of all steps {profiler} the profiler"
+        yield f"The report of {side.name} has {duration(step.step_ns)} per step, the {kind}"
 
 
 def _bars(compared: Comparison) -> Iterator[Block]:

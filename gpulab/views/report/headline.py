@@ -77,7 +77,7 @@ def _notes(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     for caveat in finding.caveats:
         yield "Note", sentence(caveat)
     if command := _trial_command(finding, diagnosis):
-        yield "Measure this fix", f"{command} (takes some seconds, and works on copies of your variables)"
+        yield "Measure this fix", f"{command} (takes 20 seconds or more, and works on copies of your variables)"
     yield "Explanation", f"%gpuwhy {finding.rule}"
     if finding.rewrites:
         yield "Combine with other changes", whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from gpulab.analysis.steps.phases import find_phases
 from gpulab.extras import require_extra
 from gpulab.questions import diagnose
 from gpulab.questions.run_names import RunLike, replace_names
@@ -25,7 +24,7 @@ from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, m
 from gpulab.views.report.line_table import line_section
 from gpulab.views.report.memory_holders import memory_section
 from gpulab.views.report.operator_table import operator_section
-from gpulab.views.report.phase_table import run_phases
+from gpulab.views.report.phase_table import phase_section
 from gpulab.views.report.provenance import origin, provenance
 from gpulab.views.report.sensor_table import sensor_blocks
 from gpulab.views.report.undiagnosed.monitor import monitor_answer
@@ -136,8 +135,8 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
         )
     else:
         blocks.append(Section("Sensor readings", sensor_blocks(run)))
-    if (phases := run_phases(run, find_phases(run))) is not None:
-        blocks.append(Section("Phases of the run", (phases,)))
+    if (phases := phase_section(diagnosis)) is not None:
+        blocks.append(phases)
     few_steps = step_timeline(diagnosis)
     if few_steps is not None:
         blocks.append(Section("Timeline" if looped else "The whole recording", (few_steps,)))

@@ -196,7 +196,7 @@ def _method(prediction: Prediction) -> Iterator[Block]:
             ("Typical delays", delays),
             ("Unexplained GPU waits", f"{percent(quality.unexplained_frac, 1)} of the time"),
         ]
-    replayed, error = count(quality.steps, "step"), percent(quality.step_error, 1)
+    replayed, error = count(quality.step_count, "step"), percent(quality.step_error, 1)
     rows += [
         ("Steps", f"{replayed} replayed; the uncertainty of the recorded step time is {error}"),
         ("Range", _range(prediction)),

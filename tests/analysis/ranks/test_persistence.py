@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gpulab.analysis.ranks.persistence import is_persistent
+from tests.support.tiers import tiered_product
 
 JOBS = 2_000
 
@@ -14,9 +15,10 @@ def has_persistent_rank(arrivals):
     return is_persistent((arrivals.max() - arrivals).T, latest)
 
 
-@pytest.mark.parametrize("draw", ["normal", "exponential", "lognormal"])
-@pytest.mark.parametrize("steps", [3, 4, 8, 14, 40])
-@pytest.mark.parametrize("ranks", [2, 4, 16])
+@pytest.mark.parametrize(
+    ("draw", "steps", "ranks"),
+    tiered_product(["normal", "exponential", "lognormal"], [3, 4, 8, 14, 40], [2, 4, 16]),
+)
 def test_equal_ranks_have_a_persistent_one_in_few_of_many_jobs(draw, steps, ranks):
     random = np.random.default_rng(steps * ranks)
     jobs = [getattr(random, draw)(size=(steps, ranks)) for _ in range(JOBS)]

@@ -120,7 +120,7 @@ def test_a_phase_within_the_steps_is_listed_and_changes_neither_steps_nor_the_ph
         )
     table = {row.cells[0]: row.cells[3] for row in run_phases(run, find_phases(run)).rows}
     assert table["load the batch"] == "20 batches"
-    assert table["update"] == "20 optimizer steps"
+    assert table["update"] == "20 updates"
     assert shares(run)["update"] == pytest.approx(30.0)
 
 
@@ -144,7 +144,7 @@ def test_the_table_lists_every_named_phase_with_its_share_and_escapes_its_name()
     table = run_phases(run, find_phases(run))
     (row,) = (row for row in table.rows if row.cells[0].startswith("write"))
     assert "\x1b" not in row.cells[0]
-    assert (row.cells[2], row.cells[3]) == ("1.0 %", "1 optimizer step, 1 batch")
+    assert (row.cells[2], row.cells[3]) == ("1.0 %", "1 update, 1 batch")
 
 
 def test_of_very_many_names_the_longest_are_listed_and_the_table_says_so():

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpulab.analysis.steps.phases import PhaseKind, find_phases
+from gpulab.analysis.steps.phases import PhaseKind, find_phases, training_steps
 from gpulab.intervals import intersect
 from gpulab.rules import diagnose
 from gpulab.run import Loader
@@ -74,6 +74,34 @@ def test_a_batch_taken_to_look_at_it_is_no_evaluation():
     ]
     phases = by_kind(run_of(marks=marks, loaders=[Loader(), Loader()], windows=[]))
     assert PhaseKind.EVALUATION not in phases
+
+
+def test_a_program_with_a_dataloader_for_each_client_has_one_evaluation():
+    marks, at = [], 0.0
+    for client in range(12):
+        for _ in range(10):
+            marks += [mark(at, 1.0, epoch=client), updated(at + 9.0)]
+            at += 10.0
+        marks.append(mark(at, 0.1, epoch=client, yielded=False))
+        marks += [mark(at + 1 + 5 * n, 1.0, loader=1 + client) for n in range(3)]
+        marks.append(mark(at + 16, 0.1, loader=1 + client, yielded=False))
+        at += 20.0
+    loaders = [Loader(name="train_loader"), *(Loader(name="self.testloader") for _ in range(12))]
+    (evaluation,) = (
+        phase
+        for phase in find_phases(run_of(marks=marks, loaders=loaders, windows=[]))
+        if phase.kind is PhaseKind.EVALUATION
+    )
+    assert (evaluation.passes, evaluation.batches) == (12, 36)
+    assert evaluation.total_ns == pytest.approx(12 * 15.1 * MS, rel=0.01)
+
+
+def test_optimizers_that_take_turns_step_once_in_each_training_step():
+    critic_twice = [0, 1, 0, 0, 1, 0] * 5
+    marks = [{**updated(10.0 * n), "optimizer": number} for n, number in enumerate(critic_twice)]
+    run = run_of(marks=marks, windows=[])
+    (training,) = (phase for phase in find_phases(run) if phase.kind is PhaseKind.TRAINING)
+    assert (training.updates, training_steps(run, training)) == (30, 20)
 
 
 def test_a_run_without_marks_has_no_phases():

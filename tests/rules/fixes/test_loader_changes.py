@@ -106,7 +106,7 @@ def recorded(make):
 
 
 def change(run, settings):
-    return change_loader(SimpleNamespace(names=user_names(run)), run.loaders[0], settings)
+    return change_loader(SimpleNamespace(names=user_names(run), run=run), run.loaders[0], settings)
 
 
 def samples(batches):

@@ -92,5 +92,5 @@ def test_a_name_from_a_file_that_is_no_variable_gets_no_code(name):
             pass
     forged = replace(session.run.loaders[0], name=name)
     assert whole_batches_code(SimpleNamespace(names=user_names(session.run)), forged) == ""
-    change = change_loader(SimpleNamespace(names=user_names(session.run)), forged, {"num_workers": 2})
+    change = change_loader(SimpleNamespace(names=user_names(session.run), run=session.run), forged, {"num_workers": 2})
     assert (change.code, "num_workers=2" in change.advice) == ("", True)

@@ -71,6 +71,17 @@ def test_a_question_is_answered_with_keys_alone_and_the_answer_is_shown_next_to_
     assert f"{QUESTION.key}: {QUESTION.right}) {ANSWER}" in solution.inner_text()
 
 
+def test_a_check_without_an_answer_is_answered_by_a_button_and_the_reason_is_shown(lesson, places):
+    lesson.run(0)
+    cell = lesson.run(places["check"])
+    checked = lesson_by_id("00").find_question("parts")
+    cell.get_by_role("radio").first.wait_for()
+    for choice in checked.choices:
+        cell.get_by_role("radio").nth("abc".index(choice.key)).check()
+        cell.get_by_role("status").get_by_text(choice.feedback).wait_for()
+
+
+@pytest.mark.full
 def test_each_question_has_a_radio_group_of_its_own(lesson, places):
     """Buttons of one name exclude each other, also in different cells."""
     for index in range(places["predict"] + 1):

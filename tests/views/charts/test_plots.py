@@ -25,6 +25,7 @@ def test_lines_have_their_points_and_differ_in_more_than_colour(log_x, log_y):
     lines = axes.get_lines()
     assert [dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in lines] == list(SERIES.values())
     assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == 2
+    assert not any(line.get_clip_on() for line in lines)  # marks at the edges are whole
     assert lines[0].get_markerfacecolor() != lines[1].get_markerfacecolor()  # one on top of the other: both are seen
     assert (axes.get_xscale(), axes.get_yscale()) == ("log" if log_x else "linear", "log" if log_y else "linear")
     chart.png()  # draws

@@ -323,15 +323,15 @@ LESSON = Lesson(
             number="05.2", description="bursty batch times, with a small and a sufficient prefetch factor"
         ),
         LessonExperiment(number="05.3", description="workers that restart in every epoch and persistent workers"),
+        LessonExperiment(number="05.4", description="no cache, and caches in memory, on disk and on a network"),
         LessonExperiment(
-            number="05.4", description="threads, processes and asynchronous I/O, for I/O-bound and CPU-bound items"
+            number="05.5", description="a real loop between its two upper bounds: model only and loader only"
         ),
-        LessonExperiment(number="05.5", description="no cache, and caches in memory, on disk and on a network"),
-        LessonExperiment(number="05.6", description="more workers than cores, and how much memory each worker copies"),
-        LessonExperiment(number="05.7", description="every rank reads everything, or only its own share"),
         LessonExperiment(
-            number="05.8", description="a real loop between its two upper bounds: model only and loader only"
+            number="05.6", description="threads, processes and asynchronous I/O, for I/O-bound and CPU-bound items"
         ),
+        LessonExperiment(number="05.7", description="more workers than cores, and how much memory each worker copies"),
+        LessonExperiment(number="05.8", description="every rank reads everything, or only its own share"),
     ),
     questions=(WAIT, CAUSE, NUMBER, WORKERS, KINDS, BOUNDS, BURST, AHEAD, THREADS, CACHE, FORMATS, TRANSFER),
     targets=(

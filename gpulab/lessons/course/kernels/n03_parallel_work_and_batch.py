@@ -293,13 +293,13 @@ LESSON = Lesson(
         LessonExperiment(number="03.2", description="a loop over samples or time steps, and one operator"),
         LessonExperiment(number="03.3", description="a batch of 64, 8 accumulated batches of 8, and a batch of 8"),
         LessonExperiment(number="03.4", description="a batch and its micro-batches, without and with BatchNorm"),
+        LessonExperiment(number="03.5", description="small, medium and large batches, in a table from your own sweep"),
         LessonExperiment(
-            number="03.5", description="padding in random, bucketed and token-budget batches; a growing batch size"
+            number="03.6", description="padding in random, bucketed and token-budget batches; a growing batch size"
         ),
-        LessonExperiment(number="03.6", description="sizes of 257 and 8193, and sizes that fill whole tiles and waves"),
-        LessonExperiment(number="03.7", description="the largest batch, by doubling and by extrapolation"),
-        LessonExperiment(number="03.8", description="four small models one by one, in streams, and stacked"),
-        LessonExperiment(number="03.9", description="small, medium and large batches, in a table from your own sweep"),
+        LessonExperiment(number="03.7", description="sizes of 257 and 8193, and sizes that fill whole tiles and waves"),
+        LessonExperiment(number="03.8", description="the largest batch, by doubling and by extrapolation"),
+        LessonExperiment(number="03.9", description="four small models one by one, in streams, and stacked"),
     ),
     questions=(*_BATCH, *_WORK, *_SHAPES),
     targets=(

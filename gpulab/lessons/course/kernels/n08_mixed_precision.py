@@ -65,7 +65,7 @@ _FASTER = (
         expected="b",
         explanation="If only the products became faster, a quarter of the step would remain, and the limit would be "
         "3.3 "
-        "times. The other layers become faster too; 08.7 measures them one by one.",
+        "times. The other layers become faster too; 08.6 measures them one by one.",
         hints=(
             "Divide the step into two parts: products, and everything else.",
             "What remains of 75 % divided by 14.8? And of the other 25 % if they halve?",
@@ -359,15 +359,15 @@ LESSON = Lesson(
         LessonExperiment(number="08.1", description="float32, TF32, bfloat16 and float16"),
         LessonExperiment(number="08.2", description="bytes saved for the backward pass, in float32 and bfloat16"),
         LessonExperiment(number="08.3", description="float16 without and with loss scaling, and how the scale adapts"),
+        LessonExperiment(number="08.4", description="softmax, sum and root mean square in float16 and in float32"),
+        LessonExperiment(number="08.5", description="a deprecated autocast snippet, and one that resumes correctly"),
+        LessonExperiment(number="08.6", description="memory-bound layers and matrix products in half precision"),
+        LessonExperiment(number="08.7", description="joules per step in float32 and bfloat16"),
+        LessonExperiment(number="08.8", description="a tiny model without and with autocast"),
+        LessonExperiment(number="08.9", description="the largest batch in float32 and with autocast"),
         LessonExperiment(
-            number="08.4", description="direct updates of float16 weights, and updates of float32 master weights"
+            number="08.10", description="direct updates of float16 weights, and updates of float32 master weights"
         ),
-        LessonExperiment(number="08.5", description="softmax, sum and root mean square in float16 and in float32"),
-        LessonExperiment(number="08.6", description="a deprecated autocast snippet, and one that resumes correctly"),
-        LessonExperiment(number="08.7", description="memory-bound layers and matrix products in half precision"),
-        LessonExperiment(number="08.8", description="the largest batch in float32 and with autocast"),
-        LessonExperiment(number="08.9", description="a tiny model without and with autocast"),
-        LessonExperiment(number="08.10", description="joules per step in float32 and bfloat16"),
         LessonExperiment(number="08.11", description="autocast in PyTorch and a policy in Keras"),
     ),
     questions=(*_FASTER, *_MEMORY, *_RANGE, *_TRANSFER),

@@ -267,17 +267,17 @@ LESSON = Lesson(
     limits="Kernels are long: then launches overlap with GPU work, and saving them gains nothing. Fusing a chain of "
     "elementwise kernels still saves memory traffic.",
     experiments=(
-        LessonExperiment(number="12.1", description="a formula as eight operators, and as one"),
-        LessonExperiment(number="12.2", description="Adam as a loop, with foreach, and fused"),
-        LessonExperiment(number="12.3", description="a decoder launched kernel by kernel, and as one CUDA graph"),
-        LessonExperiment(number="12.4", description="a function with a graph break, and without one"),
-        LessonExperiment(number="12.5", description="a launch per tile, a program per tile, and persistent programs"),
         LessonExperiment(
-            number="12.6", description="a launch-bound program, one that waits for data, and one with a busy GPU"
+            number="12.1", description="a launch-bound program, one that waits for data, and one with a busy GPU"
         ),
+        LessonExperiment(number="12.2", description="a formula as eight operators, and as one"),
+        LessonExperiment(number="12.3", description="Adam as a loop, with foreach, and fused"),
+        LessonExperiment(number="12.4", description="a decoder launched kernel by kernel, and as one CUDA graph"),
         LessonExperiment(
-            number="12.7", description="large matrix products: fused optimizer, compiler and graph gain nothing"
+            number="12.5", description="large matrix products: fused optimizer, compiler and graph gain nothing"
         ),
+        LessonExperiment(number="12.6", description="a function with a graph break, and without one"),
+        LessonExperiment(number="12.7", description="a launch per tile, a program per tile, and persistent programs"),
     ),
     questions=(*_SIGNATURE, *_FUSION),
     targets=(

@@ -187,10 +187,10 @@ LESSON = Lesson(
     limits="Short sequences: the scores are small. The arithmetic of long ones stays, unless tokens attend to fewer "
     "others.",
     experiments=(
-        LessonExperiment(number="14.1", description="attention as separate operators, and as one fused call"),
-        LessonExperiment(number="14.2", description="sequences from 128 to 2,048 tokens: memory and arithmetic"),
-        LessonExperiment(number="14.3", description="calls that the flash kernel refuses, and their repair"),
-        LessonExperiment(number="14.4", description="the tensor that fills the memory of a block"),
+        LessonExperiment(number="14.1", description="the tensor that fills the memory of a block"),
+        LessonExperiment(number="14.2", description="attention as separate operators, and as one fused call"),
+        LessonExperiment(number="14.3", description="sequences from 128 to 2,048 tokens: memory and arithmetic"),
+        LessonExperiment(number="14.4", description="calls that the flash kernel refuses, and their repair"),
         LessonExperiment(number="14.5", description="generation without a cache, and with one"),
         LessonExperiment(number="14.6", description="a causal mask, and a window with FlexAttention"),
         LessonExperiment(number="14.7", description="a cache for 32 heads, and for 8"),

@@ -78,11 +78,11 @@ LESSON = Lesson(
             number="01.2", description="a job sampled once per second, sampled 20 times per second, and traced"
         ),
         LessonExperiment(number="01.3", description="memory that is full, and a memory controller that is busy"),
+        LessonExperiment(number="01.4", description="jobs ranked by utilisation, and ranked by the work they do"),
+        LessonExperiment(number="01.5", description="eight metrics of a GPU monitor and their definitions"),
         LessonExperiment(
-            number="01.4", description="a GPU that overheats and a GPU with a lowered power limit, under the same load"
+            number="01.6", description="a GPU that overheats and a GPU with a lowered power limit, under the same load"
         ),
-        LessonExperiment(number="01.5", description="jobs ranked by utilisation, and ranked by the work they do"),
-        LessonExperiment(number="01.6", description="eight metrics of a GPU monitor and their definitions"),
     ),
     questions=(
         Question(

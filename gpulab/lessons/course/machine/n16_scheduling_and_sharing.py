@@ -293,9 +293,9 @@ LESSON = Lesson(
         LessonExperiment(number="16.2", description="a queue: strict order, backfill, parts of a GPU"),
         LessonExperiment(number="16.3", description="seven small jobs: in turn, time slicing, MPS, MIG"),
         LessonExperiment(number="16.4", description="MIG profiles by memory and multiprocessors"),
-        LessonExperiment(number="16.5", description="which way to share: five situations; vGPUs with fixed shares"),
-        LessonExperiment(number="16.6", description="allocation by live need, with hysteresis"),
-        LessonExperiment(number="16.7", description="idle GPUs: a report, and a reaper"),
+        LessonExperiment(number="16.5", description="idle GPUs: a report, and a reaper"),
+        LessonExperiment(number="16.6", description="which way to share: five situations; vGPUs with fixed shares"),
+        LessonExperiment(number="16.7", description="allocation by live need, with hysteresis"),
     ),
     questions=(*_REQUESTS, *_QUEUES, *_SHARING, *_OPERATION),
     targets=(

@@ -275,16 +275,16 @@ LESSON = Lesson(
         LessonExperiment(
             number="09.2", description="five programs that run out of memory, and the cheapest fix for each"
         ),
-        LessonExperiment(number="09.3", description="fragmented memory, preallocated memory, and expandable segments"),
-        LessonExperiment(number="09.4", description="cudaMalloc in every step, and memory that is reused"),
-        LessonExperiment(number="09.5", description="a new tensor for each operator, and in-place operators"),
-        LessonExperiment(number="09.6", description="losses stored with their graphs, and losses stored as numbers"),
-        LessonExperiment(number="09.7", description="memory by image size and by sequence length"),
-        LessonExperiment(number="09.8", description="validation that saves activations, and validation that does not"),
+        LessonExperiment(number="09.3", description="losses stored with their graphs, and losses stored as numbers"),
+        LessonExperiment(number="09.4", description="fragmented memory, preallocated memory, and expandable segments"),
+        LessonExperiment(number="09.5", description="validation that saves activations, and validation that does not"),
+        LessonExperiment(number="09.6", description="the peak in each phase of a step"),
+        LessonExperiment(number="09.7", description="cudaMalloc in every step, and memory that is reused"),
+        LessonExperiment(number="09.8", description="a new tensor for each operator, and in-place operators"),
+        LessonExperiment(number="09.9", description="memory by image size and by sequence length"),
         LessonExperiment(
-            number="09.9", description="used, reserved and allocated memory, and the differences between them"
+            number="09.10", description="used, reserved and allocated memory, and the differences between them"
         ),
-        LessonExperiment(number="09.10", description="the peak in each phase of a step"),
     ),
     questions=(*_ANATOMY, *_OOM, *_ALLOCATOR, *_SAVED, *_READ),
     targets=(

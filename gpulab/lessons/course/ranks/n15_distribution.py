@@ -292,16 +292,16 @@ LESSON = Lesson(
         LessonExperiment(number="15.1", description="all-reduces of 2 and 4 ranks; weak and strong scaling to 64"),
         LessonExperiment(number="15.2", description="one bucket at the end, and buckets that overlap"),
         LessonExperiment(number="15.3", description="gradients as float32, as float16, and by PowerSGD"),
-        LessonExperiment(number="15.4", description="synchronous and asynchronous SGD, and a gossip ring"),
-        LessonExperiment(number="15.5", description="ring, tree and hierarchy; a bad and a good order of devices"),
-        LessonExperiment(number="15.6", description="one slow rank of four"),
-        LessonExperiment(number="15.7", description="data, pipeline, tensor and fully sharded on one model"),
+        LessonExperiment(number="15.4", description="one slow rank of four"),
+        LessonExperiment(number="15.5", description="data, pipeline, tensor and fully sharded on one model"),
+        LessonExperiment(number="15.6", description="accumulation without and with no_sync()"),
+        LessonExperiment(number="15.7", description="a script with python alone, and with torchrun"),
+        LessonExperiment(number="15.8", description="synchronous and asynchronous SGD, and a gossip ring"),
+        LessonExperiment(number="15.9", description="ring, tree and hierarchy; a bad and a good order of devices"),
         LessonExperiment(
-            number="15.8", description="an all-reduce from two primitives of NCCL; published rates of links"
+            number="15.10", description="an all-reduce from two primitives of NCCL; published rates of links"
         ),
-        LessonExperiment(number="15.9", description="accumulation without and with no_sync()"),
-        LessonExperiment(number="15.10", description="the recordings of two ranks, read alone and together"),
-        LessonExperiment(number="15.11", description="a script with python alone, and with torchrun"),
+        LessonExperiment(number="15.11", description="the recordings of two ranks, read alone and together"),
     ),
     questions=(*_COSTS, *_ORGANISATION),
     targets=(

@@ -22,11 +22,11 @@ LESSON = Lesson(
     fix="Apply the fix in the report: here, DataLoader workers that load the next batches while the model trains.",
     limits="The loop does not wait for data. Then the report names another cause, and another lesson covers it.",
     experiments=(
+        LessonExperiment(number="00.1", description="a loop that loads its own data, and one with DataLoader workers"),
         LessonExperiment(
-            number="00.1", description="a timer that is stopped too early, and one that waits for the work to finish"
+            number="00.2", description="a timer that is stopped too early, and one that waits for the work to finish"
         ),
-        LessonExperiment(number="00.2", description="a process that may use one core, and what counts it"),
-        LessonExperiment(number="00.3", description="a loop that loads its own data, and one with DataLoader workers"),
+        LessonExperiment(number="00.3", description="a process that may use one core, and what counts it"),
     ),
     questions=(
         Question(

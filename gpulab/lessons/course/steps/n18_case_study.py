@@ -32,15 +32,15 @@ LESSON = Lesson(
             number="18.2", description="precision first and precision last; the gain of all changes in order"
         ),
         LessonExperiment(
-            number="18.3", description="PyTorch's tuning guide, applied in order, on eight recordings of an H100"
-        ),
-        LessonExperiment(number="18.4", description="a checklist in which every item has evidence"),
-        LessonExperiment(
-            number="18.5", description="all levers ranked by their predicted gain; when torch.compile pays off"
+            number="18.3", description="all levers ranked by their predicted gain; when torch.compile pays off"
         ),
         LessonExperiment(
-            number="18.6", description="predicted beside measured step times for seven changes on an H100"
+            number="18.4", description="predicted beside measured step times for seven changes on an H100"
         ),
+        LessonExperiment(
+            number="18.5", description="PyTorch's tuning guide, applied in order, on eight recordings of an H100"
+        ),
+        LessonExperiment(number="18.6", description="a checklist in which every item has evidence"),
     ),
     questions=(
         Question(

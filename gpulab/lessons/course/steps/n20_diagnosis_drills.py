@@ -37,14 +37,14 @@ LESSON = Lesson(
             number="20.1", description="twelve anonymous runs: a checklist in order, and causes from counters"
         ),
         LessonExperiment(number="20.2", description="seven common questions, each answered from a run"),
-        LessonExperiment(number="20.3", description="a decision tree for out-of-memory errors; the smaller batch, run"),
         LessonExperiment(
-            number="20.4", description="torch.profiler's key_averages() tables, live and from a recording of an H100"
+            number="20.3", description="torch.profiler's key_averages() tables, live and from a recording of an H100"
         ),
-        LessonExperiment(number="20.5", description="timelines of an H100 and of two ranks, as in Nsight Systems"),
+        LessonExperiment(number="20.4", description="timelines of an H100 and of two ranks, as in Nsight Systems"),
         LessonExperiment(
-            number="20.6", description="four recordings of a real H100, and a decision tree on 13 that it never saw"
+            number="20.5", description="four recordings of a real H100, and a decision tree on 13 that it never saw"
         ),
+        LessonExperiment(number="20.6", description="a decision tree for out-of-memory errors; the smaller batch, run"),
     ),
     questions=(
         Question(

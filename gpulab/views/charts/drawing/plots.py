@@ -9,6 +9,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, single_plot
+from gpulab.views.charts.drawing.style import Style
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, TableBlock
 from gpulab.wording import number
@@ -43,7 +44,8 @@ def line_plot(
         for index, (name, line) in enumerate(series.items()):
             shade = colour(_COLOURS[index % len(_COLOURS)])
             # Where two lines coincide, the marks of the second one are open, and larger.
-            mark = {"markersize": 5} if index % 2 == 0 else {"markersize": 8, "markerfacecolor": "none"}
+            mark: Style = {"markersize": 5, "clip_on": False}  # a mark at the edge is drawn in full
+            mark |= {} if index % 2 == 0 else {"markersize": 8, "markerfacecolor": "none"}
             axes.plot(list(line), list(line.values()), _MARKS[index % len(_MARKS)], color=shade, label=name, **mark)
         if log_x:
             axes.set_xscale("log", base=2)

@@ -155,6 +155,7 @@ def test_weight_noise_of_a_quadratic_loss_raises_it_by_its_curvature():
     )
 
 
+@pytest.mark.full
 def test_a_larger_batch_at_the_same_rate_and_epochs_trains_less():
     """The premise of the lesson, in a second: 8 updates instead of 256."""
     data = large_batches.pattern_images(rows=2048, test_rows=1024)

@@ -97,6 +97,7 @@ def test_the_exponent_of_a_power_is_found(power):
 # Programs.
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["detach", "fused", "parts", "recompute"])
 def test_remedies_that_are_free_of_rounding_train_the_same(name):
     program = oom_programs.shrink_program(oom_programs.TrainingProgram(batch=4, fused=False, validates=True))

@@ -89,6 +89,7 @@ def test_a_pipeline_is_idle_while_it_fills_and_drains(devices, micro_batches):
     assert pipeline.idle_frac(devices, micro_batches) == pytest.approx(expected)
 
 
+@pytest.mark.full
 def test_every_saver_lowers_the_peak_and_only_checkpointing_costs_arithmetic():
     plain = saver_budget.try_savers([])
     assert plain.cost == 100
