@@ -19,6 +19,7 @@ from typing import Any
 
 ITEMS, BATCH, WORKERS = 32, 4, 2
 ITEM_CPU_S, STEP_S = 0.01, 0.01
+_MOST_ROUNDS = 10  # times the rounds that are asked for
 
 _PROGRAM = (
     "import sys; from gpulab.lessons.labs.machine.scheduling.core_wait import run_epochs; run_epochs(sys.argv[1])"
@@ -66,7 +67,8 @@ def core_number() -> int:
 def epochs_with_cores(cores: Sequence[int], rounds: int = 6) -> dict[int, CoreEpoch]:
     """Start a process, limit it to each number of cores in turn, and return the fastest epoch of each.
 
-    `used` is the largest of all epochs. Cores that the system does not have are not used.
+    `used` is the largest of all epochs; there are more rounds if other programs left the workers fewer cores than they
+    may use. Cores that the system does not have are not used.
     """
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[5])}
     task = json.dumps({"cores": list(cores), "rounds": rounds})
@@ -91,15 +93,20 @@ def run_epochs(task: str) -> None:
     """Run epochs in this process, in turn with each number of cores, and write what was measured as JSON."""
     settings, epochs = json.loads(task), []
     available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    for _ in range(settings["rounds"]):
+    most_used: dict[int, int] = dict.fromkeys(settings["cores"], 0)
+    for turn in range(_MOST_ROUNDS * settings["rounds"]):
         for count in settings["cores"]:
+            if turn >= settings["rounds"] and most_used[count] >= min(count, WORKERS, len(available)):
+                continue  # further rounds are for workers that other programs left only one core
             if available:
                 os.sched_setaffinity(0, available[:count])  # workers inherit it
-            epochs.append({"cores": count, "suggested": suggested_workers(), **_one_epoch()})
+            epoch = _one_epoch()
+            most_used[count] = max(most_used[count], epoch["used"])
+            epochs.append({"cores": count, "suggested": suggested_workers(), **epoch})
     sys.stdout.write(json.dumps(epochs))
 
 
-def _one_epoch() -> dict[str, float]:
+def _one_epoch() -> dict[str, Any]:
     """Run an epoch with a sleep after each batch."""
     from torch.utils.data import DataLoader
 
