@@ -170,8 +170,11 @@ class Rows:
         return texts.matching(map(bool, map(predicate, texts.vocabulary)))
 
     def select(self, mask: Array) -> Rows:
-        """Return the rows selected by a mask or an index. Each column is gathered when it is first read."""
-        return Rows(self.table, _SelectedColumns(self.columns, _index_of(mask)))
+        """Return the rows selected by a mask or an index. Each column is gathered when it is first read.
+
+        Raises IndexError for a mask of another length.
+        """
+        return Rows(self.table, _SelectedColumns(self.columns, _index_of(mask, len(self))))
 
     def is_kind(self, *kinds: IntEnum) -> NDArray[np.bool_]:
         """Return a mask of the rows whose `kind` is one of these.
@@ -258,10 +261,12 @@ class _SelectedColumns(Mapping[str, Array | TextColumn]):
         return dict, (dict(self),)
 
 
-def _index_of(mask: Array) -> Array:
+def _index_of(mask: Array, count: int) -> Array:
     """Return the rows of a mask or an index, as an array of its own: the caller may change the mask later."""
     values = np.asarray(mask)
     if values.dtype == bool:
+        if len(values) != count:
+            raise IndexError(f"a mask of {len(values)} rows cannot select from {count}")
         return np.flatnonzero(values)
     return values.astype(np.intp)
 

@@ -67,6 +67,12 @@ def test_a_selection_does_not_change_with_the_mask_that_made_it():
     assert [rows.text("name").to_list() for rows in (by_mask, by_index)] == [["a", "c"], ["a", "c"]]
 
 
+@pytest.mark.parametrize("length", [0, 2, 4])
+def test_a_mask_of_another_length_is_an_error(length):
+    with pytest.raises(IndexError):
+        some("a", "b", "c").select(np.ones(length, bool))
+
+
 def test_selected_rows_are_copied_to_other_processes_without_the_others():
     source = some(*map(str, range(10_000)))
     chosen = source.select(np.array([7, 9]))
