@@ -13,6 +13,7 @@ from gpulab.rules import diagnose
 from gpulab.run import Loader, Model, Optimizer
 from gpulab.tables import SHAPES, EventKind
 from gpulab.views.compare.comparison import comparison_view
+from gpulab.views.sheet.sheet import Answer
 from tests.support.runs.made_runs import NO_WORKERS, awaited, event, loader_call, mark, rows, run_of
 
 DATASETS = Path(__file__).resolve().parents[2] / "datasets"
@@ -174,3 +175,17 @@ def test_recorded_pairs_show_which_change_was_made(case, setting):
     assert [change.setting for change in result.prediction.settings] == [setting]
     assert result.acted_on is result.before.first
     assert result.in_predicted_range
+
+
+def claim_of(compared):
+    return next(block.claim for block in comparison_view(compared).sheet.blocks if isinstance(block, Answer))
+
+
+def test_the_speed_for_the_same_work_stands_beside_the_step_times_if_a_step_does_more_work(before):
+    gain = dataclasses.replace(diagnose(before).first.gain, work_ratio=2.0)
+    twice = compare(before, loop(140), predicted=gain)  # 200 ms instead of 100 ms
+    assert twice.ratio == pytest.approx(0.5)
+    assert claim_of(twice).startswith("Slower")
+    assert "the same work is done as fast as before" in claim_of(twice)
+    assert "the same work is done 2.00x as fast" in claim_of(compare(before, loop(40), predicted=gain))
+    assert "the same work" not in claim_of(compare(before, loop(140), predicted=diagnose(before).first.gain))

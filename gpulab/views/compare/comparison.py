@@ -68,13 +68,23 @@ def _answer(compared: Comparison) -> Answer:
     times = (f'{duration(compared.before_ns)} in "{before}"', f'{duration(compared.after_ns)} in "{after}"')
     step_times = f"{_SUBJECTS[compared.statistic]} {' and '.join(times)}."
     return Answer(
-        claim=f"{comparison_verdict(compared)}: {step_times}",
+        claim=f"{comparison_verdict(compared)}: {step_times}{_same_work(compared)}",
         leading=True,
         evidence=evidence,
         advice=_reason(compared),
         facts=(*_tested_change(compared), *expected_facts(compared.predicted), *_outcome(compared)),
         expectation=expectation(compared.predicted, compared.measured_ns),
     )
+
+
+def _same_work(compared: Comparison) -> str:
+    """Return the speed for the same work, for a change that gives a step more or less of it; else ""."""
+    work = compared.predicted.work_ratio if compared.predicted is not None else 1.0
+    if work == 1 or not compared.conclusive or not compared.prediction.is_of_change:
+        return ""
+    is_clear = compared.ratio_low * work > 1 or compared.ratio_high * work < 1
+    speed = f"{ratio(compared.ratio * work)} as fast" if is_clear else "as fast as before, within the noise"
+    return f" A step does {ratio(work)} the work: the same work is done {speed}."
 
 
 def comparison_verdict(compared: Comparison) -> str:
@@ -153,8 +163,9 @@ def _tested_change(compared: Comparison) -> tuple[tuple[str, str], ...]:
     if prediction.evidence is ChangeEvidence.CALLER or (finding is None and not prediction.refusal and not changes):
         return ()
     if finding is None:
-        text = f"{changes}; predicted as {prediction.rewrites}" if prediction.rewrites else prediction.refusal
-        return (("Change" if prediction.rewrites else "No prediction to check", text),)
+        predicted = f"; predicted as {prediction.rewrites}" if prediction.rewrites else ""
+        change = (("Change", changes + predicted),) if changes else ()
+        return change if predicted else (*change, ("No prediction to check", prediction.refusal))
     source = f"the fix of {_ordinal(compared, finding)} ({finding.rule})"
     if prediction.evidence is ChangeEvidence.SETTINGS:
         return (("Change", f"{changes}, as in {source}"),)
