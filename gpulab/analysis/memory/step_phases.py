@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.events.recorded_spans import windows_of
 from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Ints, Spans, covered_ns, union_of
 from gpulab.rows import Rows
@@ -64,8 +65,7 @@ def _annotated_phase(events: Rows, at_ns: Ints) -> NDArray[np.int64]:
 
 def _step_time(run: Run, steps: Steps) -> Spans:
     """Return the time of steps and of recorded windows: a first step that fails is not in `steps`."""
-    windows = np.array(run.recording.windows_ns, np.int64).reshape(-1, 2)
-    return union_of(Spans(steps.start_ns, steps.end_ns), Spans(windows[:, 0], windows[:, 1]))
+    return union_of(Spans(steps.start_ns, steps.end_ns), windows_of(run))
 
 
 def _mask_in(rows: Rows, spans: Spans) -> NDArray[np.bool_]:

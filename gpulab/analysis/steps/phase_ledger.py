@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from gpulab.analysis.events.recorded_spans import pauses_of, windows_of
 from gpulab.analysis.steps.ledger import Ledger, ledger_between
-from gpulab.analysis.steps.phases import PhaseKind, RunPhase, pauses_of
-from gpulab.intervals import intersect, subtract, union
+from gpulab.analysis.steps.phases import PhaseKind, RunPhase
+from gpulab.intervals import intersect, subtract
 from gpulab.run import Run
 
 _MIN_RECORDED_NS, _MIN_RECORDED_FRAC = 10_000_000, 0.1  # one of both: less, at the edge of a window, says little
@@ -38,8 +37,7 @@ def phase_ledger(run: Run, phase: RunPhase) -> PhaseLedger | None:
 
     On a GPU, work that the host launched before the phase may run in its first part, and the last work after it.
     """
-    windows = union(*np.array([*run.recording.windows_ns, (0, 0)], np.int64).T)
-    recorded = intersect(phase.spans, subtract(windows, pauses_of(run)))
+    recorded = intersect(phase.spans, subtract(windows_of(run), pauses_of(run)))
     enough_ns = min(_MIN_RECORDED_NS, _MIN_RECORDED_FRAC * phase.total_ns)
     if phase.kind is PhaseKind.PROFILER or not recorded.total_ns or recorded.total_ns < enough_ns:
         return None

@@ -19,6 +19,7 @@ import numpy as np
 from gpulab.analysis.data.training_loader import RARE_UPDATES_FRAC
 from gpulab.analysis.events.named_phases import evaluation_spans, named_ranges, phase_spans, times_of_phase
 from gpulab.analysis.events.per_run import cached_by_run
+from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.steps.evaluations.evaluating_code import CodeEvaluations, find_code_evaluations
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, no_spans, subtract, union, union_of
 from gpulab.phase_names import means_evaluation, means_training
@@ -322,11 +323,6 @@ def _phase(claim: _Claim, calls: Rows, spans: Spans) -> RunPhase:
         waiting_ns=int(inside_ns[is_own].sum()),
         waiting_cpu_ns=int(calls["thread_cpu_ns"][is_own].sum()),
     )
-
-
-def pauses_of(run: Run) -> Spans:
-    """Return when the profiler paused the program."""
-    return union(*np.array([*run.recording.pauses_ns, (0, 0)], np.int64).T)
 
 
 def _update_ends_ns(run: Run) -> Ints:

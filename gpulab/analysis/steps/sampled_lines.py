@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.phases import pauses_of
 from gpulab.intervals import covered_ns
 from gpulab.run import Run
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpulab.analysis.data.workers import STARTING
+from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
-from gpulab.analysis.steps.phases import PhaseKind, gaps_between_epochs, loop_phases, pauses_of
+from gpulab.analysis.steps.phases import PhaseKind, gaps_between_epochs, loop_phases
 from gpulab.intervals import clip, subtract
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers

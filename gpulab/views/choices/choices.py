@@ -29,7 +29,6 @@ def choice_buttons(
     except ImportError:
         return html
     key = uuid4().hex
-    ChoicesModel(
-        key, question, choices, chosen, on_choice, status
-    )  # ipywidgets keeps a reference while the kernel lives
+    # ipywidgets keeps a reference while the kernel lives.
+    ChoicesModel(key, question, choices, chosen, on_choice, status)
     return f'<div data-gpulab-choice="{escape(key)}">{html}</div>'

@@ -12,10 +12,10 @@ from gpulab.cli.summary import summary_json
 from gpulab.phase_names import EVAL_MODE
 from gpulab.rules import diagnose
 from gpulab.run_summary import summary
-from gpulab.tables import HOST_SAMPLES
+from gpulab.tables import HOST_SAMPLES, MARKS, MarkKind
 from tests.cases.data.slow_evaluation.case import evaluated
 from tests.cases.steps.frequent_evaluation.case import STEP_MS, estimated
-from tests.support.runs.made_runs import MS, host_sample, rows
+from tests.support.runs.made_runs import MS, NO_WORKERS, host_sample, mark, rows
 
 THREE = 3 * 300 * MS
 
@@ -72,6 +72,24 @@ def test_after_the_last_update_only_a_function_counts(word, count):
     samples = [*dicts_of_samples(estimated()), *(host_sample(at, evaluation=word) for at in range(1720, 2600, 50))]
     longer = replace(estimated(), span_ns=2600 * MS, host_rows=rows(HOST_SAMPLES, samples))
     assert len(code_evaluations(longer).spans.start_ns) == count
+
+
+@pytest.mark.parametrize(("loop_end_ms", "count"), [(2200, 4), (1650, 3)])
+def test_after_the_last_update_the_eval_mode_counts_until_the_dataloader_has_no_more_batches(loop_end_ms, count):
+    run = estimated()
+    samples = [*dicts_of_samples(run), *(host_sample(at, evaluation=EVAL_MODE) for at in range(1720, 2200, 50))]
+    updates = [mark(end_ns / MS - 1, 1, kind=MarkKind.OPTIMIZER) for end_ns in run.mark_rows["end_ns"].tolist()]
+    calls = [mark(1, 1), mark(loop_end_ms - 1, 1, yielded=False)]
+    longer = replace(
+        run,
+        span_ns=2600 * MS,
+        host_rows=rows(HOST_SAMPLES, samples),
+        mark_rows=rows(MARKS, [*updates, *calls]),
+        loaders=(NO_WORKERS,),
+    )
+    spans = code_evaluations(longer).spans
+    assert len(spans.start_ns) == count
+    assert spans.end_ns[-1] <= loop_end_ms * MS
 
 
 def dicts_of_samples(run):

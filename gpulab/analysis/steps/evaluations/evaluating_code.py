@@ -2,7 +2,8 @@
 
 Samples of the main thread show, over the whole run, when a function evaluates by its name or the trained models are in
 eval mode (the column `evaluation`). The marks of the updates bound each evaluation: it lies between two updates that
-are further apart than usual, before the first one or after the last one.
+are further apart than usual, before the first one or after the last one. After the last one, the loop goes on until its
+DataLoader has no more batches.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class _Interval:
     end_ns: int
     usual_ns: int  # from one update to the next
     is_inner: bool  # between two updates
+    is_in_loop: bool  # that, or after the last update until the DataLoader has no more batches
     length_ns: int  # without pauses of the profiler
     at_ns: Ints  # of its samples
     labels: tuple[str, ...]  # of its samples; "" for code that does not evaluate
@@ -92,7 +94,8 @@ def _intervals(run: Run, updates: Rows, elsewhere: Spans, paused: Spans) -> list
     """
     order = np.argsort(updates["end_ns"], kind="stable")
     at_ns, optimizers = updates["end_ns"][order], updates["optimizer"][order]
-    bounds = np.concatenate([[0], at_ns, [max(run.span_ns, int(at_ns[-1]))]])
+    loop_ends_ns = _loop_end(run, int(at_ns[-1]))
+    bounds = np.concatenate([[0], at_ns, loop_ends_ns, [max(run.span_ns, int(at_ns[-1]))]])
     start_ns, end_ns = bounds[:-1], bounds[1:]
     length_ns = end_ns - start_ns - covered_ns(paused, start_ns, end_ns)
     usual_ns = np.zeros(len(start_ns), np.int64)
@@ -110,13 +113,25 @@ def _intervals(run: Run, updates: Rows, elsewhere: Spans, paused: Spans) -> list
             start_ns=int(start_ns[index]),
             end_ns=int(end_ns[index]),
             usual_ns=int(usual_ns[index]),
-            is_inner=0 < index < len(start_ns) - 1,
+            is_inner=0 < index < len(at_ns),
+            is_in_loop=0 < index < len(at_ns) + len(loop_ends_ns),
             length_ns=int(length_ns[index]),
             at_ns=sampled_ns[first[index] : last[index]],
             labels=tuple(labels[first[index] : last[index]]),
         )
         for index in np.flatnonzero(is_used & (length_ns > 0)).tolist()
     ]
+
+
+def _loop_end(run: Run, last_update_ns: int) -> list[int]:
+    """Return when the DataLoader of the last update was iterated to its end, if that was later; else []."""
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    before = calls.select(calls["end_ns"] <= last_update_ns)
+    if not len(before):
+        return []
+    is_same = calls["loader"] == before["loader"][before["end_ns"].argmax()]
+    later_ns: list[int] = calls["end_ns"][is_same & (calls["end_ns"] > last_update_ns)].tolist()
+    return [max(later_ns)] if later_ns else []
 
 
 def _trusted_labels(intervals: list[_Interval]) -> frozenset[str]:
@@ -151,9 +166,9 @@ def _evaluations(intervals: list[_Interval], trusted: frozenset[str]) -> tuple[S
 def _sampled_span(interval: _Interval, trusted: frozenset[str]) -> tuple[tuple[int, int] | None, list[str]]:
     """Return when an evaluation within this interval ran, and the labels of its samples; None without one.
 
-    Outside the training, the eval mode of a model proves nothing: a program may leave it so, and draw pictures.
+    Outside the training loop, the eval mode of a model proves nothing: a program may leave it so, and draw pictures.
     """
-    accepted = trusted if interval.is_inner else trusted - {EVAL_MODE}
+    accepted = trusted if interval.is_in_loop else trusted - {EVAL_MODE}
     evaluates = np.array([label in accepted for label in interval.labels], bool)
     if not evaluates.any() or (interval.is_inner and not interval.is_long):
         return None, []
@@ -163,7 +178,7 @@ def _sampled_span(interval: _Interval, trusted: frozenset[str]) -> tuple[tuple[i
     at_ns, count = interval.at_ns, len(interval.at_ns)
     start_ns = interval.start_ns if not first else int(at_ns[first - 1 : first + 1].mean())
     next_ns = interval.end_ns if last + 1 == count else int(at_ns[last + 1])
-    if interval.is_inner:  # a training step follows, which takes the usual time
+    if interval.is_in_loop:  # a training step follows, which takes the usual time; or nothing
         end_ns = max(int(at_ns[last]), min(interval.end_ns - interval.usual_ns, next_ns))
     else:
         end_ns = (int(at_ns[last]) + next_ns) // 2

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.events.recorded_spans import windows_of
 from gpulab.analysis.host.model_calls import forward_calls
 from gpulab.analysis.steps.forward_backward import backward_passes, forward_backward_spans
-from gpulab.intervals import Spans, covered_ns, intersect, no_spans, union
+from gpulab.intervals import Spans, covered_ns, intersect, no_spans
 from gpulab.run import Run
 
 _MIN_RECORDED_NS = 20_000_000  # a part of an evaluation that is so long has forward passes
@@ -26,8 +27,7 @@ class ForwardOnly:
 
 def forward_only(run: Run, spans: Spans) -> ForwardOnly | None:
     """Count the calls of layers in these spans; None if too little of them was recorded, or no layer is known."""
-    windows = union(*np.array([*run.recording.windows_ns, (0, 0)], np.int64).T)
-    calls = forward_calls(run)
+    windows, calls = windows_of(run), forward_calls(run)
     if intersect(spans, windows).total_ns < _MIN_RECORDED_NS or not len(calls):
         return None
     training, backward = forward_backward_spans(run), backward_passes(run)
