@@ -128,9 +128,9 @@ class _Collected:
         return job
 
     def add_rank(self, task: Any) -> None:
-        """Add a finished task."""
+        """Add a finished task. If its result was lost with a worker since, wait until it is computed again."""
         self._unfinished -= 1
-        if task.status == "finished":
+        if _error_of(task) is None:
             self._ready.append(task)
         else:
             self._add_failed(task)
@@ -147,22 +147,23 @@ class _Collected:
     def add_join(self, future: Any) -> None:
         """Add the result of a join; if it failed, that of each of its ranks."""
         tasks = self._joining.pop(future)
-        if future.status == "finished":
+        if _error_of(future) is None:
             self._add(future.result())
             for task in tasks:
                 del self._tasks[task]  # so that the workers forget their summaries
             return
         for task in tasks:  # the summaries were lost with a worker, and computing one again kills every worker
-            if task.exception() is None:
+            if _error_of(task) is None:
                 self._add(_join_results([task.result()]))
             else:
                 self._add_failed(task)
 
     def _add_failed(self, task: Any) -> None:
-        if _is_killed(task.exception()):
+        error = _error_of(task)
+        if _is_killed(error):
             self._suspects.append(task)
         else:
-            self._add(join_ranks(unread_rank(self._tasks[task], _failure(task.exception()))))
+            self._add(join_ranks(unread_rank(self._tasks[task], _failure(error))))
 
     def read_suspects_alone(self, reading: FileReading) -> None:
         """Read the files whose workers were killed again, one by one: Dask blames all tasks of a killed worker."""
@@ -187,6 +188,17 @@ class _Collected:
 
 def _join_results(results: Sequence[RankSummary | None]) -> JobSummary:
     return join_ranks(*(summary for summary in results if summary is not None))
+
+
+def _error_of(future: Any) -> Any:
+    """Return why a task failed, None if it did not. Its status alone does not tell: it may be "lost" meanwhile."""
+    if future.cancelled():
+        return GpulabError(
+            "The task that reads this file was cancelled.",
+            why="the cluster was restarted, or another program cancelled it",
+            fix="analyse the job again",
+        )
+    return future.exception()
 
 
 def _is_killed(error: Any) -> bool:

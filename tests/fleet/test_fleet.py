@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ distributed = pytest.importorskip("distributed", reason="needs the extra: pip in
 fsspec = pytest.importorskip("fsspec")
 
 from gpulab.fleet import cluster, fleet, rank_task, summary_cache  # noqa: E402
+from gpulab.fleet.rank_files import RankFile  # noqa: E402
 
 JOB = case_module("straggler")
 # Dask's own: sockets and loops that it closes later.
@@ -184,6 +186,35 @@ def test_of_the_files_on_a_killed_worker_only_the_one_that_kills_it_is_listed(jo
     assert [file.rank for file in result.unread] == [5]
     assert "killed" in result.unread[0].reason
     assert [summary.rank for summary in result.ranks] == [0, 1, 2, 3, 4, 6, 7]
+
+
+@dataclass(frozen=True)
+class ReportedFuture:
+    """A future of Dask that was reported as finished: its result was lost with a worker since, or it was cancelled."""
+
+    status: str
+
+    def cancelled(self):
+        return self.status == "cancelled"
+
+    def exception(self):
+        return None  # of a lost one after it was computed again
+
+
+def collected(status):
+    task = ReportedFuture(status)
+    ranks = cluster._Collected(client=None, tasks={task: RankFile("rank_3.json")})
+    ranks.add_rank(task)
+    return ranks
+
+
+def test_a_result_that_was_lost_with_its_worker_is_no_failure():
+    assert len(collected("lost")._ready) == 1
+
+
+def test_a_file_whose_task_was_cancelled_is_listed():
+    (file,) = collected("cancelled").job.unread
+    assert (file.rank, "cancelled" in file.reason) == (3, True)
 
 
 def dies_on_rank_5(file, reading):
