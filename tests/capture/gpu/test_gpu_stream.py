@@ -50,7 +50,8 @@ def test_short_kernels_leave_the_gpu_idle_and_the_first_finding_is_about_the_hos
     assert ledger.device == "gpu"
     assert ledger.idle_frac > 0.5
     busy = {part.key for part in ledger.parts if part.busy}
-    first = diagnose(run).findings[0]
+    # Beside other programs, the first steps may really be slow, which is a finding about no part of a typical step.
+    first = next(finding for finding in diagnose(run).findings if finding.rule != "slow_first_step")
     assert first.ledger_parts
     assert not busy & set(first.ledger_parts)
 
