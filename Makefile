@@ -4,8 +4,8 @@
 # make test-rest   the second tier: rare combinations, and the other notebooks
 # make test-alone  tests that time this machine, one by one; other programs must be idle
 # make test-all    all three
-# make test-nightly  as test-all, with many random examples for each property test
-# make starters every notebook as a learner gets it, nothing filled in: each claim must fail
+# make test-nightly  as test-all and starters, with many random examples for each property test
+# make starters every notebook as a learner gets it, nothing filled in: each claim must fail (make starters-core: six)
 # make lint     ruff and mypy
 # make docs     the documentation site in build/site, with every link checked; show it: python -m http.server -d build/site
 # make bench    what recording costs, as ratios
@@ -31,16 +31,16 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course starters lint docs bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
+.PHONY: setup demo lab test test-rest test-alone test-all test-nightly course starters starters-core lint docs bench bench-load bench-diagnosis bench-wild bench-predictions bench-compare bench-replay bench-virtual bench-endurance bench-holds fuzz chaos gpu-check clean
 
 # Compiled modules and rewritten assertions are kept: the tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
 # What these try must neither read nor write the user's own history of predictions.
-demo docs test test-rest test-alone course starters bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
-demo test test-rest test-alone course starters gpu-check: export GPULAB_PROGRESS := off
+demo docs test test-rest test-alone course starters starters-core bench bench-compare bench-endurance gpu-check: export GPULAB_HISTORY := off
+demo test test-rest test-alone course starters starters-core gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
-test test-rest test-alone starters: export GPULAB_SIZE := tiny
+test test-rest test-alone starters starters-core: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
@@ -64,7 +64,8 @@ lab: $(READY)
 # Tests that share a browser, a kernel or a large trace form a group, which one process runs.
 PARALLEL := --numprocesses auto --dist loadgroup
 # The first tier compares the core of the course with its stored outputs, the second one the rest.
-CORE := $(foreach number,00 01 03 05 09 12,$(wildcard notebooks/$(number)_*.ipynb)) notebooks/index.ipynb
+CORE_NUMBERS := 00 01 03 05 09 12
+CORE := $(foreach number,$(CORE_NUMBERS),$(wildcard notebooks/$(number)_*.ipynb)) notebooks/index.ipynb
 NBVAL = PYTHONHASHSEED=0 $(PY) -m pytest $(1) -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
     --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
 
@@ -82,13 +83,16 @@ test-alone: $(READY)
 test-all: test test-rest test-alone
 
 test-nightly: EXAMPLES := --hypothesis-profile=full
-test-nightly: test-all
+test-nightly: test-all starters
 
 course: $(READY)
 	GPULAB_SIZE=$(or $(SIZE),lab) $(PY) tools/notebooks.py live
 
 starters: $(READY)
 	$(PY) tools/notebooks.py starters
+
+starters-core: $(READY)
+	$(PY) tools/notebooks.py starters $(CORE_NUMBERS)
 
 lint: $(READY)
 	$(PY) -m ruff check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,6 +27,12 @@ from gpulab.tables import (
 )
 from gpulab.tables import TABLE_FIELDS as TABLE_FIELDS
 from gpulab.tables import TRACE_TABLES as TRACE_TABLES
+from gpulab.user_objects import Described
+from gpulab.user_objects import FrozenModel as FrozenModel
+from gpulab.user_objects import Loader as Loader
+from gpulab.user_objects import Model as Model
+from gpulab.user_objects import Optimizer as Optimizer
+from gpulab.user_objects import RepeatedInputs as RepeatedInputs
 from gpulab.wording import clean, count, duration, shorten
 
 if TYPE_CHECKING:
@@ -38,21 +44,10 @@ if TYPE_CHECKING:
 
 TRACED_WORK = "operators and kernels"  # begins `Gap.what` if part of the trace is missing
 KILLED = "killed"  # outcome of a run whose process was killed; gpulab.recover() builds it from what is on disk
-_MAX_AMOUNT = 2**53  # a wrong size makes a program ask for petabytes, which its error then says
-
-
-class _Described:
-    """A description whose numbers are amounts: one that is negative, infinite or huge is unknown (None)."""
-
-    def __post_init__(self) -> None:
-        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field_.name)
-            if field_.default is None and type(value) in (int, float) and not 0 <= value <= _MAX_AMOUNT:
-                object.__setattr__(self, field_.name, None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu(_Described):
+class Gpu(Described):
     """One GPU as the driver describes it. None: unknown."""
 
     index: int
@@ -84,7 +79,7 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(_Described):
+class Machine(Described):
     """The machine on which a run was recorded. None: unknown."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -132,86 +127,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loader(_Described):
-    """Settings of a DataLoader. None: unknown (a trace shows only whether it has workers)."""
-
-    workers: int | None = None
-    batch_size: int | None = None
-    pin_memory: bool | None = None
-    persistent_workers: bool | None = None
-    prefetch_factor: int | None = None
-    batches: int | None = None  # per epoch; None for an iterable of unknown length
-    batch_sampler: str | None = None  # its class; PyTorch's own is "BatchSampler"
-    iterable: bool | None = None  # whether the dataset is an IterableDataset, of which each worker yields every sample
-    auto_collation: bool | None = None  # whether it collates samples to batches; not with batch_size=None
-    dataset: str | None = None  # its class name
-    collate: str | None = None  # name of its collate function; PyTorch's own is "default_collate"
-    batch_tensors: int | None = None  # tensors and arrays in the first batch
-    batch_bytes: int | None = None  # their size
-    batch_objects: int | None = None  # other objects in it: strings, numbers
-    padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
-    padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
-    row_length: float | None = None  # mean number of positions of a row in these batches, with its padding
-    can_be_cut: bool | None = None  # whether a batch may be cut to the tokens of its attention mask; see batch_padding
-    ignore_index: int = -100  # of a cross-entropy loss in the user's variables, otherwise PyTorch's default
-    ignored_frac: float | None = None  # share of the labels with this value in some batches, 0-1
-    dataset_library: str | None = None  # the package of that class: "datasets", "torch"; the user's own is "__main__"
-    kind: str | None = None  # class of the DataLoader; None if no variable holds it
-    other_settings: tuple[str, ...] = ()  # names of its other arguments with a value of the user's: "timeout"
-    framework: str | None = None  # the package whose training loop uses it: "transformers", "lightning", "accelerate"
-    name: str | None = None  # the user's variable for the DataLoader
-    dataset_name: str | None = None  # the user's variable for the dataset
-    location: str | None = None  # file system type of its files, such as "nfs4"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer(_Described):
-    """Settings of an optimizer. None: unknown."""
-
-    kind: str  # its class: "AdamW"
-    name: str | None = None  # the user's variable for it
-    tensors: int | None = None  # number of parameter tensors it updates
-    elements: int | None = None  # number of elements in them
-    foreach: bool | None = None  # as set by the user; None: PyTorch decides
-    fused: bool | None = None
-    device: str | None = None  # device of its parameters: "cuda", "cpu", "cpu and cuda"
-    accepts_sparse: bool | None = None  # it gives the same results with sparse gradients as with dense ones
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model(_Described):
-    """A model that an optimizer trains. None: unknown."""
-
-    kind: str  # its class: "ResNet"
-    name: str | None = None  # the user's variable for it
-    tensors: int | None = None
-    bytes: int | None = None  # of its parameters
-    dtypes: tuple[str, ...] = ()  # of its parameters, most frequent first: ("float32",)
-    device: str | None = None
-    compiled: bool | None = None
-    embedding_elements: int | None = None  # of its trained embedding tables whose gradients are dense
-    embedding_rows: int | None = None  # of the largest of these tables
-    depthwise_frac: float | None = None  # share of depthwise convolutions among its layers with weights
-    has_forward: bool | None = None  # False: its class defines no forward(), so that code calls other methods of it
-    image_convolutions: int | None = None  # its 2D convolutions; None also if it has convolutions of other dimensions
-    channels_last: bool | None = None  # the memory format of their weights
-    channel_group_norms: int | None = None  # layers like GroupNorm and InstanceNorm
-    calls_view: bool | None = None  # it or its loop may call Tensor.view(), which channels_last tensors may refuse
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrozenModel(_Described):
-    """A module that no optimizer trains, and whose weights stayed the same while the loop ran."""
-
-    kind: str  # its class: "ResNet"
-    name: str  # the user's expression for it: "model.backbone"
-    tensors: int
-    layers: str  # a letter for each layer with weights: see gpulab.capture.hooks.models.frozen_models
-    depends_on_batch: bool  # it has BatchNorm or Dropout in train mode
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure(_Described):
+class Failure(Described):
     """The out-of-memory error that ended the recorded code. None: unknown."""
 
     message: str  # the first line of PyTorch's error message
@@ -263,6 +179,7 @@ class Run:
     models: tuple[Model, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
+    repeated_inputs: tuple[RepeatedInputs, ...] = ()
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings at the time of recording, such as "threads"

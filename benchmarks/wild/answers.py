@@ -34,6 +34,8 @@ ANSWERS: dict[str, frozenset[str]] = {
         "float64_weights": {"precision"},
         "unused_gradients": {"no_grad"},
         "frozen_outputs": {"cache_items"},
+        # It advises to hoist a call out of a loop, or to pass each row once; "other" holds changes of a model's inputs.
+        "repeated_inputs": {"remove_python", "other"},
         "input_preprocessing": {"cache_items"},
         "anomaly_detection": {"other"},
         "dense_embedding_gradients": {"sparse_gradients"},

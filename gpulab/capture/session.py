@@ -254,6 +254,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
+            repeated_inputs=self._marks.repeated.results,
             facts=facts,
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
@@ -301,6 +302,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
+            repeated_inputs=self._marks.repeated.results,
             facts=self._facts,
             open_phases=self.phases.open_phases,
         )

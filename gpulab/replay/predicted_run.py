@@ -42,6 +42,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         models=run.models,
         optimizers=run.optimizers,
         frozen_models=run.frozen_models,
+        repeated_inputs=run.repeated_inputs,
         threads=run.threads,
         main_thread=run.main_thread,
         facts=run.facts,

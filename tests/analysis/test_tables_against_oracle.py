@@ -80,6 +80,7 @@ PARTS = [f"{part}_ns" for part in ("busy", "kernels", "communication", "copies",
 PARTS += ["exposed_communication_ns", "exposed_copies_ns"]
 
 
+@pytest.mark.full
 def test_busy_tables_cover_the_windows_they_are_named_for(both):
     run, oracle = both
     if not oracle.work():

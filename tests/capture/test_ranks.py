@@ -96,7 +96,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_ranks_that_a_recorded_block_starts_are_recorded(tmp_path, method):
     result = run_python(tmp_path, RANKS_IN_A_BLOCK % method)
     assert result.stdout.splitlines() == ["[0, 1] ['2', '2']", "['job-rank0', 'job-rank1']", "[True, True]"], (

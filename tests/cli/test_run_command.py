@@ -122,6 +122,7 @@ def test_a_program_that_records_itself_does_so(tmp_path):
     assert "records itself" in result.stderr
 
 
+@pytest.mark.full
 def test_ranks_of_torchrun_give_one_report_that_names_the_slow_one(tmp_path):
     result = run(tmp_path, *TORCHRUN, "--out", "job", PROGRAMS / "ranks.py", "--slow-rank", 1)
     assert result.returncode == 0, result.stderr

@@ -24,7 +24,7 @@ LAYERS = (
     ("extras",),
     ("rows",),
     ("sensor_tables",),
-    ("tables",),
+    ("tables", "user_objects"),
     ("run",),
     ("hardware", "run_facts"),
     ("trace", "sensors", "store"),

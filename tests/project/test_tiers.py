@@ -36,6 +36,8 @@ def test_what_is_left_out_of_the_first_tier_bears_the_mark():
     kept, marked = first_tier("ab", "a")
     assert (kept, [mark.name for mark in marked.marks]) == ("a", ["full"])
     assert [value for value in every_nth(range(6), 3) if isinstance(value, int)] == [0, 3]
+    _, second = every_nth([pytest.param(1, 2, id="first"), pytest.param(3, 4, id="second")], 2)
+    assert (second.values, second.id, [mark.name for mark in second.marks]) == ((3, 4), "second", ["full"])
 
 
 def test_the_commands_of_the_makefile_run_each_test_once():

@@ -40,7 +40,14 @@ def first_tier(values: Iterable[Any], keep: Collection[Any] | Callable[[Any], bo
 
 def every_nth(values: Iterable[Any], step: int, mark: Any = pytest.mark.full) -> list[Any]:
     """Return parameters for every value; all but the first of each `step` carry the mark."""
-    return [value if index % step == 0 else pytest.param(value, marks=mark) for index, value in enumerate(values)]
+    return [value if index % step == 0 else _marked(value, mark) for index, value in enumerate(values)]
+
+
+def _marked(value: Any, mark: Any) -> Any:
+    """Return a parameter, or a set of them, with one more mark."""
+    if isinstance(value, type(pytest.param())):
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, mark])
+    return pytest.param(value, marks=mark)
 
 
 def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:

@@ -57,7 +57,7 @@ def played():
     return play
 
 
-@pytest.mark.parametrize("name", every_nth(FAULTS, 2))
+@pytest.mark.parametrize("name", every_nth(FAULTS, 4))
 def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     found = played(name)
     assert found.first is not None

@@ -21,7 +21,7 @@ from gpulab.watch.alerts.measures import Measure
 from gpulab.watch.alerts.watch_alerts import WatchAlerts
 from gpulab.watch.observation import Device, DeviceReading, Observation
 from gpulab.watch.process_names import ProcessName
-from tests.support.tiers import every_nth
+from tests.support.tiers import every_nth, tiered_product
 
 GIB = 2**30
 TOTAL_GIB = 80.0
@@ -181,7 +181,7 @@ def test_there_are_thirty_of_each():
     assert len(SILENT) >= 30
 
 
-@pytest.mark.parametrize("name", FIRES)
+@pytest.mark.parametrize("name", every_nth(FIRES, 2))
 def test_an_alert_fires_once_at_the_right_time(name):
     text, segments, expected_s, slack_s = FIRES[name]
     begins, _, _ = fire(text, *segments)
@@ -265,9 +265,9 @@ def test_the_words_of_the_documentation_are_read(text, measure, limit, for_s, he
     assert (alert.limit, alert.for_s) == (pytest.approx(limit), for_s)
 
 
-@pytest.mark.parametrize("period_s", [1, 5, 12, 15, 20, 30, 60])
-@pytest.mark.parametrize("jitter_s", [0.0, 0.3])
-@pytest.mark.parametrize("minutes", [1, 5])
+@pytest.mark.parametrize(
+    ("period_s", "jitter_s", "minutes"), tiered_product([1, 5, 12, 15, 20, 30, 60], [0.0, 0.3], [1, 5], strength=1)
+)
 def test_an_alert_begins_ends_and_begins_again_whatever_the_period_of_the_readings(period_s, jitter_s, minutes):
     alert = parse_alert(f"idle < 30 % for {minutes} min")
     engine = AlertEngine([alert], period_s=period_s)

@@ -20,7 +20,8 @@ from gpulab.watch.schema import HOURS, MINUTES, SECONDS
 from tests.support import nvml_standin
 from tests.support.watch import simulated_day as day
 
-pytestmark = pytest.mark.xdist_group("simulated day")  # one process makes what its tests look at
+# One process makes what its tests look at.
+pytestmark = [pytest.mark.xdist_group("simulated day"), pytest.mark.full]
 SCRIPT = Path(day.__file__)
 KILLED = -signal.SIGKILL
 

@@ -168,6 +168,7 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
         models=state.models,
         optimizers=state.optimizers,
         frozen_models=state.frozen_models,
+        repeated_inputs=state.repeated_inputs,
         facts=state.facts,
         **fields,  # type: ignore[arg-type]
     )

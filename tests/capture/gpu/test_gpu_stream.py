@@ -45,7 +45,7 @@ def test_each_kernel_is_recorded_once_with_the_call_that_launched_it(monkeypatch
 
 
 def test_short_kernels_leave_the_gpu_idle_and_no_finding_blames_the_gpu(monkeypatch):
-    # Which finding comes first depends on what else the machine does, so only what holds beside other programs is asserted.
+    # Which finding comes first depends on what else the machine does.
     run, _ = recorded(monkeypatch, 2.0)
     ledger = build_ledger(run, find_steps(run))
     assert ledger.device == "gpu"

@@ -15,6 +15,7 @@ from gpulab.rules.engine.pasted_names import user_names
 from gpulab.run import Loader, Model, Optimizer, Run
 from tests.support.pasted_code import Notebook
 from tests.support.runs.cases import ALL, diagnose_case, diagnosis_of
+from tests.support.tiers import every_nth
 
 PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]
 USER = {  # what a user may call their things
@@ -103,7 +104,7 @@ def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
-@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+@pytest.mark.parametrize(("rule", "make"), every_nth(PROVOKED, 4))
 def test_a_fix_has_no_placeholders(rule, make):
     for fix, _ in fixes_of(rule, diagnosis_of(make)):
         tree = ast.parse(fix)

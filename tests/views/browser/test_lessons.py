@@ -16,7 +16,7 @@ from gpulab.lessons.handout import copy_course
 from tests.support.front_end.browser import Notebook
 from tests.support.front_end.services import JupyterLab
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.full]
 NAME = "00_start_here.ipynb"
 QUESTION = lesson_by_id("00").find_question("time")
 ANSWER = next(choice.text for choice in QUESTION.choices if choice.key == QUESTION.right)
@@ -81,7 +81,6 @@ def test_a_check_without_an_answer_is_answered_by_a_button_and_the_reason_is_sho
         cell.get_by_role("status").get_by_text(choice.feedback).wait_for()
 
 
-@pytest.mark.full
 def test_each_question_has_a_radio_group_of_its_own(lesson, places):
     """Buttons of one name exclude each other, also in different cells."""
     for index in range(places["predict"] + 1):
@@ -96,7 +95,6 @@ def test_each_question_has_a_radio_group_of_its_own(lesson, places):
     assert len(set().union(*names)) == len(names)
 
 
-@pytest.mark.full
 def test_a_blank_that_is_not_filled_in_is_reported_without_an_error(lesson, places):
     for index in range(places["last"] + 1):
         lesson.run(index)

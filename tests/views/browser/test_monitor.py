@@ -14,7 +14,7 @@ from tests.support.front_end.browser import OPEN_MS, Notebook
 from tests.support.front_end.legibility import wait_until_legible
 from tests.support.front_end.services import JupyterLab
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.full]
 
 SETUP = "import torch, time\ntorch.set_num_threads(1)\nimport gpulab\n%load_ext gpulab"
 LOOP = """from torch.utils.data import DataLoader, TensorDataset
@@ -175,7 +175,6 @@ def test_the_stop_magic_shows_the_report_under_its_own_cell(jupyterlab, folder):
     notebook.close()
 
 
-@pytest.mark.full
 def test_after_its_output_is_cleared_the_panel_can_be_displayed_again(jupyterlab, folder):
     write_notebook(folder / "again.ipynb")
     notebook = jupyterlab.open(folder / "again.ipynb")

@@ -18,10 +18,10 @@ from gpulab.views import charts
 from gpulab.views.charts.catalogue import CHARTS
 from gpulab.views.charts.drawing.style import BACKGROUND, DARK, chart_style
 from tests.support.front_end.read_views import contrast
+from tests.support.tiers import every_nth
 from tests.views.charts.test_charts import made
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-by_chart = pytest.mark.parametrize("make", CHARTS, ids=lambda make: make.__name__)
 # Each text with its colour and box; a second call hides them all.
 TEXTS = """() => [...document.querySelectorAll('text')].filter(each => !each.closest('[opacity]')).map(each => {
   const {left, top, right, bottom} = each.getBoundingClientRect();
@@ -71,7 +71,7 @@ def test_it_has_the_theme_of_the_page_not_of_the_system(page, system, theme):
     assert corner.tolist() == [int(shade[at : at + 2], 16) for at in (1, 3, 5)]
 
 
-@by_chart
+@pytest.mark.parametrize("make", every_nth(CHARTS, 4), ids=lambda make: make.__name__)
 def test_its_text_is_readable_in_either_theme(page, make):
     svg = make(made("gpu")).svg()
     for scheme in ("light", "dark"):

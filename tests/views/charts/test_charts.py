@@ -48,7 +48,7 @@ from tests.support.runs.made_runs import (
     stall,
     stepped,
 )
-from tests.support.tiers import tiered_product
+from tests.support.tiers import first_tier, tiered_product
 
 MIB = 1024**2
 HOSTILE = "<script>alert(1)</script>\"'&$x^2$\u202e\u200b 名前 " + "k" * 10_000
@@ -281,6 +281,7 @@ def test_a_number_of_the_title_is_among_those_in_words_and_figures(make):
         assert not named or any(number in told for number in named), (drawn.answer, told)
 
 
+@pytest.mark.full
 @by_chart
 @pytest.mark.parametrize("kind", ["hostile"])
 def test_names_from_a_trace_are_text_in_pictures_and_in_pages(make, kind):
@@ -618,7 +619,7 @@ def test_without_a_gpu_the_sensors_are_the_hosts():
 # The head of a report as a picture.
 
 
-@pytest.mark.parametrize("kind", ["empty", "cpu", "gpu", "virtual", "hostile"])
+@pytest.mark.parametrize("kind", first_tier(["empty", "cpu", "gpu", "virtual", "hostile"], ["gpu"]))
 def test_the_head_of_a_report_is_a_readable_picture(kind):
     diagnosis = diagnose(made(kind))
     drawn = report_chart(diagnosis)

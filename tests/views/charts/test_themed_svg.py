@@ -23,7 +23,7 @@ def source(chart: Chart) -> str:
 
 
 @by_chart
-@pytest.mark.parametrize("kind", ["gpu", "hostile"])
+@pytest.mark.parametrize("kind", ["gpu", pytest.param("hostile", marks=pytest.mark.full)])
 def test_a_chart_in_a_notebook_is_one_small_svg_that_runs_and_loads_nothing(make, kind):
     chart = make(made(kind))
     svg = chart.svg()

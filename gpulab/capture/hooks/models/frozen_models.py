@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
 from gpulab.capture.hooks.user_variables import NamedValues, optimizer_parameters, visible_values
 from gpulab.run import FrozenModel
 
 LINEAR, CONVOLUTION, EMBEDDING, RECURRENT = "lcer"  # the letters of layers
 _MAX_MODULES = 4
-_MAX_SUBMODULES = 20_000
 _COMPARED = 4  # parameters of a module, the largest ones
 _COMPARED_BYTES = 64  # of each
 _MIN_UPDATES = 4  # weights that a few updates leave the same are not known to be frozen
@@ -82,13 +81,13 @@ def _modules_to_watch(variables: NamedValues, trained: set[int]) -> list[_Watche
     visited: set[int] = set()
     untrained: list[tuple[str, Any, list[Any], list[Any]]] = []
     for name, module in parts:  # the list grows meanwhile
-        if id(module) in visited or len(visited) > _MAX_SUBMODULES:
+        if id(module) in visited or len(visited) > MAX_SUBMODULES:
             continue
         visited.add(id(module))
-        modules = _submodules(module)
-        parameters = _parameters(modules)
+        modules = submodules_in(module)
+        parameters = parameters_in(modules)
         if any([id(parameter) in trained for parameter in parameters]):
-            parts += _children(name, module)
+            parts += children_of(name, module)
         elif parameters:
             visited.update([id(inner) for inner in modules])
             untrained.append((name, module, modules, parameters))
@@ -136,46 +135,6 @@ def _fingerprint(parameter: Any) -> Fingerprint | None:
         return None
     version = 0 if kind.is_inference(parameter) else kind._version.__get__(parameter)
     return version, address, ctypes.string_at(address, min(size, _COMPARED_BYTES))
-
-
-def _submodules(module: Any) -> list[Any]:
-    """Return the module and all modules in it, in the order of their definition."""
-    modules: dict[int, Any] = {}
-    pending = [module]
-    while pending and len(modules) < _MAX_SUBMODULES:
-        inner = pending.pop()
-        if id(inner) not in modules:
-            modules[id(inner)] = inner
-            pending += [child for _, child in reversed(_children("", inner))]
-    return list(modules.values())
-
-
-def _children(name: str, module: Any) -> NamedValues:
-    """Return the modules in a module, with expressions for them."""
-    from torch import nn
-
-    children = object.__getattribute__(module, "__dict__").get("_modules")
-    if not issubclass(type(children), dict):
-        return []
-    return [
-        (f"{name}[{key}]" if key.isdigit() else f"{name}.{key}", child)
-        for key, child in list(dict.items(children))
-        if type(key) is str and issubclass(type(child), nn.Module)
-    ]
-
-
-def _parameters(modules: list[Any]) -> list[Any]:
-    from torch.nn.parameter import UninitializedParameter
-
-    parameters: dict[int, Any] = {}
-    for module in modules:
-        own_parameters = object.__getattribute__(module, "__dict__").get("_parameters")
-        if not issubclass(type(own_parameters), dict):
-            continue
-        for value in list(dict.values(own_parameters)):
-            if is_tensor(type(value)) and not issubclass(type(value), UninitializedParameter):
-                parameters[id(value)] = value
-    return list(parameters.values())
 
 
 def _letters(module: Any) -> str:

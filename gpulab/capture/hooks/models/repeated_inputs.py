@@ -1,0 +1,143 @@
+"""Modules that compute outputs again within one training step: for the same tensors, or for equal rows of one.
+
+During a few single steps, a wrapper of `torch.nn.Module.__call__` notes what each module gets (see `WatchedStep`).
+Hooks would switch off fast paths of PyTorch. Programs with code of torch.compile are left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of
+from gpulab.capture.hooks.models.watched_step import WatchedStep
+from gpulab.capture.hooks.user_variables import NamedValues, visible_values
+from gpulab.capture.protection.guard import Guard
+from gpulab.run import RepeatedInputs
+
+REPEATED = "modules that compute something again"
+_WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
+_MIN_FRAC = 0.01  # of the step
+
+
+class RepeatedInputWatch:
+    """Watches a few single steps of the thread that created it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._thread = threading.get_ident()
+        self._updates = 0
+        self._step: WatchedStep | None = None
+        self._restore: Callable[[], None] | None = None
+        self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
+
+    @property
+    def results(self) -> tuple[RepeatedInputs, ...]:
+        """What modules computed again in every watched step, the most expensive first; the smaller figures."""
+        if not self._results:
+            return ()
+        in_all = set.intersection(*[set(results) for results in self._results])
+        least = [min([results[key] for results in self._results], key=_step_frac) for key in in_all]
+        return tuple(sorted(least, key=_step_frac, reverse=True))
+
+    def optimizer_stepped(self, innermost: FrameType | None) -> None:
+        """Count an update: a step that is watched ends, or begins."""
+        self._updates += 1
+        step = self._step
+        if step is not None:
+            is_complete = not step.is_over
+            duration_ns = step.end()
+            self.remove()
+            if is_complete:
+                self._results.append(_results(step, duration_ns, visible_values(innermost)))
+        if self._updates in _WATCHED_AFTER and not _has_compiled_code():
+            self._begin()
+
+    def remove(self) -> None:
+        """Restore `torch.nn.Module.__call__`; a patch that the user's code put over ours stays."""
+        if self._step is not None:
+            self._step.end()
+        if self._restore is not None:
+            self._restore()
+        self._step = self._restore = None
+
+    def _begin(self) -> None:
+        from torch import nn
+
+        kind: Any = nn.Module
+        original = kind.__call__
+        step = WatchedStep()
+
+        def watched_call(module: Any, /, *arguments: Any, **options: Any) -> Any:
+            __tracebackhide__ = True  # an error in the user's model should show only the user's lines
+            if step.is_over or threading.get_ident() != self._thread:
+                return original(module, *arguments, **options)
+            call = self._guard.call(REPEATED, step.before, None, module, arguments, options)
+            try:
+                output = original(module, *arguments, **options)
+            except BaseException:
+                step.end()
+                raise
+            if call is not None:
+                self._guard.call(REPEATED, step.after, None, call, output)
+            return output
+
+        def restore() -> None:
+            if kind.__dict__.get("__call__") is watched_call:
+                kind.__call__ = original
+
+        self._step, self._restore = step, restore
+        kind.__call__ = watched_call
+
+
+def _step_frac(repeated: RepeatedInputs) -> float:
+    return repeated.step_frac or 0.0
+
+
+def _has_compiled_code() -> bool:
+    """Whether torch.compile has compiled anything: it checks how modules are called."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return bool(dynamo is not None and dynamo.counters.get("frames"))
+
+
+def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dict[tuple[Any, ...], RepeatedInputs]:
+    results: dict[tuple[Any, ...], RepeatedInputs] = {}
+    modules = [(work, work.module()) for work in step.work.values()]
+    names = _names([module for _, module in modules if module is not None], variables)
+    for work, module in modules:
+        frac = work.saved_ns / max(1, duration_ns)
+        if module is None or frac < _MIN_FRAC:
+            continue
+        repeated = RepeatedInputs(
+            kind=type(module).__name__,
+            name=names.get(id(module)),
+            location=work.location,
+            calls=work.calls,
+            step_frac=frac,
+            distinct_frac=sum(work.distinct) / len(work.distinct) if work.distinct else None,
+            with_gradient=work.with_gradient,
+        )
+        results[repeated.kind, repeated.name, repeated.location, bool(work.distinct)] = repeated
+    return results
+
+
+def _names(modules: list[Any], variables: NamedValues) -> dict[int, str]:
+    """Return expressions of the user's for these modules, by id: those with the fewest parts."""
+    from torch import nn
+
+    missing = {id(module) for module in modules}
+    names: dict[int, str] = {}
+    visited: set[int] = set()
+    parts: NamedValues = [(name, value) for name, value in variables if issubclass(type(value), nn.Module)]
+    for name, module in parts:  # the list grows meanwhile
+        if id(module) in visited or len(visited) > MAX_SUBMODULES or not missing:
+            continue
+        visited.add(id(module))
+        if id(module) in missing:
+            missing.discard(id(module))
+            names[id(module)] = name
+        parts += children_of(name, module)
+    return names
