@@ -10,7 +10,7 @@
 # make docs     the documentation site in build/site, with every link checked; show it: python -m http.server -d build/site
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
-# make bench-wild  which change makes each of 75 ordinary training loops fastest (hours; resumes where it stopped)
+# make bench-wild  which change makes each ordinary training loop fastest (hours; resumes where it stopped)
 # make bench-virtual  how right the times of virtual GPUs are, against published measurements
 # make bench-predictions  how right what-ifs are: pairs of real loops, before and after
 # make bench-compare  whether a comparison tells a difference from chance: pairs of real loops

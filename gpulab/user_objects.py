@@ -38,6 +38,7 @@ class Loader(Described):
     padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
     padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch
     row_length: float | None = None  # mean number of positions of a row in these batches, with its padding
+    same_row_length: bool | None = None  # whether several batches have equally long rows, and some only shorter samples
     can_be_cut: bool | None = None  # whether a batch may be cut to the tokens of its attention mask; see batch_padding
     ignore_index: int = -100  # of a cross-entropy loss in the user's variables, otherwise PyTorch's default
     ignored_frac: float | None = None  # share of the labels with this value in some batches, 0-1

@@ -96,7 +96,7 @@ def run_lessons(options: Namespace) -> Output:
 
     folder = options.folder or COURSE_FOLDER
     copied = copy_course(folder)
-    lines = [f"{count(len(copied.written), 'notebook')} written to {folder}"]
+    lines = [f"{count(len(copied.written), 'notebook')} written to {folder}: lessons, solutions and an index"]
     if copied.existing:
         present = len(copied.existing)
         verbs = plural(present, "exists already and is", "exist already and are")

@@ -249,7 +249,9 @@ def _check(ready: ReplayModel, chosen: Sequence[Change]) -> None:
     """Raise RunError if the replay cannot be trusted, or if a rewrite cannot be predicted from this run."""
     if ready.quality.refusal_reason is not None:
         raise RunError(
-            "Nothing can be predicted from this run.", why=ready.quality.refusal_reason, fix=ready.quality.fix
+            "No change can be replayed on this run; its report may estimate gains without a replay.",
+            why=ready.quality.refusal_reason,
+            fix=ready.quality.fix,
         )
     reason = refusal_reason(ready, chosen)
     if reason is not None:

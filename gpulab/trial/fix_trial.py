@@ -33,6 +33,7 @@ from gpulab.wording import count, did_you_mean, duration, number, shell_word
 SECONDS, REPEATS = 3.0, 3
 _MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
 _UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
+_OTHER_STEP = 1.5  # times as long, or as short, as in the recording: the prediction was made for another loop
 _MIN_STEPS = 8  # after the warm-up, in each run
 
 
@@ -109,10 +110,11 @@ def try_fix(
         comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
         if not _is_unclear(comparison):
             break
+    facts = _facts(finding, placed.line, seconds, planned, runner.refused)
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.rule}",
-            comparison_blocks(comparison, (Facts(_facts(finding, placed.line, seconds, planned, runner.refused)),)),
+            comparison_blocks(comparison, (Facts((*facts, *_changed_since(finding, comparison))),)),
         ),
         comparison=comparison,
         finding=finding,
@@ -212,6 +214,21 @@ def _failure(error: BaseException, variant: str, guard: FileGuard) -> CaptureErr
         why=error_text(error),
         fix="adapt the fix to your code" if variant == "fixed" else COMPARE_YOURSELF,
     )
+
+
+def _changed_since(finding: Finding, comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """Return that the unchanged cell now takes another time than in the recording, if it does: see `_OTHER_STEP`."""
+    if finding.gain is None or comparison.before_ns <= 0:
+        return ()
+    change = finding.gain.step_ns / comparison.before_ns
+    if max(change, 1 / change) < _OTHER_STEP:
+        return ()
+    why = (
+        f"without the fix, a step takes {duration(comparison.before_ns)} now and took {duration(finding.gain.step_ns)} "
+        "in the recording, so that the prediction does not apply. Other programs ran, a setting of the process has "
+        "changed (such as its threads), or the fix is already applied: record the cell again"
+    )
+    return (("not as recorded", why),)
 
 
 def _facts(

@@ -137,7 +137,7 @@ losses_after = train(loader)
 #
 # Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `%gpucompare` sees in the settings of both runs that the number of workers changed. It predicts the effect of two workers from the run `before` alone, and compares that with the run `after`.
 #
-# If it says *No difference above the noise*, other programs were probably busy: record both runs again.
+# If it says *No verdict* or *No difference above the noise*, other programs were probably busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -183,7 +183,7 @@ own = gpulab.compare(gpulab.runs["before"], gpulab.runs["own"], rewrites=f"worke
 predicted_speedup = own.predicted.worst_speedup
 # </blank>
 L.claim(
-    "the first run alone predicts a speed-up of at least 1.3, and the measured speed-up is within the predicted bound",
+    "the first run alone predicts a speed-up of at least 1.3, and the measured one does not exceed the upper bound",
     predicted_speedup >= 1.3 and own.ratio <= 1.1 * own.predicted.bound,
     before=predicted_speedup,
     after=float(own.ratio),

@@ -32,11 +32,19 @@ from gpulab.analysis.steps.gaps import GAPS
 from gpulab.intervals import union
 from gpulab.run import Run
 from gpulab.tables import EVENTS, GRIDS, EventKind, MarkKind
-from tests.support.oracle import KERNEL, MEMCPY, MEMSET, kind_of_work, median
+from tests.support.oracle import KERNEL, MEMCPY, MEMSET, SHARED, Oracle, kind_of_work, median
 from tests.support.runs.made_runs import MS, event, loader_call, mark, rows, run_of, stepped
 from tests.support.runs.written_traces import x
+from tests.support.tiers import every_nth
 
 # Real traces.
+
+
+@pytest.fixture(scope="module", params=every_nth(SHARED, 3, pytest.mark.night))
+def both(request, recorded):
+    """The run of a recorded trace, and what the oracle says of the same file."""
+    path = recorded(f"{request.param}.json.gz")
+    return trace.read(path), Oracle(path)
 
 
 def sides(run):

@@ -28,7 +28,7 @@ def test_every_change_of_a_loop_applies_and_compiles(name):
         compile(cell, name, "exec")
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_loop_and_its_changes_see_the_same_samples(monkeypatch):
     from benchmarks.wild.measure import check_loop
 

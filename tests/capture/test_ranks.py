@@ -163,7 +163,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_pipeline_ends_as_usual_although_its_steps_have_too_many_events(tmp_path, monkeypatch):
     """PyTorch corrupts memory if its profiler stops while an exchange is open; freed memory is overwritten here."""
     monkeypatch.setenv("MALLOC_PERTURB_", "165")

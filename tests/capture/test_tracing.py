@@ -103,7 +103,7 @@ def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
     assert len(session.run.event_rows) > MAX_EVENTS[level] / (4 if level == "trace" else 16)  # resumed only at "trace"
 
 
-@pytest.mark.full
+@pytest.mark.night
 @pytest.mark.parametrize("level", ["trace", "deep"])
 def test_a_range_that_is_open_in_several_windows_does_not_crash_the_program(level):
     program = [sys.executable, "-m", "tests.support.spool.crossing_ranges", level]
@@ -190,7 +190,7 @@ def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(st
     assert find_steps(run).unprofiled.any()
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_operators_are_observed_again_after_a_deferred_window():
     with pytest.raises(ZeroDivisionError), gpulab.profile("deep steps"):
         deep_steps(40, after=lambda: 1 / 0)
@@ -199,7 +199,7 @@ def test_operators_are_observed_again_after_a_deferred_window():
     assert events_of(own) >= 2
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_profiler_of_the_program_records_after_a_deferred_window():
     counts = []
 

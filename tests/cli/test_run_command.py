@@ -66,7 +66,7 @@ def test_the_results_agree_with_the_recording(recorded):
     assert loaded.name == "train"
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_recording_is_not_replaced_and_the_program_runs_all_the_same(recorded, tmp_path):
     folder, first = recorded
     before = (folder / "results" / "run.gpulab").read_bytes()
@@ -147,14 +147,14 @@ def test_ranks_of_torchrun_give_one_report_that_names_the_slow_one(tmp_path):
     assert prediction.speedup > 1.5  # it sleeps for 30 ms, which is most of a step
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_ranks_that_are_late_in_turn_are_no_straggler(tmp_path):
     run(tmp_path, *TORCHRUN, "--quiet", "--out", "job", PROGRAMS / "ranks.py", "--rotating")
     diagnosis = gpulab.diagnose(gpulab.load(tmp_path / "job"))
     assert "straggler" not in {finding.rule for finding in diagnosis.findings}
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_rank_that_fails_is_named_and_leaves_its_run(tmp_path):
     result = run(tmp_path, *TORCHRUN, "--out", "job", PROGRAMS / "ranks.py", "--fail-rank", 1)
     assert result.returncode != 0
@@ -174,7 +174,9 @@ def test_a_killed_rank_is_recovered_by_the_report(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", ["fork", "spawn", "script"])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.night) for name in ("spawn", "script"))]
+)
 def test_ranks_that_the_program_starts_are_recorded_too(tmp_path, method):
     options = ("--start", method, "--slow-rank", 0)
     result = run(tmp_path, *RECORD, "--out", "job", PROGRAMS / "ranks.py", *options, STORE=str(tmp_path / "store"))
@@ -187,7 +189,7 @@ def test_ranks_that_the_program_starts_are_recorded_too(tmp_path, method):
     assert min(len(find_steps(each)) for each in ranks) >= 59  # of 60
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_the_ranks_that_lightning_starts_are_recorded_too(tmp_path):
     pytest.importorskip("lightning")
     result = run(tmp_path, *RECORD, "--out", "job", PROGRAMS / "lightning_ddp.py")

@@ -138,7 +138,7 @@ def mlflow_server(tmp_path_factory):
     log.close()
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_an_mlflow_server_has_metrics_tags_and_report(run, numbers, mlflow_server, tmp_path):
     import mlflow
 

@@ -130,7 +130,7 @@ def test_every_workload_without_a_flaw_is_somebodys_twin():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", every_nth(NAMES, 3, pytest.mark.night))
+@pytest.mark.parametrize("name", every_nth(NAMES, 6, pytest.mark.night))
 def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothing_left, random_state):
     losses = workload(name).run(steps=4)
     assert len(losses) == 4
@@ -139,7 +139,7 @@ def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothin
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", every_nth(NAMES, 4, pytest.mark.night))
+@pytest.mark.parametrize("name", every_nth(NAMES, 8, pytest.mark.night))
 def test_a_workload_gives_the_same_losses_every_time(name):
     assert workload(name).run(steps=3) == pytest.approx(workload(name).run(steps=3), rel=1e-5)
 

@@ -113,7 +113,7 @@ def test_the_part_gives_the_same_answers(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", every_nth(TRACES, 3, pytest.mark.night))
+@pytest.mark.parametrize("name", every_nth(TRACES, 8, pytest.mark.night))
 def test_the_part_gives_the_same_answers_on_real_traces(name, recorded, tmp_path, monkeypatch):
     trace = scaled(recorded(f"{name}.json.gz"), 250_000, tmp_path)
     assert_same_answers(gpulab.load(trace), monkeypatch)

@@ -87,6 +87,19 @@ def test_runs_are_added_where_the_result_is_not_clear(namespace, monkeypatch, fi
     assert f"{pairs} runs of each variant" in " ".join(str(trial).split())
 
 
+@pytest.mark.parametrize(("recorded_ms", "applies"), [(35, True), (40, True), (90, False), (12, False)])
+def test_a_step_that_is_no_longer_as_recorded_is_pointed_out(namespace, monkeypatch, recorded_ms, applies):
+    def record(runner, code, name, variant):
+        step_ms = 20 if variant == "fixed" else 35
+        marks = [mark(step_ms * step + 0.1 * (step % 3), 0.1) for step in range(40)]
+        return run_of([], marks=marks, loaders=[NO_WORKERS], name=name)
+
+    monkeypatch.setattr(fix_trial._Runner, "record", record)
+    gain = dataclasses.replace(finding().gain, step_ns=recorded_ms * 1_000_000)
+    text = " ".join(str(try_fix(dataclasses.replace(finding(), gain=gain), CELL, namespace)).split())
+    assert ("prediction does not apply" not in text) == applies
+
+
 def test_a_trial_compares_both_variants_with_the_prediction(namespace):
     trial = tried(namespace, name="loop")
     assert [loader.workers for run in trial.unchanged for loader in run.loaders] == [0]

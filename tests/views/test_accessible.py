@@ -57,7 +57,7 @@ def test_a_report_has_no_serious_fault(page, told):
 
 
 @pytest.mark.full
-@every_report
+@on_pages(("made",))
 def test_a_page_with_the_timeline_has_no_serious_fault(page, told, tmp_path):
     path = told.save(tmp_path / "report.html")
     page.goto(path.as_uri())

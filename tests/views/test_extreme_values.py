@@ -19,11 +19,11 @@ from tests.support import pipeline_probes
 from tests.support.runs.extreme_runs import BASES, NAMES, extreme_run
 from tests.support.runs.made_runs import gpu_samples
 from tests.support.runs.stored_runs import filled, full_run
-from tests.support.tiers import at_night
+from tests.support.tiers import at_night, every_nth
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", every_nth(range(3), 3, pytest.mark.night))
 def test_every_view_of_an_extreme_run_is_made_or_refused_with_a_reason(seed):
     problems = pipeline_probes.run_probes(seed, at_night(240, otherwise=30))
     assert [f"{problem.view}, probe {problem.number}: {problem.error}" for problem in problems] == []

@@ -225,7 +225,7 @@ def test_a_view_of_such_a_run_is_not_much_larger(both, name):
     assert len(hostile._repr_html_()) < 600_000
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_charts_show_names_as_text(runs):
     from gpulab.views.charts.catalogue import CHARTS
 

@@ -33,6 +33,7 @@ from tests.support.runs.made_runs import (
     run_of,
     stepped,
 )
+from tests.support.tiers import every_nth
 
 
 def starved(at):
@@ -94,7 +95,7 @@ TRACES = (
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", every_nth(TRACES, 3, pytest.mark.night))
 def test_a_recorded_run_read_back_is_the_same_run(name, recorded, tmp_path):
     run = gpulab.load(recorded(f"{name}.json.gz"), shapes=True)
     again = gpulab.load(to_perfetto(run, tmp_path / "again.json.gz"), shapes=True)

@@ -20,6 +20,7 @@ from gpulab.virtual.device.counting_device import LIMITATIONS, NO_HOST, Counting
 from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
 from gpulab.virtual.memory_fit.memory_peaks import SimulatedMemory  # noqa: E402
 from gpulab.virtual.op_log.ops import Copy, CopyDirection, Op, Phase, Role  # noqa: E402
+from tests.support.tiers import every_nth  # noqa: E402
 from tests.support.virtual import cuda_programs  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
     gpt2,
@@ -107,7 +108,10 @@ PROGRAMS = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("count", "play", "options"), PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize(
+    ("count", "play", "options"),
+    every_nth([pytest.param(*program, id=name) for name, program in PROGRAMS.items()], 3, pytest.mark.night),
+)
 def test_counts_agree_with_the_virtual_gpu(count, play, options):
     counted_records, counted_bytes = count(*options)
     played_records, played_bytes, _ = play(*options)

@@ -15,10 +15,12 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.full  # a minute of computing on a busy machine
 
+from tests.support.tiers import at_night  # noqa: E402
 from tests.support.virtual import cuda_programs  # noqa: E402 - it needs torch
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [*cuda_programs.WORKS, *cuda_programs.REFUSES]
+WORKS = list(cuda_programs.WORKS)[:: at_night(1, otherwise=3)]
+NAMES = [*WORKS, *cuda_programs.REFUSES]
 
 
 def _run(names):
@@ -51,7 +53,7 @@ def outcomes():
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", cuda_programs.WORKS)
+@pytest.mark.parametrize("name", WORKS)
 def test_a_cuda_program_runs_unmodified(outcomes, name):
     assert outcomes[name]["outcome"] == "worked", outcomes[name]["text"]
 

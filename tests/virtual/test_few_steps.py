@@ -27,7 +27,7 @@ def played(count, width, batch):
     return device.run
 
 
-@pytest.mark.full
+@pytest.mark.night
 @pytest.mark.parametrize(("width", "batch", "tolerance"), [(2048, 4096, 0.01), (4096, 8192, 0.004)])
 def test_step_time_and_diagnosis_do_not_depend_on_the_number_of_steps(width, batch, tolerance):
     long = played(12, width, batch)

@@ -57,7 +57,7 @@ def played():
     return play
 
 
-@pytest.mark.parametrize("name", every_nth(FAULTS, 4))
+@pytest.mark.parametrize("name", every_nth(FAULTS, 4, pytest.mark.night))
 def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     found = played(name)
     assert found.first is not None
@@ -65,7 +65,7 @@ def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted({workload(name).twin for name in FAULTS}))
+@pytest.mark.parametrize("name", every_nth(sorted({workload(name).twin for name in FAULTS}), 4, pytest.mark.night))
 def test_a_healthy_loop_is_left_alone_on_a_virtual_gpu(name, played):
     claims = {
         finding.rule: finding.gain.saved_ns / finding.gain.step_ns

@@ -15,6 +15,7 @@ from gpulab.user_data import working_torch_versions  # noqa: E402
 from gpulab.virtual.self_test import run as versions  # noqa: E402
 from gpulab.virtual.self_test.progress import read_progress  # noqa: E402
 from gpulab.virtual.self_test.run import SelftestResult, failure_of_program, selftest, selftest_result  # noqa: E402
+from tests.support.tiers import every_nth  # noqa: E402
 
 ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 
@@ -112,7 +113,7 @@ def errors():
 
 @pytest.mark.full
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", CHANGED_PYTORCH)
+@pytest.mark.parametrize("name", every_nth(CHANGED_PYTORCH, 3, pytest.mark.night))
 def test_a_changed_pytorch_fails(name, errors):
     assert errors[name] is not None
     assert errors[name].startswith(CHANGED_PYTORCH[name][1])

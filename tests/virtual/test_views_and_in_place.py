@@ -75,7 +75,9 @@ def view_properties(device, mode, created_inside, changed, view_name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("created_inside", [False, True], ids=["created before", "created inside"])
+@pytest.mark.parametrize(
+    "created_inside", [False, pytest.param(True, marks=pytest.mark.night)], ids=["created before", "created inside"]
+)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_view_of_a_tensor_changed_in_place_equals_that_of_a_real_tensor(mode, created_inside):
     """Runs twice: the second time, results come from the cache of operators."""

@@ -13,6 +13,7 @@ from gpulab.run import Loader
 
 _LAST_INSPECTED = 128  # the 1st, 2nd, 4th, 8th ... batch
 _MAX_SPENT_NS = 10_000_000  # in all batches of a DataLoader
+_MIN_SAME = 3  # batches of one length; two may be so by chance
 
 
 class BatchInspection:
@@ -67,5 +68,14 @@ class BatchInspection:
             padding_frac=sum(batch.padding or 0 for batch in padded) / positions,
             padding_to_longest_frac=sum(batch.beyond_longest for batch in padded) / positions,
             row_length=positions / sum(batch.rows for batch in self._padding),
+            same_row_length=_have_same_length(self._padding),
             can_be_cut=all([batch.can_be_cut for batch in self._padding]),
         )
+
+
+def _have_same_length(batches: list[BatchPadding]) -> bool | None:
+    """Whether rows are padded to a fixed length, not to the longest of their batch; None for too few batches."""
+    if len(batches) < _MIN_SAME:
+        return None
+    lengths = {batch.positions / batch.rows for batch in batches}
+    return len(lengths) == 1 and any([batch.beyond_longest for batch in batches])

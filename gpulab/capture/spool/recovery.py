@@ -89,7 +89,7 @@ def recoverable() -> str:
     headers = [header for files in leftovers[: -_MAX_NAMED - 1 : -1] if (header := _read_header(files)) is not None]
     names = ", ".join(f'"{clean(header.name, _NAME_WIDTH)}" of {clean(header.date, 20)}' for header in headers)
     latest = f" ({'the latest: ' if number > len(headers) else ''}{names})" if names else ""
-    return f"gpulab: {subject}{latest} can be recovered: gpulab.recover()"
+    return f"gpulab: {subject}{latest} can be recovered, if you want them: gpulab.recover()"
 
 
 def _read_header(files: SpoolFiles) -> SpoolHeader | None:

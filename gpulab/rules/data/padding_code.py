@@ -38,14 +38,29 @@ _GROUPING_OF_TRAINER = (
     'Put samples of similar length into the same batch: train_sampling_strategy="group_by_length" in '
     "TrainingArguments (group_by_length=True in versions of Transformers without it)."
 )
+_READS_ALL = (
+    "The Trainer then reads the whole dataset to learn its lengths: a dataset class of your own has to raise "
+    "IndexError after its last sample, or training never starts."
+)
+_END_THEMSELVES = ("datasets", "torch")
 
 
 def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
-    """Return what to do about a fixed length, and about different lengths (`mixed`: padding from these, 0-1)."""
+    """Return what to do about a fixed length, and about different lengths (`mixed`: padding from these, 0-1).
+
+    fixed: most of the padding lies beyond the longest row of a batch. Otherwise, a fixed length must go, too: similar
+    lengths in a batch save nothing as long as each batch has the same length.
+    """
     in_trainer = loader.framework == "transformers"
+    is_fixed = fixed or bool(loader.same_row_length)
     dynamic = _DYNAMIC_PADDING_OF_TRAINER if in_trainer else _DYNAMIC_PADDING
     grouping = _GROUPING_OF_TRAINER if in_trainer else _GROUPING
-    return sentences(dynamic if fixed else "", grouping if mixed >= _MIXED_FRAC or not fixed else "")
+    is_mixed = mixed >= _MIXED_FRAC or not fixed
+    return sentences(
+        dynamic if is_fixed else "",
+        grouping if is_mixed else "",
+        _READS_ALL if is_mixed and in_trainer and loader.dataset_library not in _END_THEMSELVES else "",
+    )
 
 
 def cut_padding_code(evidence: Evidence, loader: Loader) -> str:

@@ -240,7 +240,9 @@ def _list_all(scene: ReplayModel) -> View:
     run = scene.graph.run
     if scene.quality.refusal_reason is not None:
         raise RunError(
-            "Nothing can be predicted from this run.", why=scene.quality.refusal_reason, fix=scene.quality.fix
+            "No change can be replayed on this run; its report may estimate gains without a replay.",
+            why=scene.quality.refusal_reason,
+            fix=scene.quality.fix,
         )
     predictions, unpredictable = _single_changes(scene)
     bounds = [each for each in predictions if each.changes[0].rewrite.bound_only]

@@ -97,6 +97,7 @@ def test_a_network_far_slower_than_its_ports_is_named_on_live_ranks(two_hosts, t
     assert "GPU" not in first.claim
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("two_hosts", [None], indirect=True)
 def test_a_network_without_a_limit_is_not_called_slow(two_hosts, tmp_path):
     assert "slow_link" not in [finding.rule for finding in gpulab.diagnose(recorded(two_hosts, tmp_path)).findings]

@@ -46,7 +46,7 @@ def live_ranks(tmp_path_factory):
     return list(gpulab.load(folder / "job"))
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_aligned_clocks_agree_with_the_clock_of_the_host(live_ranks):
     first, second = live_ranks
     clock = align_clocks(live_ranks).clocks[1]

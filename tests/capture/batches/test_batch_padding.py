@@ -238,6 +238,26 @@ def test_the_padding_of_several_batches_is_summed(monkeypatch):
     assert (loader.row_length, loader.can_be_cut, loader.batch_tensors) == (LENGTH, False, 1)
 
 
+@pytest.mark.parametrize(
+    ("widths", "expected"),
+    [([LENGTH] * 3, True), ([LENGTH] * 2, None), ([LENGTH, LENGTH, LENGTH - 8], False)],
+)
+def test_rows_of_a_fixed_length_are_told_from_rows_as_long_as_the_longest(widths, expected):
+    inspection, loader = BatchInspection(), Loader()
+    for width in widths:
+        loader = inspection.inspect(tokens()[:, :width], loader)
+    assert loader.same_row_length is expected
+
+
+def test_batches_that_all_have_a_sample_of_full_length_have_no_fixed_length():
+    inspection, loader = BatchInspection(), Loader()
+    for _ in range(3):
+        batch = tokens()
+        batch[0] = integers()[0]
+        loader = inspection.inspect(batch, loader)
+    assert loader.same_row_length is False
+
+
 def test_slow_batches_are_inspected_once(monkeypatch):
     clock = iter(range(0, 10**12, 10**9))
     monkeypatch.setattr("gpulab.capture.hooks.batch_inspection.time.thread_time_ns", lambda: next(clock))

@@ -45,11 +45,18 @@ def test_on_a_gpu_the_work_of_the_optimizer_stays():
         (FIXED_LENGTH, ("DataCollatorWithPadding(tokenizer)", "pad_sequence", "sorts them by length")),
         (replace(LOADER, framework="transformers"), ('train_sampling_strategy="group_by_length"',)),
         (replace(FIXED_LENGTH, framework="transformers"), ("data_collator=DataCollatorWithPadding(tokenizer)",)),
+        (replace(LOADER, same_row_length=True), ("pad_sequence", "sorts them by length")),
+        (replace(LOADER, framework="transformers", dataset_library="__main__"), ("raise IndexError",)),
     ],
 )
 def test_the_advice_fits_the_padding_and_the_framework(loader, words):
     advice = finding(trained(loader)).advice
     assert all(word in advice for word in words)
+
+
+def test_a_dataset_that_knows_its_length_needs_no_word_about_its_end():
+    loader = replace(LOADER, framework="transformers", dataset_library="datasets")
+    assert "IndexError" not in finding(trained(loader)).advice
 
 
 @pytest.mark.parametrize(

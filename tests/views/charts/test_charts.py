@@ -233,8 +233,7 @@ def numbers(text):
 
 
 @pytest.mark.full
-@by_chart
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize(("make", "kind"), tiered_product(CHARTS, MADE, strength=1))
 def test_every_chart_of_every_run_is_a_readable_picture_that_says_itself_in_words(make, kind):
     run = made(kind)
     drawn = make(run)

@@ -105,7 +105,7 @@ def test_an_unknown_saver_is_an_error():
         saver_budget.try_savers(["magic"])
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_two_ranks_store_what_the_strategies_divide():
     stored, parameters = sharded_training.stored_by_strategy(), sharded_training.weight_count()
     assert [each.optimizer for each in stored["DDP"]] == [8 * parameters] * 2
