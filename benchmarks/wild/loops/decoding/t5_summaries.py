@@ -23,7 +23,7 @@ def prepare(scale: float) -> Namespace:
     rng = np.random.default_rng(0)
     texts = [
         " ".join(f"w{k}" for k in rng.integers(0, 3996, int(rng.integers(40, 220))))
-        for _ in range(scaled(112, scale, 16))
+        for _ in range(scaled(7 * 16, scale, 16))
     ]
     config = T5Config(
         vocab_size=4000,

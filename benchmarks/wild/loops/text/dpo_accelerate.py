@@ -19,7 +19,7 @@ def prepare(scale: float) -> Namespace:
             name: rng.integers(3, 2000, rng.integers(low, high)).tolist()
             for name, low, high in (("prompt", 30, 80), ("chosen", 15, 50), ("rejected", 10, 45))
         }
-        for _ in range(scaled(112, scale, 8))
+        for _ in range(scaled(7 * 16, scale, 8))
     ]
     config = GPT2Config(
         vocab_size=2000,
