@@ -189,7 +189,7 @@ print(counts[1] - counts[0], dist.is_initialized())
 """
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_group_of_gloo_keeps_one_owner_after_it_is_destroyed(tmp_path):
     result = run_python(tmp_path, GROUP_OF_GLOO)
     assert result.stdout == "1 False\n", result.stderr

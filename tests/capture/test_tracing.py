@@ -177,7 +177,7 @@ def stops(monkeypatch):
     return counts
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_step_with_too_many_events_is_recorded_and_processed_after_the_loop(stops):
     in_loop = []
     with gpulab.profile("deep steps") as session:

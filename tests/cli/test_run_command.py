@@ -164,7 +164,7 @@ def test_a_rank_that_fails_is_named_and_leaves_its_run(tmp_path):
     assert gpulab.load(tmp_path / "job" / "rank1.gpulab").outcome == "RuntimeError"
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_killed_rank_is_recovered_by_the_report(tmp_path):
     result = run(tmp_path, *TORCHRUN, "--out", "job", PROGRAMS / "ranks.py", "--kill-rank", 1, GPULAB_SPOOL="")
     assert result.returncode != 0

@@ -96,6 +96,7 @@ def test_a_signal_ends_a_watch_cleanly(database, number):
     assert "recorded in" in output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGTERM, "no watch was running"),
                                              (signal.SIGKILL, "the watch was killed")])  # fmt: skip
 def test_the_next_watch_says_why_there_is_a_gap(database, number, why):
@@ -110,6 +111,7 @@ def test_the_next_watch_says_why_there_is_a_gap(database, number, why):
     assert gap.until_s - gap.from_s >= 1
 
 
+@pytest.mark.full
 def test_two_watches_share_a_file(database):
     first = started(database)
     second = run("watch", "--database", database, "--for", "2s")

@@ -7,6 +7,7 @@ from gpulab.fleet.rank_files import RankFile
 from gpulab.fleet.rank_task import FileReading, summarise_file
 from gpulab.rules import diagnose
 from gpulab.tables import DEVICE_KINDS, EventKind
+from tests.support.tiers import every_nth
 
 WITH_COLLECTIVES = (
     "a100_ddp_8ranks_rank",
@@ -22,7 +23,7 @@ def summary_of(path):
     return summarise_file(RankFile(str(path)), FileReading())
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", every_nth(TRACES, 4))
 def test_a_worker_gives_the_diagnosis_and_the_ledger_of_the_complete_run(name, recorded):
     path = recorded(f"{name}.json.gz")
     summary, run = summary_of(path), trace.read(path, shapes=True)

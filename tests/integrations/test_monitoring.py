@@ -134,6 +134,7 @@ def scraping(served, tmp_path):
     server.wait()
 
 
+@pytest.mark.full
 def test_prometheus_scrapes_readings_and_processes(scraping):
     (power,) = scraping("DCGM_FI_DEV_POWER_USAGE")
     assert float(power["value"][1]) == 512.3
@@ -144,6 +145,7 @@ def test_prometheus_scrapes_readings_and_processes(scraping):
     assert up["metric"]["job"] == "gpulab"
 
 
+@pytest.mark.full
 def test_every_query_of_the_dashboard_is_valid_for_prometheus(scraping):
     scraping("DCGM_FI_DEV_POWER_USAGE")
     for panel in json.loads(DASHBOARD.read_text())["panels"]:

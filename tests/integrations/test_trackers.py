@@ -71,6 +71,7 @@ def leveldb_records(log):
             record = b""
 
 
+@pytest.mark.full
 def test_wandb_reads_an_offline_run_back(run, numbers, tmp_path):
     """In a process of its own: W&B starts threads and a service."""
     pytest.importorskip("wandb", reason="pip install wandb")

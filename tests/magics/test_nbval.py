@@ -67,7 +67,7 @@ def test_a_notebook_with_reports_passes_strict_nbval(saved):
     assert f"{len(CELLS)} passed" in result.stdout
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_what_the_users_own_cells_print_is_still_compared(saved, tmp_path):
     notebook = nbformat.read(saved, as_version=4)
     for index in (2, 6):

@@ -91,7 +91,7 @@ def test_a_stage_over_its_limit_is_stopped_with_its_processes_and_keeps_what_it_
     assert not worker.exists() or "\nState:\tZ" in (worker / "status").read_text()
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_stage_stopped_by_the_budget_is_repeated_and_one_that_found_no_time_is_not_recorded(visit):
     stages = [stage("endless", least_s=1), stage("good")]
     _, output, results = visit("--dry-run", "--minutes", "0.25", stages=stages)

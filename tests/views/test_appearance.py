@@ -15,6 +15,7 @@ from gpulab.views.timeline.page import timeline_page
 from gpulab.views.timeline.scene.scene import build_scene
 from tests.support.front_end.every_view import every_view, page_of, show_panel
 from tests.support.runs.example_report import example_report
+from tests.support.tiers import first_tier
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")
@@ -60,7 +61,7 @@ def violations(page: Any) -> list[str]:
     return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in results]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", first_tier(SCHEMES, ["dark"]))
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.full)], ids=["short", "long"])
 def test_axe_reports_nothing_in_any_view(page, views, scheme, long):
     page.emulate_media(color_scheme=scheme)

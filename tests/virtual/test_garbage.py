@@ -36,7 +36,7 @@ def is_searched(thing):
     return any(each is thing for each in gc.get_objects())
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_the_first_gpu_that_is_played_leaves_no_more_to_search_than_a_program_makes():
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
     searched, frozen, after, enabled = done.stdout.split()

@@ -82,13 +82,13 @@ def costs(request, recorded):
     return {which: np.array(told) for which, told in found.items() if len(told) >= 20 and which[0] != OpClass.OPTIMIZER}
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_in_all_a_recorded_host_costs_what_the_usual_one_does_give_or_take_the_spread(costs):
     told, price = np.concatenate(list(costs.values())).sum(axis=0)
     assert HOST_COST_FACTORS[0] < told / price < HOST_COST_FACTORS[1]
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_three_classes_in_four_cost_a_recorded_host_no_more_than_twice_as_much_or_as_little(costs):
     ratios = {which: float(np.median(told[:, 0]) / np.median(told[:, 1])) for which, told in costs.items()}
     off = {which: ratio for which, ratio in ratios.items() if not 0.5 <= ratio <= 2}

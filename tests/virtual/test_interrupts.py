@@ -117,7 +117,7 @@ def check_interrupt(lines, position):
     assert {key: value for key, value in after.items() if value != before[key]} == {}, position
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_an_interrupt_at_some_lines_leaves_nothing_patched(lines):
     assert len(lines.patched) > 100
     for position in random.Random(1).sample(range(1, lines.count), 12):

@@ -126,12 +126,14 @@ PLANTED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_pattern_is_found_where_it_is(planted, kind):
     card, _ = PLANTED[kind]
     assert [pattern.device for pattern in planted if pattern.kind == kind] == [card + 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PLANTED)
 def test_its_claim_names_what_was_planted(planted, kind):
     claim = next(pattern.claim for pattern in planted if pattern.kind == kind)
@@ -139,6 +141,7 @@ def test_its_claim_names_what_was_planted(planted, kind):
         assert part in claim, claim
 
 
+@pytest.mark.full
 def test_every_pattern_has_evidence_and_advice(planted):
     assert all(pattern.evidence and pattern.advice for pattern in planted)
 

@@ -326,6 +326,7 @@ Path(f"rank{rank}.json").write_text(json.dumps({"ranks": os.environ["WORLD_SIZE"
 """
 
 
+@pytest.mark.full
 def test_torchrun_starts_ranks_and_python_alone_knows_no_rank(monkeypatch):
     monkeypatch.setenv("RANK", "7")  # as if this process were started by a launcher
     alone = launched_script.run_in_folder("python train.py", SCRIPT)

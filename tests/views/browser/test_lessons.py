@@ -81,6 +81,7 @@ def test_a_check_without_an_answer_is_answered_by_a_button_and_the_reason_is_sho
         cell.get_by_role("status").get_by_text(choice.feedback).wait_for()
 
 
+@pytest.mark.night
 def test_each_question_has_a_radio_group_of_its_own(lesson, places):
     """Buttons of one name exclude each other, also in different cells."""
     for index in range(places["predict"] + 1):

@@ -142,7 +142,7 @@ def test_it_opens_on_a_million_events(timeline, report):
     report(f"first paint {first_ms:.0f} ms after the header arrived, from tiles of {tiles} bytes")
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_zoom_and_pan_paint_frames_and_the_tiles_of_a_view_fit_into_a_message(timeline, report):
     timeline.focus()
     stage = timeline.root.locator(".gpulab-tl-stage")

@@ -106,6 +106,7 @@ def test_a_run_of_a_million_events_gives_a_legible_chart_of_few_marks(chart, mil
     assert len(made.png()) < 200_000
 
 
+@pytest.mark.full
 def test_names_from_a_trace_are_text_in_every_form():
     def step(at):
         for place, name in enumerate(HOSTILE):
@@ -522,6 +523,7 @@ def test_a_gpu_without_room_for_one_sample_is_told_so(gpu):
 # Predicted against measured.
 
 
+@pytest.mark.full
 def test_predicted_and_measured_are_those_of_the_comparison(recorded):
     before, after = (read(recorded(f"v100_resnet50_workers{count}.json.gz")) for count in (0, 4))
     compared = comparison.compare(before, after)

@@ -16,8 +16,10 @@ from gpulab.rules.kernels.device_bound import BUSY_PARTS
 from gpulab.views.report.ledger_table import ledger_blocks
 from gpulab.views.sheet.sheet import TableBlock
 from tests.support.runs.cases import ALL, diagnosis_of
+from tests.support.tiers import every_nth
 
 DATASETS = sorted((Path(__file__).parents[3] / "datasets").glob("*/*.gpulab"))
+PATHS = [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS]
 POINTS = 2.0
 ROUNDED = 0.5  # a claim shows whole per cents
 ABOUT_WHOLE_PARTS = {
@@ -86,12 +88,12 @@ def test_the_report_of_a_case_agrees_with_itself(make):
     assert disagreements(diagnosis_of(make)) == []
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS])
+@pytest.mark.parametrize("path", every_nth(PATHS, 3))
 def test_the_report_of_a_dataset_agrees_with_itself(path):
     assert disagreements(gpulab.diagnose(gpulab.load(path))) == []
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS])
+@pytest.mark.parametrize("path", every_nth(PATHS, 3))
 def test_every_part_of_a_step_lies_in_the_range_beside_it(path):
     diagnosis = gpulab.diagnose(gpulab.load(path))
     step, ledger = diagnosis.step, diagnosis.ledger

@@ -92,7 +92,7 @@ def test_the_sweep_has_at_least_40_families_and_10_trainers_and_features():
     assert len(FEATURES) - len(TRAINERS) >= 10
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_a_feature_without_other_packages_runs_in_the_sweep():
     stages = run_child("feature", "inside", ["autocast_bfloat16"])["autocast_bfloat16"]
     assert worked(stages), stages
