@@ -23,8 +23,9 @@ from gpulab.analysis.steps.pauses import find_pauses
 from gpulab.intervals import Spans
 from gpulab.rules import diagnose
 from gpulab.rules.engine.evidence import with_warm_caches_ns
-from gpulab.run import Loader, Model
+from gpulab.run import Loader, Model, RepeatedInputs
 from gpulab.tables import STALLS, EventKind, StallKind
+from tests.cases.host.frozen_outputs.case import loop, provoked_by_a_teacher_after_the_student
 from tests.cases.host.work_outside_model.case import provoked_by_a_graph_that_is_built_again_in_every_step
 from tests.support.runs.made_runs import MS, event, host_samples, mark, rows, run_of, stall, stepped
 
@@ -475,3 +476,25 @@ def test_python_elsewhere_stays_a_finding_of_its_own():
 
     reported = {each.rule for each in diagnose(run_of(stepped(step))).findings}
     assert {"host_python", "work_outside_model"} <= reported
+
+
+def test_a_second_pass_without_gradients_is_not_taken_for_a_frozen_model():
+    run = provoked_by_a_teacher_after_the_student()
+    again = RepeatedInputs(kind="Net", name="net", calls=1, step_frac=0.3)
+    assert "frozen_outputs" in {finding.rule for finding in diagnose(run).findings}
+    assert "frozen_outputs" not in {
+        finding.rule for finding in diagnose(replace(run, repeated_inputs=(again,))).findings
+    }
+    with_gradient = replace(again, with_gradient=True)  # which is another pass than that of the teacher
+    assert "frozen_outputs" in {
+        finding.rule for finding in diagnose(replace(run, repeated_inputs=(with_gradient,))).findings
+    }
+
+
+@pytest.mark.parametrize(("with_gradient", "most"), [(False, 1.7), (True, 5.0)])
+def test_the_bound_of_repeated_work_leaves_room_for_its_backward_pass(with_gradient, most):
+    again = RepeatedInputs(kind="Net", name="net", calls=1, step_frac=0.15, with_gradient=with_gradient)
+    run = replace(loop("cccl", "cccl"), repeated_inputs=(again,))
+    gain = next(finding.gain for finding in diagnose(run).findings if finding.rule == "repeated_inputs")
+    assert gain.bound >= 1 / (1 - most * 0.15) * 0.999
+    assert gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
+import subprocess
+import sys
 import threading
 import weakref
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -19,7 +22,7 @@ STEPS = 8
 
 
 def layers(*sizes):
-    parts = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
+    parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*parts[:-1])
 
 
@@ -86,6 +89,21 @@ def test_rows_that_are_repeated_before_an_encoder(repeated):
     assert work.distinct_frac == pytest.approx(1 / 50)
 
 
+class Counter(nn.Module):
+    """Its output depends on how often it was called: all of it, or its last row only."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.linear, self.part, self.calls = nn.Linear(64, 512), part, 0
+
+    def forward(self, rows):
+        self.calls += 1
+        outputs = self.linear(rows)
+        if self.part == "all":
+            return (outputs * self.calls).t()[:, ::2]
+        return torch.cat([outputs[:-1], outputs[-1:] * self.calls])
+
+
 class Mixer(nn.Module):
     """Uses the mean of all rows, so that a copy of a row counts."""
 
@@ -99,7 +117,8 @@ class Mixer(nn.Module):
 
 NET = layers(64, 512, 8)
 NOISY = nn.Sequential(nn.Dropout(0.2), *layers(64, 512, 8))
-MIXER = Mixer()
+MIXER, COUNTERS = Mixer(), [Counter("all"), Counter("last")]
+NORMED = nn.Sequential(nn.BatchNorm1d(64), *layers(64, 512, 8))
 INPUTS = torch.randn(500, 64)
 
 
@@ -116,6 +135,12 @@ def with_other_weights():
         for parameter in NET.parameters():
             parameter.mul_(0.9)
     return (first.detach() - NET(INPUTS)).square().mean()
+
+
+def under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = NET(INPUTS)
+    return (first - NET(INPUTS)).square().mean()
 
 
 def in_another_thread():
@@ -135,15 +160,32 @@ def in_another_thread():
         lambda: checkpoint(NET, INPUTS, use_reentrant=False).square().mean(),
         lambda: torch.func.functional_call(NET, {n: p * 2 for n, p in NET.named_parameters()}, INPUTS).mean()
         + NET(INPUTS).mean(),
+        lambda: (COUNTERS[0](INPUTS) - COUNTERS[0](INPUTS)).square().mean(),
+        lambda: (COUNTERS[1](INPUTS) - COUNTERS[1](INPUTS)).square().mean(),
+        lambda: NORMED.train()(INPUTS).square().mean() + NORMED.eval()(INPUTS).square().mean(),
         changed_in_place,
         with_other_weights,
+        under_autocast,
         in_another_thread,
     ],
-    ids=["new inputs", "two masks", "masked rows", "position", "checkpoint", "functional", "in place",
-         "weights", "thread"],
+    ids=[
+        "new inputs",
+        "two masks",
+        "masked rows",
+        "position",
+        "checkpoint",
+        "functional",
+        "unreadable",
+        "last row",
+        "mode",
+        "in place",
+        "weights",
+        "autocast",
+        "thread",
+    ],
 )  # fmt: skip
 def test_calls_that_give_other_outputs_are_not_repeated(loss):
-    assert recorded(loss, [*NET.parameters(), *NOISY.parameters(), *MIXER.parameters()]) == ()
+    assert recorded(loss, chain(*[net.parameters() for net in (NET, NOISY, MIXER, NORMED, *COUNTERS)])) == ()
 
 
 def test_a_closure_that_trains_between_its_calls_repeats_nothing():
@@ -209,6 +251,91 @@ def test_an_error_in_a_model_reaches_the_program_and_nothing_is_claimed():
     assert len(errors) == STEPS
 
 
+class Doubled(nn.Module):
+    def forward(self, inputs):
+        return inputs * 2
+
+
+def test_modules_that_hold_each_other():
+    first, second, net, inputs = Doubled(), Doubled(), layers(64, 8), torch.randn(16, 64)
+    first.other, second.other = second, first
+    assert recorded(lambda: net(first(inputs)).mean(), net.parameters()) == ()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_left_alone():
+    net, inputs = nn.Linear(64, 8), torch.nested.nested_tensor([torch.randn(3, 64), torch.randn(5, 64)])
+    assert recorded(lambda: torch.nested.to_padded_tensor(net(inputs), 0.0).sum(), net.parameters()) == ()
+
+
+class Overridden(torch.Tensor):
+    """Counts what is asked of it."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        cls.calls += 1
+        return super().__torch_function__(function, types, arguments, options or {})
+
+    def dim(self):
+        type(self).calls += 1
+        return super().dim()
+
+
+def test_no_method_of_a_tensor_subclass_is_called():
+    counts = []
+    for is_recorded in (False, True):
+        net, inputs = layers(64, 8), torch.randn(64, 64).as_subclass(Overridden)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        Overridden.calls = 0
+        with gpulab.profile("subclass", level="sensors") if is_recorded else contextlib.nullcontext():
+            for _ in range(STEPS):
+                (net(inputs).mean() + net(inputs).mean()).backward()
+                optimizer.step()
+        counts.append(Overridden.calls)
+    assert counts[0] == counts[1]
+
+
+COMPILES_LATE = """
+import sys, torch
+from torch._dynamo.utils import counters
+
+def train():
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    others = []
+    torch._dynamo.callback.callback_handler.register_start_callback(lambda *_: others.append(1))
+    compiled = None
+    for step in range(8):
+        if step == int(sys.argv[2]):
+            compiled = torch.compile(lambda inputs: net(inputs).mean(), backend="eager", fullgraph=True)
+        inputs = torch.ones(4, 8)
+        (net(inputs).mean() if compiled is None else compiled(inputs)).backward()
+        optimizer.step()
+    return dict(counters["stats"]), len(others)
+
+if sys.argv[1] == "recorded":
+    import gpulab
+    with gpulab.profile("late", level="sensors"):
+        print(train())
+else:
+    print(train())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_program_that_compiles_in_a_watched_step_compiles_the_same_and_once(step):
+    command = [sys.executable, "-W", "ignore", "-c", COMPILES_LATE]
+    outputs = [
+        subprocess.run([*command, how, str(step)], capture_output=True, text=True, check=True, timeout=240).stdout
+        for how in ("plain", "recorded")
+    ]
+    assert outputs[0] == outputs[1]
+    assert "'unique_graphs': 1" in outputs[0]
+
+
 def test_no_tensor_lives_longer():
     net, references = layers(64, 512, 8), []
 
@@ -220,6 +347,11 @@ def test_no_tensor_lives_longer():
 
     recorded(loss, net.parameters())
     assert len(references) == STEPS
+
+
+def test_very_many_rows_are_not_compared():
+    assert distinct_fraction(torch.ones(60_000, 4), 1) == pytest.approx(1 / 60_000)
+    assert distinct_fraction(torch.ones(70_000, 4), 1) is None
 
 
 def test_distinct_rows_are_counted_as_numpy_counts_them():

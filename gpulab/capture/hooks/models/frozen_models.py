@@ -7,14 +7,20 @@ modules on another device are left out. None of the user's code is called.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
+from gpulab.capture.hooks.models.module_tree import (
+    MAX_SUBMODULES,
+    children_of,
+    draws_random_numbers,
+    parameters_in,
+    submodules_in,
+)
+from gpulab.capture.hooks.models.tensor_memory import dense_memory, read_bytes, version_of
 from gpulab.capture.hooks.user_variables import NamedValues, optimizer_parameters, visible_values
 from gpulab.run import FrozenModel
 
@@ -123,18 +129,8 @@ def _fingerprints(references: Iterable[weakref.ref[Any]]) -> tuple[Fingerprint, 
 
 
 def _fingerprint(parameter: Any) -> Fingerprint | None:
-    import torch
-
-    kind: Any = torch.Tensor
-    if parameter is None or kind.layout.__get__(parameter) is not torch.strided or not kind.is_cpu.__get__(parameter):
-        return None
-    address = kind.data_ptr(parameter)
-    size = kind.numel(parameter) * kind.element_size(parameter)
-    offset = kind.storage_offset(parameter) * kind.element_size(parameter)
-    if not address or not kind.is_contiguous(parameter) or kind.untyped_storage(parameter).nbytes() < offset + size:
-        return None
-    version = 0 if kind.is_inference(parameter) else kind._version.__get__(parameter)
-    return version, address, ctypes.string_at(address, min(size, _COMPARED_BYTES))
+    memory = None if parameter is None else dense_memory(parameter)
+    return None if memory is None else (version_of(parameter), memory.address, read_bytes(memory, _COMPARED_BYTES))
 
 
 def _letters(module: Any) -> str:
@@ -154,9 +150,6 @@ def _letters(module: Any) -> str:
 
 def _depends_on_batch(module: Any) -> bool:
     from torch.nn.modules.batchnorm import _BatchNorm
-    from torch.nn.modules.dropout import _DropoutNd
 
-    attributes = object.__getattribute__(module, "__dict__")
-    if not attributes.get("training"):
-        return False
-    return issubclass(type(module), _BatchNorm) or (issubclass(type(module), _DropoutNd) and bool(attributes.get("p")))
+    is_norm = issubclass(type(module), _BatchNorm) and bool(object.__getattribute__(module, "__dict__").get("training"))
+    return is_norm or draws_random_numbers(module)

@@ -52,3 +52,30 @@ def parameters_in(modules: list[Any]) -> list[Any]:
             if is_tensor(type(value)) and not issubclass(type(value), UninitializedParameter):
                 parameters[id(value)] = value
     return list(parameters.values())
+
+
+def first_parameter(module: Any) -> Any:
+    """Return the first parameter of a module, or of a module in it; None without any."""
+    pending, visited = [module], set[int]()
+    while pending and len(visited) < MAX_SUBMODULES:
+        inner = pending.pop()
+        if id(inner) in visited:  # modules may hold each other
+            continue
+        visited.add(id(inner))
+        parameters = object.__getattribute__(inner, "__dict__").get("_parameters")
+        values = list(dict.values(parameters)) if issubclass(type(parameters), dict) else []
+        if tensors := [value for value in values if is_tensor(type(value))]:
+            return tensors[0]
+        pending += [child for _, child in reversed(children_of("", inner))]
+    return None
+
+
+def draws_random_numbers(module: Any) -> bool:
+    """Whether dropout is active in this module, not counting the modules in it."""
+    from torch import nn
+    from torch.nn.modules.dropout import _DropoutNd
+
+    attributes = object.__getattribute__(module, "__dict__")
+    rates = ((_DropoutNd, "p"), (nn.RNNBase, "dropout"), (nn.MultiheadAttention, "dropout"))
+    rate = [attributes.get(name) for kind, name in rates if issubclass(type(module), kind)]
+    return bool(attributes.get("training")) and any(rate)

@@ -1,11 +1,13 @@
 """Modules that compute outputs again within one training step: for the same tensors, or for equal rows of one.
 
 During a few single steps, a wrapper of `torch.nn.Module.__call__` notes what each module gets (see `WatchedStep`).
-Hooks would switch off fast paths of PyTorch. Programs with code of torch.compile are left alone.
+Hooks would switch off fast paths of PyTorch. torch.compile must not see the wrapper, or it would compile again without
+it: a step ends as soon as anything is compiled, and programs with compiled code are left alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -37,7 +39,7 @@ class RepeatedInputWatch:
     @property
     def results(self) -> tuple[RepeatedInputs, ...]:
         """What modules computed again in every watched step, the most expensive first; the smaller figures."""
-        if not self._results:
+        if len(self._results) < len(_WATCHED_AFTER):
             return ()
         in_all = set.intersection(*[set(results) for results in self._results])
         least = [min([results[key] for results in self._results], key=_step_frac) for key in in_all]
@@ -53,18 +55,16 @@ class RepeatedInputWatch:
             self.remove()
             if is_complete:
                 self._results.append(_results(step, duration_ns, visible_values(innermost)))
-        if self._updates in _WATCHED_AFTER and not _has_compiled_code():
-            self._begin()
+        if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
+            self._begin(compilations)
 
     def remove(self) -> None:
         """Restore `torch.nn.Module.__call__`; a patch that the user's code put over ours stays."""
-        if self._step is not None:
-            self._step.end()
         if self._restore is not None:
             self._restore()
         self._step = self._restore = None
 
-    def _begin(self) -> None:
+    def _begin(self, compilations: Any) -> None:
         from torch import nn
 
         kind: Any = nn.Module
@@ -85,11 +85,18 @@ class RepeatedInputWatch:
                 self._guard.call(REPEATED, step.after, None, call, output)
             return output
 
-        def restore() -> None:
+        def unpatch(*_: Any) -> None:
+            step.end()
             if kind.__dict__.get("__call__") is watched_call:
                 kind.__call__ = original
 
+        def restore() -> None:
+            unpatch()
+            with contextlib.suppress(ValueError):  # torch.compiler.reset() has removed it
+                compilations.remove_start_callback(unpatch)
+
         self._step, self._restore = step, restore
+        compilations.register_start_callback(unpatch)
         kind.__call__ = watched_call
 
 
@@ -97,10 +104,15 @@ def _step_frac(repeated: RepeatedInputs) -> float:
     return repeated.step_frac or 0.0
 
 
-def _has_compiled_code() -> bool:
-    """Whether torch.compile has compiled anything: it checks how modules are called."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo is not None and dynamo.counters.get("frames"))
+def _first_compilation() -> Any:
+    """Return what calls back when torch.compile begins to compile; None if it has compiled anything.
+
+    None, too, if it is not imported, which happens with PyTorch's optimizers: importing it takes a second.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None or dynamo.utils.counters.get("frames"):
+        return None
+    return dynamo.callback.callback_handler
 
 
 def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dict[tuple[Any, ...], RepeatedInputs]:

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab.capture.hooks.batch_contents import is_tensor
-from gpulab.capture.hooks.models.equal_rows import distinct_fraction, first_bytes
-from gpulab.capture.hooks.models.module_tree import children_of, submodules_in
+from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_hashes
+from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
+from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.sensors.host.frames import user_line
 
 _MOST_CALLS = 20_000  # of modules in a step; one with more is not watched
 _MOST_ARGUMENTS = 64
-_MOST_ROW_CHECKS = 64  # in a step; each takes up to some milliseconds
+_MAX_ROW_CHECKS_NS = 20_000_000  # in a step, plus one check
 _MOST_DISTINCT = 0.5  # of the rows: what few copies cost is not worth a change
 _SIMPLE_TYPES = (int, float, bool, str, type(None))
 _BY_ROW = frozenset(("Linear", "LayerNorm", "Identity", "ReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU"))
 
-Content = tuple[bytes, ...]
+Hashes = tuple[int, ...]
 Key = tuple[Any, ...]
 
 
@@ -59,9 +60,9 @@ class WatchedStep:
     def __init__(self) -> None:
         self.is_over = False
         self.work: dict[tuple[int, bool], RepeatedWork] = {}
-        self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Content]] = {}
+        self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
         self._repeated: _Call | None = None  # what its submodules get is part of it
-        self._row_checks = 0
+        self._row_checks_ns = 0
         self._start_ns = time.perf_counter_ns()
 
     def end(self) -> int:
@@ -81,7 +82,7 @@ class WatchedStep:
             if parts is None or not parts[0]:
                 return None
             tensors, values = parts
-            key = (id(module), *_first_weight(module), *values, *options)
+            key = (id(module), *_state(module), *values, *options)
             owners = [_owner(tensor) for tensor in tensors]
             key += (*[id(owner) for owner in owners], *[_content(tensor) for tensor in tensors])
             earlier = self._earlier.get(key)
@@ -103,20 +104,25 @@ class WatchedStep:
         if self._repeated is call:
             self._repeated = None
         with torch._C.DisableTorchFunction():
-            content = first_bytes(output)
-            _, earlier_content = self._earlier.get(call.key, (None, None))
-            if call.is_again and content == earlier_content:
+            hashes = output_hashes(output)
+            _, earlier_hashes = self._earlier.get(call.key, (None, None))
+            if call.is_again and hashes == earlier_hashes and (hashes or not _is_on_cpu(call.tensors)):
                 self._add(call, duration_ns)
             elif call.distinct is not None and _has_equal_rows(output, _leading(call.module, call.tensors[0])):
                 self._add(call, round((1 - call.distinct) * duration_ns))
-            self._earlier[call.key] = [weakref.ref(_owner(tensor)) for tensor in call.tensors], content
+            self._earlier[call.key] = [weakref.ref(_owner(tensor)) for tensor in call.tensors], hashes
 
     def _distinct(self, module: Any, tensor: Any) -> float | None:
         """Return distinct rows / rows if there are many copies and the module has weights."""
-        if self._row_checks >= _MOST_ROW_CHECKS or not _first_weight(module) or _draws_random_numbers(module):
+        if (
+            self._row_checks_ns >= _MAX_ROW_CHECKS_NS
+            or first_parameter(module) is None
+            or _draws_random_numbers(module)
+        ):
             return None
-        self._row_checks += 1
+        began_ns = time.perf_counter_ns()
         fraction = distinct_fraction(tensor, _leading(module, tensor))
+        self._row_checks_ns += time.perf_counter_ns() - began_ns
         return fraction if fraction is not None and fraction <= _MOST_DISTINCT else None
 
     def _add(self, call: _Call, saved_ns: int) -> None:
@@ -145,16 +151,40 @@ def _is_transformed() -> bool:
     )
 
 
+def _state(module: Any) -> Key:
+    """Return what decides the output of a module beside its input: its weights, its mode and autocast."""
+    import torch
+
+    weight = first_parameter(module)
+    mode = object.__getattribute__(module, "__dict__").get("training")
+    weights = () if weight is None else (id(weight), version_of(weight))
+    return (*weights, bool(mode), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"))
+
+
+def _is_on_cpu(tensors: list[Any]) -> bool:
+    import torch
+
+    kind: Any = torch.Tensor
+    return any([kind.is_cpu.__get__(tensor) for tensor in tensors])
+
+
+def _draws_random_numbers(module: Any) -> bool:
+    """Whether dropout is active in a module; the same input then gives another output."""
+    return any([draws_random_numbers(inner) for inner in submodules_in(module)])
+
+
 def _tensors_and_values(arguments: list[Any]) -> tuple[list[Any], list[Any]] | None:
     """Return the tensors among the arguments and their other values; None if there is an object of another kind.
 
     An object may change between two calls, as a KV cache does.
     """
+    import torch
+
     tensors, values, pending = [], list[Any](), arguments
     while pending:
         value = pending.pop()
         kind = type(value)
-        if is_tensor(kind):
+        if is_tensor(kind) and not torch.Tensor.is_nested.__get__(value):  # type: ignore[attr-defined]
             tensors.append(value)
         elif kind in (tuple, list):
             values.append(len(value))
@@ -173,8 +203,8 @@ def _owner(tensor: Any) -> Any:
     import torch
 
     kind: Any = torch.Tensor
-    is_view = not kind.is_inference(tensor) and kind._is_view(tensor)
-    return kind._base.__get__(tensor) if is_view else tensor
+    base = None if kind.is_inference(tensor) else kind._base.__get__(tensor)
+    return tensor if base is None else base
 
 
 def _content(tensor: Any) -> tuple[Any, ...]:
@@ -187,51 +217,17 @@ def _content(tensor: Any) -> tuple[Any, ...]:
         if kind.layout.__get__(tensor) is torch.strided
         else ()
     )
-    return _version(tensor), kind.dtype.__get__(tensor), tuple(kind.size(tensor)), part
-
-
-def _version(tensor: Any) -> int:
-    import torch
-
-    kind: Any = torch.Tensor
-    return 0 if kind.is_inference(tensor) else int(kind._version.__get__(tensor))
-
-
-def _first_weight(module: Any) -> tuple[int, int] | tuple[()]:
-    """Return identity and version of the first parameter in a module; () without any."""
-    pending = [module]
-    while pending:
-        inner = pending.pop()
-        parameters = object.__getattribute__(inner, "__dict__").get("_parameters")
-        if issubclass(type(parameters), dict):
-            weights = [value for value in dict.values(parameters) if is_tensor(type(value))]
-            if weights:
-                return id(weights[0]), _version(weights[0])
-        pending += [child for _, child in reversed(children_of("", inner))]
-    return ()
-
-
-def _draws_random_numbers(module: Any) -> bool:
-    """Whether dropout is active in a module; the same input then gives another output."""
-    from torch import nn
-    from torch.nn.modules.dropout import _DropoutNd
-
-    for inner in submodules_in(module):
-        attributes = object.__getattribute__(inner, "__dict__")
-        rates = {_DropoutNd: "p", nn.RNNBase: "dropout", nn.MultiheadAttention: "dropout"}
-        rate = [attributes.get(name) for kind, name in rates.items() if issubclass(type(inner), kind)]
-        if attributes.get("training") and any(rate):
-            return True
-    return False
+    return version_of(tensor), kind.dtype.__get__(tensor), tuple(kind.size(tensor)), part
 
 
 def _leading(module: Any, tensor: Any) -> int:
     """Return how many dimensions count rows: all but the last if each vector is computed by itself, else the first."""
+    import torch
     from torch import nn
 
     inner = [type(each) for each in submodules_in(module)]
     by_row = all([kind is nn.Sequential or (kind.__name__ in _BY_ROW and _is_of_torch(kind)) for kind in inner])
-    return max(1, tensor.dim() - 1) if by_row else 1
+    return max(1, torch.Tensor.dim(tensor) - 1) if by_row else 1
 
 
 def _is_of_torch(kind: type) -> bool:
