@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,3 +220,20 @@ def test_the_examples_of_the_api_run(tmp_path, monkeypatch, capsys):
             exec(compile(code, f"{api_pages.EXAMPLES}: {name}", "exec"), names)
     assert Path("slow.html").stat().st_size > 10_000
     assert "no_workers" in capsys.readouterr().out
+
+
+@pytest.mark.full
+@pytest.mark.browser
+def test_no_page_scrolls_sideways_at_any_width(tmp_path, chromium):
+    (tmp_path / "index.md").write_text("# One page\n\n## Part\n\n" + "many words " * 200)
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "-c", str(ROOT / "tools" / "site")]
+    subprocess.run([*command, str(tmp_path), str(tmp_path / "site")], check=True, timeout=240)
+    page = chromium.new_page()
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    scrolling = []
+    for width in range(360, 1700, 20):
+        page.set_viewport_size({"width": width, "height": 800})
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            scrolling.append(width)
+    page.close()
+    assert not scrolling
