@@ -225,8 +225,8 @@ def _changed_since(finding: Finding, comparison: Comparison) -> tuple[tuple[str,
         return ()
     why = (
         f"without the fix, a step takes {duration(comparison.before_ns)} now and took {duration(finding.gain.step_ns)} "
-        "in the recording, so that the prediction does not apply. Other programs ran, a setting of the process has "
-        "changed (such as its threads), or the fix is already applied: record the cell again"
+        "in the recording, so that the prediction does not apply. Possible reasons: other programs, a setting of the "
+        "process that has changed (such as its threads), or a fix that is already applied. Record the cell again"
     )
     return (("not as recorded", why),)
 

@@ -128,5 +128,8 @@ def _lengths_text(loader: Loader, fixed_frac: float, has_fixed_length: bool) -> 
     if has_fixed_length:
         return (*rows, f"{percent(fixed_frac)} of the positions lie beyond the end of the longest row of their batch.")
     if loader.same_row_length:
-        return (*rows, "Batches have the same length throughout, and the lengths within a batch differ, too.")
+        return (
+            *rows,
+            "Rows have the same length in all inspected batches, although the lengths of the samples differ.",
+        )
     return (*rows, "Batches are padded to about their longest row, but the lengths within a batch differ.")

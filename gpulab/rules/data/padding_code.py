@@ -38,11 +38,11 @@ _GROUPING_OF_TRAINER = (
     'Put samples of similar length into the same batch: train_sampling_strategy="group_by_length" in '
     "TrainingArguments (group_by_length=True in versions of Transformers without it)."
 )
-_READS_ALL = (
+_END_OF_DATASET = (
     "The Trainer then reads the whole dataset to learn its lengths: a dataset class of your own has to raise "
     "IndexError after its last sample, or training never starts."
 )
-_END_THEMSELVES = ("datasets", "torch")
+_WITH_END = ("datasets", "torch")
 
 
 def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
@@ -59,7 +59,7 @@ def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
     return sentences(
         dynamic if is_fixed else "",
         grouping if is_mixed else "",
-        _READS_ALL if is_mixed and in_trainer and loader.dataset_library not in _END_THEMSELVES else "",
+        _END_OF_DATASET if is_mixed and in_trainer and loader.dataset_library not in _WITH_END else "",
     )
 
 

@@ -20,8 +20,8 @@ def repeated_inputs(evidence: Evidence) -> Finding | None:
     """A module computes the same outputs several times in a step: its input, or many rows of it, occurred before.
 
     Proof: in two steps, each call of a module was noted. It got the same tensors as in an earlier call of the step,
-    unchanged, and had the same weights; or most rows of its only input were copies of others. On a CPU, its outputs
-    were equal, too. Dropout in train mode and activation checkpointing do not count.
+    unchanged, and had the same weights; or most rows of its only input were copies of others. On a CPU, samples of
+    its outputs were equal, too. Dropout in train mode and activation checkpointing do not count.
 
     Confused with: two passes with different dropout masks; a frozen model, which repeats its work in every epoch rather
     than within a step (`frozen_outputs`); small calls whose inputs differ (`unbatched_calls`).

@@ -8,6 +8,7 @@ it: a step ends as soon as anything is compiled, and programs with compiled code
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -69,11 +70,12 @@ class RepeatedInputWatch:
 
         kind: Any = nn.Module
         original = kind.__call__
-        step = WatchedStep()
+        step, process = WatchedStep(), os.getpid()
 
         def watched_call(module: Any, /, *arguments: Any, **options: Any) -> Any:
             __tracebackhide__ = True  # an error in the user's model should show only the user's lines
-            if step.is_over or threading.get_ident() != self._thread:
+            # A forked worker has the same thread, and would be watched for as long as it lives.
+            if step.is_over or threading.get_ident() != self._thread or os.getpid() != process:
                 return original(module, *arguments, **options)
             call = self._guard.call(REPEATED, step.before, None, module, arguments, options)
             try:
