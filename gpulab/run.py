@@ -29,6 +29,7 @@ from gpulab.tables import TABLE_FIELDS as TABLE_FIELDS
 from gpulab.tables import TRACE_TABLES as TRACE_TABLES
 from gpulab.user_objects import Described
 from gpulab.user_objects import FrozenModel as FrozenModel
+from gpulab.user_objects import LayerTimes as LayerTimes
 from gpulab.user_objects import Loader as Loader
 from gpulab.user_objects import Model as Model
 from gpulab.user_objects import Optimizer as Optimizer
@@ -180,6 +181,7 @@ class Run:
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
+    layer_times: LayerTimes | None = None
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings at the time of recording, such as "threads"

@@ -108,3 +108,13 @@ class RepeatedInputs(Described):
     step_frac: float | None = None  # time of the repeated work, without its backward pass, per time of the step, 0-1
     distinct_frac: float | None = None  # rows / rows of the input; None if calls are repeated as a whole
     with_gradient: bool = False  # autograd records the repeated work, so that the backward pass repeats it, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTimes(Described):
+    """Forward and backward passes of the layers of one step, measured on this machine after the recorded code."""
+
+    layers: int  # calls per step that were measured, of linear, convolutional and recurrent layers in float32
+    float32_ns: int | None = None
+    bfloat16_ns: int | None = None  # under autocast, with inputs in float32 that are converted
+    bfloat16_chained_ns: int | None = None  # under autocast, with inputs that are in bfloat16

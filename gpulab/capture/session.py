@@ -17,6 +17,7 @@ from gpulab.capture.hooks.gloo_threads import GlooThreads
 from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.job_rank import rank_from_facts
+from gpulab.capture.layer_timing import time_layers
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.step_rate import StepRate
@@ -31,7 +32,7 @@ from gpulab.capture.spool.spool import Spool
 from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
-from gpulab.run import TRACED_WORK, Gap, Machine, Recording, Run, Source
+from gpulab.run import TRACED_WORK, Gap, LayerTimes, Machine, Recording, Run, Source
 from gpulab.run_facts import NO_CUDA
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.parallel_operator import parallel_operator_times
@@ -43,6 +44,8 @@ LEVELS = {
     "trace": (),
     "deep": ("with_stack", "record_shapes", "profile_memory"),
 }
+# How long layers may be timed after the code: 2 % of its duration, within these limits.
+_LAYERS_NS, _MAX_LAYERS_NS = 1_000_000_000, 5_000_000_000
 
 
 class Session:
@@ -100,7 +103,7 @@ class Session:
         self._processing = False
         self._facts: dict[str, str] = {}
         self._added_facts: dict[str, str] = {}
-        self._operator_times: dict[str, str] = {}
+        self._layer_times: LayerTimes | None = None
         self._machine = Machine()
 
     def start(self) -> None:
@@ -137,6 +140,7 @@ class Session:
                 self._tracing.stop()
                 self._measure_operator()
                 self._exit.close()
+                self._time_layers(ended_ns)
             self.run = self._assemble(ended_ns, error)
             self.child_runs = self._guard.call("the runs of child processes", self._children.collect, ())
         finally:  # the spool not before: the process may be killed while it reads what was recorded
@@ -151,9 +155,16 @@ class Session:
 
     def _measure_operator(self) -> None:
         """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run."""
-        self._operator_times = self._guard.call(
+        self._added_facts |= self._guard.call(
             "operator times", lambda: parallel_operator_times(self._sensors.host_rows(self._began_ns)), {}
         )
+
+    def _time_layers(self, ended_ns: int) -> None:
+        """Measure what bfloat16 changes, if a loop computed layers in float32 on a CPU that has instructions for it."""
+        layers, instructions = self._marks.modules.layers, self._facts.get("cpu_bfloat16", "none")
+        if layers and self.level != "sensors" and instructions != "none":
+            budget_ns = min(max(_LAYERS_NS, (ended_ns - self._began_ns) // 50), _MAX_LAYERS_NS)
+            self._layer_times = self._guard.call("layer times", time_layers, None, layers, budget_ns)
 
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
@@ -235,7 +246,7 @@ class Session:
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
         began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
-        facts = {**(self._facts or torch_settings()), **self._operator_times, **self._marks.buckets.facts}
+        facts = {**(self._facts or torch_settings()), **self._marks.buckets.facts}
         facts.update(self._added_facts)
         if is_missing_cuda(error):
             facts[NO_CUDA] = "yes"
@@ -254,7 +265,8 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            repeated_inputs=self._marks.repeated.results,
+            repeated_inputs=self._marks.modules.repeated,
+            layer_times=self._layer_times,
             facts=facts,
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
@@ -302,7 +314,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            repeated_inputs=self._marks.repeated.results,
+            repeated_inputs=self._marks.modules.repeated,
             facts=self._facts,
             open_phases=self.phases.open_phases,
         )

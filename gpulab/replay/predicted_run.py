@@ -43,6 +43,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         optimizers=run.optimizers,
         frozen_models=run.frozen_models,
         repeated_inputs=run.repeated_inputs,
+        layer_times=run.layer_times,
         threads=run.threads,
         main_thread=run.main_thread,
         facts=run.facts,

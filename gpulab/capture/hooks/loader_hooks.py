@@ -30,7 +30,7 @@ from gpulab.capture.hooks.loader_settings import (
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
 from gpulab.capture.hooks.models.evaluation_watch import EvaluationWatch
 from gpulab.capture.hooks.models.frozen_models import FrozenModels
-from gpulab.capture.hooks.models.repeated_inputs import REPEATED, RepeatedInputWatch
+from gpulab.capture.hooks.models.module_watch import REPEATED, ModuleWatch
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.hooks.user_variables import (
     describe_model,
@@ -105,7 +105,7 @@ class StepMarks:
         self._on_boundary = on_boundary
         self._timer = timer or MarkClocks()
         self._guard = guard or Guard()
-        self.repeated = RepeatedInputWatch(self._guard)
+        self.modules = ModuleWatch(self._guard)
         self.phases = PhaseRecorder(self._timer.now_ns)
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
@@ -168,7 +168,7 @@ class StepMarks:
         handle = register_optimizer_step_post_hook(self._optimizer_stepped)
         installed.set()
         iterators.__next__ = marked_next
-        self._undo = [handle.remove, restore, self.repeated.remove]
+        self._undo = [handle.remove, restore, self.modules.remove]
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""
@@ -287,7 +287,7 @@ class StepMarks:
         if self.frozen.is_due():
             self._guard.call(FROZEN, self.frozen.compare, None)
         self._instant(MarkKind.OPTIMIZER, number)
-        self._guard.call(REPEATED, self.repeated.optimizer_stepped, None, sys._getframe())
+        self._guard.call(REPEATED, self.modules.optimizer_stepped, None, sys._getframe())
         is_next_iteration = number in self._stepped  # optimizers that take turns step once in an iteration
         if self._leader < 0 and not self._user_marks and (is_next_iteration or not self.steps):
             self._boundary(None)

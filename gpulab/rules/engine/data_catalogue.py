@@ -19,7 +19,7 @@ LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_
 DATA_RULES: tuple[Rule, ...] = (
     Rule(
         check=no_workers,
-        about="data loading in the main process (num_workers=0)",
+        about="a DataLoader without workers (num_workers=0)",
         stage=Stage.IDLE,
         lesson="05_data_loading",
     ),

@@ -6,8 +6,8 @@ import pytest
 
 from gpulab.rules import diagnose
 from gpulab.rules.kernels.bfloat16_on_cpu import cpu_autocast_code
-from gpulab.run import FrozenModel, Loader, Model
-from tests.cases.kernels.no_bfloat16_on_cpu.case import provoked_by_float32_layers
+from gpulab.run import FrozenModel, LayerTimes, Loader, Model
+from tests.cases.kernels.no_bfloat16_on_cpu.case import provoked_by_float32_layers, training
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -106,3 +106,30 @@ def test_without_a_call_of_the_model_there_is_advice_and_no_code(change, advice)
     finding = bfloat16_finding(**change)
     assert finding.fix == ""
     assert advice in finding.advice
+
+
+def layer_times(float32_ms, bfloat16_ms):
+    bfloat16_ns = round(bfloat16_ms * 1e6)
+    return LayerTimes(
+        layers=4, float32_ns=round(float32_ms * 1e6), bfloat16_ns=bfloat16_ns, bfloat16_chained_ns=bfloat16_ns
+    )
+
+
+def test_measured_layers_decide_the_range():
+    gain = bfloat16_finding(layer_times=layer_times(60, 30)).gain  # 60 of 100 ms are spent in layers
+    assert gain.worst_speedup < 100 / (100 - 30) < gain.best_speedup <= gain.bound
+    assert gain.worst_speedup == pytest.approx(100 / (100 - 30), rel=0.05)
+
+
+def test_where_few_layers_were_timed_the_others_may_gain_nothing():
+    all_timed = bfloat16_finding(layer_times=layer_times(60, 20)).gain
+    third_timed = bfloat16_finding(layer_times=layer_times(20, 20 / 3)).gain
+    assert third_timed.worst_speedup < all_timed.worst_speedup
+    assert third_timed.best_speedup == pytest.approx(all_timed.best_speedup, rel=1e-6)
+
+
+def test_layers_that_take_a_small_part_of_a_step_are_worth_it_only_if_they_were_timed():
+    run = training(layer_ms=7.0)
+    assert "no_bfloat16_on_cpu" not in [finding.rule for finding in diagnose(run).findings]
+    timed = dataclasses.replace(run, layer_times=layer_times(28, 9))
+    assert "no_bfloat16_on_cpu" in [finding.rule for finding in diagnose(timed).findings]

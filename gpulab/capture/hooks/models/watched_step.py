@@ -1,4 +1,4 @@
-"""What the modules of one training step get: the same tensors as in an earlier call, or rows that are copies.
+"""What the modules of one step get: the shapes of layers, the same tensors as in an earlier call, rows that are copies.
 
 Weights do not change within a step, so that a call with the same unchanged tensors, or the same views of them, gives
 the same output; of tensors in CPU memory, outputs are compared, too. Objects are told apart by weak references: no
@@ -10,11 +10,13 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab.capture.hooks.batch_contents import is_tensor
 from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_hashes
+from gpulab.capture.hooks.models.layer_calls import TimedLayer, layer_call
 from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.sensors.host.frames import user_line
@@ -60,6 +62,7 @@ class WatchedStep:
     def __init__(self) -> None:
         self.is_over = False
         self.work: dict[tuple[int, bool], RepeatedWork] = {}
+        self.layers: Counter[TimedLayer] = Counter()
         self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
         self._repeated: _Call | None = None  # what its submodules get is part of it
         self._row_checks_ns = 0
@@ -75,9 +78,13 @@ class WatchedStep:
         """Note a call; None if it is not watched."""
         import torch
 
-        if self._repeated is not None or _is_transformed() or len(self._earlier) > _MOST_CALLS:
+        if _is_transformed() or len(self._earlier) > _MOST_CALLS:
             return None
         with torch._C.DisableTorchFunction():
+            if (layer := layer_call(module, arguments, options)) is not None:
+                self.layers[layer] += 1
+            if self._repeated is not None:
+                return None
             parts = _tensors_and_values([*arguments, *options.values()])
             if parts is None or not parts[0]:
                 return None

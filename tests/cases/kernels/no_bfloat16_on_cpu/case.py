@@ -1,6 +1,6 @@
 """A training loop on a CPU whose layers take most of a step, and loops in which bfloat16 would not help."""
 
-from gpulab.run import Model, Optimizer
+from gpulab.run import LayerTimes, Model, Optimizer
 from gpulab.tables import EventKind
 from tests.support.runs.made_runs import event, run_of, stepped
 
@@ -73,3 +73,27 @@ def spared_where_the_layers_are_too_small():
 
     models = (Model(kind="Net", name="net", tensors=8, dtypes=("float32",)),)
     return run_of(stepped(step), models=models, facts={"cpu_bfloat16": "avx512_bf16"})
+
+
+def provoked_where_the_layers_are_faster_in_bfloat16():
+    return training(layer_times=LayerTimes(layers=4, **times_ms(60, 34, 30)))
+
+
+def spared_where_the_layers_are_slower_in_bfloat16():
+    return training(layer_times=LayerTimes(layers=4, **times_ms(60, 66, 61)))
+
+
+def spared_where_layers_are_too_short_to_count():
+    return training(layer_ms=0.05, layer_times=LayerTimes(layers=4, **times_ms(60, 34, 30)))
+
+
+def spared_where_only_layers_without_a_conversion_are_faster():
+    return training(layer_times=LayerTimes(layers=4, **times_ms(60, 62, 40)))
+
+
+def times_ms(float32, bfloat16, chained):
+    return {
+        "float32_ns": float32 * 1_000_000,
+        "bfloat16_ns": bfloat16 * 1_000_000,
+        "bfloat16_chained_ns": chained * 1_000_000,
+    }

@@ -1,4 +1,4 @@
-"""Modules that compute outputs again within one training step: for the same tensors, or for equal rows of one.
+"""Which layers a training step calls, and which modules compute outputs again: for the same tensors, or equal rows.
 
 During a few single steps, a wrapper of `torch.nn.Module.__call__` notes what each module gets (see `WatchedStep`).
 Hooks would switch off fast paths of PyTorch. torch.compile must not see the wrapper, or it would compile again without
@@ -11,22 +11,24 @@ import contextlib
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from gpulab.capture.hooks.models.layer_calls import TimedLayer
 from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of
 from gpulab.capture.hooks.models.watched_step import WatchedStep
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
 from gpulab.run import RepeatedInputs
 
-REPEATED = "modules that compute something again"
+REPEATED = "layers, and modules that compute something again"
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
 _MIN_FRAC = 0.01  # of the step
 
 
-class RepeatedInputWatch:
+class ModuleWatch:
     """Watches a few single steps of the thread that created it."""
 
     def __init__(self, guard: Guard) -> None:
@@ -36,9 +38,10 @@ class RepeatedInputWatch:
         self._step: WatchedStep | None = None
         self._restore: Callable[[], None] | None = None
         self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
+        self.layers: Counter[TimedLayer] = Counter()  # of the latest watched step
 
     @property
-    def results(self) -> tuple[RepeatedInputs, ...]:
+    def repeated(self) -> tuple[RepeatedInputs, ...]:
         """What modules computed again in every watched step, the most expensive first; the smaller figures."""
         if len(self._results) < len(_WATCHED_AFTER):
             return ()
@@ -56,6 +59,7 @@ class RepeatedInputWatch:
             self.remove()
             if is_complete:
                 self._results.append(_results(step, duration_ns, visible_values(innermost)))
+                self.layers = step.layers
         if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
             self._begin(compilations)
 

@@ -1,0 +1,172 @@
+"""The layers that a training step calls, as values: their options and shapes, from which they can be timed later.
+
+Of modules of PyTorch's own classes only `__dict__` is read; of tensors only their size, type and memory format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpulab.capture.hooks.batch_contents import is_tensor
+
+Shape = tuple[int, ...]
+
+LINEAR, CONVOLUTION, TRANSPOSED_CONVOLUTION = "linear", "conv", "conv_transpose"
+LSTM, GRU, ATTENTION = "lstm", "gru", "attention"
+_CONVOLUTION_OPTIONS = ("stride", "padding", "dilation", "groups")
+_TRANSPOSED_OPTIONS = ("stride", "padding", "output_padding", "groups", "dilation")
+_RECURRENT_OPTIONS = ("bias", "num_layers", "bidirectional", "batch_first")
+_SIMPLE_TYPES = (int, float, bool, str)
+
+
+class TimedLayer(NamedTuple):
+    """A call of a layer that computes in float32 on the CPU. Equal calls take equally long."""
+
+    kind: str
+    options: tuple[Any, ...]  # as the function of this kind takes them
+    weights: tuple[Shape, ...]
+    input: Shape
+    is_channels_last: bool  # the input, of four dimensions
+    with_input_gradient: bool
+    with_weight_gradients: bool
+
+
+def layer_call(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> TimedLayer | None:
+    """Describe a call of a layer; None for any other module, a packed input, and one that is not in float32."""
+    import torch
+
+    describe = _describers().get(type(module))
+    tensor = arguments[0] if arguments else None
+    if describe is None or not is_tensor(type(tensor)) or not _is_plain_float32(tensor):
+        return None
+    if torch.is_autocast_enabled("cpu"):
+        return None
+    values = object.__getattribute__(module, "__dict__")
+    parameters = [value for value in values.get("_parameters", {}).values() if value is not None]
+    if not parameters or not all([is_tensor(type(value)) and _is_plain_float32(value) for value in parameters]):
+        return None
+    layer_options = describe(_Call(values, parameters, tensor, arguments, options))
+    if layer_options is None or not all([_is_simple(option) for option in layer_options.values]):
+        return None
+    return _layer_call(layer_options, parameters, tensor)
+
+
+class _Call(NamedTuple):
+    """A call of a module: its `__dict__`, its parameters, and what it gets."""
+
+    module: dict[str, Any]
+    parameters: list[Any]
+    input: Any
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class _Options(NamedTuple):
+    kind: str
+    values: tuple[Any, ...]
+
+
+_Describer = Callable[[_Call], _Options | None]
+
+
+def _describers() -> dict[type, _Describer]:
+    from torch import nn
+
+    return {
+        nn.Linear: _linear,
+        nn.Conv1d: _convolution,
+        nn.Conv2d: _convolution,
+        nn.Conv3d: _convolution,
+        nn.ConvTranspose1d: _transposed_convolution,
+        nn.ConvTranspose2d: _transposed_convolution,
+        nn.ConvTranspose3d: _transposed_convolution,
+        nn.LSTM: _lstm,
+        nn.GRU: _gru,
+        nn.MultiheadAttention: _attention,
+    }
+
+
+def _linear(call: _Call) -> _Options | None:
+    return _Options(LINEAR, ())
+
+
+def _convolution(call: _Call) -> _Options | None:
+    if call.module.get("padding_mode") != "zeros":
+        return None
+    return _Options(CONVOLUTION, _values(call, _CONVOLUTION_OPTIONS))
+
+
+def _transposed_convolution(call: _Call) -> _Options | None:
+    return _Options(TRANSPOSED_CONVOLUTION, _values(call, _TRANSPOSED_OPTIONS))
+
+
+def _lstm(call: _Call) -> _Options | None:
+    if call.module.get("proj_size") or len(_shape(call.input)) != 3:
+        return None
+    return _Options(LSTM, _values(call, _RECURRENT_OPTIONS))
+
+
+def _gru(call: _Call) -> _Options | None:
+    return _Options(GRU, _values(call, _RECURRENT_OPTIONS)) if len(_shape(call.input)) == 3 else None
+
+
+def _attention(call: _Call) -> _Options | None:
+    """Describe attention whose queries, keys and values have one size."""
+    keys = call.arguments[1] if len(call.arguments) > 1 else call.options.get("key")
+    if len(_shape(call.input)) != 3 or not is_tensor(type(keys)) or call.module.get("bias_k") is not None:
+        return None
+    heads, batch_first, dropout, is_training = _values(call, ("num_heads", "batch_first", "dropout", "training"))
+    width, key_shape = _shape(call.input)[2], _shape(keys)
+    if _shape(call.parameters[0]) != (3 * width, width) or len(key_shape) != 3:
+        return None
+    with_weights = call.options.get("need_weights", True)
+    values = heads, batch_first, dropout if is_training else 0.0, with_weights, key_shape[1 if batch_first else 0]
+    return _Options(ATTENTION, values)
+
+
+def _layer_call(options: _Options, parameters: list[Any], tensor: Any) -> TimedLayer:
+    import torch
+
+    kind_of_tensor: Any = torch.Tensor
+    with_gradients = torch.is_grad_enabled()
+    is_image = kind_of_tensor.dim(tensor) == 4
+    return TimedLayer(
+        options.kind,
+        options.values,
+        tuple([_shape(value) for value in parameters]),
+        _shape(tensor),
+        is_image and kind_of_tensor.is_contiguous(tensor, memory_format=torch.channels_last),
+        with_gradients and bool(kind_of_tensor.requires_grad.__get__(tensor)),
+        with_gradients and any([bool(kind_of_tensor.requires_grad.__get__(value)) for value in parameters]),
+    )
+
+
+def _values(call: _Call, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple([call.module.get(name) for name in names])
+
+
+def _is_simple(option: Any) -> bool:
+    parts = option if type(option) is tuple else (option,)
+    return all([type(part) in _SIMPLE_TYPES for part in parts])
+
+
+def _shape(tensor: Any) -> Shape:
+    import torch
+
+    return tuple([int(size) for size in torch.Tensor.size(tensor)])
+
+
+def _is_plain_float32(tensor: Any) -> bool:
+    """Whether a tensor is dense, in float32 and in the memory of the CPU."""
+    import torch
+    from torch.nn.parameter import UninitializedParameter
+
+    kind: Any = torch.Tensor
+    return (
+        not issubclass(type(tensor), UninitializedParameter)
+        and not kind.is_nested.__get__(tensor)
+        and kind.layout.__get__(tensor) is torch.strided
+        and kind.dtype.__get__(tensor) is torch.float32
+        and bool(kind.is_cpu.__get__(tensor))
+    )
