@@ -7,7 +7,7 @@ table tells. New tensors of the same shapes are used: the program's are not touc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter_ns  # bound here: the program may replace the functions of the module
 from typing import Any, NamedTuple
 
@@ -29,13 +29,15 @@ class _Variant(NamedTuple):
 _VARIANTS = (_Variant(False, False), _Variant(True, False), _Variant(True, True))
 
 
-def time_layers(calls: Mapping[TimedLayer, int], budget_ns: int) -> LayerTimes | None:
+def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | None:
     """Time forward and backward pass of the layers, large ones first, within a budget; None if that suffices for none.
 
-    calls: how often a step calls each layer. The times are sums over a step.
+    calls: how often a step calls each layer, in the order of the first calls. The output of the last one is converted
+    to float32, as a loss needs it. The times are sums over a step.
     """
     import torch
 
+    last = next(reversed(calls), None)
     end_ns, layers, sums_ns = perf_counter_ns() + budget_ns, 0, [0] * len(_VARIANTS)
     with (
         torch._C.DisableTorchFunction(),
@@ -46,7 +48,7 @@ def time_layers(calls: Mapping[TimedLayer, int], budget_ns: int) -> LayerTimes |
         for call in sorted(calls, key=_size, reverse=True):
             if 4 * sum([math.prod(shape) for shape in (call.input, *call.weights)]) > _MAX_BYTES:
                 continue
-            times_ns = _times_ns(call, end_ns)
+            times_ns = _times_ns(call, call == last, end_ns)
             if times_ns is None:
                 break
             layers += calls[call]
@@ -61,12 +63,12 @@ def _size(call: TimedLayer) -> int:
     return math.prod(call.input) * max([math.prod(shape) for shape in call.weights])
 
 
-def _times_ns(call: TimedLayer, end_ns: int) -> list[int] | None:
+def _times_ns(call: TimedLayer, is_last: bool, end_ns: int) -> list[int] | None:
     """Return the median time of each variant; None if there is no time to measure all.
 
     The variants take turns, so that other programs slow all of them.
     """
-    start_ns, passes = perf_counter_ns(), [_forward_and_backward(call, variant) for variant in _VARIANTS]
+    start_ns, passes = perf_counter_ns(), [_forward_and_backward(call, variant, is_last) for variant in _VARIANTS]
     rounds_ns: list[list[int]] = []
     while len(rounds_ns) < 1 + _ROUNDS:  # the first one selects and prepares the kernels
         if len(rounds_ns) > _LONG_ROUNDS and perf_counter_ns() - start_ns > _LONG_NS:
@@ -86,7 +88,7 @@ def _medians(rounds_ns: list[list[int]]) -> list[int] | None:
     return [sorted(values)[len(values) // 2] for values in zip(*rounds_ns, strict=True)] if rounds_ns else None
 
 
-def _forward_and_backward(call: TimedLayer, variant: _Variant) -> Callable[[], None]:
+def _forward_and_backward(call: TimedLayer, variant: _Variant, is_last: bool) -> Callable[[], None]:
     """Return a function that computes the output of such a layer, and the gradients of what needs one."""
     import torch
 
@@ -103,6 +105,8 @@ def _forward_and_backward(call: TimedLayer, variant: _Variant) -> Callable[[], N
     def run_once() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant.autocast):
             output = forward()
+        if is_last:
+            output = output.float()
         if with_gradients:
             torch.autograd.grad(output, with_gradients, torch.full_like(output, _VALUE))
 

@@ -155,8 +155,9 @@ class Session:
 
     def _measure_operator(self) -> None:
         """If the loop had to wait for cores, measure what a parallel operator takes while other programs still run."""
+        nothing: dict[str, str] = {}
         self._added_facts |= self._guard.call(
-            "operator times", lambda: parallel_operator_times(self._sensors.host_rows(self._began_ns)), {}
+            "operator times", lambda: parallel_operator_times(self._sensors.host_rows(self._began_ns)), nothing
         )
 
     def _time_layers(self, ended_ns: int) -> None:

@@ -8,7 +8,7 @@ from gpulab.analysis.host.cpu_math import bfloat16_layers
 from gpulab.analysis.host.gradients import unused_gradients_of
 from gpulab.analysis.steps.forward_backward import backward_passes
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, Finding, Gain, Unjudged, known_numbers
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
 from gpulab.rules.engine.pasted_names import UserNames, is_variable
 from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain
@@ -70,7 +70,13 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
     trained = [model for model in run.models if "float32" in model.dtypes[:1]]
     if run.layer_times is None and any((model.depthwise_frac or 0.0) >= _MANY_DEPTHWISE for model in trained):
         return None
-    if layers is None or not layers.exposed_ns or not trained or _converts_weights(evidence) or decomposes_matrices(evidence):
+    if (
+        layers is None
+        or not layers.exposed_ns
+        or not trained
+        or _converts_weights(evidence)
+        or decomposes_matrices(evidence)
+    ):
         return None
     layers_ns = evidence.unprofiled_ns(layers.exposed_ns, "compute")
     share = layers_ns / evidence.step_ns
@@ -90,9 +96,16 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         fix=cpu_autocast_code(trained) if _covers_all_layers(evidence, trained) else "",
         advice=_advice(evidence, trained),
         gain=gain,
-        confidence=LIKELY,
+        confidence=SUSPECT if run.layer_times is None else LIKELY,
         spans=layers.spans,
     )
+
+
+def _is_unsuited(evidence: Evidence, trained: list[Model]) -> bool:
+    """Whether bfloat16 is in use already, may be too inexact, or is slow for depthwise convolutions that nobody timed."""
+    is_timed = evidence.run.layer_times is not None
+    are_depthwise = any((model.depthwise_frac or 0.0) >= _MANY_DEPTHWISE for model in trained)
+    return (are_depthwise and not is_timed) or _converts_weights(evidence) or decomposes_matrices(evidence)
 
 
 def _times_text(evidence: Evidence) -> tuple[str, ...]:

@@ -113,6 +113,15 @@ CHANGES = (
     Change("smaller shuffle buffer", "other", edits={"buffer_size=500": "buffer_size=50"}),
     Change("fused AdamW", "fused_optimizer", edits={"lr=1e-3)": "lr=1e-3, fused=True)"}),
     Change("batches of 64", "larger_batch", edits={"batch_size=16": "batch_size=64"}),
+    Change(
+        "bfloat16 autocast",
+        "precision",
+        edits={
+            "    loss = nn.functional.cross_entropy(model(x)": "    with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+            "        scores = model(x).float()\n"
+            "    loss = nn.functional.cross_entropy(scores"
+        },
+    ),
 )
 
 LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="docs", seconds=5)

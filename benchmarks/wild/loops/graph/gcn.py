@@ -109,6 +109,16 @@ CHANGES = (
     ),
     Change("fused Adam", "fused_optimizer", edits={"weight_decay=5e-4)": "weight_decay=5e-4, fused=True)"}),
     Change("one thread", "threads", edits={"fastmode = False": "fastmode = False\ntorch.set_num_threads(1)"}),
+    Change(
+        "bfloat16 autocast",
+        "precision",
+        edits={
+            "        x = F.relu(self.gc1(x, adj))\n": "        with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+            "            return self.scores(x, adj).float()\n\n"
+            "    def scores(self, x, adj):\n"
+            "        x = F.relu(self.gc1(x, adj))\n"
+        },
+    ),
 )
 
 LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="(epoch + 1) * len(labels)", seconds=5)

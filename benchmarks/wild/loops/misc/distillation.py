@@ -94,6 +94,16 @@ CHANGES = (
     ),
     Change("two workers", "num_workers", edits={"shuffle=True)": "shuffle=True, num_workers=2)"}),
     Change("fused SGD", "fused_optimizer", edits={"weight_decay=5e-4)": "weight_decay=5e-4, fused=True)"}),
+    Change(
+        "bfloat16 autocast",
+        "precision",
+        edits={
+            "        output_batch = student(train_batch)\n        output_teacher_batch = teacher(train_batch)\n": ""
+            "        with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+            "            output_batch, output_teacher_batch = student(train_batch), teacher(train_batch)\n"
+            "        output_batch, output_teacher_batch = output_batch.float(), output_teacher_batch.float()\n"
+        },
+    ),
 )
 
 LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="total", seconds=6)

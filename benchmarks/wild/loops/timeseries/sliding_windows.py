@@ -95,6 +95,14 @@ CHANGES = (
     ),
     Change("fused Adam", "fused_optimizer", edits={"lr=1e-4)": "lr=1e-4, fused=True)"}),
     Change("print less", "fewer_logs", edits={"if (i + 1) % 100 == 0": "if False"}),
+    Change(
+        "bfloat16 autocast",
+        "precision",
+        edits={
+            "        outputs = model(batch_x.float())\n": "        with torch.autocast('cpu', dtype=torch.bfloat16):\n"
+            "            outputs = model(batch_x.float()).float()\n"
+        },
+    ),
 )
 
 LOOP = Loop(__doc__, prepare, CELL, CHANGES, samples="windows", seconds=6)
