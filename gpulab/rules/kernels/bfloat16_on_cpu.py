@@ -87,11 +87,7 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         ledger_parts=("compute",),
         claim=f"{percent(share)} {step_or_recording(evidence)} goes to float32 layers on a CPU that has bfloat16 "
         "instructions.",
-        evidence=(
-            f"{step_spends(evidence, layers_ns)} in {layers.count:,} matrix products, convolutions or "
-            f"recurrent layers. The CPU supports {instructions}; the weights are float32, and autocast is off.",
-            *_times_text(evidence),
-        ),
+        evidence=(_layers_text(evidence, layers_ns, layers.count), *_times_text(evidence)),
         numbers=known_numbers(share_frac=share, cost_ns=layers_ns, layers=layers.count),
         fix=cpu_autocast_code(trained) if _covers_all_layers(evidence, trained) else "",
         advice=_advice(evidence, trained),
@@ -102,10 +98,17 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
 
 
 def _is_unsuited(evidence: Evidence, trained: list[Model]) -> bool:
-    """Whether bfloat16 is in use already, may be too inexact, or is slow for depthwise convolutions that nobody timed."""
+    """Whether bfloat16 is in use already, may be too inexact, or is slow for depthwise convolutions, untimed."""
     is_timed = evidence.run.layer_times is not None
     are_depthwise = any((model.depthwise_frac or 0.0) >= _MANY_DEPTHWISE for model in trained)
     return (are_depthwise and not is_timed) or _converts_weights(evidence) or decomposes_matrices(evidence)
+
+
+def _layers_text(evidence: Evidence, layers_ns: int, layers: int) -> str:
+    return (
+        f"{step_spends(evidence, layers_ns)} in {layers:,} matrix products, convolutions or recurrent layers. The CPU "
+        f"supports {evidence.run.facts['cpu_bfloat16']}; the weights are float32, and autocast is off."
+    )
 
 
 def _times_text(evidence: Evidence) -> tuple[str, ...]:
