@@ -11,7 +11,16 @@ from collections.abc import Callable
 from time import perf_counter_ns  # bound here: the program may replace the functions of the module
 from typing import Any, NamedTuple
 
-from gpulab.capture.hooks.models.layer_calls import ATTENTION, CONVOLUTION, GRU, LINEAR, LSTM, Shape, TimedLayer
+from gpulab.capture.hooks.models.layer_calls import (
+    ATTENTION,
+    CONVOLUTION,
+    GRU,
+    LINEAR,
+    LSTM,
+    ROW_PRODUCTS,
+    Shape,
+    TimedLayer,
+)
 from gpulab.run import LayerTimes
 
 _VALUE = 0.01  # of every element: products of it are neither zero nor subnormal
@@ -119,6 +128,9 @@ def forward_pass(call: TimedLayer, tensor: Any, weights: list[Any]) -> Callable[
 
     if call.kind == LINEAR:
         return lambda: torch.nn.functional.linear(tensor, *weights)
+    if call.kind == ROW_PRODUCTS:
+        weight, bias = weights
+        return lambda: torch.addmm(bias, tensor.reshape(-1, tensor.shape[-1]), weight)
     if call.kind in (LSTM, GRU):
         return _recurrent(call, tensor, weights)
     if call.kind == ATTENTION:

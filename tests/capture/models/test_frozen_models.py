@@ -80,6 +80,23 @@ def test_a_teacher_without_gradients():
     assert forward_of(run).calls == 3
 
 
+def test_a_reference_model_of_transformers_has_all_its_linear_layers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=40, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    policy, reference = transformers.GPT2LMHeadModel(config), transformers.GPT2LMHeadModel(config).eval()
+    reference.requires_grad_(False)
+    ids = torch.randint(40, (4, 8))
+
+    def loss(_):
+        with torch.no_grad():
+            expected = reference(ids).logits
+        return (policy(ids).logits - expected).mean()
+
+    run = recorded(loss, torch.optim.SGD(policy.parameters(), lr=0.1))
+    assert [(frozen.name, frozen.layers) for frozen in run.frozen_models] == [("reference", "ee" + 8 * "l" + "l")]
+    assert forward_of(run).calls == 11
+
+
 def test_a_frozen_layer_that_gradients_pass_through_has_no_forward_pass_to_save():
     first, last = layers(8, 8), layers(8, 1)
     last.requires_grad_(False)

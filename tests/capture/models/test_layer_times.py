@@ -68,6 +68,14 @@ def test_every_kind_of_layer_can_be_timed(name):
     assert min(times.float32_ns, times.bfloat16_ns, times.bfloat16_chained_ns) > 0
 
 
+def test_the_linear_layer_of_gpt2():
+    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(3, 4)
+    call = layer_call(layer, (ROWS,), {})
+    output = forward_pass(call, ROWS, list(layer.parameters()))()
+    torch.testing.assert_close(output.view(6, 5, 3), layer(ROWS))
+    assert time_layers({call: 2}, 60 * SECOND_NS).layers == 2
+
+
 def test_a_larger_layer_takes_longer_in_each_type():
     small, large = (
         time_layers({layer_call(nn.Linear(width, width), (torch.ones(width, width),), {}): 1}, 60 * SECOND_NS)

@@ -17,6 +17,7 @@ from gpulab.capture.hooks.models.module_tree import (
     MAX_SUBMODULES,
     children_of,
     draws_random_numbers,
+    is_transformers_linear,
     parameters_in,
     submodules_in,
 )
@@ -144,6 +145,8 @@ def _letters(module: Any) -> str:
         ((nn.Embedding, nn.EmbeddingBag), EMBEDDING),
         ((nn.RNNBase, nn.RNNCellBase), RECURRENT),
     )
+    if is_transformers_linear(type(module)):
+        return LINEAR
     letters = [letter for bases, letter in kinds if issubclass(type(module), bases)]
     return letters[0] if letters else ""
 

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.models.module_tree import is_transformers_linear
 
 Shape = tuple[int, ...]
 
 LINEAR, CONVOLUTION, TRANSPOSED_CONVOLUTION = "linear", "conv", "conv_transpose"
 LSTM, GRU, ATTENTION = "lstm", "gru", "attention"
+ROW_PRODUCTS = "rows"  # a linear layer whose weight is stored as inputs x outputs
 _CONVOLUTION_OPTIONS = ("stride", "padding", "dilation", "groups")
 _TRANSPOSED_OPTIONS = ("stride", "padding", "output_padding", "groups", "dilation")
 _RECURRENT_OPTIONS = ("bias", "num_layers", "bidirectional", "batch_first")
@@ -36,7 +38,8 @@ def layer_call(module: Any, arguments: tuple[Any, ...], options: dict[str, Any])
     """Describe a call of a layer; None for any other module, a packed input, and one that is not in float32."""
     import torch
 
-    describe = _describers().get(type(module))
+    kind = type(module)
+    describe = _products_with_rows if is_transformers_linear(kind) else _describers().get(kind)
     tensor = arguments[0] if arguments else None
     if describe is None or not is_tensor(type(tensor)) or not _is_plain_float32(tensor):
         return None
@@ -89,6 +92,10 @@ def _describers() -> dict[type, _Describer]:
 
 def _linear(call: _Call) -> _Options | None:
     return _Options(LINEAR, ())
+
+
+def _products_with_rows(call: _Call) -> _Options | None:
+    return _Options(ROW_PRODUCTS, ())
 
 
 def _convolution(call: _Call) -> _Options | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from gpulab.capture.hooks.batch_contents import is_tensor
@@ -52,6 +53,12 @@ def parameters_in(modules: list[Any]) -> list[Any]:
             if is_tensor(type(value)) and not issubclass(type(value), UninitializedParameter):
                 parameters[id(value)] = value
     return list(parameters.values())
+
+
+def is_transformers_linear(kind: type) -> bool:
+    """Whether this is the linear layer of GPT-2 and its relatives in Transformers, which PyTorch does not know."""
+    utilities = sys.modules.get("transformers.pytorch_utils")
+    return utilities is not None and kind is vars(utilities).get("Conv1D")
 
 
 def first_parameter(module: Any) -> Any:
