@@ -77,7 +77,7 @@ def test_the_text_has_the_measured_change_and_the_limit(after_ms):
     assert ("+30" in text or "+29" in text or "+31" in text) == (after_ms == 65)
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_the_commands_of_the_example_workflow_record_both_versions_and_compare_them(tmp_path):
     for version in ("main", "change"):
         (tmp_path / version / "benchmarks").mkdir(parents=True)

@@ -85,6 +85,7 @@ def recorded(ends, folder):
     return gpulab.load(folder / "job")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("two_hosts", [SLOW_BITS], indirect=True)
 def test_a_network_far_slower_than_its_ports_is_named_on_live_ranks(two_hosts, tmp_path):
     ranks = recorded(two_hosts, tmp_path)

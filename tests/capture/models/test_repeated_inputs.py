@@ -325,7 +325,7 @@ else:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", [2, 4])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.night), 4])
 def test_a_program_that_compiles_in_a_watched_step_compiles_the_same_and_once(step):
     command = [sys.executable, "-W", "ignore", "-c", COMPILES_LATE]
     outputs = [

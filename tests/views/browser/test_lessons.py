@@ -96,6 +96,7 @@ def test_each_question_has_a_radio_group_of_its_own(lesson, places):
     assert len(set().union(*names)) == len(names)
 
 
+@pytest.mark.night
 def test_a_blank_that_is_not_filled_in_is_reported_without_an_error(lesson, places):
     for index in range(places["last"] + 1):
         lesson.run(index)
