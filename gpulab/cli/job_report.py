@@ -13,6 +13,7 @@ from gpulab.cli.result_folder import RUN_SUFFIX, spool_of, unfinished_stems
 from gpulab.cli.summary import summary_json
 from gpulab.run import KILLED, Run
 from gpulab.store.replaced_file import replaced_file
+from gpulab.views.report.headline import headline
 from gpulab.views.report.report import Report, report
 from gpulab.views.terminal import terminal_text
 from gpulab.wording import number_ranges, plural
@@ -37,6 +38,12 @@ class JobReport:
         """Return the text for a terminal; `path`: the file of the run, or the folder of the ranks."""
         file = _file_of(self.view.diagnosis.run, path) if path is not None and path.is_dir() else path
         return "\n".join((*self._notes(), terminal_text(self.view, file, folded=folded)))
+
+    @property
+    def headline(self) -> str:
+        """The cause and the predicted gain in one sentence."""
+        answer = headline(self.view.diagnosis)
+        return f"{answer.claim} Predicted step time: {answer.gist}." if answer.gist else answer.claim
 
     def save(self, folder: Path) -> tuple[Path, ...]:
         """Write the page and the summary. Raises GpulabError or OSError."""

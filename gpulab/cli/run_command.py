@@ -6,13 +6,14 @@ Nothing that a recording needs is imported before the program has imported PyTor
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gpulab.capture.active_session import give_way_with
 from gpulab.capture.job_rank import JobRank, launched_rank, rank_name, rank_of_name
@@ -185,7 +186,10 @@ class ProgramRecording:
         report = job_report(runs, missing)
         report.save(self._results.path)
         if not self._options.quiet:
-            self._show("\n" + report.text(self._results.path, folded=False))
+            text = report.text(self._results.path, folded=False)
+            self._show(f"\n{text}")
+            if len(text.splitlines()) > _lines_of(self._screen):  # its beginning has scrolled away
+                self._show(f"\ngpulab: {report.headline}")
         self._show(f"gpulab: recording and page with all details: {_shown_path(self._results.path / PAGE)}")
 
     def _guarded(self, function: Callable[[], None], consequence: str) -> None:
@@ -236,3 +240,11 @@ def _shown_path(path: Path) -> str:
     with contextlib.suppress(ValueError, OSError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
+
+
+def _lines_of(screen: TextIO) -> float:
+    """Return how many lines a terminal shows; infinite for a file or a pipe, of which nothing scrolls away."""
+    try:
+        return os.get_terminal_size(screen.fileno()).lines or math.inf  # 0: unknown
+    except (OSError, ValueError):
+        return math.inf

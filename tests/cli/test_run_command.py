@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -90,6 +91,33 @@ def test_the_commands_read_what_it_wrote(recorded):
     assert wrong.returncode == 2
     assert "results/run.gpulab" in wrong.stderr
     assert run(folder, "-m", "gpulab", "why", "no_workers").stdout.count("num_workers") > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lines", [12, 500])
+def test_on_a_short_terminal_the_cause_is_repeated_below_the_report(tmp_path, lines):
+    pytest.importorskip("termios")
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 80, 0, 0))
+    command = [sys.executable, *RECORD, "--out", "results", PROGRAMS / "train.py"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "GPULAB_HISTORY": "off"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+            while part := os.read(master, 65536):
+                shown += part
+    os.close(master)
+    assert process.returncode == 0
+    *_, before, last = shown.decode().splitlines()
+    assert "report.html" in last
+    claim = json.loads((tmp_path / "results" / "summary.json").read_text())["verdict"]
+    assert (claim[:40] in before) is (lines == 12)
 
 
 @pytest.mark.full
