@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.flop_counter import FlopCounterMode
 
 import gpulab
 from gpulab.capture import merge_traces, session
@@ -211,6 +212,25 @@ def test_inside_the_programs_own_autocast_and_inference_mode():
         assert time_layers(calls, 60 * SECOND_NS).layers == 1
         assert torch.is_inference_mode_enabled()
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_hooks_of_the_program_do_not_see_the_tensors():
+    calls, packed_tensors = {layer_call(nn.Linear(4, 3), (ROWS,), {}): 1}, []
+
+    def pack(tensor):
+        packed_tensors.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        assert time_layers(calls, 60 * SECOND_NS).layers == 1
+    assert packed_tensors == []
+
+
+def test_a_mode_of_the_program_does_not_see_the_operators():
+    calls = {layer_call(nn.Linear(4, 3), (ROWS,), {}): 1}
+    with FlopCounterMode(display=False) as counter:
+        assert time_layers(calls, 60 * SECOND_NS) is None
+    assert counter.get_total_flops() == 0
 
 
 def test_a_failure_to_time_is_a_gap_of_the_recording(monkeypatch):
