@@ -68,15 +68,7 @@ def no_bfloat16_on_cpu(evidence: Evidence) -> Finding | Unjudged | None:
         return None
     layers = evidence.cached(bfloat16_layers)
     trained = [model for model in run.models if "float32" in model.dtypes[:1]]
-    if run.layer_times is None and any((model.depthwise_frac or 0.0) >= _MANY_DEPTHWISE for model in trained):
-        return None
-    if (
-        layers is None
-        or not layers.exposed_ns
-        or not trained
-        or _converts_weights(evidence)
-        or decomposes_matrices(evidence)
-    ):
+    if layers is None or not layers.exposed_ns or not trained or _is_unsuited(evidence, trained):
         return None
     layers_ns = evidence.unprofiled_ns(layers.exposed_ns, "compute")
     share = layers_ns / evidence.step_ns

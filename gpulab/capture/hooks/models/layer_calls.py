@@ -5,6 +5,7 @@ Of modules of PyTorch's own classes only `__dict__` is read; of tensors only the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ class _Options(NamedTuple):
 _Describer = Callable[[_Call], _Options | None]
 
 
+@functools.cache
 def _describers() -> dict[type, _Describer]:
     from torch import nn
 
