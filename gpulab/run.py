@@ -28,12 +28,14 @@ from gpulab.tables import (
 from gpulab.tables import TABLE_FIELDS as TABLE_FIELDS
 from gpulab.tables import TRACE_TABLES as TRACE_TABLES
 from gpulab.user_objects import Described
+from gpulab.user_objects import DiscardedGradients as DiscardedGradients
 from gpulab.user_objects import FrozenModel as FrozenModel
 from gpulab.user_objects import LayerTimes as LayerTimes
 from gpulab.user_objects import Loader as Loader
 from gpulab.user_objects import Model as Model
 from gpulab.user_objects import Optimizer as Optimizer
 from gpulab.user_objects import RepeatedInputs as RepeatedInputs
+from gpulab.user_objects import SparseOperand as SparseOperand
 from gpulab.wording import clean, count, duration, shorten
 
 if TYPE_CHECKING:
@@ -181,6 +183,8 @@ class Run:
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
+    discarded_gradients: tuple[DiscardedGradients, ...] = ()
+    sparse_operands: tuple[SparseOperand, ...] = ()
     layer_times: LayerTimes | None = None
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads

@@ -42,6 +42,8 @@ class MarkKind(IntEnum):
     NEXT = 0  # one call of DataLoader.__next__, from start to return
     OPTIMIZER = 1  # one optimizer step just ended
     USER = 2  # gpulab.step() was called
+    BACKWARD = 3  # a backward pass just ended, in a program that has called no optimizer
+    CLOSURE = 4  # a closure that an optimizer called just ended
 
 
 class StallKind(IntEnum):

@@ -111,6 +111,34 @@ class RepeatedInputs(Described):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiscardedGradients(Described):
+    """Gradients that backward passes for one optimizer compute of another one's parameters, and that are deleted."""
+
+    model: str | None = None  # the user's variable for the module with these parameters: "generator"
+    optimizer: str | None = None  # the optimizer that steps after these backward passes: "optimizer_D"
+    location: str | None = None  # the line that calls backward()
+    passes: int | None = None  # such backward passes from one step of the other optimizer to its next one
+    step_frac: float | None = None  # time of their part behind the gradients that are used, per time of all steps, 0-1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseOperand(Described):
+    """A dense matrix of mostly zeros that a module got; its products were timed in both formats afterwards."""
+
+    kind: str  # class of the module: "GraphConvolution"
+    name: str | None = None  # the user's expression for the module: "model.gc1"
+    matrix: str | None = None  # the user's variable for the matrix: "adj"
+    location: str | None = None  # the line that calls the module
+    rows: int | None = None
+    columns: int | None = None
+    zero_frac: float | None = None  # of the elements, 0-1
+    constant: bool = False  # the same matrix in two steps, so that it can be converted before the loop
+    calls: int | None = None  # per step
+    dense_ns: int | None = None  # of these calls, forward and backward
+    sparse_ns: int | None = None  # the same with a sparse tensor in COO format
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerTimes(Described):
     """Forward and backward passes of the layers of one step, measured on this machine after the recorded code."""
 

@@ -33,11 +33,13 @@ ANSWERS: dict[str, frozenset[str]] = {
         "nchw_on_cpu": {"channels_last"},
         "float64_weights": {"precision"},
         "unused_gradients": {"no_grad"},
+        "discarded_gradients": {"no_grad"},
         "frozen_outputs": {"cache_items"},
         # It advises to hoist a call out of a loop, or to pass each row once; "other" holds changes of a model's inputs.
         "repeated_inputs": {"remove_python", "other"},
         "input_preprocessing": {"cache_items"},
         "anomaly_detection": {"other"},
+        "sparse_as_dense": {"storage_format"},
         "dense_embedding_gradients": {"sparse_gradients"},
         # It advises one call for the whole batch, which may also mean to vectorize a loop over samples or time steps.
         "unbatched_calls": {"batch_whole", "remove_python"},

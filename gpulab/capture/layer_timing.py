@@ -6,8 +6,9 @@ table tells. New tensors of the same shapes are used: the program's are not touc
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns  # bound here: the program may replace the functions of the module
 from typing import Any, NamedTuple
 
@@ -44,20 +45,10 @@ def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | No
     calls: how often a step calls each layer, in the order of the first calls. The output of the last one is converted
     to float32, as a loss needs it. The times are sums over a step.
     """
-    import torch
-
-    if torch._C._len_torch_dispatch_stack():  # a mode of the program, such as FlopCounterMode, would see our operators
-        return None
     last = next(reversed(calls), None)
     end_ns, layers, sums_ns = perf_counter_ns() + budget_ns, 0, [0] * len(_VARIANTS)
-    with (
-        torch._C.DisableTorchFunction(),
-        torch.inference_mode(mode=False),
-        torch.enable_grad(),
-        torch.random.fork_rng(devices=[]),  # dropout of attention
-        torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged),  # instead of hooks of the program
-    ):
-        for call in sorted(calls, key=_size, reverse=True):
+    with own_autograd() as is_possible:
+        for call in sorted(calls, key=_size, reverse=True) if is_possible else ():
             if 4 * sum([math.prod(shape) for shape in (call.input, *call.weights)]) > _MAX_BYTES:
                 continue
             times_ns = _times_ns(call, call == last, end_ns)
@@ -69,6 +60,25 @@ def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | No
         return None
     float32_ns, converting_ns, chained_ns = sums_ns
     return LayerTimes(layers=layers, float32_ns=float32_ns, bfloat16_ns=converting_ns, bfloat16_chained_ns=chained_ns)
+
+
+@contextlib.contextmanager
+def own_autograd() -> Iterator[bool]:
+    """Compute without the program's modes, hooks and random numbers; yields whether that is possible."""
+    import torch
+
+    if torch._C._len_torch_dispatch_stack():  # a mode of the program, such as FlopCounterMode, would see our operators
+        yield False
+        return
+    with (
+        torch._C.DisableTorchFunction(),
+        torch.inference_mode(mode=False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.random.fork_rng(devices=[]),  # dropout of attention
+        torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged),  # instead of hooks of the program
+    ):
+        yield True
 
 
 def _unchanged(tensor: Any) -> Any:
@@ -93,14 +103,15 @@ def _times_ns(call: TimedLayer, is_last: bool, end_ns: int) -> list[int] | None:
         for run_once in passes:
             began_ns = perf_counter_ns()
             if began_ns >= end_ns:
-                return _medians(rounds_ns[1:])
+                return medians(rounds_ns[1:])
             run_once()
             times_ns.append(perf_counter_ns() - began_ns)
         rounds_ns.append(times_ns)
-    return _medians(rounds_ns[1:])
+    return medians(rounds_ns[1:])
 
 
-def _medians(rounds_ns: list[list[int]]) -> list[int] | None:
+def medians(rounds_ns: list[list[int]]) -> list[int] | None:
+    """Return the median time of each variant over the rounds; None without rounds."""
     return [sorted(values)[len(values) // 2] for values in zip(*rounds_ns, strict=True)] if rounds_ns else None
 
 

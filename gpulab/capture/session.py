@@ -17,7 +17,6 @@ from gpulab.capture.hooks.gloo_threads import GlooThreads
 from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.job_rank import rank_from_facts
-from gpulab.capture.layer_timing import time_layers
 from gpulab.capture.live.loop_activity import ActivityTracker
 from gpulab.capture.live.snapshot import LiveSnapshot
 from gpulab.capture.live.step_rate import StepRate
@@ -29,10 +28,11 @@ from gpulab.capture.protection.guard import Guard
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
+from gpulab.capture.step_timing import FormatTimes, time_step
 from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
-from gpulab.run import TRACED_WORK, Gap, LayerTimes, Machine, Recording, Run, Source
+from gpulab.run import TRACED_WORK, Gap, Machine, Recording, Run, Source
 from gpulab.run_facts import NO_CUDA
 from gpulab.sensors import Sensors, describe_machine
 from gpulab.sensors.parallel_operator import parallel_operator_times
@@ -45,7 +45,6 @@ LEVELS = {
     "deep": ("with_stack", "record_shapes", "profile_memory"),
 }
 # How long layers may be timed after the code: 2 % of its duration, within these limits.
-_LAYERS_NS, _MAX_LAYERS_NS = 1_000_000_000, 5_000_000_000
 
 
 class Session:
@@ -103,7 +102,7 @@ class Session:
         self._processing = False
         self._facts: dict[str, str] = {}
         self._added_facts: dict[str, str] = {}
-        self._layer_times: LayerTimes | None = None
+        self._step_times = FormatTimes()
         self._machine = Machine()
 
     def start(self) -> None:
@@ -161,11 +160,10 @@ class Session:
         )
 
     def _time_layers(self, ended_ns: int) -> None:
-        """Measure what bfloat16 changes, if a loop computed layers in float32 on a CPU that has instructions for it."""
-        layers, instructions = self._marks.modules.layers, self._facts.get("cpu_bfloat16", "none")
-        if layers and self.level != "sensors" and instructions != "none":
-            budget_ns = min(max(_LAYERS_NS, (ended_ns - self._began_ns) // 50), _MAX_LAYERS_NS)
-            self._layer_times = self._guard.call("layer times", time_layers, None, layers, budget_ns)
+        """Time what the watched step computed in other number and matrix formats; nothing if only sensors recorded."""
+        if self.level != "sensors":
+            has_bfloat16 = self._facts.get("cpu_bfloat16", "none") != "none"
+            self._step_times = time_step(self._marks.modules, ended_ns - self._began_ns, has_bfloat16, self._guard)
 
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
@@ -247,8 +245,7 @@ class Session:
     def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
         began_ns, this_machine = self._began_ns, self._machine
         failure, holder_rows = self._memory.finish(error)
-        facts = {**(self._facts or torch_settings()), **self._marks.buckets.facts}
-        facts.update(self._added_facts)
+        facts = {**(self._facts or torch_settings()), **self._marks.buckets.facts, **self._added_facts}
         if is_missing_cuda(error):
             facts[NO_CUDA] = "yes"
         empty = Run(
@@ -267,7 +264,9 @@ class Session:
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
             repeated_inputs=self._marks.modules.repeated,
-            layer_times=self._layer_times,
+            discarded_gradients=self._marks.gradients.discarded,
+            layer_times=self._step_times.layers,
+            sparse_operands=self._step_times.operands,
             facts=facts,
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
@@ -316,6 +315,7 @@ class Session:
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
             repeated_inputs=self._marks.modules.repeated,
+            discarded_gradients=self._marks.gradients.discarded,
             facts=self._facts,
             open_phases=self.phases.open_phases,
         )

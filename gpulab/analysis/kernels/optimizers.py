@@ -15,7 +15,7 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import EventKind
+from gpulab.tables import EventKind, MarkKind
 
 _STEP = "Optimizer.step#"
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -41,7 +41,8 @@ def optimizer_steps(run: Run) -> Rows:
     """Return the events of optimizer.step() calls, without the closures that they call.
 
     A closure computes the loss and its gradients: `optimizer.step(closure)`, as in LBFGS and in every Lightning module.
-    The update follows the last backward pass of the call, and what its ranks then wait for.
+    The update follows the end of the last closure; in a trace without marks, the last backward pass of the call. It
+    begins with an operator, after what its ranks wait for.
     """
     events = run.event_rows
     is_step = events.matching(lambda word: word.startswith(_STEP))
@@ -50,7 +51,7 @@ def optimizer_steps(run: Run) -> Rows:
     if not len(backward.start_ns) or not len(calls):
         return calls
     start_ns, end_ns = calls["start_ns"], calls["start_ns"] + calls["dur_ns"]
-    ends_ns = np.sort(backward.end_ns)
+    ends_ns = np.sort(np.append(backward.end_ns, run.mark_rows.of_kind(MarkKind.CLOSURE)["end_ns"]))
     last_ns = ends_ns[np.maximum(np.searchsorted(ends_ns, end_ns, side="right") - 1, 0)]
     has_closure = (last_ns > start_ns) & (last_ns <= end_ns)
     op_ns = np.append(np.sort(events["start_ns"][_main_thread_ops(run)]), np.iinfo(np.int64).max)

@@ -17,13 +17,18 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-USER, LOADER, OPTIMIZER = "gpulab.step()", "DataLoader", "optimizer"  # how steps were detected
+USER, LOADER, OPTIMIZER, BACKWARD = (
+    "gpulab.step()",
+    "DataLoader",
+    "optimizer",
+    "backward pass",
+)  # how steps were detected
 MIN_UPDATES = 3  # with fewer, batches are the steps
 RARE_FRAC = 0.1  # an optimizer that steps less often than this share of another one does not delimit iterations
 
 
 def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
-    """Return start and end of each step, and the kind of mark used: gpulab.step(), else DataLoader, else optimizer.
+    """Return start and end of each step, and the kind of mark used: gpulab.step(), DataLoader, optimizer, backward().
 
     If most batches come without an update between them, the DataLoader is not the one of the training loop.
     """
@@ -38,6 +43,9 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
             return *_accumulated(start, end, updates), LOADER
     if len(updates):
         return updates[:-1], updates[1:], OPTIMIZER
+    backward = marks.of_kind(MarkKind.BACKWARD)["end_ns"]
+    if len(backward):
+        return backward[:-1], backward[1:], BACKWARD
     none = np.empty(0, np.int64)
     return none, none, "whole run"
 
@@ -47,7 +55,9 @@ def completed_steps(run: Run, detected_by: str, steps: int) -> int:
 
     If the marks are at the ends of steps, the first step has an end but no start: it cannot be measured, but it counts.
     """
-    ends = {USER: run.mark_rows.of_kind(MarkKind.USER)["end_ns"], OPTIMIZER: update_ends_ns(run.mark_rows)}
+    marks = run.mark_rows
+    ends = {USER: marks.of_kind(MarkKind.USER)["end_ns"], OPTIMIZER: update_ends_ns(marks)}
+    ends[BACKWARD] = marks.of_kind(MarkKind.BACKWARD)["end_ns"]
     if detected_by == "whole run":
         return 1 if sum(map(len, ends.values())) == 1 else 0
     return max(steps, len(ends.get(detected_by, ())))

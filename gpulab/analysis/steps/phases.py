@@ -280,6 +280,15 @@ def training_and_evaluations(run: Run) -> tuple[RunPhase, list[RunPhase]] | None
     return None if training is None or not evaluations else (training, evaluations)
 
 
+def training_share(run: Run) -> float:
+    """Return the share of the training in the time of training and evaluations, 0-1; 1 without evaluations."""
+    phases = training_and_evaluations(run)
+    if phases is None:
+        return 1.0
+    training_ns = phases[0].total_ns
+    return training_ns / max(1, training_ns + sum(phase.total_ns for phase in phases[1]))
+
+
 def training_steps(run: Run, training: RunPhase) -> int:
     """Return the number of training steps: optimizers that take turns, as in a GAN, step once in each."""
     updates = run.mark_rows.of_kind(MarkKind.OPTIMIZER)

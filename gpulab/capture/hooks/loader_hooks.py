@@ -30,8 +30,10 @@ from gpulab.capture.hooks.loader_settings import (
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
 from gpulab.capture.hooks.models.evaluation_watch import EvaluationWatch
 from gpulab.capture.hooks.models.frozen_models import FrozenModels
+from gpulab.capture.hooks.models.gradient_watch import DISCARDED, GradientWatch
 from gpulab.capture.hooks.models.module_watch import REPEATED, ModuleWatch
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
+from gpulab.capture.hooks.training_calls import TrainingCalls
 from gpulab.capture.hooks.user_variables import (
     describe_model,
     describe_optimizer,
@@ -106,7 +108,9 @@ class StepMarks:
         self._timer = timer or MarkClocks()
         self._guard = guard or Guard()
         self.modules = ModuleWatch(self._guard)
+        self.gradients = GradientWatch(self._guard)
         self.phases = PhaseRecorder(self._timer.now_ns)
+        self._calls = TrainingCalls(self._guard, self._backward_ended, lambda: self._instant(MarkKind.CLOSURE))
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
         self.samplers = SamplerSettings()
@@ -168,7 +172,8 @@ class StepMarks:
         handle = register_optimizer_step_post_hook(self._optimizer_stepped)
         installed.set()
         iterators.__next__ = marked_next
-        self._undo = [handle.remove, restore, self.modules.remove]
+        self._calls.install()
+        self._undo = [handle.remove, restore, self._calls.remove, self.modules.remove, self.gradients.remove]
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""
@@ -266,6 +271,11 @@ class StepMarks:
         self.loader_wait_ns += end_ns - call.start_ns
         self._note_times(call.start_ns, end_ns)
 
+    def _backward_ended(self) -> None:
+        if not (self._updates or self.loaders or self._user_marks):
+            self._instant(MarkKind.BACKWARD)
+            self._boundary(None)
+
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         if threading.get_ident() == self.thread:
             self._guard.call(STEP_MARKS, self._mark_optimizer_step, None, optimizer)
@@ -284,6 +294,7 @@ class StepMarks:
         if group_count(optimizer) != self._group_counts.get(number):
             self._guard.call(SETTINGS, self._count_parameters, None, number, optimizer)
         self._guard.call(BUCKETS, self.buckets.optimizer_stepped, None)
+        self._guard.call(DISCARDED, self.gradients.optimizer_stepped, None, number, optimizer, sys._getframe())
         if self.frozen.is_due():
             self._guard.call(FROZEN, self.frozen.compare, None)
         self._instant(MarkKind.OPTIMIZER, number)

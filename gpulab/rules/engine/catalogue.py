@@ -23,6 +23,7 @@ from gpulab.rules.engine.needs import (
 from gpulab.rules.engine.rank_catalogue import RANK_RULES
 from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.rules.host.anomaly_detection import anomaly_detection
+from gpulab.rules.host.discarded_gradients import discarded_gradients
 from gpulab.rules.host.dispatch import dispatch_bound, recompilation
 from gpulab.rules.host.frozen_outputs import frozen_outputs
 from gpulab.rules.host.garbage_collection import garbage_collection
@@ -44,6 +45,7 @@ from gpulab.rules.kernels.optimizer import unfused_optimizer
 from gpulab.rules.kernels.precision import NVIDIA, no_mixed_precision, no_tf32
 from gpulab.rules.kernels.shapes_and_layout import layout_conversions, misaligned_shapes
 from gpulab.rules.kernels.small_batch import small_batch
+from gpulab.rules.kernels.sparse_as_dense import sparse_as_dense
 from gpulab.rules.machine.clocks_and_sharing import GPU_LOAD, PROCESS_LIST, clock_throttling, memory_traffic, shared_gpu
 from gpulab.rules.machine.gpu_held_idle import gpu_held_idle
 from gpulab.rules.machine.model_on_cpu import model_on_cpu
@@ -257,6 +259,7 @@ RULES: tuple[Rule, ...] = (
         lesson="08_mixed_precision",
     ),
     Rule(check=unused_gradients, about="gradients that no optimizer uses", stage=Stage.BUSY),
+    Rule(check=discarded_gradients, about="gradients that are deleted before their optimizer steps", stage=Stage.BUSY),
     Rule(
         check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)
     ),
@@ -268,6 +271,7 @@ RULES: tuple[Rule, ...] = (
         needs=(STEP_MARKS, LEDGER),
     ),
     Rule(check=dense_embedding_gradients, about="dense gradients of embedding tables", stage=Stage.BUSY),
+    Rule(check=sparse_as_dense, about="matrices of mostly zeros that are stored as dense", stage=Stage.BUSY),
     Rule(
         check=misaligned_shapes,
         about="matrix dimensions that tensor cores handle badly",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpulab.analysis.steps.detection import find_steps
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS, Ledger, build_ledger
+from gpulab.analysis.steps.phases import training_share
 from gpulab.analysis.steps.typical_step import TypicalStep, mean_step
 from gpulab.intervals import intersect
 from gpulab.replay.history import NO_HISTORY, History
@@ -25,6 +26,7 @@ _MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next lim
 _EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
 
 _MIN_SAVED_FRAC = 0.05  # of a step: a fix that may save less is named, but is not the verdict
+_MINORITY_FRAC = 0.4  # of the loop: with so little training, what a step gains is not what the loop gains
 _MAJORITY_FRAC = 0.5  # of a step
 _SHORTER_FRAC = 0.1  # parts that a replay shortens by less are not named
 
@@ -90,7 +92,8 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     return replace(
         _without_unknown_names(finding, evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
-        informs_only=finding.informs_only or (not evidence.on_gpu and _may_save_little(finding, confidence)),
+        informs_only=finding.informs_only
+        or (not evidence.on_gpu and _may_save_little(finding, confidence, evidence.run)),
         rule=rule.name,
         topic=rule.topic,
         lesson=rule.lesson,
@@ -114,18 +117,20 @@ def _with_rivals(finding: Finding) -> Finding:
     return replace(finding, confidence=LIKELY, confidence_reason=reason)
 
 
-def _may_save_little(finding: Finding, confidence: str) -> bool:
+def _may_save_little(finding: Finding, confidence: str, run: Run) -> bool:
     """Whether the lower end of the predicted range is too low to act on; of a mere bound, whether the cause is unsure.
 
-    On a GPU such a finding stays a verdict: idle time, or slow kernels, are a fact whatever the fix gains. On a CPU,
-    where all of a step is CPU work, the loops that people write often got slower with such a fix.
+    If evaluations take most of the loop, a change of the training steps saves only their part of it. On a GPU such a
+    finding stays a verdict: idle time, or slow kernels, are a fact whatever the fix gains. On a CPU, where all of a
+    step is CPU work, the loops that people write often got slower with such a fix.
     """
     gain = finding.gain
     if gain is None or finding.urgent:
         return False
     if gain.is_bound_only:
         return confidence == SUSPECT
-    return finding.least_saved_ns < _MIN_SAVED_FRAC * gain.step_ns
+    share = training_share(run) if finding.from_steps and not gain.is_mean else 1.0
+    return (share if share < _MINORITY_FRAC else 1.0) * finding.least_saved_ns < _MIN_SAVED_FRAC * gain.step_ns
 
 
 def _without_unknown_names(finding: Finding, run: Run) -> Finding:
@@ -245,6 +250,11 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
     main = next((each for each in findings if each.numbers.get("exposed_frac", 0.0) >= _MAJORITY_FRAC), None)
     if main is not None:  # what takes most of the step is the verdict, also if no fix of it is certain to gain
         return f"{main.claim} No fix is certain to save {percent(_MIN_SAVED_FRAC)} of a step; see Worth knowing."
+    if not evidence.on_gpu and findings and (share := training_share(evidence.run)) < _MINORITY_FRAC:
+        return (
+            f"Training steps take {percent(share)} of the loop, evaluations {percent(1 - share)}. No change of the "
+            f"training steps is certain to save {percent(_MIN_SAVED_FRAC)} of the loop; see Worth knowing."
+        )
     if not evidence.on_gpu:
         idle = f"({largest.label}: {largest_share} of a step)"
     if evidence.steps.too_few and evidence.steps.detected_by != "whole run":

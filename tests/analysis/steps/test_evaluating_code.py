@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from gpulab.analysis.steps.phase_ledger import phase_ledger
-from gpulab.analysis.steps.phases import PhaseKind, code_evaluations, find_phases, loop_phases
+from gpulab.analysis.steps.phases import PhaseKind, code_evaluations, find_phases, loop_phases, training_share
 from gpulab.cli.summary import summary_json
 from gpulab.phase_names import EVAL_MODE
 from gpulab.rules import diagnose
+from gpulab.run import RepeatedInputs
 from gpulab.run_summary import summary
 from gpulab.tables import HOST_SAMPLES, MARKS, MarkKind
 from tests.cases.data.slow_evaluation.case import evaluated
@@ -148,3 +149,16 @@ def test_summaries_have_the_share_of_training_and_evaluations_and_the_ledger_of_
     unrecorded = json.loads(summary_json(diagnose(estimated(recorded=False))))["phases"]
     assert {phase["ledger_ms"] for phase in unrecorded} == {None}
     assert "evaluation_frac" not in summary(diagnose(estimated(evaluation_ms=0.0)))
+
+
+@pytest.mark.parametrize(("evaluation_ms", "is_informative_only"), [(300.0, False), (900.0, True)])
+def test_what_a_training_step_gains_is_weighed_by_the_share_of_the_training(evaluation_ms, is_informative_only):
+    again = RepeatedInputs(kind="Net", name="net", calls=1, step_frac=0.13)
+    run = replace(estimated(evaluation_ms=evaluation_ms), repeated_inputs=(again,))
+    finding = next(finding for finding in diagnose(run).findings if finding.rule == "repeated_inputs")
+    assert finding.informs_only == is_informative_only
+
+
+def test_the_share_of_the_training_is_one_without_evaluations():
+    assert training_share(estimated(evaluation_ms=0.0)) == 1.0
+    assert training_share(estimated()) == pytest.approx(800 / 1700, abs=0.05)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import gpulab
-from gpulab.capture import merge_traces, session
+from gpulab.capture import merge_traces, step_timing
 from gpulab.capture.hooks.models.layer_calls import layer_call
 from gpulab.capture.layer_timing import forward_pass, time_layers
 
@@ -228,7 +228,7 @@ def test_a_failure_to_time_is_a_gap_of_the_recording(monkeypatch):
     def fail(*_):
         raise RuntimeError("could not create a primitive")
 
-    monkeypatch.setattr(session, "time_layers", fail)
+    monkeypatch.setattr(step_timing, "time_layers", fail)
     net, inputs = network(), torch.randn(64, 16)
     with warnings.catch_warnings():
         run = recorded(lambda: net(inputs).mean(), net.parameters())

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
@@ -19,13 +20,14 @@ from typing import Any
 from gpulab.capture.hooks.models.layer_calls import TimedLayer
 from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of
 from gpulab.capture.hooks.models.watched_step import WatchedStep
+from gpulab.capture.hooks.models.zero_matrices import SparseProduct
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
-from gpulab.run import RepeatedInputs
+from gpulab.run import RepeatedInputs, SparseOperand
 
 REPEATED = "layers, and modules that compute something again"
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
-_MIN_FRAC = 0.01  # of the step
+_MOST_MODULES = 20  # with the most repeated work
 
 
 class ModuleWatch:
@@ -39,6 +41,8 @@ class ModuleWatch:
         self._restore: Callable[[], None] | None = None
         self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
         self.layers: Counter[TimedLayer] = Counter()  # of the latest watched step
+        self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
+        self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
 
     @property
     def repeated(self) -> tuple[RepeatedInputs, ...]:
@@ -58,8 +62,11 @@ class ModuleWatch:
             duration_ns = step.end()
             self.remove()
             if is_complete:
-                self._results.append(_results(step, duration_ns, visible_values(innermost)))
+                variables = visible_values(innermost)
+                self._results.append(_results(step, duration_ns, variables))
                 self.layers = step.layers
+                self.products = _products(step, variables, self._matrices)
+                self._matrices = step.zeros.references
         if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
             self._begin(compilations)
 
@@ -123,23 +130,50 @@ def _first_compilation() -> Any:
 
 def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dict[tuple[Any, ...], RepeatedInputs]:
     results: dict[tuple[Any, ...], RepeatedInputs] = {}
-    modules = [(work, work.module()) for work in step.work.values()]
-    names = _names([module for _, module in modules if module is not None], variables)
+    works = sorted(step.work.values(), key=lambda work: work.saved_ns, reverse=True)[:_MOST_MODULES]
+    modules = [(work, module) for work in works if (module := work.module()) is not None]
+    names = _names([module for _, module in modules], variables)
     for work, module in modules:
-        frac = work.saved_ns / max(1, duration_ns)
-        if module is None or frac < _MIN_FRAC:
-            continue
         repeated = RepeatedInputs(
             kind=type(module).__name__,
             name=names.get(id(module)),
             location=work.location,
             calls=work.calls,
-            step_frac=frac,
+            step_frac=work.saved_ns / max(1, duration_ns),
             distinct_frac=sum(work.distinct) / len(work.distinct) if work.distinct else None,
             with_gradient=work.with_gradient,
         )
         results[repeated.kind, repeated.name, repeated.location, bool(work.distinct)] = repeated
     return results
+
+
+def _products(
+    step: WatchedStep, variables: NamedValues, earlier: list[weakref.ref[Any]]
+) -> list[tuple[SparseProduct, SparseOperand]]:
+    """Return the products of a step, and the matrices in them; `earlier` are those of the step before."""
+    works = [(work, work.module()) for work in step.zeros.products.values()]
+    names = _names([module for _, module in works if module is not None], variables)
+    products = []
+    for work, module in works:
+        matrix = work.matrix.reference()
+        operand = SparseOperand(
+            kind=type(module).__name__,
+            name=names.get(id(module)),
+            matrix=_name_of(matrix, variables),
+            location=work.location,
+            rows=work.matrix.rows,
+            columns=work.matrix.columns,
+            zero_frac=work.matrix.zero_frac,
+            calls=work.calls,
+            constant=matrix is not None and any([reference() is matrix for reference in earlier]),
+        )
+        products.append((work.product, operand))
+    return products
+
+
+def _name_of(tensor: Any, variables: NamedValues) -> str | None:
+    names = [] if tensor is None else [name for name, value in variables if value is tensor]
+    return names[0] if names else None
 
 
 def _names(modules: list[Any], variables: NamedValues) -> dict[int, str]:

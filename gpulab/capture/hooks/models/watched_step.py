@@ -19,6 +19,7 @@ from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_has
 from gpulab.capture.hooks.models.layer_calls import TimedLayer, layer_call
 from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
 from gpulab.capture.hooks.models.tensor_memory import version_of
+from gpulab.capture.hooks.models.zero_matrices import ZeroMatrices, ZeroMatrix
 from gpulab.sensors.host.frames import user_line
 
 _MOST_CALLS = 20_000  # of modules in a step; one with more is not watched
@@ -51,6 +52,8 @@ class _Call:
     module: Any
     key: Key
     tensors: list[Any]
+    matrices: list[ZeroMatrix]  # of mostly zeros
+    products: int  # calls with a matrix of mostly zeros before this one
     is_again: bool  # with the same tensors as an earlier call
     distinct: float | None  # rows / rows of its only tensor, if there are many copies
     start_ns: int
@@ -63,6 +66,7 @@ class WatchedStep:
         self.is_over = False
         self.work: dict[tuple[int, bool], RepeatedWork] = {}
         self.layers: Counter[TimedLayer] = Counter()
+        self.zeros = ZeroMatrices()
         self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
         self._repeated: _Call | None = None  # what its submodules get is part of it
         self._row_checks_ns = 0
@@ -98,7 +102,8 @@ class WatchedStep:
             )
             is_again = is_again and not _draws_random_numbers(module)
             distinct = self._distinct(module, tensors[0]) if len(tensors) == 1 and not is_again else None
-        call = _Call(module, key, tensors, is_again, distinct, time.perf_counter_ns())
+            matrices = self.zeros.among(tensors)
+        call = _Call(module, key, tensors, matrices, self.zeros.calls, is_again, distinct, time.perf_counter_ns())
         if is_again or distinct is not None:
             self._repeated = call
         return call
@@ -117,6 +122,8 @@ class WatchedStep:
                 self._add(call, duration_ns)
             elif call.distinct is not None and _has_equal_rows(output, _leading(call.module, call.tensors[0])):
                 self._add(call, round((1 - call.distinct) * duration_ns))
+            if call.matrices and call.products == self.zeros.calls:  # no inner module got it
+                self.zeros.add(call.module, call.matrices, output, user_line(sys._getframe(1)))
             self._earlier[call.key] = [weakref.ref(_owner(tensor)) for tensor in call.tensors], hashes
 
     def _distinct(self, module: Any, tensor: Any) -> float | None:

@@ -1,0 +1,110 @@
+"""Calls by which a program trains: backward(), and the closures that optimizers call.
+
+A program without an optimizer and a DataLoader updates its parameters by hand: each backward pass ends a step. In
+`optimizer.step(closure)`, as in LBFGS and in Lightning, the time of the closure is not the optimizer's.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from gpulab.capture.hooks.user_variables import visible_values
+from gpulab.capture.protection.guard import Guard
+
+BACKWARD_STEPS, CLOSURES = "steps by backward passes", "closures of optimizers"
+_CALLS_BEFORE = 4  # an optimizer has stepped by then, unless it accumulates gradients
+_KINDS = (FunctionType, MethodType, functools.partial)  # of closures; an object of another class may be more than that
+
+
+class TrainingCalls:
+    """Watches the thread that created it.
+
+    on_backward: called after each backward pass of a program that has no optimizer; not within a backward pass, as for
+    activation checkpointing. on_closure: called after each closure.
+    """
+
+    def __init__(self, guard: Guard, on_backward: Callable[[], None], on_closure: Callable[[], None]) -> None:
+        self._guard = guard
+        self._on_backward, self._on_closure = on_backward, on_closure
+        self._thread = threading.get_ident()
+        self._calls = 0
+        self._has_optimizer = False
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Replace `torch.autograd.backward`, which `Tensor.backward` calls, and hook optimizers."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        module: Any = torch.autograd
+        original = module.backward
+        installed = threading.Event()  # a flag that a patch of the user's, made on top of ours, may outlive
+
+        def marked_backward(*arguments: Any, **options: Any) -> Any:
+            __tracebackhide__ = True  # an error in the user's code should show only the user's lines
+            result = original(*arguments, **options)
+            if installed.is_set() and threading.get_ident() == self._thread:
+                self._guard.call(BACKWARD_STEPS, self._backward_called, None, sys._getframe(1))
+            return result
+
+        def restore() -> None:
+            installed.clear()
+            if module.backward is marked_backward:
+                module.backward = original
+
+        installed.set()
+        module.backward = marked_backward
+        self._undo = [restore, register_optimizer_step_pre_hook(self._optimizer_steps).remove]
+
+    def remove(self) -> None:
+        """Restore torch; a patch that the user's code put over ours stays."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _backward_called(self, caller: FrameType) -> None:
+        import torch
+
+        if self._has_optimizer or torch._C._current_graph_task_id() != -1:
+            return
+        self._calls += 1
+        if self._calls == _CALLS_BEFORE:
+            self._has_optimizer = _sees_optimizer(caller)
+        if self._calls >= _CALLS_BEFORE and not self._has_optimizer:
+            self._on_backward()
+
+    def _optimizer_steps(self, _optimizer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Replace the closure by one that notes its end; None if there is none."""
+        self._has_optimizer = True
+        if len(arguments) > 1 and type(arguments[1]) in _KINDS:
+            return (arguments[0], self._noted(arguments[1]), *arguments[2:]), options
+        if type(options.get("closure")) in _KINDS:
+            return arguments, {**options, "closure": self._noted(options["closure"])}
+        return None
+
+    def _noted(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(closure, updated=())
+        def noted_closure(*arguments: Any, **options: Any) -> Any:
+            __tracebackhide__ = True
+            result = closure(*arguments, **options)
+            if self._undo and threading.get_ident() == self._thread:
+                self._guard.call(CLOSURES, self._on_closure, None)
+            return result
+
+        return noted_closure
+
+
+def _sees_optimizer(caller: FrameType) -> bool:
+    """Whether an optimizer calls this code, such as LBFGS its closure, or one is among the user's variables."""
+    from torch.optim import Optimizer
+
+    frame: FrameType | None = caller
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+            return True
+        frame = frame.f_back
+    return any([issubclass(type(value), Optimizer) for _, value in visible_values(caller)])

@@ -1,0 +1,187 @@
+"""Gradients that one optimizer's backward passes add to another's parameters, and that are deleted before it steps."""
+
+from __future__ import annotations
+
+import copy
+import io
+import weakref
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import gpulab
+
+ITERATIONS = 10
+DIGITS = torch.linspace(-1, 1, 64 * 784).reshape(64, 784)
+
+
+def layers(*sizes):
+    parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.LeakyReLU(0.2))]
+    return nn.Sequential(*parts[:-1])
+
+
+class Gan:
+    """A generator, a discriminator, and an iteration that trains both."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.generator, self.discriminator = layers(100, 512, 1024, 784), layers(784, 256, 1)
+        self.of_generator = torch.optim.Adam(self.generator.parameters(), lr=1e-4)
+        self.of_discriminator = torch.optim.Adam(self.discriminator.parameters(), lr=1e-4)
+
+    def discriminator_loss(self, images):
+        return self.discriminator(images).mean() - self.discriminator(DIGITS).mean()
+
+    def generator_loss(self, images):
+        return -self.discriminator(images).mean()
+
+    def fakes(self):
+        return self.generator(torch.randn(64, 100))
+
+
+def with_graph(gan):
+    gan.of_discriminator.zero_grad()
+    gan.discriminator_loss(gan.fakes()).backward()
+    gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.generator_loss(gan.fakes()).backward()
+    gan.of_generator.step()
+
+
+def with_retained_graph(gan):
+    images = gan.fakes()
+    gan.of_discriminator.zero_grad()
+    gan.discriminator_loss(images).backward(retain_graph=True)
+    gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.generator_loss(images).backward()
+    gan.of_generator.step()
+
+
+def with_several_critic_steps(gan):
+    for _ in range(3):
+        gan.of_discriminator.zero_grad()
+        gan.discriminator_loss(gan.fakes()).backward()
+        gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.generator_loss(gan.fakes()).backward()
+    gan.of_generator.step()
+
+
+def detached(gan):
+    gan.of_discriminator.zero_grad()
+    gan.discriminator_loss(gan.fakes().detach()).backward()
+    gan.of_discriminator.step()
+    gan.of_generator.zero_grad()
+    gan.generator_loss(gan.fakes()).backward()
+    gan.of_generator.step()
+
+
+def with_one_loss(gan):
+    gan.of_discriminator.zero_grad()
+    gan.of_generator.zero_grad()
+    gan.discriminator_loss(gan.fakes()).backward()
+    gan.of_discriminator.step()
+    gan.of_generator.step()
+
+
+def with_summed_gradients(gan):
+    gan.of_discriminator.zero_grad()
+    gan.of_generator.zero_grad()
+    gan.discriminator_loss(gan.fakes()).backward()
+    gan.of_discriminator.step()
+    gan.generator_loss(gan.fakes()).backward()
+    gan.of_generator.step()
+
+
+def recorded(iteration, iterations=ITERATIONS):
+    gan = Gan()
+    generator, optimizer = gan.generator, gan.of_discriminator  # variables that gpulab finds
+    with gpulab.profile("gan", level="sensors") as session:
+        for _ in range(iterations):
+            iteration(gan)
+    del generator, optimizer
+    assert not [gap for gap in session.run.recording.left_out if "gradients" in gap.what]
+    return session.run.discarded_gradients
+
+
+@pytest.mark.parametrize(("iteration", "passes"), [
+    (with_graph, 1), (with_retained_graph, 1), (with_several_critic_steps, 3),
+])  # fmt: skip
+def test_a_discriminator_whose_loss_runs_backward_through_the_generator(iteration, passes):
+    (gradients,) = recorded(iteration)
+    assert (gradients.model, gradients.optimizer) == ("generator", "optimizer")
+    assert gradients.passes == passes
+    assert 0 < gradients.step_frac < 1
+    assert iteration.__name__ in gradients.location
+
+
+@pytest.mark.parametrize("iteration", [detached, with_one_loss, with_summed_gradients])
+def test_gradients_that_are_used_or_do_not_exist(iteration):
+    assert recorded(iteration) == ()
+
+
+def test_too_few_iterations_to_know():
+    assert recorded(with_graph, 3) == ()
+
+
+def test_a_program_keeps_its_values_and_its_hooks():
+    def trained(iteration):
+        gan, noted = Gan(), []
+        weight = gan.generator[0].weight
+        handle = weight.register_post_accumulate_grad_hook(lambda parameter: noted.append(parameter.grad.sum().item()))
+        for _ in range(ITERATIONS):
+            iteration(gan)
+        handle.remove()
+        assert not weight._post_accumulate_grad_hooks
+        return noted, [parameter.detach().clone() for parameter in gan.generator.parameters()]
+
+    noted, weights = trained(with_graph)
+    with gpulab.profile("gan", level="sensors"):
+        noted_again, weights_again = trained(with_graph)
+    assert noted_again == noted
+    assert all(torch.equal(*pair) for pair in zip(weights_again, weights, strict=True))
+
+
+def test_models_can_be_copied_and_saved_while_they_are_watched():
+    def iteration(gan):
+        with_graph(gan)
+        copy.deepcopy(gan.generator)
+        torch.save(gan.generator, io.BytesIO())
+
+    assert len(recorded(iteration)) == 1
+
+
+def test_hooks_are_removed_if_the_program_ends_in_a_measured_iteration():
+    gan = Gan()
+    with gpulab.profile("gan", level="sensors"):
+        for _ in range(3):
+            with_graph(gan)
+        with_graph(gan)
+        gan.of_discriminator.zero_grad()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in gan.generator.parameters())
+
+
+def test_a_gradient_lives_no_longer():
+    gan, references = Gan(), []
+
+    def iteration(gan):
+        with_graph(gan)
+        references.append(weakref.ref(gan.generator[0].weight.grad))
+
+    with gpulab.profile("gan", level="sensors"):
+        for _ in range(ITERATIONS):
+            iteration(gan)
+        alive = [reference() is not None for reference in references]
+    assert alive == [False] * (ITERATIONS - 1) + [True]
+
+
+def test_the_result_is_saved_with_the_run(tmp_path):
+    gan = Gan()
+    with gpulab.profile("gan", level="sensors") as session:
+        for _ in range(ITERATIONS):
+            with_graph(gan)
+    gpulab.save(session.run, tmp_path / "run.gpulab")
+    assert gpulab.load(tmp_path / "run.gpulab").discarded_gradients == session.run.discarded_gradients != ()
