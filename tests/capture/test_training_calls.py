@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 
@@ -167,3 +168,57 @@ def test_the_result_and_the_errors_of_a_closure_reach_the_program():
             trainer.optimizer.step(fail)
 
     recorded(program)
+
+
+def compiled_frames(step, iterations=6):
+    from torch._dynamo.utils import counters
+
+    for _ in range(iterations):
+        step()
+    return counters["frames"]["total"]
+
+
+def compiled_step(net, optimizer):
+    def step():
+        loss = net(ROWS).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return torch.compile(step, backend="eager")
+
+
+def compiled_update(net, optimizer):
+    update = torch.compile(optimizer.step, backend="eager")
+
+    def step():
+        net(ROWS).square().mean().backward()
+        update()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.filterwarnings("default")  # PyTorch warns while it compiles an optimizer
+@pytest.mark.parametrize("compiled", [compiled_step, compiled_update])
+def test_hooks_are_not_compiled_with_the_code_that_calls_them(compiled):
+    torch._dynamo.reset()
+    frames = []
+    for block in (contextlib.nullcontext(), gpulab.profile("compiled", level="sensors")):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        net = nn.Linear(16, 4)
+        step = compiled(net, torch.optim.SGD(net.parameters(), lr=0.01))
+        with block:
+            frames.append(compiled_frames(step))
+    plain, with_gpulab = frames
+    assert with_gpulab <= plain + 4  # the wrapper of backward() and its parts
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_loop_with_a_compiled_optimizer_has_steps():
+    net = nn.Linear(16, 4)
+    step = compiled_update(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    run = recorded(lambda: [step() for _ in range(80)])
+    steps = find_steps(run)
+    assert (steps.detected_by, len(steps)) == ("backward pass", 80 - 64)

@@ -33,7 +33,7 @@ from gpulab.capture.hooks.models.frozen_models import FrozenModels
 from gpulab.capture.hooks.models.gradient_watch import DISCARDED, GradientWatch
 from gpulab.capture.hooks.models.module_watch import REPEATED, ModuleWatch
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
-from gpulab.capture.hooks.training_calls import TrainingCalls
+from gpulab.capture.hooks.training_calls import STEP_MARKS, TrainingCalls
 from gpulab.capture.hooks.user_variables import (
     describe_model,
     describe_optimizer,
@@ -53,7 +53,6 @@ from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.sensors.host.storage import dataset_file_system
 from gpulab.tables import MARKS, MarkKind
 
-STEP_MARKS = "step marks"  # features of the guard, as reports name them
 SETTINGS = "settings of the DataLoader or the optimizer"
 FROZEN = "models that no optimizer trains"
 BUCKETS = "sizes of the buckets of gradients"
@@ -110,7 +109,9 @@ class StepMarks:
         self.modules = ModuleWatch(self._guard)
         self.gradients = GradientWatch(self._guard)
         self.phases = PhaseRecorder(self._timer.now_ns)
-        self._calls = TrainingCalls(self._guard, self._backward_ended, lambda: self._instant(MarkKind.CLOSURE))
+        self._calls = TrainingCalls(
+            self._guard, self._mark_optimizer_step, self._backward_ended, lambda: self._instant(MarkKind.CLOSURE)
+        )
         self._iterators: dict[int, tuple[weakref.ref[Any] | None, int]] = {}  # by id: the iterator and its loader
         self._indices: dict[tuple[int, Loader], int] = {}
         self.samplers = SamplerSettings()
@@ -151,7 +152,6 @@ class StepMarks:
 
     def install(self) -> None:
         """Hook torch's DataLoader iterators and optimizers."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         iterators: Any = _BaseDataLoaderIter
@@ -169,11 +169,10 @@ class StepMarks:
             if iterators.__dict__.get("__next__") is marked_next:
                 iterators.__next__ = original
 
-        handle = register_optimizer_step_post_hook(self._optimizer_stepped)
         installed.set()
         iterators.__next__ = marked_next
         self._calls.install()
-        self._undo = [handle.remove, restore, self._calls.remove, self.modules.remove, self.gradients.remove]
+        self._undo = [restore, self._calls.remove, self.modules.remove, self.gradients.remove]
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""
@@ -275,10 +274,6 @@ class StepMarks:
         if not (self._updates or self.loaders or self._user_marks):
             self._instant(MarkKind.BACKWARD)
             self._boundary(None)
-
-    def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
-        if threading.get_ident() == self.thread:
-            self._guard.call(STEP_MARKS, self._mark_optimizer_step, None, optimizer)
 
     def _mark_optimizer_step(self, optimizer: Any) -> None:
         if not is_known(optimizer, self._described):

@@ -1,0 +1,24 @@
+"""Keep torch.compile from compiling what gpulab's hooks do, if compiled code of the program's calls them.
+
+Otherwise a compiled training step that calls an optimizer compiles a hundred functions of gpulab's, too. The functions
+used here are written in C: importing `torch._dynamo` takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def call_uncompiled(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Call a function; nothing that it calls is compiled."""
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    callback = set_eval_frame(None)
+    try:
+        return function(*arguments, **options)
+    finally:
+        set_eval_frame(callback)
