@@ -15,8 +15,9 @@ P = ParamSpec("P")
 
 def call_uncompiled(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function; nothing that it calls is compiled."""
-    from torch._C._dynamo.eval_frame import set_eval_frame
+    import torch
 
+    set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame  # before PyTorch 2.5, no module to import from
     callback = set_eval_frame(None)
     try:
         return function(*arguments, **options)

@@ -114,9 +114,9 @@ def zero_matrix(tensor: Any) -> ZeroMatrix | None:
     content: Any = (ctypes.c_char * memory.bytes).from_address(memory.address)  # the caller holds the tensor
     elements = np.frombuffer(content, np.uint32)
     sample = elements[_positions(len(elements), columns)]
-    nonzero_frac = np.count_nonzero(sample) / len(sample)
+    nonzero_frac = int(np.count_nonzero(sample)) / len(sample)
     if nonzero_frac <= 1 - _MIN_ZERO_FRAC and len(elements) <= _COUNTED:
-        nonzero_frac = np.count_nonzero(elements) / len(elements)
+        nonzero_frac = int(np.count_nonzero(elements)) / len(elements)
     is_zero = nonzero_frac <= 1 - _MIN_ZERO_FRAC
     return ZeroMatrix(weakref.ref(tensor), rows, columns, 1 - nonzero_frac) if is_zero else None
 
