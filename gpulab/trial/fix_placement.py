@@ -8,10 +8,12 @@ import symtable
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gpulab.capture.hooks.models.called_code import CodePart, may_call
 from gpulab.errors import CaptureError
 from gpulab.trial.refusal import COMPARE_YOURSELF
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -38,6 +40,13 @@ def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Place
             why=f"its code uses `{missing[0]}`, and the notebook has no variable of that name",
             fix=COMPARE_YOURSELF,
         )
+    replaced = _replaced(code) & needed
+    if replaced and not may_call(replaced, [CodePart(compile(cell, "<cell>", "exec"), namespace)]):
+        raise CaptureError(
+            "This fix cannot be tried automatically.",
+            why=f"the cell does not use the variable `{min(replaced)}` that the fix replaces",
+            fix=f"change the line of the cell that creates this object. Or {COMPARE_YOURSELF}",
+        )
     position = _position([at for at in stores.values() if at], cell)
     if position and isinstance(cell.body[position - 1], _LOOPS):
         raise CaptureError(
@@ -48,6 +57,16 @@ def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Place
     line = cell.body[position - 1].end_lineno or 0 if position else 0
     changed = ast.Module([*cell.body[:position], *code.body, *cell.body[position:]], cell.type_ignores)
     return PlacedFix(changed, line)
+
+
+def _replaced(fix: ast.Module) -> set[str]:
+    """Return the variables that a fix assigns, if that is all it does; none if it changes objects."""
+    assignments = [statement for statement in fix.body if not isinstance(statement, _DEFINITIONS)]
+    targets = [target for each in assignments if isinstance(each, ast.Assign) for target in each.targets]
+    are_names = all(isinstance(each, ast.Assign) for each in assignments) and all(
+        isinstance(target, ast.Name) for target in targets
+    )
+    return {target.id for target in targets if isinstance(target, ast.Name)} if are_names else set()
 
 
 def names_read(code: ast.Module) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
-from gpulab.analysis.steps.detection import find_steps
+from gpulab.analysis.steps.detection import Steps, find_steps
 from gpulab.capture.protection.guard import error_text
 from gpulab.capture.session import Session
 from gpulab.comparison import Comparison
@@ -35,6 +35,7 @@ _MORE_REPEATS = 2  # if the runs differ without a clear result: other programs m
 _UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
 _OTHER_STEP = 1.5  # times as long, or as short, as in the recording: the prediction was made for another loop
 _MIN_STEPS = 8  # after the warm-up, in each run
+_MIN_BURSTS = 5  # groups of batches that workers deliver together: the first are loaded in advance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,16 +168,25 @@ class _Runner:
             raise
         run = session.stop()
         gc.collect()  # ends the workers of its DataLoaders
-        steps = int(find_steps(run).unprofiled.sum())
-        if steps < _MIN_STEPS:
-            raise CaptureError(
-                "The trial measured too little.",
-                why=f"run again on copies of your variables, the cell had {count(steps, 'complete step')}",
-                fix=f"try for longer: --seconds {3 * self._seconds:g}"
-                if ended_early
-                else "let its loop run for at least twelve steps, and create what it counts in the cell itself",
-            )
+        steps = find_steps(run)
+        if int(steps.unprofiled.sum()) < max(_MIN_STEPS, 2 * steps.burst):
+            raise self._too_short(steps, ended_early)
         return run
+
+    def _too_short(self, steps: Steps, ended_early: bool) -> CaptureError:
+        complete = count(int(steps.unprofiled.sum()), "complete step")
+        least = max(12, _MIN_BURSTS * steps.burst)
+        workers = (
+            f" that can be compared, of {len(steps)}: {steps.burst} workers deliver batches in groups of "
+            f"{steps.burst}, and those of the first steps are loaded in advance"
+        )
+        return CaptureError(
+            "The trial measured too little.",
+            why=f"run again on copies of your variables, the cell had {complete}{workers * (steps.burst > 1)}",
+            fix=f"try for longer: --seconds {3 * self._seconds:g}"
+            if ended_early
+            else f"let its loop run for at least {least} steps, and create what it counts in the cell itself",
+        )
 
     def _run(self, code: CodeType, session: Session, variant: str) -> bool:
         """Run a variant; return whether its time ran out before its end."""

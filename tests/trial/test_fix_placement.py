@@ -81,3 +81,19 @@ def test_an_object_of_a_function_is_refused():
 )
 def test_names_that_code_reads_before_it_assigns_them(code, names):
     assert names_read(ast.parse(code)) == names
+
+
+def test_a_cell_that_does_not_use_the_object_that_a_fix_replaces_is_refused():
+    def train(batches):
+        return batches
+
+    def train_from_the_notebook():
+        return loader  # noqa: F821
+
+    namespace = {**EXISTING, "train": train, "own": train_from_the_notebook, "DataLoader": 0}
+    with pytest.raises(CaptureError, match="does not use the variable `loader`"):
+        placed("train(DataLoader(data))", namespace=namespace)
+    assert placed("own()", namespace=namespace) == ["loader = rebuilt(loader)", "own()"]
+    assert placed("trainer.loader = 1", namespace=namespace)[0] == "loader = rebuilt(loader)"
+    changed = "model.forward = compiled(model)"  # changes an object that others may hold
+    assert placed("fit()", changed, {**namespace, "compiled": 0})[0] == changed

@@ -168,7 +168,8 @@ def test_an_interrupt_ends_the_trial_and_restores_the_variables(namespace):
         (f"get_ipython().run_line_magic('time', '')\n{CELL}", "magics"),
         (f"await something()\n{CELL}", "plain Python"),
         ("for inputs, labels in", "plain Python"),
-        ("x = 1", "0 complete steps"),
+        ("x = len(loader)", "0 complete steps"),
+        ("x = 1", "does not use the variable"),
     ],
 )
 def test_a_cell_that_cannot_be_tried_is_refused(namespace, cell, why):
@@ -224,3 +225,13 @@ def test_a_virtual_run_is_refused(diagnosis):
     virtual = dataclasses.replace(diagnosis, run=dataclasses.replace(diagnosis.run, source=source))
     with pytest.raises(CaptureError, match="not those of this machine"):
         finding_to_try(virtual)
+
+
+@pytest.mark.filterwarnings("default")  # PyTorch warns of more workers than cores
+def test_with_workers_that_deliver_in_groups_a_trial_needs_more_steps(namespace):
+    few = "loader = DataLoader(loader.dataset, batch_size=16, num_workers=4)"
+    with pytest.raises(CaptureError) as error:
+        tried(namespace, fix=few)
+    assert "of 15" in error.value.why
+    assert "groups of 4" in error.value.why
+    assert "at least 20 steps" in error.value.fix
