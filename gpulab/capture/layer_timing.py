@@ -6,9 +6,8 @@ table tells. New tensors of the same shapes are used: the program's are not touc
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter_ns  # bound here: the program may replace the functions of the module
 from typing import Any, NamedTuple
 
@@ -22,11 +21,10 @@ from gpulab.capture.hooks.models.layer_calls import (
     Shape,
     TimedLayer,
 )
+from gpulab.capture.timed_passes import own_autograd, times_in_turn
 from gpulab.run import LayerTimes
 
 _VALUE = 0.01  # of every element: products of it are neither zero nor subnormal
-_ROUNDS, _LONG_ROUNDS = 5, 2  # of a layer; the second number is enough once they took so long
-_LONG_NS = 60_000_000
 _MAX_BYTES = 2**28  # of the input and the weights of a layer; a larger one is not timed
 
 
@@ -62,29 +60,6 @@ def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | No
     return LayerTimes(layers=layers, float32_ns=float32_ns, bfloat16_ns=converting_ns, bfloat16_chained_ns=chained_ns)
 
 
-@contextlib.contextmanager
-def own_autograd() -> Iterator[bool]:
-    """Compute without the program's modes, hooks and random numbers; yields whether that is possible."""
-    import torch
-
-    if torch._C._len_torch_dispatch_stack():  # a mode of the program, such as FlopCounterMode, would see our operators
-        yield False
-        return
-    with (
-        torch._C.DisableTorchFunction(),
-        torch.inference_mode(mode=False),
-        torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-        torch.random.fork_rng(devices=[]),  # dropout of attention
-        torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged),  # instead of hooks of the program
-    ):
-        yield True
-
-
-def _unchanged(tensor: Any) -> Any:
-    return tensor
-
-
 def _size(call: TimedLayer) -> int:
     return math.prod(call.input) * max([math.prod(shape) for shape in call.weights])
 
@@ -94,25 +69,8 @@ def _times_ns(call: TimedLayer, is_last: bool, end_ns: int) -> list[int] | None:
 
     The variants take turns, so that other programs slow all of them.
     """
-    start_ns, passes = perf_counter_ns(), [_forward_and_backward(call, variant, is_last) for variant in _VARIANTS]
-    rounds_ns: list[list[int]] = []
-    while len(rounds_ns) < 1 + _ROUNDS:  # the first one selects and prepares the kernels
-        if len(rounds_ns) > _LONG_ROUNDS and perf_counter_ns() - start_ns > _LONG_NS:
-            break
-        times_ns: list[int] = []
-        for run_once in passes:
-            began_ns = perf_counter_ns()
-            if began_ns >= end_ns:
-                return medians(rounds_ns[1:])
-            run_once()
-            times_ns.append(perf_counter_ns() - began_ns)
-        rounds_ns.append(times_ns)
-    return medians(rounds_ns[1:])
-
-
-def medians(rounds_ns: list[list[int]]) -> list[int] | None:
-    """Return the median time of each variant over the rounds; None without rounds."""
-    return [sorted(values)[len(values) // 2] for values in zip(*rounds_ns, strict=True)] if rounds_ns else None
+    passes = [_forward_and_backward(call, variant, is_last) for variant in _VARIANTS]
+    return times_in_turn(passes, end_ns)
 
 
 def _forward_and_backward(call: TimedLayer, variant: _Variant, is_last: bool) -> Callable[[], None]:

@@ -12,10 +12,9 @@ from time import perf_counter_ns  # bound here: the program may replace the func
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
-from gpulab.capture.layer_timing import medians, own_autograd
+from gpulab.capture.timed_passes import own_autograd, times_in_turn
 from gpulab.run import SparseOperand
 
-_ROUNDS = 5  # after the first one, which prepares the kernels
 _MAX_ELEMENTS = 1 << 27  # of the dense matrix
 
 
@@ -62,7 +61,7 @@ def _size(product: SparseProduct) -> int:
 
 
 def _times(product: SparseProduct, end_ns: int) -> ProductTimes | None:
-    """Return the median times; the two formats take turns, so that other programs slow both of them."""
+    """Return the times of a product; None if there is no time to measure them."""
     import torch
 
     generator = torch.Generator(device="cpu").manual_seed(0)
@@ -70,20 +69,8 @@ def _times(product: SparseProduct, end_ns: int) -> ProductTimes | None:
     dense = torch.zeros(product.rows * product.columns, dtype=torch.float32, device="cpu")
     dense = dense.index_fill_(0, positions, 1.0).reshape(product.rows, product.columns)
     passes = [_forward_and_backward(product, matrix) for matrix in (dense, dense.to_sparse())]
-    rounds_ns: list[list[int]] = []
-    while len(rounds_ns) < 1 + _ROUNDS:
-        times_ns: list[int] = []
-        for run_once in passes:
-            began_ns = perf_counter_ns()
-            if began_ns >= end_ns:
-                break
-            run_once()
-            times_ns.append(perf_counter_ns() - began_ns)
-        if len(times_ns) < len(passes):
-            break
-        rounds_ns.append(times_ns)
-    typical_ns = medians(rounds_ns[1:])
-    return None if typical_ns is None else ProductTimes(*typical_ns)
+    times_ns = times_in_turn(passes, end_ns)
+    return None if times_ns is None else ProductTimes(*times_ns)
 
 
 def _forward_and_backward(product: SparseProduct, matrix: Any) -> Callable[[], None]:

@@ -6,6 +6,7 @@ used here are written in C: importing `torch._dynamo` takes a second.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -23,3 +24,9 @@ def call_uncompiled(function: Callable[P, T], *arguments: P.args, **options: P.k
         return function(*arguments, **options)
     finally:
         set_eval_frame(callback)
+
+
+def has_compiled() -> bool:
+    """Whether torch.compile has compiled anything; its module is not imported for that."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(dynamo.utils.counters.get("frames"))

@@ -252,8 +252,8 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
         return f"{main.claim} No fix is certain to save {percent(_MIN_SAVED_FRAC)} of a step; see Worth knowing."
     if not evidence.on_gpu and findings and (share := training_share(evidence.run)) < _MINORITY_FRAC:
         return (
-            f"Training steps take {percent(share)} of the loop, evaluations {percent(1 - share)}. No change of the "
-            f"training steps is certain to save {percent(_MIN_SAVED_FRAC)} of the loop; see Worth knowing."
+            f"Training steps take {percent(share)} of the loop, inference between them {percent(1 - share)}. No change "
+            f"of the training steps is certain to save {percent(_MIN_SAVED_FRAC)} of the loop; see Worth knowing."
         )
     if not evidence.on_gpu:
         idle = f"({largest.label}: {largest_share} of a step)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
 import weakref
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import gpulab
+from gpulab.capture.hooks.models import gradient_watch
 
 ITERATIONS = 10
 DIGITS = torch.linspace(-1, 1, 64 * 784).reshape(64, 784)
@@ -185,3 +187,51 @@ def test_the_result_is_saved_with_the_run(tmp_path):
             with_graph(gan)
     gpulab.save(session.run, tmp_path / "run.gpulab")
     assert gpulab.load(tmp_path / "run.gpulab").discarded_gradients == session.run.discarded_gradients != ()
+
+
+def hooks_of(gan):
+    return [parameter for parameter in gan.generator.parameters() if parameter._post_accumulate_grad_hooks]
+
+
+def test_an_iteration_that_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(gradient_watch, "_MOST_ARRIVALS", 50)
+    gan = Gan()
+    with gpulab.profile("gan", level="sensors") as session:
+        for _ in range(3):
+            with_graph(gan)
+        assert hooks_of(gan)
+        for _ in range(20):  # the generator is trained no more
+            gan.of_discriminator.zero_grad()
+            gan.discriminator_loss(gan.fakes()).backward()
+            gan.of_discriminator.step()
+        assert not hooks_of(gan)
+    assert session.run.discarded_gradients == ()
+
+
+def test_with_many_optimizers_nothing_is_watched():
+    gan = Gan()
+    with gpulab.profile("gan", level="sensors") as session:
+        for _ in range(3):
+            with_graph(gan)
+        assert hooks_of(gan)
+        for _ in range(4):
+            torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1).step()
+        with_graph(gan)
+        assert not hooks_of(gan)
+    assert session.run.discarded_gradients == ()
+
+
+def test_a_backward_pass_in_another_thread_as_on_a_gpu():
+    def iteration(gan):
+        gan.of_discriminator.zero_grad()
+        loss = gan.discriminator_loss(gan.fakes())
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        thread.join()
+        gan.of_discriminator.step()
+        gan.of_generator.zero_grad()
+        gan.generator_loss(gan.fakes()).backward()
+        gan.of_generator.step()
+
+    (gradients,) = recorded(iteration)
+    assert gradients.passes == 1

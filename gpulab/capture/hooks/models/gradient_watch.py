@@ -8,7 +8,6 @@ Then hooks on a few parameters note, for some iterations, when a backward pass r
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from gpulab.capture.hooks.batch_contents import is_tensor
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.capture.hooks.user_variables import find_variable_name, optimizer_parameters, trained_module
 from gpulab.capture.protection.guard import Guard
+from gpulab.capture.protection.uncompiled import has_compiled
 from gpulab.run import DiscardedGradients
 from gpulab.sensors.host.frames import user_line
 
@@ -28,6 +28,7 @@ _MOST_OPTIMIZERS = 4
 _COMPARED = 4  # parameters of an optimizer at each update
 _HOOKED = 200  # parameters of an optimizer in a measured iteration
 _MIN_DISCARDED = 2  # times, before anything is measured
+_MOST_ARRIVALS = 50_000  # of gradients in a measured iteration; a longer one is given up
 _CYCLES = 3  # iterations that are measured
 
 Gradient = tuple[weakref.ref[Any], int]  # and its version
@@ -57,7 +58,7 @@ class _Pair:
     """What backward passes before the steps of one optimizer do to the gradients of another one."""
 
     discarded: int = 0
-    is_used: bool = False
+    is_ruled_out: bool = False  # the gradients are used, or an iteration is too long to be measured
     fractions: list[float] = field(default_factory=list)  # of each measured iteration
     passes: int = 0  # in the latest one
     location: str | None = None
@@ -78,11 +79,10 @@ class _Cycle:
 
 
 class GradientWatch:
-    """Watches the optimizers of the thread that created it."""
+    """Compares the gradients of all optimizers whenever one of them steps."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._thread = threading.get_ident()
         self._optimizers: dict[int, _Watched] = {}
         self._pairs: dict[tuple[int, int], _Pair] = {}  # of the optimizer that steps and the other one
         self._cycle: _Cycle | None = None
@@ -99,7 +99,7 @@ class GradientWatch:
                 step_frac=median(pair.fractions),
             )
             for pair in list(self._pairs.values())  # the sampler's thread asks, too
-            if pair.fractions and min(pair.fractions) > 0 and not pair.is_used
+            if pair.fractions and min(pair.fractions) > 0 and not pair.is_ruled_out
         ]
         return tuple(sorted(entries, key=lambda gradients: -(gradients.step_frac or 0.0)))
 
@@ -108,6 +108,7 @@ class GradientWatch:
         import torch
 
         if len(self._optimizers) > _MOST_OPTIMIZERS:
+            self.remove()
             return
         with torch._C.DisableTorchFunction():
             stepped = self._optimizers.get(number)
@@ -138,7 +139,7 @@ class GradientWatch:
         for other, added in stepped.added.items():
             pair = self._pairs.setdefault((other, number), _Pair())
             if any([new is not None and _is_same(new, now) for new, now in zip(added, current, strict=True)]):
-                pair.is_used = True
+                pair.is_ruled_out = True
             else:
                 pair.discarded += 1
 
@@ -156,7 +157,7 @@ class GradientWatch:
         """Measure the iteration that begins if others discard gradients of the optimizer that has just stepped."""
         for (stepping, other), pair in self._pairs.items():
             is_due = pair.discarded >= _MIN_DISCARDED and len(pair.fractions) < _CYCLES
-            if other == number and is_due and not pair.is_used and not _compiles():
+            if other == number and is_due and not pair.is_ruled_out and not has_compiled():
                 self._cycle = cycle = _Cycle(stepping, other, [])
                 for key, is_other in ((stepping, False), (other, True)):
                     self._add_hooks(cycle, self._optimizers[key].optimizer(), is_other)
@@ -165,8 +166,8 @@ class GradientWatch:
     def _add_hooks(self, cycle: _Cycle, optimizer: Any, is_other: bool) -> None:
         import torch
 
-        def arrived(_: Any) -> None:
-            if threading.get_ident() == self._thread:
+        def arrived(_: Any) -> None:  # on a GPU, in a thread of autograd
+            if len(cycle.latest) + len(cycle.arrivals) < _MOST_ARRIVALS:
                 self._guard.call(DISCARDED, note, None)
 
         def note() -> None:
@@ -180,10 +181,14 @@ class GradientWatch:
 
     def _continue_cycle(self, cycle: _Cycle, number: int, innermost: FrameType | None) -> None:
         """Assign the latest backward passes to the optimizer that has stepped; its own step ends an iteration."""
+        is_too_long = len(cycle.latest) + len(cycle.arrivals) >= _MOST_ARRIVALS
         if number == cycle.stepping:
             cycle.arrivals += cycle.latest
         cycle.latest.clear()
-        if number == cycle.other:
+        if is_too_long:  # the other optimizer may never step again
+            self.remove()
+            self._pairs[cycle.stepping, cycle.other].is_ruled_out = True
+        elif number == cycle.other:
             self._end_cycle(cycle, innermost)
 
     def _end_cycle(self, cycle: _Cycle, innermost: FrameType | None) -> None:
@@ -252,9 +257,3 @@ def _gradients(parameters: list[weakref.ref[Any]]) -> list[Gradient | None]:
 
 def _is_same(first: Gradient, second: Gradient | None) -> bool:
     return second is not None and first[0]() is second[0]() is not None
-
-
-def _compiles() -> bool:
-    """Whether torch.compile has compiled anything: its guards may look at hooks of parameters."""
-    dynamo = sys.modules.get("torch._dynamo")
-    return dynamo is not None and bool(dynamo.utils.counters.get("frames"))

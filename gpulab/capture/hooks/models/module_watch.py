@@ -23,6 +23,7 @@ from gpulab.capture.hooks.models.watched_step import WatchedStep
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
+from gpulab.capture.protection.uncompiled import has_compiled
 from gpulab.run import RepeatedInputs, SparseOperand
 
 REPEATED = "layers, and modules that compute something again"
@@ -123,9 +124,7 @@ def _first_compilation() -> Any:
     None, too, if it is not imported, which happens with PyTorch's optimizers: importing it takes a second.
     """
     dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is None or dynamo.utils.counters.get("frames"):
-        return None
-    return dynamo.callback.callback_handler
+    return None if dynamo is None or has_compiled() else dynamo.callback.callback_handler
 
 
 def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dict[tuple[Any, ...], RepeatedInputs]:
