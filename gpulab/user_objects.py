@@ -134,7 +134,8 @@ class SparseOperand(Described):
     zero_frac: float | None = None  # of the elements, 0-1
     constant: bool = False  # the same matrix in two steps, so that it can be converted before the loop
     calls: int | None = None  # per step
-    dense_ns: int | None = None  # of these calls, forward and backward
+    step_frac: float | None = None  # time of these calls, without their backward passes, per time of the step, 0-1
+    dense_ns: int | None = None  # of the products in these calls, forward and backward
     sparse_ns: int | None = None  # the same with a sparse tensor in COO format
 
 

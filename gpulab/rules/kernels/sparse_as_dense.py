@@ -11,6 +11,7 @@ from gpulab.wording import count, duration, number, percent
 _MIN_FRAC, _MAX_FRAC = 0.06, 0.95  # of a step in these products
 _MIN_SPEEDUP = 1.3  # of the products
 _REMOVED = (0.75, 1.0)  # of the measured difference: at worst and at best
+_PASSES = 2  # forward and backward pass of a product: each multiplies once, as the matrix needs no gradient
 _MOST_LISTED = 4
 
 
@@ -32,7 +33,7 @@ def sparse_as_dense(evidence: Evidence) -> Finding | None:
         return None
     dense_ns = sum(operand.dense_ns or 0 for operand in operands)
     sparse_ns = sum(operand.sparse_ns or 0 for operand in operands)
-    cost_ns = min(dense_ns, round(_MAX_FRAC * evidence.step_ns))
+    cost_ns = min(sum(_cost_ns(operand, evidence.step_ns) for operand in operands), round(_MAX_FRAC * evidence.step_ns))
     share = cost_ns / evidence.step_ns
     if share < _MIN_FRAC:
         return None
@@ -55,6 +56,12 @@ def sparse_as_dense(evidence: Evidence) -> Finding | None:
         ),
         confidence=LIKELY if all(operand.constant for operand in operands) else SUSPECT,
     )
+
+
+def _cost_ns(operand: SparseOperand, step_ns: int) -> int:
+    """Return what the products cost in a step: as measured alone, but at most what the calls of the module allow."""
+    dense_ns = operand.dense_ns or 0
+    return dense_ns if operand.step_frac is None else min(dense_ns, round(_PASSES * operand.step_frac * step_ns))
 
 
 def _speedup(operand: SparseOperand) -> float:

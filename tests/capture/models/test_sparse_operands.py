@@ -78,6 +78,7 @@ def test_an_adjacency_matrix_and_a_bag_of_words():
         assert operand.constant
         assert operand.zero_frac == pytest.approx(0.99, abs=1e-6)
         assert operand.calls == 1
+        assert 0 < operand.step_frac < 1
         assert operand.dense_ns > 0
         assert operand.sparse_ns > 0
         assert operand.location.startswith("forward (")

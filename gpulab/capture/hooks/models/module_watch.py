@@ -66,7 +66,7 @@ class ModuleWatch:
                 variables = visible_values(innermost)
                 self._results.append(_results(step, duration_ns, variables))
                 self.layers = step.layers
-                self.products = _products(step, variables, self._matrices)
+                self.products = _products(step, duration_ns, variables, self._matrices)
                 self._matrices = step.zeros.references
         if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
             self._begin(compilations)
@@ -147,7 +147,7 @@ def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dic
 
 
 def _products(
-    step: WatchedStep, variables: NamedValues, earlier: list[weakref.ref[Any]]
+    step: WatchedStep, duration_ns: int, variables: NamedValues, earlier: list[weakref.ref[Any]]
 ) -> list[tuple[SparseProduct, SparseOperand]]:
     """Return the products of a step, and the matrices in them; `earlier` are those of the step before."""
     works = [(work, work.module()) for work in step.zeros.products.values()]
@@ -164,6 +164,7 @@ def _products(
             columns=work.matrix.columns,
             zero_frac=work.matrix.zero_frac,
             calls=work.calls,
+            step_frac=work.total_ns / max(1, duration_ns),
             constant=matrix is not None and any([reference() is matrix for reference in earlier]),
         )
         products.append((work.product, operand))

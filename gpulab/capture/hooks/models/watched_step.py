@@ -123,7 +123,7 @@ class WatchedStep:
             elif call.distinct is not None and _has_equal_rows(output, _leading(call.module, call.tensors[0])):
                 self._add(call, round((1 - call.distinct) * duration_ns))
             if call.matrices and call.products == self.zeros.calls:  # no inner module got it
-                self.zeros.add(call.module, call.matrices, output, user_line(sys._getframe(1)))
+                self.zeros.add(call.module, call.matrices, output, user_line(sys._getframe(1)), duration_ns)
             self._earlier[call.key] = [weakref.ref(_owner(tensor)) for tensor in call.tensors], hashes
 
     def _distinct(self, module: Any, tensor: Any) -> float | None:

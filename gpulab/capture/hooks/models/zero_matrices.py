@@ -51,6 +51,7 @@ class ProductWork:
     product: SparseProduct
     location: str | None
     calls: int = 0
+    total_ns: int = 0  # of these calls
 
 
 class ZeroMatrices:
@@ -78,14 +79,16 @@ class ZeroMatrices:
                 matrices.append(matrix)
         return matrices
 
-    def add(self, module: Any, matrices: list[ZeroMatrix], output: Any, location: str | None) -> None:
+    def add(self, module: Any, matrices: list[ZeroMatrix], output: Any, location: str | None, dur_ns: int) -> None:
         """Note a call of a module, if its output may be a product with the matrices."""
         self.calls += 1
         for matrix in matrices:
             product = sparse_product(matrix, output) if multiplies(module) else None
             if product is not None:
                 work = ProductWork(weakref.ref(module), matrix, product, location)
-                self.products.setdefault((id(module), product), work).calls += 1
+                work = self.products.setdefault((id(module), product), work)
+                work.calls += 1
+                work.total_ns += dur_ns
 
 
 def multiplies(module: Any) -> bool:

@@ -61,6 +61,10 @@ def spared_where_the_products_take_little_time():
     return training(operand(4, 0.1))
 
 
+def spared_where_the_calls_take_much_less_time_than_the_products_alone_on_a_busy_machine():
+    return training(operand(60, 4, step_frac=0.01))
+
+
 def spared_where_the_products_were_not_timed():
     return training(operand(None, None))
 
