@@ -20,7 +20,7 @@ def discarded_gradients(evidence: Evidence) -> Finding | None:
 
     Proof: at each update, the gradients of all optimizers are compared. Backward passes before the steps of one
     optimizer add gradients to the parameters of another one, and zero_grad() deletes them before that one steps. In
-    some iterations, hooks on a few parameters measure how long a backward pass runs on behind the gradients that are
+    some iterations, hooks on parameters measure how long a backward pass runs on behind the gradients that are
     used.
 
     Confused with: one loss for several optimizers, which use their gradients; a generator's loss, which must run
@@ -47,8 +47,8 @@ def discarded_gradients(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{step_spends(evidence, cost_ns)} on this part of the backward passes"
             f"{f' at {first.location}' if first.location else ''}.",
-            f"From one update of {model} to the next, {passes} before updates{optimizer} computed these gradients; "
-            "none of them were left at the update.",
+            f"Between two updates of {model}, {passes} for updates{optimizer} computed gradients of {model}, and "
+            "zero_grad() deleted them before they were used.",
         ),
         numbers=known_numbers(step_frac=frac, cost_ns=cost_ns, passes=first.passes),
         advice=f"Call detach() on the output of {model} before this loss uses it, or compute it under torch.no_grad() "
