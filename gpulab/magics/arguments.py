@@ -91,7 +91,8 @@ HISTORY = (
 FIX = (
     argument("name", nargs="?", metavar="NAME", help="a run of this session; default: the last one"),
     argument("--rule", metavar="RULE", help="the finding whose fix to try; default: the first one with code"),
-    argument("--seconds", type=float, default=3.0, metavar="SECONDS", help="how long each run lasts; default: 3"),
+    argument("--all", action="store_true", help="try the fix of each finding, then all that help together"),
+    argument("--seconds", type=float, metavar="SECONDS", help="how long each run lasts; default: 3, with --all 2"),
     _HELP,
 )
 INFO = (_HELP,)

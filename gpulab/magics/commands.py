@@ -209,15 +209,20 @@ class GpuProfileMagics(Magics):
 
         %gpufix                  the first finding of the last run whose fix is code
         %gpufix NAME --rule RULE another run, another finding
+        %gpufix NAME --all       the fixes of all findings, then all that help together; the fastest comes first
 
         Three runs of each alternate. They use copies of your variables, and write no files.
         """
         options = parse_line(self.gpufix, line)
         if options.help:
             return self._help(self.gpufix)
-        from gpulab.magics.fix_trials import try_fix_of
+        from gpulab.magics.fix_trials import try_all_fixes_of, try_fix_of
 
-        return try_fix_of(self._shell, self._cells, options.name, options.rule, options.seconds)
+        if options.all and options.rule:
+            raise UsageError("--all tries the fixes of all findings, --rule that of one: leave one of them out")
+        if options.all:
+            return try_all_fixes_of(self._shell, self._cells, options.name, options.seconds, self._print)
+        return try_fix_of(self._shell, self._cells, options.name, options.rule, options.seconds, self._print)
 
     @with_arguments(*MONITOR)
     @line_magic

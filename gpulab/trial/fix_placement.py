@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import symtable
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from gpulab.errors import CaptureError
 from gpulab.trial.refusal import COMPARE_YOURSELF
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINITIONS = (*_IMPORTS, ast.FunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -25,43 +27,84 @@ class PlacedFix(NamedTuple):
 
 
 def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:
-    """Return the cell with the fix after the top-level statements that assign the variables it reads.
+    """Return the cell with the fix after the statements that assign the variables it reads.
 
-    Raises CaptureError if it needs a variable that does not exist, or one that is created where the fix cannot follow:
-    in a loop or in a function.
+    These are statements at the top level, or else of one function. Raises CaptureError if the fix needs a variable that
+    does not exist, or one that is created where the fix cannot follow: in a loop.
     """
     code = ast.parse(fix)
     needed = names_read(code)
     stores = {name: _storing(cell, name) for name in needed}
     missing = sorted(name for name in needed if not stores[name] and name not in namespace)
+    replaced = replaced_names(fix) & needed
+    is_used = not replaced or may_call(replaced, [CodePart(compile(cell, "<cell>", "exec"), namespace)])
+    if missing or not is_used:
+        inside = _placed_in_function(cell, code, needed - set(missing) - replaced)
+        if inside is not None:
+            return inside
     if missing:
-        raise CaptureError(
-            "This fix cannot be tried automatically.",
-            why=f"its code uses `{missing[0]}`, and the notebook has no variable of that name",
-            fix=COMPARE_YOURSELF,
-        )
-    replaced = _replaced(code) & needed
-    if replaced and not may_call(replaced, [CodePart(compile(cell, "<cell>", "exec"), namespace)]):
-        raise CaptureError(
-            "This fix cannot be tried automatically.",
-            why=f"the cell does not use the variable `{min(replaced)}` that the fix replaces",
-            fix=f"change the line of the cell that creates this object. Or {COMPARE_YOURSELF}",
-        )
+        raise _refusal(f"its code uses `{missing[0]}`, and the notebook has no variable of that name")
+    if not is_used:
+        change = "change the line of the cell that creates this object. Or "
+        raise _refusal(f"the cell does not use the variable `{min(replaced)}` that the fix replaces", change)
     position = _position([at for at in stores.values() if at], cell)
     if position and isinstance(cell.body[position - 1], _LOOPS):
-        raise CaptureError(
-            "This fix cannot be tried automatically.",
-            why="its code changes an object that the cell creates inside a loop",
-            fix=COMPARE_YOURSELF,
-        )
+        raise _refusal("its code changes an object that the cell creates inside a loop")
     line = cell.body[position - 1].end_lineno or 0 if position else 0
     changed = ast.Module([*cell.body[:position], *code.body, *cell.body[position:]], cell.type_ignores)
     return PlacedFix(changed, line)
 
 
-def _replaced(fix: ast.Module) -> set[str]:
+def _refusal(why: str, change: str = "") -> CaptureError:
+    return CaptureError("This fix cannot be tried automatically.", why=why, fix=f"{change}{COMPARE_YOURSELF}")
+
+
+def _placed_in_function(cell: ast.Module, code: ast.Module, outside: set[str]) -> PlacedFix | None:
+    """Return the cell with the fix in the function that has its variables, one with a loop if there are several.
+
+    `outside`: variables that the fix may take from outside the function.
+    """
+    changed, needed = copy.deepcopy(cell), names_read(code)
+    functions = [node for node in ast.walk(changed) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for function in sorted(functions, key=lambda node: not any(map(_has_loop, node.body))):
+        body = ast.Module(function.body, [])
+        stores = [at for name in needed if (at := _storing(body, name))]
+        position = _position(stores, body)
+        is_in_loop = position > 0 and isinstance(function.body[position - 1], _LOOPS)
+        if not needed - outside <= _local_names(function) or is_in_loop or not _has_attributes(function, code):
+            continue
+        line = (function.body[position - 1].end_lineno if position else function.lineno) or 0
+        # An import in the function would hide the module from the statements before it.
+        imports = [statement for statement in code.body if isinstance(statement, _IMPORTS)]
+        function.body[position:position] = [each for each in code.body if each not in imports]
+        start = sum(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in changed.body)
+        changed.body[start:start] = imports
+        return PlacedFix(ast.fix_missing_locations(changed), line)
+    return None
+
+
+def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return parameters and variables of a function."""
+    arguments = function.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    assigned = {name for name, is_read in _events(ast.Module(function.body, [])) if not is_read}
+    shared = {name for node in function.body if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    return (assigned | {each.arg for each in parameters if each}) - shared
+
+
+def _has_attributes(function: ast.AST, code: ast.Module) -> bool:
+    """Whether a method uses all attributes of `self` that the fix uses: it is not a method of another class."""
+    return _attributes_of_self(code) <= _attributes_of_self(function)
+
+
+def _attributes_of_self(code: ast.AST) -> set[str]:
+    attributes = (node for node in ast.walk(code) if isinstance(node, ast.Attribute))
+    return {each.attr for each in attributes if isinstance(each.value, ast.Name) and each.value.id == "self"}
+
+
+def replaced_names(fix: str) -> set[str]:
     """Return the variables that a fix assigns, if that is all it does; none if it changes objects."""
-    assignments = [statement for statement in fix.body if not isinstance(statement, _DEFINITIONS)]
+    assignments = [statement for statement in ast.parse(fix).body if not isinstance(statement, _DEFINITIONS)]
     targets = [target for each in assignments if isinstance(each, ast.Assign) for target in each.targets]
     are_names = all(isinstance(each, ast.Assign) for each in assignments) and all(
         isinstance(target, ast.Name) for target in targets

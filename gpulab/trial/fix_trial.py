@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import CodeType
 from typing import Any
 
-from gpulab.analysis.steps.detection import Steps, find_steps
-from gpulab.capture.protection.guard import error_text
-from gpulab.capture.session import Session
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
 from gpulab.rules.engine.pasted_names import acts_when_pasted
 from gpulab.run import Run
-from gpulab.trial.file_guard import FileGuard
+from gpulab.trial.cell_runner import CellRunner, parse_cell
 from gpulab.trial.fix_placement import names_read, place_fix
 from gpulab.trial.object_copies import ObjectCopies
 from gpulab.trial.refusal import COMPARE_YOURSELF
-from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, preserved_variables
+from gpulab.trial.tried_fix import MORE_REPEATS, is_unclear
 from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, did_you_mean, duration, number, shell_word
 
 SECONDS, REPEATS = 3.0, 3
-_MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
-_UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
 _OTHER_STEP = 1.5  # times as long, or as short, as in the recording: the prediction was made for another loop
-_MIN_STEPS = 8  # after the warm-up, in each run
-_MIN_BURSTS = 5  # groups of batches that workers deliver together: the first are loaded in advance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,18 +38,28 @@ class Trial(View):
     fixed: tuple[Run, ...]
 
 
-def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
-    """Return the first finding that predicts a gain by code, or that of a rule.
-
-    Raises CaptureError if there is none.
-    """
-    run = diagnosis.run
+def require_times_of_this_machine(run: Run) -> None:
+    """Raise CaptureError if the times of a run were not measured here, so that a trial does not apply to it."""
     if run.source.how != "measured":
         raise CaptureError(
             f"The fix for {run.name!r} cannot be tried.",
             why="its times are not those of this machine",
             fix="%gpuwhatif predicts changes of any run",
         )
+
+
+def has_code(finding: Finding) -> bool:
+    """Whether a finding predicts a gain by code that acts when it is pasted."""
+    return finding.gain is not None and acts_when_pasted(finding.fix)
+
+
+def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
+    """Return the first finding that predicts a gain by code, or that of a rule.
+
+    Raises CaptureError if there is none.
+    """
+    run = diagnosis.run
+    require_times_of_this_machine(run)
     findings = [each for each in diagnosis.findings if rule in (None, each.rule)]
     if not findings:
         raise CaptureError(
@@ -69,7 +69,7 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
             or f"show its report: %gpureport {shell_word(run.name)}",
         )
     for finding in findings:
-        if acts_when_pasted(finding.fix) and (rule is not None or finding.gain is not None):
+        if has_code(finding) or (rule is not None and acts_when_pasted(finding.fix)):
             return finding
     raise CaptureError(
         f"The fix for {findings[0].rule} cannot be tried automatically.",
@@ -97,19 +97,19 @@ def try_fix(
     The last runs are gpulab.runs["NAME.unchanged"] and ["NAME.fixed"]. Raises CaptureError if the cell or the fix
     cannot be run in this way.
     """
-    tree = _parse(cell)
+    tree = parse_cell(cell)
     placed = place_fix(tree, finding.fix, namespace)
     variants = {"unchanged": compile(tree, "<cell>", "exec"), "fixed": compile(placed.cell, "<cell>", "exec")}
     copies = ObjectCopies(names_read(placed.cell) | names_read(tree), namespace)
-    runner = _Runner(copies, namespace, seconds, quiet)
+    runner = CellRunner(copies, namespace, seconds, quiet)
     runs: dict[str, list[Run]] = {variant: [] for variant in variants}
-    for planned in (repeats, repeats + _MORE_REPEATS) if repeats > 1 else (repeats,):
+    for planned in (repeats, repeats + MORE_REPEATS) if repeats > 1 else (repeats,):
         while len(runs["fixed"]) < planned:
             for variant, code in variants.items():
-                run = runner.record(code, f"{name}.{variant}", variant)
+                run = runner.record(code, f"{name}.{variant}", finding.rule if variant == "fixed" else "")
                 runs[variant].append(replace(run, name=f"{variant} {len(runs[variant]) + 1}"))
         comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
-        if not _is_unclear(comparison):
+        if not is_unclear(comparison):
             break
     facts = _facts(finding, placed.line, seconds, planned, runner.refused)
     return Trial(
@@ -121,108 +121,6 @@ def try_fix(
         finding=finding,
         unchanged=tuple(runs["unchanged"]),
         fixed=tuple(runs["fixed"]),
-    )
-
-
-def _is_unclear(comparison: Comparison) -> bool:
-    difference = max(comparison.ratio, 1 / comparison.ratio)
-    return not (comparison.above_noise and comparison.conclusive) and difference >= _UNCLEAR_DIFFERENCE
-
-
-def _parse(cell: str) -> ast.Module:
-    problem = ""
-    try:
-        tree = ast.parse(cell)
-        compile(tree, "<cell>", "exec")
-    except SyntaxError as error:
-        problem = f"it does not compile as plain Python: {error.msg}"
-    else:
-        if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(tree)):
-            problem = "it contains magics or shell commands, which would run on your own variables"
-    if problem:
-        raise CaptureError("This cell cannot be tried.", why=problem, fix=COMPARE_YOURSELF)
-    return tree
-
-
-class _Runner:
-    """Runs the variants of a cell."""
-
-    def __init__(
-        self,
-        copies: ObjectCopies,
-        namespace: dict[str, Any],
-        seconds: float,
-        quiet: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
-        self.refused: list[str] = []
-        self._copies, self._namespace, self._seconds, self._quiet = copies, namespace, seconds, quiet
-
-    def record(self, code: CodeType, name: str, variant: str) -> Run:
-        """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected."""
-        session = Session(name, level="sensors")
-        session.start()
-        try:
-            ended_early = self._run(code, session, variant)
-        except BaseException:
-            session.abandon()
-            raise
-        run = session.stop()
-        gc.collect()  # ends the workers of its DataLoaders
-        steps = find_steps(run)
-        if int(steps.unprofiled.sum()) < max(_MIN_STEPS, 2 * steps.burst):
-            raise self._too_short(steps, ended_early)
-        return run
-
-    def _too_short(self, steps: Steps, ended_early: bool) -> CaptureError:
-        complete = count(int(steps.unprofiled.sum()), "complete step")
-        least = max(12, _MIN_BURSTS * steps.burst)
-        workers = (
-            f" that can be compared, of {len(steps)}: {steps.burst} workers deliver batches in groups of "
-            f"{steps.burst}, and those of the first steps are loaded in advance"
-        )
-        return CaptureError(
-            "The trial measured too little.",
-            why=f"run again on copies of your variables, the cell had {complete}{workers * (steps.burst > 1)}",
-            fix=f"try for longer: --seconds {3 * self._seconds:g}"
-            if ended_early
-            else f"let its loop run for at least {least} steps, and create what it counts in the cell itself",
-        )
-
-    def _run(self, code: CodeType, session: Session, variant: str) -> bool:
-        """Run a variant; return whether its time ran out before its end."""
-        timed, guard = TimedRun(self._seconds, lambda: session.live().steps), FileGuard()
-        try:
-            with (
-                self._quiet(),
-                preserved_settings(),
-                preserved_variables(self._namespace, self._copies.restore()),
-                guard.active(self._namespace),
-            ):
-                timed.run(code, self._namespace)
-        except (Exception, SystemExit) as error:  # the cell may raise anything
-            raise _failure(error, variant, guard) from None
-        self.refused += [action for action in guard.refused if action not in self.refused]
-        if timed.without_steps:
-            raise CaptureError(
-                "The trial was stopped.",
-                why=f"no step was detected within {duration(MAX_STARTUP_S * 1e9)}",
-                fix="move the preparation into another cell; in a loop without a DataLoader and an optimizer, call "
-                "gpulab.step() at the end of each iteration",
-            )
-        return timed.ended_early
-
-
-def _failure(error: BaseException, variant: str, guard: FileGuard) -> CaptureError:
-    if guard.refused:
-        return CaptureError(
-            "This cell cannot be tried.",
-            why=f"a trial must have no effects, and the cell tries to {guard.refused[0]}",
-            fix=f"take this out of the cell, or {COMPARE_YOURSELF}",
-        )
-    return CaptureError(
-        "The cell failed " + ("with the fix." if variant == "fixed" else "in a trial without the fix."),
-        why=error_text(error),
-        fix="adapt the fix to your code" if variant == "fixed" else COMPARE_YOURSELF,
     )
 
 

@@ -281,10 +281,23 @@ def test_gpufix_measures_the_fix_of_a_cell_and_leaves_its_variables(live):
     assert live.run("len(history), loader.num_workers").value == "(40, 0)"
 
 
+@pytest.mark.full
+def test_gpufix_measures_all_fixes_of_a_cell(live):
+    live.run(OBJECTS)
+    live.run("%%gpuprofile fixable\n" + TRAINING)
+    reply = live.run("%gpufix fixable --all --seconds 2")
+    assert reply.status == "ok", reply.traceback
+    assert "runs the cell unchanged and with" in displayed_text(reply)
+    assert reply.value.startswith("The fix for no_workers makes the cell ")
+    assert live.run("len(history), loader.num_workers").value == "(40, 0)"
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
         ("%gpufix nowhere", "RunError"),
+        ("%gpufix --all --rule no_workers", "UsageError"),
+        ("%gpufix nowhere --all", "RunError"),
         ("%gpufix --seconds 0", "UsageError"),
         ("%gpufix untouched --rule no_workers", "CaptureError"),
     ],

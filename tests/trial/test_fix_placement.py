@@ -14,7 +14,8 @@ EXISTING = {"rebuilt": 0, "loader": 0, "model": 0}
 
 
 def placed(cell, fix=FIX, namespace=EXISTING):
-    return ast.unparse(place_fix(ast.parse(cell), fix, namespace).cell).splitlines()
+    lines = ast.unparse(place_fix(ast.parse(cell), fix, namespace).cell).splitlines()
+    return [line for line in lines if line]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,54 @@ def test_an_object_of_a_loop_is_refused():
         placed("for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass")
 
 
-def test_an_object_of_a_function_is_refused():
+@pytest.mark.parametrize(
+    ("cell", "after"),
+    [
+        ("def main():\n    loader = make()\n    for x in loader: pass\nmain()", "    loader = make()"),
+        ("def main(loader):\n    for x in loader: pass\nmain(make())", "def main(loader):"),
+        ("def main():\n    def train(loader):\n        for x in loader: pass\n    train(1)", "    def train(loader):"),
+        ("def use(loader): pass\ndef main(*, loader):\n    for x in loader: pass", "def main(*, loader):"),
+        ("class T:\n    def fit(self, loader):\n        for x in loader: pass", "    def fit(self, loader):"),
+    ],
+)
+def test_the_fix_of_an_object_of_a_function_goes_into_the_function(cell, after):
+    lines = placed(cell, namespace={"rebuilt": 0})
+    at = next(at for at, line in enumerate(lines) if line.strip() == FIX)
+    assert lines[at - 1] == after
+
+
+def test_a_variable_of_the_notebook_that_a_function_of_the_cell_hides_is_changed_in_the_function():
+    cell = "def train(loader):\n    for x in loader: pass\ntrain(make())"
+    assert placed(cell, namespace={**EXISTING, "make": 0})[1].strip() == FIX
+
+
+def test_imports_of_a_fix_do_not_hide_a_module_in_the_function():
+    cell = "from __future__ import annotations\ndef main():\n    model = torch.nn.Linear(1, 1)\n    for x in y: pass"
+    lines = placed(cell, "import torch\nmodel = torch.compile(model)", {"torch": 0})
+    assert lines[:2] == ["from __future__ import annotations", "import torch"]
+    assert lines[4] == "    model = torch.compile(model)"
+
+
+def test_the_fix_of_an_attribute_goes_into_a_method_that_uses_it():
+    cell = (
+        "class Data:\n    def __init__(self):\n        for x in y: pass\n"
+        "class Trainer:\n    def fit(self):\n        for x in self.loader: pass"
+    )
+    assert placed(cell, "self.loader = rebuilt(self.loader)", {"rebuilt": 0})[6].strip().startswith("self.loader = ")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "def main():\n    for fold in range(3):\n        loader = make(fold)\n        for x in loader: pass\nmain()",
+        "def main():\n    global loader\n    for x in loader: pass\nmain()",
+        "train = lambda loader: list(loader)",
+        "def main():\n    for x in make(): pass",
+    ],
+)
+def test_an_object_that_no_statement_of_the_cell_holds_is_refused(cell):
     with pytest.raises(CaptureError, match="`loader`"):
-        placed("def main():\n    loader = make()\n    for x in loader: pass\nmain()", namespace={"rebuilt": 0})
+        placed(cell, namespace={"rebuilt": 0})
 
 
 @pytest.mark.parametrize(

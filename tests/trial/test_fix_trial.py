@@ -14,7 +14,8 @@ import __main__
 import gpulab
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain
-from gpulab.trial import fix_trial, try_fix
+from gpulab.trial import try_fix
+from gpulab.trial.cell_runner import CellRunner
 from gpulab.trial.fix_trial import finding_to_try
 from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
 
@@ -76,12 +77,12 @@ def tried(namespace, cell=CELL, fix=FIX, seconds=10.0, **options):
 def test_runs_are_added_where_the_result_is_not_clear(namespace, monkeypatch, fixed_ms, pairs):
     times = {"unchanged": iter((35, 34, 36, 35, 35)), "fixed": iter(fixed_ms)}
 
-    def record(runner, code, name, variant):
-        step_ms = next(times[variant])
+    def record(runner, code, name, fix_for=""):
+        step_ms = next(times["fixed" if fix_for else "unchanged"])
         marks = [mark(step_ms * step + 0.1 * (step % 3), 0.1) for step in range(40)]
         return run_of([], marks=marks, loaders=[NO_WORKERS], name=name)
 
-    monkeypatch.setattr(fix_trial._Runner, "record", record)
+    monkeypatch.setattr(CellRunner, "record", record)
     trial = try_fix(finding(), CELL, namespace)
     assert (len(trial.unchanged), len(trial.fixed)) == (pairs, pairs)
     assert f"{pairs} runs of each variant" in " ".join(str(trial).split())
@@ -89,12 +90,12 @@ def test_runs_are_added_where_the_result_is_not_clear(namespace, monkeypatch, fi
 
 @pytest.mark.parametrize(("recorded_ms", "applies"), [(35, True), (40, True), (90, False), (12, False)])
 def test_a_step_that_is_no_longer_as_recorded_is_pointed_out(namespace, monkeypatch, recorded_ms, applies):
-    def record(runner, code, name, variant):
-        step_ms = 20 if variant == "fixed" else 35
+    def record(runner, code, name, fix_for=""):
+        step_ms = 20 if fix_for else 35
         marks = [mark(step_ms * step + 0.1 * (step % 3), 0.1) for step in range(40)]
         return run_of([], marks=marks, loaders=[NO_WORKERS], name=name)
 
-    monkeypatch.setattr(fix_trial._Runner, "record", record)
+    monkeypatch.setattr(CellRunner, "record", record)
     gain = dataclasses.replace(finding().gain, step_ns=recorded_ms * 1_000_000)
     text = " ".join(str(try_fix(dataclasses.replace(finding(), gain=gain), CELL, namespace)).split())
     assert ("prediction does not apply" not in text) == applies

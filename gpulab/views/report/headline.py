@@ -27,14 +27,19 @@ def headline(diagnosis: Diagnosis) -> Answer:
     return finding_answer(first, diagnosis, claim=diagnosis.verdict, leading=True, more_facts=more_facts)
 
 
-def _trial_command(finding: Finding, diagnosis: Diagnosis) -> str:
-    """Return the magic that tries a fix; "" in a script, and for code that changes nothing by itself."""
+def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Yield the magics that try a fix, and all of them; none in a script, and for code that changes nothing itself."""
     run = diagnosis.run
     tried = [each.rule for each in diagnosis.findings if each.gain is not None and acts_when_pasted(each.fix)]
-    if finding.rule not in tried or not (has_magics() and runs.holds(run) and run.source.how == "measured"):
-        return ""
-    rule = "" if finding.rule == tried[0] else f" --rule {finding.rule}"
-    return f"%gpufix {shell_word(run.name)}{rule}"
+    if not (has_magics() and runs.holds(run) and run.source.how == "measured"):
+        return
+    command, works = f"%gpufix {shell_word(run.name)}", "and works on copies of your variables"
+    if finding.rule in tried:
+        rule = "" if finding.rule == tried[0] else f" --rule {finding.rule}"
+        yield "Measure this fix", f"{command}{rule} (takes 20 seconds or more, {works})"
+    if finding is diagnosis.first and len(tried) > 1:
+        seconds = duration(1e9 * _TRIAL_S * (1 + len(tried)))
+        yield "Measure all fixes", f"{command} --all ({len(tried)} fixes, {seconds} or more; the fastest comes first)"
 
 
 def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
@@ -45,6 +50,7 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
 
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
+_TRIAL_S = 6  # for each variant of a cell, at least: see gpulab.trial.all_fixes
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
 
 
@@ -76,8 +82,7 @@ def _notes(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Basis of the range", finding.gain.basis
     for caveat in finding.caveats:
         yield "Note", sentence(caveat)
-    if command := _trial_command(finding, diagnosis):
-        yield "Measure this fix", f"{command} (takes 20 seconds or more, and works on copies of your variables)"
+    yield from _trial_commands(finding, diagnosis)
     yield "Explanation", f"%gpuwhy {finding.rule}"
     if finding.rewrites:
         yield "Combine with other changes", whatif_command(diagnosis.run, finding.rewrites, "CHANGE", "...")

@@ -1,0 +1,125 @@
+"""Run variants of a cell for some seconds, on copies of the user's objects, and record them."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import CodeType
+from typing import Any
+
+from gpulab.analysis.steps.detection import Steps, find_steps
+from gpulab.capture.protection.guard import error_text
+from gpulab.capture.session import Session
+from gpulab.errors import CaptureError
+from gpulab.run import Run
+from gpulab.trial.file_guard import FileGuard
+from gpulab.trial.object_copies import ObjectCopies
+from gpulab.trial.refusal import COMPARE_YOURSELF
+from gpulab.trial.timed_run import MAX_STARTUP_S, TimedRun, preserved_settings, preserved_variables
+from gpulab.wording import count, duration
+
+_MIN_STEPS = 8  # after the warm-up, in each run
+_MIN_BURSTS = 5  # groups of batches that workers deliver together: the first are loaded in advance
+
+
+def parse_cell(cell: str) -> ast.Module:
+    """Return the code of a cell. Raises CaptureError if it cannot run outside the notebook."""
+    problem = ""
+    try:
+        tree = ast.parse(cell)
+        compile(tree, "<cell>", "exec")
+    except SyntaxError as error:
+        problem = f"it does not compile as plain Python: {error.msg}"
+    else:
+        if any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(tree)):
+            problem = "it contains magics or shell commands, which would run on your own variables"
+    if problem:
+        raise CaptureError("This cell cannot be tried.", why=problem, fix=COMPARE_YOURSELF)
+    return tree
+
+
+class CellRunner:
+    """Runs variants of a cell, with the output hidden and all variables restored."""
+
+    def __init__(
+        self,
+        copies: ObjectCopies,
+        namespace: dict[str, Any],
+        seconds: float,
+        quiet: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.refused: list[str] = []
+        self._copies, self._namespace, self._seconds, self._quiet = copies, namespace, seconds, quiet
+
+    def record(self, code: CodeType, name: str, fix_for: str = "") -> Run:
+        """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
+
+        `fix_for`: the rule whose fix the variant contains; "" for the unchanged cell.
+        """
+        session = Session(name, level="sensors")
+        session.start()
+        try:
+            ended_early = self._run(code, session, fix_for)
+        except BaseException:
+            session.abandon()
+            raise
+        run = session.stop()
+        gc.collect()  # ends the workers of its DataLoaders
+        steps = find_steps(run)
+        if int(steps.unprofiled.sum()) < max(_MIN_STEPS, 2 * steps.burst):
+            raise self._too_short(steps, ended_early)
+        return run
+
+    def _too_short(self, steps: Steps, ended_early: bool) -> CaptureError:
+        complete = count(int(steps.unprofiled.sum()), "complete step")
+        least = max(12, _MIN_BURSTS * steps.burst)
+        workers = (
+            f" that can be compared, of {len(steps)}: {steps.burst} workers deliver batches in groups of "
+            f"{steps.burst}, and those of the first steps are loaded in advance"
+        )
+        return CaptureError(
+            "The trial measured too little.",
+            why=f"run again on copies of your variables, the cell had {complete}{workers * (steps.burst > 1)}",
+            fix=f"try for longer: --seconds {3 * self._seconds:g}"
+            if ended_early
+            else f"let its loop run for at least {least} steps, and create what it counts in the cell itself",
+        )
+
+    def _run(self, code: CodeType, session: Session, fix_for: str) -> bool:
+        """Run a variant; return whether its time ran out before its end."""
+        timed, guard = TimedRun(self._seconds, lambda: session.live().steps), FileGuard()
+        try:
+            with (
+                self._quiet(),
+                preserved_settings(),
+                preserved_variables(self._namespace, self._copies.restore()),
+                guard.active(self._namespace),
+            ):
+                timed.run(code, self._namespace)
+        except (Exception, SystemExit) as error:  # the cell may raise anything
+            raise _failure(error, fix_for, guard) from None
+        self.refused += [action for action in guard.refused if action not in self.refused]
+        if timed.without_steps:
+            raise CaptureError(
+                "The trial was stopped.",
+                why=f"no step was detected within {duration(MAX_STARTUP_S * 1e9)}",
+                fix="move the preparation into another cell; in a loop without a DataLoader and an optimizer, call "
+                "gpulab.step() at the end of each iteration",
+            )
+        return timed.ended_early
+
+
+def _failure(error: BaseException, fix_for: str, guard: FileGuard) -> CaptureError:
+    if guard.refused:
+        return CaptureError(
+            "This cell cannot be tried.",
+            why=f"a trial must have no effects, and the cell tries to {guard.refused[0]}",
+            fix=f"take this out of the cell, or {COMPARE_YOURSELF}",
+        )
+    return CaptureError(
+        "The cell failed " + (f"with the fix for {fix_for}." if fix_for else "in a trial without the fix."),
+        why=error_text(error),
+        fix="adapt the fix to your code" if fix_for else COMPARE_YOURSELF,
+    )

@@ -1,0 +1,148 @@
+"""The result of trying all fixes as a sheet: the best one with its code, a table of all, and what was not tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpulab.rules import Diagnosis, Finding
+from gpulab.trial.tried_fix import TriedFix
+from gpulab.views.sheet.sheet import Answer, Block, Code, Facts, Line, Row, Section, Sheet, TableBlock
+from gpulab.wording import count, duration, number, plural, ratio, ratio_range, sentence
+
+_CLEARLY_FASTER = 1.03  # the fixes together, in comparison with the fastest one
+
+
+def all_fixes_sheet(
+    diagnosis: Diagnosis,
+    fixes: Sequence[TriedFix],
+    together: TriedFix | None,
+    *,
+    seconds: float,
+    repeats: int,
+    refused: Sequence[str],
+) -> Sheet:
+    """Return the sheet. `fixes`: the fastest first. `refused`: what the cell was not allowed to do in the trial."""
+    best = best_of(fixes, together)
+    blocks: list[Block] = [_answer(fixes, best, together)]
+    if any(fix.comparison for fix in fixes):
+        blocks.append(_table(fixes, together))
+    blocks.append(Facts(tuple(_facts(seconds, repeats, refused))))
+    not_tried = tuple(_not_tried(diagnosis, fixes))
+    if not_tried:
+        blocks.append(Section("Not tried", (Facts(not_tried),)))
+    others = [fix for fix in fixes if fix.helps and fix is not best]
+    if others and best is not together:
+        code = [block for fix in others for block in (Line(f"{fix.finding.rule}:"), Code(fix.finding.fix))]
+        blocks.append(Section("Code of the other fixes that help", tuple(code), folded=True))
+    return Sheet(f"gpulab: trials of all fixes for {diagnosis.run.name}", tuple(blocks))
+
+
+def best_of(fixes: Sequence[TriedFix], together: TriedFix | None) -> TriedFix | None:
+    """Return the fastest fix that helps, or all of them together if that is clearly faster; None if none helps."""
+    fastest = next((fix for fix in fixes if fix.helps), None)
+    if fastest is None or together is None or not together.helps:
+        return fastest
+    return together if together.speedup > _CLEARLY_FASTER * fastest.speedup else fastest
+
+
+def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix | None) -> Answer:
+    if best is None or best.comparison is None:
+        return Answer(claim=_none_helps(fixes), leading=True)
+    fix, compared = best.finding, best.comparison
+    subject = f"The fixes for {fix.rule}, together, make" if best is together else f"The fix for {fix.rule} makes"
+    return Answer(
+        claim=f"{subject} the cell {ratio(best.speedup)} as fast: a step takes {duration(compared.after_ns)} with and "
+        f"{duration(compared.before_ns)} without.",
+        leading=True,
+        evidence=tuple(_evidence(fixes, best)),
+        fix=fix.fix,
+        advice=sentence(_place(best.line, is_several=best is together)),
+    )
+
+
+def _none_helps(fixes: Sequence[TriedFix]) -> str:
+    tried = [fix for fix in fixes if fix.comparison]
+    if not tried:
+        return "No fix could be tried."
+    if len(tried) == 1:
+        return f"The fix for {tried[0].finding.rule} does not make the cell faster, by more than the noise."
+    return f"None of the {count(len(tried), 'fix', 'fixes')} makes the cell faster, by more than the noise."
+
+
+def _evidence(fixes: Sequence[TriedFix], best: TriedFix) -> Iterator[str]:
+    if best.comparison is not None:
+        yield f"95 % interval {_interval(best)}."
+    first = next((fix for fix in fixes if fix.helps), None)
+    close = [fix.finding.rule for fix in fixes if fix is not first and first and fix.helps and _overlap(fix, first)]
+    if first is not None and first is best and close:
+        yield f"The intervals of {' and '.join(close)} overlap with it: which one is faster is not certain."
+
+
+def _overlap(one: TriedFix, other: TriedFix) -> bool:
+    return bool(one.comparison and other.comparison) and _high(one) >= _low(other)
+
+
+def _low(fix: TriedFix) -> float:
+    return fix.comparison.ratio_low * _work(fix.finding) if fix.comparison else 0.0
+
+
+def _high(fix: TriedFix) -> float:
+    return fix.comparison.ratio_high * _work(fix.finding) if fix.comparison else 0.0
+
+
+def _work(finding: Finding) -> float:
+    return finding.gain.work_ratio if finding.gain else 1.0
+
+
+def _interval(fix: TriedFix) -> str:
+    return ratio_range(_low(fix), _high(fix))
+
+
+def _place(line: int, *, is_several: bool) -> str:
+    if is_several:
+        return "" if line else "the trial inserted each one after the line of the cell that creates what it changes"
+    return f"the trial inserted it after line {line} of the cell" if line else "the trial ran it before the cell"
+
+
+def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:
+    rows = [_row(fix, fix.finding.rule) for fix in fixes if fix.comparison]
+    if together is not None and together.comparison is not None:
+        rows.append(_row(together, f"together: {together.finding.rule}", kind="total"))
+    return TableBlock(
+        header=("fix for", "result", "predicted", "measured", "95 % interval"), rows=tuple(rows), text_columns=2
+    )
+
+
+def _row(fix: TriedFix, name: str, kind: str = "plain") -> Row:
+    gain = fix.finding.gain
+    predicted = "-" if gain is None else ratio_range(gain.worst_speedup, gain.best_speedup)
+    return Row((name, _result(fix), predicted, ratio(fix.speedup), _interval(fix)), kind=kind)
+
+
+def _result(fix: TriedFix) -> str:
+    compared = fix.comparison
+    if compared is None or not compared.conclusive:
+        return "no verdict"
+    if not compared.above_noise:
+        return "no difference"
+    speed = "faster" if fix.speedup >= 1 else "slower"
+    if fix.finding.gain is None:
+        return speed
+    return f"{speed}, {'as predicted' if compared.in_predicted_range else 'outside the range'}"
+
+
+def _facts(seconds: float, repeats: int, refused: Sequence[str]) -> Iterator[tuple[str, str]]:
+    runs = f"{count(repeats, 'run')} of each variant in turn, {number(seconds)} {plural(seconds, 'second')} each"
+    yield "trial", f"{runs}, on copies of the variables"
+    if refused:
+        yield "refused", "; ".join(refused)
+
+
+def _not_tried(diagnosis: Diagnosis, fixes: Sequence[TriedFix]) -> Iterator[tuple[str, str]]:
+    for fix in fixes:
+        if fix.problem:
+            yield fix.finding.rule, sentence(fix.problem)
+    tried = {fix.finding.rule for fix in fixes}
+    for finding in diagnosis.findings:
+        if finding.rule not in tried and finding.gain is not None:
+            yield finding.rule, "Code that your loop must call." if finding.fix else "Advice, not code."

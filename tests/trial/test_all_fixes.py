@@ -1,0 +1,135 @@
+"""Trials of all fixes of a diagnosis: the fastest comes first, and those that help are tried together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import gpulab
+from gpulab.errors import CaptureError
+from gpulab.rules.engine.finding import Finding, Gain
+from gpulab.trial import try_all_fixes
+from gpulab.trial.cell_runner import CellRunner
+from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
+
+CELL = "model = build()\nfor inputs in loader:\n    train(model, inputs)\n"
+NAMESPACE = {"build": 0, "loader": 0, "train": 0, "faster": 0, "compiled": 0}
+LOADER, MODEL = "loader = faster(loader)", "model = compiled(model)"
+UNCHANGED_MS = 40
+
+
+def finding(rule, fix=LOADER, best_ns=500, worst_ns=900):
+    gain = Gain(step_ns=1000, best_ns=best_ns, worst_ns=worst_ns, floor_ns=100, basis="a test")
+    return Finding(rule=rule, claim=f"{rule} is slow", evidence=(), fix=fix, gain=gain)
+
+
+@pytest.fixture
+def diagnosis():
+    """The diagnosis of a measured run, for findings to put in."""
+    with gpulab.profile("loop"):
+        pass
+    found = gpulab.diagnose(gpulab.runs["loop"])
+    return lambda *findings: dataclasses.replace(found, findings=findings)
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    """Replaces running the cell: each variant has the step times of its fix, in ms, run by run; an error is raised."""
+    order, times_ms = [], {}
+
+    def record(runner, code, name, fix_for=""):
+        run = order.count(fix_for)
+        order.append(fix_for)
+        step_ms = times_ms.get(fix_for, UNCHANGED_MS)
+        step_ms = step_ms[min(run, len(step_ms) - 1)] if isinstance(step_ms, tuple) else step_ms
+        if isinstance(step_ms, Exception):
+            raise step_ms
+        marks = [mark((step_ms + 0.1 * run) * step + 0.1 * (step % 3), 0.1) for step in range(40)]
+        return run_of([], marks=marks, loaders=[NO_WORKERS], name=name)
+
+    monkeypatch.setattr(CellRunner, "record", record)
+    return order, times_ms
+
+
+def test_the_fastest_fix_comes_first_whatever_was_predicted(diagnosis, runner):
+    order, times_ms = runner
+    times_ms |= {"a": 30, "b": 20, "c": 41}
+    trials = try_all_fixes(diagnosis(finding("a"), finding("b"), finding("c")), CELL, NAMESPACE)
+    assert [fix.finding.rule for fix in trials.fixes] == ["b", "a", "c"]
+    assert [fix.helps for fix in trials.fixes] == [True, True, False]
+    assert trials.fixes[0].speedup == pytest.approx(2, rel=0.05)
+    assert str(trials).startswith("The fix for b makes the cell ")
+    assert order == ["", "a", "b", "c"] * 3
+
+
+def test_fixes_of_different_objects_are_tried_together(diagnosis, runner):
+    order, times_ms = runner
+    times_ms |= {"a": 30, "b": 25, "c": 20, "c + a": 10}
+    found = diagnosis(finding("a", MODEL), finding("b"), finding("c"))
+    trials = try_all_fixes(found, CELL, NAMESPACE)
+    assert trials.together.finding.rule == "c + a"  # b replaces the same object as c, which is faster
+    assert trials.together.finding.fix == f"{LOADER}\n\n{MODEL}"
+    assert str(trials).startswith("The fixes for c + a, together, make the cell ")
+    assert order[12:] == ["", "c + a"] * 3
+
+
+def test_together_is_no_answer_if_it_is_not_faster(diagnosis, runner):
+    _, times_ms = runner
+    times_ms |= {"a": 30, "b": 20, "b + a": 21}
+    trials = try_all_fixes(diagnosis(finding("a", MODEL), finding("b")), CELL, NAMESPACE)
+    assert trials.together.helps
+    assert str(trials).startswith("The fix for b makes")
+    assert MODEL in str(trials)  # the other one that helps
+
+
+def test_a_fix_that_fails_is_listed_and_tried_no_more(diagnosis, runner):
+    order, times_ms = runner
+    times_ms |= {"a": CaptureError("The cell failed.", why="no such layer", fix=""), "b": 20}
+    trials = try_all_fixes(diagnosis(finding("a"), finding("b")), CELL, NAMESPACE)
+    assert [(fix.finding.rule, fix.problem) for fix in trials.fixes] == [
+        ("b", ""),
+        ("a", "The cell failed. no such layer"),
+    ]
+    assert order.count("a") == 1
+    assert trials.together is None
+
+
+def test_findings_without_code_and_fixes_without_a_place_are_listed(diagnosis, runner):
+    found = diagnosis(finding("advice", ""), finding("nowhere", "other = faster(other)"), finding("a"))
+    trials = try_all_fixes(found, CELL, NAMESPACE)
+    text = " ".join(str(trials).split())
+    assert "nowhere: Its code uses `other`" in text
+    assert "advice: Advice, not code." in text
+    assert text.startswith("The fix for a does not make the cell faster")
+
+
+def test_runs_are_added_for_a_fix_that_is_not_clear(diagnosis, runner):
+    order, times_ms = runner
+    times_ms |= {"a": 20, "b": (20, 45, 20, 20, 20)}
+    try_all_fixes(diagnosis(finding("a"), finding("b")), CELL, NAMESPACE)
+    assert (order.count("a"), order.count("b")) == (3, 5)
+
+
+def test_an_error_of_the_unchanged_cell_ends_the_trials(diagnosis, runner):
+    _, times_ms = runner
+    times_ms[""] = CaptureError("The cell failed.", why="no GPU", fix="")
+    with pytest.raises(CaptureError, match="no GPU"):
+        try_all_fixes(diagnosis(finding("a")), CELL, NAMESPACE)
+
+
+def test_a_run_without_code_to_try_is_refused(diagnosis):
+    with pytest.raises(CaptureError, match="advice, not code"):
+        try_all_fixes(diagnosis(finding("advice", "")), CELL, NAMESPACE)
+    with pytest.raises(CaptureError, match="it has no finding"):
+        try_all_fixes(diagnosis(), CELL, NAMESPACE)
+
+
+def test_more_work_per_step_is_no_slowdown(diagnosis, runner):
+    _, times_ms = runner
+    times_ms["a"] = 60
+    doubled = finding("a")
+    doubled = dataclasses.replace(doubled, gain=dataclasses.replace(doubled.gain, work_ratio=2.0))
+    trials = try_all_fixes(diagnosis(doubled), CELL, NAMESPACE)
+    assert trials.fixes[0].helps
+    assert trials.fixes[0].speedup == pytest.approx(4 / 3, rel=0.05)
