@@ -1,9 +1,10 @@
 """Tries the printed fixes of gpulab on the loops: `python -m benchmarks.wild.trials RESULTS.json [--loop NAME ...]`.
 
 Each loop is profiled in a process of its own; then `try_fix` runs its cell with and without its first fix that is code,
-as `%gpufix` does. A row says what the trial measured and what was predicted, or why there was no trial. All rows are
-written to RESULTS.json, from which a later call continues. Each trial is also checked: afterwards, the variables of the
-cell must be the same objects, and parameters must have the same values.
+as `%gpufix` does. With `--all`, `try_all_fixes` tries all of them, as `%gpufix --all` does; a row is about the fastest.
+A row says what the trial measured and what was predicted, or why there was no trial. All rows are written to
+RESULTS.json, from which a later call continues. Each trial is also checked: afterwards, the variables of the cell must
+be the same objects, and parameters must have the same values.
 """
 
 import argparse
@@ -25,12 +26,11 @@ TIMEOUT_S = 900
 Row = dict[str, Any]
 
 
-def tried(name: str, seconds: float, repeats: int) -> Row:
-    """Profile a loop in this process, and try the fix of its first finding with code."""
+def tried(name: str, seconds: float, repeats: int, with_all: bool) -> Row:
+    """Profile a loop in this process, and try the fix of its first finding with code, or all fixes."""
     import gpulab
     from gpulab.errors import GpulabError
     from gpulab.questions import diagnose
-    from gpulab.trial.fix_trial import finding_to_try, try_fix
 
     loop = load_loop(name)
     if loop.warm:
@@ -40,22 +40,51 @@ def tried(name: str, seconds: float, repeats: int) -> Row:
             exec(code, namespace)
         before = snapshot(namespace)
         row: Row = {"loop": name, "rule": "", "reason": ""}
+        diagnosis, source = diagnose(gpulab.runs[name]), cell_source(loop)
+        row["first"] = diagnosis.first.rule if diagnosis.first else ""
         try:
-            finding = finding_to_try(diagnose(gpulab.runs[name]))
-            row["rule"] = finding.rule
-            trial = try_fix(finding, cell_source(loop), namespace, seconds=seconds, repeats=repeats)
+            tries = all_fixes if with_all else first_fix
+            row |= tries(diagnosis, source, namespace, seconds, repeats)
         except GpulabError as error:
             row["reason"] = f"{error.problem} {error.why}"
-        else:
-            compared, gain = trial.comparison, finding.gain
-            row |= {
-                "measured": [compared.ratio, compared.ratio_low, compared.ratio_high],
-                "predicted": None if gain is None else [gain.worst_speedup, gain.best_speedup, gain.bound],
-                "inside": compared.in_predicted_range,
-            }
         row["changed"] = [key for key, value in snapshot(namespace).items() if not same(before.get(key), value)]
         row["changed"] += sorted(set(before) - set(namespace))
     return row
+
+
+def first_fix(diagnosis: Any, source: str, namespace: Namespace, seconds: float, repeats: int) -> Row:
+    """Try the fix of the first finding with code."""
+    from gpulab.trial.fix_trial import finding_to_try, try_fix
+
+    finding = finding_to_try(diagnosis)
+    return {
+        "rule": finding.rule,
+        **measured(finding, try_fix(finding, source, namespace, seconds=seconds, repeats=repeats).comparison),
+    }
+
+
+def all_fixes(diagnosis: Any, source: str, namespace: Namespace, seconds: float, repeats: int) -> Row:
+    """Try all fixes; the row is about the fastest, and has the others as `fixes`."""
+    from gpulab.trial import try_all_fixes
+
+    trials = try_all_fixes(diagnosis, source, namespace, seconds=seconds, repeats=repeats)
+    together = [trials.together] if trials.together else []
+    fixes = [
+        {"rule": fix.finding.rule, "reason": fix.problem, "helps": fix.helps}
+        | (measured(fix.finding, fix.comparison) if fix.comparison else {})
+        for fix in (*trials.fixes, *together)
+    ]
+    return {**fixes[0], "fixes": fixes}
+
+
+def measured(finding: Any, compared: Any) -> Row:
+    """What was measured and predicted, as plain values."""
+    gain = finding.gain
+    return {
+        "measured": [compared.ratio, compared.ratio_low, compared.ratio_high],
+        "predicted": None if gain is None else [gain.worst_speedup, gain.best_speedup, gain.bound],
+        "inside": compared.in_predicted_range,
+    }
 
 
 def snapshot(namespace: Namespace) -> dict[str, tuple[int, Any]]:
@@ -76,9 +105,9 @@ def same(before: tuple[int, Any] | None, after: tuple[int, Any]) -> bool:
     return before[1] is None or all(torch.equal(one, other) for one, other in zip(before[1], after[1], strict=True))
 
 
-def tried_in_child(name: str, seconds: float, repeats: int) -> Row:
+def tried_in_child(name: str, seconds: float, repeats: int, with_all: bool) -> Row:
     """Try a loop in a process of its own."""
-    options = ["--one", name, "--seconds", str(seconds), "--repeats", str(repeats)]
+    options = ["--one", name, "--seconds", str(seconds), "--repeats", str(repeats), *["--all"] * with_all]
     command = [sys.executable, "-m", "benchmarks.wild.trials", *options]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -107,16 +136,17 @@ def main() -> None:
     parser.add_argument("--loop", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--all", action="store_true", help="try the fixes of all findings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        row = tried(options.one, options.seconds, options.repeats)
+        row = tried(options.one, options.seconds, options.repeats, options.all)
         sys.stdout.write("\n" + json.dumps(row) + "\n")
         return
     rows = json.loads(options.results.read_text()) if options.results and options.results.exists() else {}
     for name in matching_names(options.loop):
         if name not in rows:
-            rows[name] = tried_in_child(name, options.seconds, options.repeats)
+            rows[name] = tried_in_child(name, options.seconds, options.repeats, options.all)
             if options.results:
                 options.results.write_text(json.dumps(rows, indent=1))
             sys.stdout.write(line(rows[name]) + "\n")
