@@ -89,7 +89,7 @@ def _unrecorded_prediction(before: ComparedSide, after: ComparedSide) -> Compare
     if unapplied := unapplied_setting(assumed.finding, after.typical.run):
         refusal = f"the fix of the first finding sets {unapplied}, and {after.name} does not have it"
         return ComparedPrediction(gain=None, evidence=ChangeEvidence.SETTINGS, refusal=refusal)
-    if same_cause(assumed.finding, after.findings) is None:
+    if not after.crashes and same_cause(assumed.finding, after.findings) is None:
         return replace(assumed, evidence=ChangeEvidence.RESOLVED)
     return assumed
 

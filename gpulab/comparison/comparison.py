@@ -20,7 +20,7 @@ from gpulab.comparison.reasons import Pair, Reason, circumstances, miss_reasons
 from gpulab.comparison.sides import Basis, ComparedSide, are_alternating, choose_basis
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
-from gpulab.wording import number, percent, scale
+from gpulab.wording import number, percent, plural, scale
 
 MIN_COMPARED_STEPS = 3  # with fewer steps on either side the spread is unknown
 # A smaller share of a step is not reported as a difference: see benchmarks/predictions/comparisons.py for how much two
@@ -59,6 +59,8 @@ class Comparison(Displayed):
     above_noise: bool
     resolved: tuple[Finding, ...]  # findings before only
     new: tuple[Finding, ...]  # findings after only
+    # Findings of one side only, if a run of the other side crashed: it may have ended before the cause showed.
+    undecided: tuple[Finding, ...]
     remaining: tuple[Finding, ...]  # findings in both, as of after; late batches may have another rule than before
     prediction: ComparedPrediction  # and what shows that it is about the change between the sides
     # Whether the measured step time is in the predicted range; None without a prediction.
@@ -112,6 +114,8 @@ def compare_sides(
         basis=basis,
         other_cores=(before.other_cores(basis), after.other_cores(basis)),
     )
+    absent_after = tuple(each for each in before.findings if same_cause(each, after.findings) is None)
+    absent_before = tuple(each for each in after.findings if same_cause(each, before.findings) is None)
     return Comparison(
         before=before.typical,
         after=after.typical,
@@ -121,8 +125,9 @@ def compare_sides(
         statistic=basis.statistic,
         profiled=basis.profiled,
         disturbed_steps=(before.disturbed_steps(basis), after.disturbed_steps(basis)),
-        resolved=tuple(each for each in before.findings if same_cause(each, after.findings) is None),
-        new=tuple(each for each in after.findings if same_cause(each, before.findings) is None),
+        resolved=() if after.crashes else absent_after,
+        new=() if before.crashes else absent_before,
+        undecided=(*(absent_after if after.crashes else ()), *(absent_before if before.crashes else ())),
         remaining=tuple(each for each in after.findings if same_cause(each, before.findings) is not None),
         prediction=prediction,
         circumstances=circumstances(pair, predicted.work_ratio if predicted is not None else 1.0),
@@ -193,7 +198,8 @@ def _noise_of_other_programs(step_ratio: Ratio, crowd: float) -> str:
     if crowd < MAX_UNEVEN_CORES or step_ratio.significant:
         return ""
     noise = "the difference is within the noise of the step times"
-    return f"{noise}; other programs used {number(crowd, 2)} cores at the same time"
+    rounded = number(crowd, 2)
+    return f"{noise}; other programs used {rounded} {plural(float(rounded), 'core')} at the same time"
 
 
 def _size(step_ratio: Ratio) -> float:

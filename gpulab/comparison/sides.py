@@ -15,13 +15,16 @@ from gpulab.analysis.host.other_programs import cores_used_by_others, undisturbe
 from gpulab.analysis.kernels.matching import Recorded
 from gpulab.analysis.steps.detection import Mask, burst_means
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.comparison.interval import Statistic, steadiest_statistic
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, diagnose
-from gpulab.run import Run
+from gpulab.run import KILLED, Run
+from gpulab.wording import clean
 
+_COMPLETE_OUTCOMES = ("ok", "KeyboardInterrupt", "SystemExit")  # a user who stops a loop has seen enough of it
 MIN_UNDISTURBED_STEPS = 20  # with fewer undisturbed steps or bursts, the median is not reliable
 
 Runs = Run | Sequence[Run]  # the input for one side
@@ -61,6 +64,11 @@ class ComparedSide:
             if 2 * runs_with_rule[finding.rule] >= len(self.runs):
                 by_rule.setdefault(finding.rule, finding)
         return tuple(by_rule.values())
+
+    @property
+    def crashes(self) -> tuple[Diagnosis, ...]:
+        """The runs that an error ended, or whose process was killed."""
+        return tuple(each for each in self.runs if each.run.outcome not in _COMPLETE_OUTCOMES)
 
     @property
     def recorded(self) -> tuple[Recorded, ...]:
@@ -187,12 +195,11 @@ def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
         # Rare events may happen between two steps, such as the start of the workers of an epoch.
         adjacent = eligible[1:] & eligible[:-1]
         durations_ns, undisturbed = np.diff(steps.start_ns)[adjacent], _compared(diagnosis, basis)[:-1][adjacent]
-    if not len(durations_ns) or not np.median(durations_ns):  # those of a damaged recording may be empty
-        raise RunError(
-            f"The run {diagnosis.run.name!r} has no steps to compare.",
-            why="it contains no complete step of a loop",
-            fix="record the training loop, and let it run for at least twelve steps",
-        )
+    is_aborted = diagnosis.run.outcome not in _COMPLETE_OUTCOMES and not completed_steps(
+        diagnosis.run, steps.detected_by, len(steps)
+    )
+    if is_aborted or not len(durations_ns) or not np.median(durations_ns):  # those of a damaged recording may be empty
+        raise _without_steps(diagnosis.run)
     # A burst of steps counts only if none of its steps was disturbed.
     calm_bursts = burst_means(undisturbed.astype(np.int64) * 1000, steps.burst) == 1000
     return np.asarray(
@@ -201,3 +208,18 @@ def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
         else burst_means(durations_ns, steps.burst),
         np.int64,
     )
+
+
+def _without_steps(run: Run) -> RunError:
+    why, fix = "it contains no complete step of a loop", "record the training loop, and let it run for"
+    if run.outcome not in _COMPLETE_OUTCOMES:
+        why, fix = (
+            f"it {ending(run)} before its first complete step",
+            "correct the error, and record the run again with",
+        )
+    return RunError(f"The run {run.name!r} has no steps to compare.", why=why, fix=f"{fix} at least twelve steps")
+
+
+def ending(run: Run) -> str:
+    """Say how a run ended that did not complete: "crashed (ValueError)"."""
+    return "was killed" if run.outcome == KILLED else f"crashed ({clean(run.outcome)})"

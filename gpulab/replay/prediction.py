@@ -247,12 +247,8 @@ def affordable_samples(model: ReplayModel) -> int:
 
 def _check(ready: ReplayModel, chosen: Sequence[Change]) -> None:
     """Raise RunError if the replay cannot be trusted, or if a rewrite cannot be predicted from this run."""
-    if ready.quality.refusal_reason is not None:
-        raise RunError(
-            "No change can be replayed on this run; its report may estimate gains without a replay.",
-            why=ready.quality.refusal_reason,
-            fix=ready.quality.fix,
-        )
+    if ready.quality.refusal is not None:
+        raise ready.quality.refusal
     reason = refusal_reason(ready, chosen)
     if reason is not None:
         problem = f"{', '.join(map(str, chosen))} cannot be predicted from this run."

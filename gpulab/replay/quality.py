@@ -10,6 +10,7 @@ import numpy as np
 from gpulab.analysis.events.device_work import device_work, stream_keys
 from gpulab.analysis.steps.detection import Steps, burst_means
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.errors import RunError
 from gpulab.replay.graph.build import build_graph, with_usual_delays
 from gpulab.replay.graph.dependencies import has_stream_waits
 from gpulab.replay.graph.graph import Graph
@@ -25,6 +26,7 @@ MAX_LOST_FRAC = 0.10  # of device work: its launch was not recorded, so it canno
 MIN_OTHER_STREAMS_FRAC = 0.01  # of device work: less than this on other streams has no effect
 MAX_STEP_ERROR = 0.20  # of the median step: its own uncertainty
 FEW_STEPS = 3
+_AGAIN = "record again, because the profiler may lose events"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +104,17 @@ class Quality:
         """What to record instead; "" without a refusal."""
         return self._refusal[1]
 
+    @property
+    def refusal(self) -> RunError | None:
+        """The error of a prediction that this recording does not allow; None if it does."""
+        if self.refusal_reason is None:
+            return None
+        return RunError(
+            "No change can be predicted from this run. Its report may still show gains or upper bounds.",
+            why=self.refusal_reason,
+            fix=f"{self.fix}; or make the change, record it as another run, and compare the two runs",
+        )
+
     @cached_property
     def widening(self) -> float:
         """Factor by which a range must be wider because the replay is not exact."""
@@ -145,16 +158,17 @@ def _refusal_of_replay(quality: Quality) -> tuple[str, str] | None:
     if abs(quality.replay_error) > MAX_REPLAY_ERROR:
         error, direction = quality.replay_error, "longer" if quality.replay_error > 0 else "shorter"
         return (
-            f"the replay does not reproduce the recording: its step is {percent(abs(error), 1)} {direction}",
-            "record more steps, with no other programs running",
+            f"the replay does not reproduce the recording: its step is {percent(abs(error), 1)} {direction}, "
+            f"more than {percent(MAX_REPLAY_ERROR)}",
+            "record again, with more steps and without other programs",
         )
     if quality.unexplained_frac > MAX_UNEXPLAINED_FRAC:
         share = percent(quality.unexplained_frac)
-        return f"GPU work was idle for {share} of the time, and the recording does not show why", "record again"
+        return f"GPU work was idle for {share} of the time, and the recording does not show why", _AGAIN
     if (lost := lost_launches_frac(quality.graph)) > MAX_LOST_FRAC:
         if lost == 1.0:
-            return "no launches were recorded", "record again"
-        return f"the launches of {percent(lost)} of the GPU work were not recorded", "record again"
+            return "no launches were recorded", _AGAIN
+        return f"the launches of {percent(lost)} of the GPU work were not recorded", _AGAIN
     if quality.concurrent_calls_frac > MAX_CONCURRENT_FRAC:
         return (
             "several threads called the GPU at the same time, and their order is unknown",
@@ -163,7 +177,11 @@ def _refusal_of_replay(quality: Quality) -> tuple[str, str] | None:
     # Virtual steps differ only by this host's Python time: the range is wider, but there is no refusal.
     if quality.step_error > MAX_STEP_ERROR and quality.run.source.how != "virtual":
         share = percent(quality.step_error)
-        return f"the step time itself is uncertain by {share}", "record more steps, on a quieter machine"
+        most = percent(MAX_STEP_ERROR)
+        return (
+            f"the steps differ so much that their median time is uncertain by {share}, more than {most}",
+            "record again, with more steps and without other programs",
+        )
     return None
 
 

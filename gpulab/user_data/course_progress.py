@@ -1,7 +1,10 @@
 """Progress of a learner in the course and their predictions: a small file with one entry per lesson.
 
 Its path is `path()`. The environment variable GPULAB_PROGRESS sets another path; with "off", nothing is stored. The
-file contains counts, dates and the letters of answers, but no code.
+file contains counts, dates, the letters of answers and the folders of the course, but no code.
+
+Each copy of the course has predictions of its own, by the folder of its notebooks, which is the working directory of
+their kernels. Earlier versions stored one set for all copies: the first copy that asks for it takes it over.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ def load_progress() -> dict[str, LessonResults]:
 
 
 def read_predicted_letters(id: str) -> dict[str, str]:
-    """Predicted letters of a lesson by question; they survive a restart of the kernel."""
-    return _texts(_section(read_state(path(), _parse), "predicted").get(id))
+    """Predicted letters of a lesson by question, in this copy of the course; they survive a restart of the kernel."""
+    return _texts(_entry_of_copy("predicted", id))
 
 
 def store_progress(id: str, done: LessonResults) -> Path | None:
@@ -57,7 +60,7 @@ def store_progress(id: str, done: LessonResults) -> Path | None:
 
 def read_prediction_dates(id: str) -> dict[str, str]:
     """ISO dates of the predictions of a lesson by question; earlier versions stored none."""
-    return _texts(_section(read_state(path(), _parse), "predicted_on").get(id))
+    return _texts(_entry_of_copy("predicted_on", id))
 
 
 def store_predictions(id: str, letters: Mapping[str, str], dates: Mapping[str, str] | None = None) -> Path | None:
@@ -66,8 +69,36 @@ def store_predictions(id: str, letters: Mapping[str, str], dates: Mapping[str, s
     `dates`: the ISO date of each.
     """
     if dates:
-        _store_entry("predicted_on", id, dict(dates))
-    return _store_entry("predicted", id, dict(letters))
+        _store_entry("predicted_on", _key_of_copy(id), dict(dates))
+    return _store_entry("predicted", _key_of_copy(id), dict(letters))
+
+
+def _key_of_copy(id: str) -> str:
+    """The key of a lesson in the copy of the course in the working directory; the name alone if that was deleted."""
+    try:
+        return (Path.cwd() / id).as_posix()
+    except OSError:
+        return id
+
+
+def _entry_of_copy(section: str, id: str) -> Any:
+    """The entry of this copy of the course, after it has taken over one that belongs to no copy."""
+    key = _key_of_copy(id)
+    entries = _section(read_state(path(), _parse), section)
+    if key in entries or id not in entries:
+        return entries.get(key)
+    update_state(path(), _parse, lambda content: _taken_over(content, id, key))
+    return entries[id]  # also if the file cannot be written
+
+
+def _taken_over(content: dict[str, Any], id: str, key: str) -> bytes:
+    sections = {}
+    for section in ("predicted", "predicted_on"):
+        entries = dict(_section(content, section))
+        if id in entries:
+            entries.setdefault(key, entries.pop(id))
+        sections[section] = entries
+    return json.dumps({**content, **sections}, indent=1, sort_keys=True).encode()
 
 
 def _store_entry(section: str, id: str, entry: Mapping[str, Any]) -> Path | None:

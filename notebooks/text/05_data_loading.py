@@ -42,7 +42,7 @@ scratch = tempfile.TemporaryDirectory()  # deleted when the kernel ends
 folder = Path(scratch.name)
 
 # %% tags=["given"]
-photos = loading.IoBoundDataset(length=L.pick(tiny=256, lab=1024), wait_s=0.006)
+photos = loading.IoBoundDataset(length=L.pick(tiny=512, lab=1024), wait_s=0.006)
 
 
 def make_loader(workers, data=photos):

@@ -19,6 +19,8 @@ from gpulab.analysis.kernels.matching import (
     tally,
 )
 from gpulab.comparison import Comparison, Story, compare, measured_prediction
+from gpulab.comparison.comparison import _noise_of_other_programs
+from gpulab.comparison.interval import Ratio
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
 from gpulab.rules import Gain, diagnose
@@ -65,6 +67,30 @@ def test_a_fixed_loader_is_resolved_and_in_the_predicted_range():
     assert result.ratio_low < result.ratio < result.ratio_high
     assert result.in_predicted_range is True
     assert result.why == ""
+
+
+@pytest.mark.parametrize("outcome", ["ValueError", "killed"])
+def test_a_run_that_crashed_resolves_no_finding(outcome):
+    crashed = recorded(0.5, outcome=outcome)
+    result = compare(recorded(40), crashed)
+    assert result.resolved == ()
+    assert [finding.rule for finding in result.undecided] == ["no_workers"]
+    assert not result.prediction.is_of_change
+    assert compare(crashed, recorded(40)).new == ()
+
+
+@pytest.mark.parametrize("outcome", ["ok", "KeyboardInterrupt"])
+def test_a_run_that_completed_or_that_the_user_stopped_resolves_findings(outcome):
+    result = compare(recorded(40), recorded(0.5, outcome=outcome))
+    assert [finding.rule for finding in result.resolved] == ["no_workers"]
+    assert result.undecided == ()
+
+
+def test_a_run_that_crashed_before_its_first_step_names_the_error():
+    crashed = dataclasses.replace(run_of([]), outcome="ValueError")
+    with pytest.raises(RunError, match="no steps to compare") as error:
+        compare(recorded(40), crashed)
+    assert error.value.why == "it crashed (ValueError) before its first complete step"
 
 
 def test_a_loop_that_still_waits_for_data_with_too_few_workers_has_the_same_cause_as_without_workers():
@@ -577,3 +603,9 @@ def test_a_memory_peak_of_an_earlier_cell_does_not_count():
     before, after = compare(grew, inherited).usage
     assert before.allocated_bytes == 9
     assert after.allocated_bytes is None
+
+
+@pytest.mark.parametrize(("cores", "words"), [(1.0, "1 core at"), (1.04, "1 core at"), (1.3, "1.3 cores at")])
+def test_one_core_of_other_programs_is_singular(cores, words):
+    uncertain = Ratio(value=1.1, low=0.9, high=1.3, sure_low=0.8, sure_high=1.4, between_runs_frac=0.01)
+    assert words in _noise_of_other_programs(uncertain, cores)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -230,3 +232,18 @@ def test_the_nbval_command_prints_the_path_of_its_configuration(capsys):
     assert main(["nbval"]) == 0
     assert capsys.readouterr().out.strip() == str(NBVAL_SETTINGS)
     assert NBVAL_SETTINGS.is_file()
+
+
+# The recording takes some of the batches, the first ones were loaded in advance, and a comparison needs three groups.
+ENOUGH_GROUPS, MOST_WORKERS = 12, 8
+
+
+@pytest.mark.parametrize("size", ["tiny", "lab", "full"])
+def test_the_loop_for_the_learners_own_workers_has_enough_groups_of_batches(size):
+    sources = [cell.source for cell in notebook().cells]
+    setup, own = (next(text for text in sources if part in text) for part in ("Photos(", "%%gpuprofile own"))
+    lab = SimpleNamespace(device="gpu", pick=lambda **values: values[size])
+    names = {"L": lab, "print": lambda *values: None}
+    exec(setup, names)
+    dataset, batch_size = re.search(r"DataLoader\((\w+), batch_size=(\d+)", own).groups()
+    assert len(names[dataset]) // int(batch_size) >= ENOUGH_GROUPS * MOST_WORKERS

@@ -449,6 +449,43 @@ def test_progress_is_stored_only_as_counts(lab):
     assert "secret" not in course_progress.path().read_text(encoding="utf-8")
 
 
+def test_each_copy_of_the_course_has_predictions_of_its_own(tmp_path, monkeypatch):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        folder.mkdir()
+    monkeypatch.chdir(mine)
+    course_progress.store_predictions("99_made", {"share": "a"}, {"share": "2026-11-01"})
+    monkeypatch.chdir(other)
+    assert course_progress.read_predicted_letters("99_made") == {}
+    assert course_progress.read_prediction_dates("99_made") == {}
+    course_progress.store_predictions("99_made", {"share": "b"})
+    monkeypatch.chdir(mine)
+    assert course_progress.read_predicted_letters("99_made") == {"share": "a"}
+    assert course_progress.read_prediction_dates("99_made") == {"share": "2026-11-01"}
+
+
+def test_predictions_of_earlier_versions_belong_to_the_first_copy_that_asks(tmp_path, monkeypatch):
+    stored = {"predicted": {"99_made": {"share": "a"}}, "predicted_on": {"99_made": {"share": "2026-11-01"}}}
+    course_progress.path().parent.mkdir(parents=True)
+    course_progress.path().write_text(json.dumps(stored), encoding="utf-8")
+    for folder, letters, dates in (
+        ("first", {"share": "a"}, {"share": "2026-11-01"}),
+        ("second", {}, {}),
+        ("first", {"share": "a"}, {"share": "2026-11-01"}),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        assert course_progress.read_predicted_letters("99_made") == letters
+        assert course_progress.read_prediction_dates("99_made") == dates
+
+
+def test_predictions_of_earlier_versions_are_shown_where_the_file_cannot_be_written(monkeypatch):
+    course_progress.path().parent.mkdir(parents=True)
+    course_progress.path().write_text(json.dumps({"predicted": {"99_made": {"share": "a"}}}), encoding="utf-8")
+    monkeypatch.setattr(course_progress, "update_state", lambda *arguments: False)
+    assert course_progress.read_predicted_letters("99_made") == {"share": "a"}
+
+
 def test_progress_can_be_disabled_and_ignores_invalid_files(lab, monkeypatch, tmp_path):
     file = tmp_path / "odd.json"
     monkeypatch.setenv(course_progress.VARIABLE, str(file))

@@ -1,5 +1,6 @@
 """When a replay refuses to predict, and when it only widens the range."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,18 @@ def test_uneven_steps_are_refused_unless_they_are_virtual(source, refuses):
     assert result.step_error > MAX_STEP_ERROR
     assert (result.refusal_reason is not None) == refuses
     assert result.widening > 1 + result.step_error / 2 - 1e-9, "without a refusal, the range is wider"
+
+
+def test_a_refusal_says_what_why_and_what_to_do_next():
+    refusal = Quality.of(uneven("measured")).refusal
+    assert refusal.problem.startswith("No change can be predicted from this run.")
+    assert re.fullmatch(r"the steps differ so much that .* uncertain by \d+ %, more than 20 %", refusal.why)
+    assert refusal.fix.startswith("record again, with more steps")
+    assert "make the change, record it as another run, and compare" in refusal.fix
+
+
+def test_a_replay_that_reproduces_the_recording_has_no_refusal():
+    assert replay_scene(network(LOOP, count=5)).quality.refusal is None
 
 
 def test_a_recording_without_the_waits_between_streams_is_refused_without_a_replay(recorded):

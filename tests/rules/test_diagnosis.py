@@ -9,9 +9,10 @@ from gpulab.comparison import compare
 from gpulab.errors import RunError
 from gpulab.intervals import Spans
 from gpulab.rules import Finding, Gain, Masked, Rule, Stage, diagnose
-from gpulab.rules.engine.diagnosis import joint_bound, rank_findings
-from gpulab.rules.engine.evidence import with_warm_caches_ns
+from gpulab.rules.engine.diagnosis import combined_bound, joint_bound, rank_findings
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.tables import EventKind
+from gpulab.views.report.headline import headline
 from gpulab.views.report.report import report
 from gpulab.wording import ratio
 from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run_of, stepped
@@ -109,6 +110,27 @@ def test_the_joint_bound_is_of_all_idle_causes_at_once_and_never_their_product()
     assert [gain.bound for gain in gains] == pytest.approx([100 / 70, 100 / 80])
     assert diagnosis.combined_bound == pytest.approx(100 / 50)
     assert f"with all findings fixed: {ratio(diagnosis.combined_bound)}" in " ".join(str(report(diagnosis)).split())
+
+
+def slow_kernels_and_two_causes(best_ms):
+    idle = diagnose(run_of(stepped(two_causes), loaders=[NO_WORKERS]))
+    gain = replace(idle.findings[0].gain, best_ns=best_ms * MS, floor_ns=best_ms * MS)
+    return idle, replace(idle.findings[0], rule="slow_kernels", ledger_parts=("kernels",), gain=gain)
+
+
+def test_a_joint_bound_that_is_not_of_all_findings_names_those_that_it_is_of():
+    idle, kernels = slow_kernels_and_two_causes(best_ms=60)
+    names = [name for name, _ in headline(replace(idle, findings=(*idle.findings, kernels))).facts]
+    assert f"Upper bound with {' and '.join(idle.combined_rules)} fixed" in names
+    assert "Upper bound with all findings fixed" not in names
+
+
+@pytest.mark.parametrize(("best_ms", "is_shown"), [(60, True), (40, False)])
+def test_a_joint_bound_is_left_out_if_another_finding_may_gain_more(best_ms, is_shown):
+    idle, kernels = slow_kernels_and_two_causes(best_ms)
+    evidence = Evidence(idle.run, idle.steps, idle.ledger)
+    shown = (idle.combined_bound, idle.combined_rules) if is_shown else (None, ())
+    assert combined_bound(evidence, (*idle.findings, kernels)) == shown
 
 
 def test_warm_caches_speed_up_the_rest_of_a_step_once_however_many_causes_are_fixed():

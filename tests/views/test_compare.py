@@ -8,13 +8,14 @@ import pytest
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.nvidia.nvml_errors import NO_DRIVER
-from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS
+from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS, EventKind
 from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.info import info
 from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, Page, numbers
 from tests.support.runs.made_runs import (
     NO_WORKERS,
     awaited,
+    event,
     gpu_series,
     host_sample,
     launched_kernel,
@@ -63,6 +64,29 @@ def test_a_missed_prediction_says_so_and_why():
     text = " ".join(repr(comparison_view(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90)))).split())
     assert "outside the predicted range" in text
     assert "matrix kernels grew by 30 ms" in text
+
+
+def test_a_crashed_run_is_named_before_the_verdict_and_its_findings_are_unknown():
+    before, crashed = run(40, "before"), dataclasses.replace(run(3, "after"), outcome="ValueError")
+    text = " ".join(repr(comparison_view(compare(before, crashed))).split())
+    assert re.match(r'"after" crashed \(ValueError\) after \d+ steps\. ', text)
+    assert "resolved: none" in text
+    assert "It was not found in after, which crashed, so it is not known whether it is gone." in text
+    assert "which is resolved" not in text
+    story = repr(comparison_view(compare(before, crashed, run(3, "last", workers=4))))
+    assert story.startswith('"after" crashed (ValueError) after ')
+
+
+def test_the_table_of_operators_fits_the_lines_of_a_text():
+    def side(name, length_ms):
+        operators = [("aten::_log_softmax_backward_data_of_a_layer", 5, length_ms), ("aten::add", 80, 10)]
+        return run_of(
+            stepped(lambda at: [event(EventKind.OP, op, at + start, ms) for op, start, ms in operators]), name=name
+        )
+
+    text = repr(comparison_view(compare(side("before", 60), side("after", 20))))
+    assert re.search(r"^ +per step +change +count before +after +ms before +after +difference$", text, re.MULTILINE)
+    assert "1 other, little changed" in text
 
 
 def test_equal_runs_show_no_difference():

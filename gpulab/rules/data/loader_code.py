@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.pasted_names import with_names_for_code
+from gpulab.rules.engine.pasted_names import is_variable, with_names_for_code
 from gpulab.run import Loader
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # PyTorch rejects these without workers
@@ -99,7 +99,7 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     ]
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return (
-        "from torch.utils.data import DataLoader\n\n"
+        f"from torch.utils.data import DataLoader\n\n{_scope(setup)}"
         f"{setup.name} = DataLoader(  # {_same_samples(setup, {})}, each indexed at once\n{lines})"
     )
 
@@ -123,7 +123,8 @@ def _place(setup: Loader, changes: Mapping[str, object], evaluates: bool) -> str
         return "In the DataLoader that your val_dataloader() returns"
     if setup.framework in _FRAMEWORK_PLACES:
         return _FRAMEWORK_PLACES[setup.framework]
-    return f"Where you create the {setup.kind or _DATA_LOADER}"
+    of_dataset = f" of {setup.dataset_name}" if setup.dataset_name and is_variable(setup.dataset_name) else ""
+    return f"Where you create the {setup.kind or _DATA_LOADER}{of_dataset}"
 
 
 def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:
@@ -158,8 +159,21 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     workers, cores = changes.get("num_workers"), evidence.run.machine.cores_allowed
     if isinstance(workers, int) and cores is not None and workers > cores:
         setting += "# PyTorch may warn about more workers than cores: workers that wait can share one.\n"
+    setting += _scope(setup)
     same = _same_samples(setup, changes, keeps_batches=batch_size is None and collate == _SAME_COLLATE)
     return f"from torch.utils.data import DataLoader\n\n{setting}{loader} = DataLoader(  # {same}\n{lines})"
+
+
+def _scope(setup: Loader) -> str:
+    """Return a comment that says in which function the code belongs: a recording has the name, but not its scope.
+
+    The import stays outside of the function: inside, it would hide the name from the lines before it.
+    """
+    if setup.name is None:
+        return ""  # a trace from a file: the name in the code is only an example
+    if setup.name.startswith("self."):
+        return "# Only methods have self: paste the lines from here into the method with the loop.\n"
+    return f"# Paste above the loop. If {setup.name} belongs to a function, paste the lines from here into it.\n"
 
 
 def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]:

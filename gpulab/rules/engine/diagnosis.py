@@ -55,6 +55,7 @@ def _diagnosis(run: Run, peers: Sequence[Run], history: History) -> Diagnosis:
     findings = tuple(each if evidence.on_gpu else _with_rivals(each) for each in ranked)
     unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))
     first = next((finding for finding in findings if not finding.informs_only), None)
+    bound_of_all, combined_rules = combined_bound(evidence, findings)
     return Diagnosis(
         run=run,
         steps=steps_of_run,
@@ -65,7 +66,8 @@ def _diagnosis(run: Run, peers: Sequence[Run], history: History) -> Diagnosis:
         verdict=first.claim if first else _verdict_without_finding(evidence, unjudged, findings),
         next_limit=_next_limit(evidence, first) if first and first.ledger_parts else None,
         masked=masked,
-        combined_bound=_combined_bound(evidence, findings),
+        combined_bound=bound_of_all,
+        combined_rules=combined_rules,
     )
 
 
@@ -203,17 +205,21 @@ def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
     return shared_ns >= _EXPLAINED_FRAC * finding.spans.total_ns
 
 
-def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
-    """Return the bound of fixing all idle causes at once; None if there are fewer than two, or the first is none.
+def combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> tuple[float | None, tuple[str, ...]]:
+    """Return the bound of fixing all idle causes at once, with their rules.
 
-    A first finding about the mean step, such as evaluations, has another step than the others.
+    None if there are fewer than two, or the first finding is none: one about the mean step, such as evaluations, has
+    another step than the others. Also None if another finding, such as slow kernels, may gain more than this bound.
     """
     stages = {rule.name: rule.stage for rule in RULES}
     idle = [each for each in findings if each.gain and each.ledger_parts and stages.get(each.rule) == Stage.IDLE]
-    if not findings or findings[0] not in idle:
-        return None
+    if len(idle) < 2 or findings[0] not in idle:
+        return None, ()
     # Their fixes may also shorten other parts of the step, so the parts of the ledger are no bound.
-    return joint_bound([each.gain for each in idle if each.gain], evidence.on_gpu) if len(idle) > 1 else None
+    bound = joint_bound([each.gain for each in idle if each.gain], evidence.on_gpu)
+    if bound is None or any(each.gain is not None and each.gain.best_speedup > bound for each in findings):
+        return None, ()
+    return bound, tuple(each.rule for each in idle)
 
 
 def joint_bound(gains: Sequence[Gain], on_gpu: bool) -> float | None:

@@ -157,6 +157,7 @@ class Diagnosis:
     step: TypicalStep | None = None  # the step that claims, gains and the table of a report are about; as `ledger`
     masked: tuple[Masked, ...] = ()  # findings that another finding explains
     combined_bound: float | None = None  # speed-up bound of fixing all idle causes; None if fewer than two
+    combined_rules: tuple[str, ...] = ()  # the rules of the findings that this bound is about
 
     @property
     def first(self) -> Finding | None:

@@ -16,7 +16,7 @@ from gpulab.wording import UNKNOWN, Scale, count, metric, money, number, percent
 
 MAX_ROWS = 12
 _THOUSAND, _HOUR_NS = 1000, 3.6e12
-NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
+NAME_WIDTH, SIZES_WIDTH = 36, 18  # of a name with its sizes, and of the sizes: such a table fits the lines of a text
 
 
 def work_section(compared: Comparison) -> Section | None:
@@ -41,7 +41,7 @@ def _work(matched: WorkChanges, differences: list[Match]) -> Iterator[Block]:
         rows.append(_row(count(len(rest), "more difference"), "", rest, unit))
     same = matched.of_status(SAME)
     if same:
-        rows.append(_row(count(len(same), "other"), "little or none", list(same), unit))
+        rows.append(_row(f"{count(len(same), 'other')}, little changed", "", list(same), unit))
     rows.append(_row(f"all {matched.unit}", "", list(matched.matches), unit, kind="total"))
     sizes = "input shapes" if any(each.sizes.startswith("[") for each in matched.matches) else "grid"
     criterion = "name" if not any(each.sizes for each in matched.matches) else f"name and {sizes}"

@@ -13,6 +13,7 @@ from gpulab.comparison.compared_prediction import ChangeEvidence
 from gpulab.comparison.interval import Statistic
 from gpulab.rules.engine.finding import Finding, Gain
 from gpulab.views.compare.changes import usage_section, work_section
+from gpulab.views.compare.crashes import crash_text
 from gpulab.views.compare.run_sequence import StoryView, story_view
 from gpulab.views.report.headline import expectation, expected_facts
 from gpulab.views.report.ledger_table import ledger_bar
@@ -51,7 +52,7 @@ def comparison_blocks(compared: Comparison, more_blocks: Sequence[Block] = ()) -
     blocks += more_blocks
     if compared.parts:
         blocks.append(Section("Where the step time goes", (*_bars(compared), _parts(compared))))
-    if compared.parts or compared.resolved or compared.new or compared.remaining:
+    if compared.parts or compared.resolved or compared.new or compared.remaining or compared.undecided:
         blocks.append(Section("Findings", (Facts(tuple(_findings(compared))),)))
     blocks += [section for section in (work_section(compared), usage_section(compared)) if section is not None]
     return tuple(blocks)
@@ -68,7 +69,7 @@ def _answer(compared: Comparison) -> Answer:
     times = (f'{duration(compared.before_ns)} in "{before}"', f'{duration(compared.after_ns)} in "{after}"')
     step_times = f"{_SUBJECTS[compared.statistic]} {' and '.join(times)}."
     return Answer(
-        claim=f"{comparison_verdict(compared)}: {step_times}{_same_work(compared)}",
+        claim=f"{crash_text(compared.sides)}{comparison_verdict(compared)}: {step_times}{_same_work(compared)}",
         leading=True,
         evidence=evidence,
         advice=_reason(compared),
@@ -278,6 +279,15 @@ def _findings(compared: Comparison) -> Iterator[tuple[str, str]]:
             yield name, "none"
         for finding in findings:
             yield name, f"{sentence(finding.claim)}{_share_before(compared, finding) if name == 'remaining' else ''}"
+    for finding in compared.undecided:
+        yield "unknown", f"{sentence(finding.claim)} {_why_undecided(compared, finding)}"
+
+
+def _why_undecided(compared: Comparison, finding: Finding) -> str:
+    is_gone = any(finding is each for each in compared.sides[0].findings)
+    crashed = compared.sides[1 if is_gone else 0].name
+    state = "gone" if is_gone else "new"
+    return f"It was not found in {crashed}, which crashed, so it is not known whether it is {state}."
 
 
 def _share_before(compared: Comparison, finding: Finding) -> str:

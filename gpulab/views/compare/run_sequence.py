@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpulab.comparison import Comparison, Story
 from gpulab.comparison.interval import Statistic
+from gpulab.views.compare.crashes import crash_text
 from gpulab.views.report.ledger_table import ledger_bar
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Line, Row, Section, Sheet, TableBlock
@@ -53,7 +54,7 @@ def _answer(story: Story) -> Answer:
     )
     kind = "recorded steps, including profiler overhead" if total.profiled else "steps without the profiler"
     evidence = (*_change_lines(story), f"Compared by {_statistic(total.statistic)}; {kind}. Intervals are 95 %.")
-    return Answer(claim=f"{claim}: {step_times}", leading=True, evidence=evidence)
+    return Answer(claim=f"{crash_text(story.sides)}{claim}: {step_times}", leading=True, evidence=evidence)
 
 
 def _statistic(centre: Statistic) -> str:

@@ -45,7 +45,10 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
 def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     if diagnosis.combined_bound is None or diagnosis.combined_bound > MAX_USEFUL_BOUND:
         return ()
-    return (("Upper bound with all findings fixed", ratio(diagnosis.combined_bound)),)
+    rules = diagnosis.combined_rules
+    is_of_all = all(finding.rule in rules for finding in diagnosis.findings if finding.gain is not None)
+    fixes = "all findings" if is_of_all else f"{', '.join(rules[:-1])} and {rules[-1]}"
+    return ((f"Upper bound with {fixes} fixed", ratio(diagnosis.combined_bound)),)
 
 
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
@@ -110,11 +113,18 @@ def expected_facts(gain: Gain | None) -> tuple[tuple[str, str], ...]:
         return ()
     unit = scale(gain.step_ns)
     span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
-    low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
-    speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = bound_text(gain.step_ns, gain.bound, gain.cold_bound, gain.floor_assumes)
+    speedup = speedups_text(gain.worst_speedup, gain.best_speedup)
+    bound = bound_text(gain.best_speedup, gain.bound, gain.cold_bound, gain.floor_assumes)
     same_work = f", for the same work in {ratio(1 / gain.work_ratio)} as many steps" if gain.work_ratio != 1 else ""
     return (PREDICTED, f"{span} ({speedup}){same_work}"), (UPPER_BOUND, bound)
+
+
+def speedups_text(worst: float, best: float) -> str:
+    """Return a range of speed-ups, "1.5-2.5x"; like a bound, without a large end: "1.5x to over 20x"."""
+    if best > MAX_USEFUL_BOUND:
+        return _at_most(best) if worst > MAX_USEFUL_BOUND else f"{ratio(worst)} to {_at_most(best)}"
+    low, high = ratio(worst), ratio(best)
+    return high if low == high else f"{low.removesuffix('x')}-{high}"
 
 
 def expectation(gain: Gain | None, measured_ns: float | None = None) -> Expectation | None:
@@ -130,13 +140,18 @@ def expectation(gain: Gain | None, measured_ns: float | None = None) -> Expectat
     )
 
 
-def bound_text(step_ns: float, bound: float, cold_bound: float, assumes: str) -> str:
-    """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster."""
+def bound_text(best_speedup: float, bound: float, cold_bound: float, assumes: str) -> str:
+    """Return the upper bound and its assumptions. `cold_bound`: the bound if the rest of the step is not faster.
+
+    A predicted range may count on a faster rest of the step. `cold_bound` does not bound such a range, so it is not
+    shown beside it. `best_speedup`: the best end of the range.
+    """
     if 1 - cold_bound / bound < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"{_at_most(bound)} (assumes {assumes})"
-    return (
-        f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} if warm CPU caches also speed up the rest of the step"
-    )
+    warm = "if warm CPU caches also speed up the rest of the step"
+    if best_speedup > cold_bound:
+        return f"{_at_most(bound)} with {assumes}, {warm}"
+    return f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} {warm}"
 
 
 def _at_most(bound: float) -> str:

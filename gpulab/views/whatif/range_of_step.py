@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulab.replay.predicted_step import PredictedStep
+from gpulab.views.report.headline import speedups_text
 from gpulab.views.sheet.sheet import Expectation
 from gpulab.wording import ratio, scale
 
@@ -10,8 +11,7 @@ from gpulab.wording import ratio, scale
 def predicted_text(step: PredictedStep) -> str:
     """Return the present step, the range of the predicted one, and of the speed-up: "59.6 -> 38.6-46.9 ms (...)"."""
     unit = scale(step.step_ns)
-    best, worst = ratio(step.best_speedup), ratio(step.worst_speedup)
-    speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
+    speedups = speedups_text(step.worst_speedup, step.best_speedup)
     work = f" for {ratio(step.work_factor)} the samples" if step.does_other_work else ""
     times = f"{unit.number(step.step_ns)} -> {unit.range(step.best_ns, step.worst_ns)} {unit.unit}{work}"
     return f"{times} ({speedups}{per_sample(step)})"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from gpulab.errors import RunError
 from gpulab.hardware.prices import user_prices
 from gpulab.questions import prediction_history, prepare_scene
 from gpulab.questions.run_names import RunLike, RunName, replace_names
@@ -89,7 +88,7 @@ def _answer(prediction: Prediction) -> Answer:
         f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
         f"{ratio(prediction.speedup)}{per_sample(prediction)}."
     )
-    bound = bound_text(prediction.step_ns, prediction.bound, prediction.cold_bound, prediction.bound_label)
+    bound = bound_text(prediction.best_speedup, prediction.bound, prediction.cold_bound, prediction.bound_label)
     code = tuple(_code(prediction))
     return Answer(
         claim=claim,
@@ -238,12 +237,8 @@ def _range(prediction: Prediction) -> str:
 def _list_all(scene: ReplayModel) -> View:
     """Predict every rewrite that can be predicted from this run, each alone and at its default value."""
     run = scene.graph.run
-    if scene.quality.refusal_reason is not None:
-        raise RunError(
-            "No change can be replayed on this run; its report may estimate gains without a replay.",
-            why=scene.quality.refusal_reason,
-            fix=scene.quality.fix,
-        )
+    if scene.quality.refusal is not None:
+        raise scene.quality.refusal
     predictions, unpredictable = _single_changes(scene)
     bounds = [each for each in predictions if each.changes[0].rewrite.bound_only]
     useful = [each for each in predictions if each not in bounds and each.speedup >= MIN_SPEEDUP]

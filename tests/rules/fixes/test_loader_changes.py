@@ -1,5 +1,6 @@
 """The printed change of a DataLoader, run on the real object: it has the new settings and yields the same samples."""
 
+import textwrap
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -203,6 +204,54 @@ def test_a_loader_that_no_variable_holds_is_described():
     answer = change(session.run, WORKERS)
     assert (setup.name, answer.code) == (None, "")
     assert answer.advice == "Where you create the DataLoader: num_workers=2, persistent_workers=True."
+
+
+def test_the_description_of_an_unnamed_loader_names_its_dataset():
+    data = Squares()
+    with gpulab.profile("unnamed", level="sensors") as session:
+        for _ in DataLoader(data, batch_size=4):
+            pass
+    answer = change(session.run, WORKERS)
+    assert answer.advice == "Where you create the DataLoader of data: num_workers=2, persistent_workers=True."
+
+
+def test_the_code_for_a_loader_of_a_function_runs_where_its_comment_says():
+    def train():
+        train_loader = DataLoader(Squares(), batch_size=4)
+        return list(train_loader)
+
+    with gpulab.profile("function", level="sensors") as session:
+        expected = train()
+    imports, lines = change(session.run, WORKERS).code.split(
+        "# Paste above the loop. If train_loader belongs to a function"
+    )
+    lines = lines.split("into it.\n")[1]
+    body = f"    train_loader = DataLoader(Squares(), batch_size=4)\n{textwrap.indent(lines, '    ')}\n"
+    namespace = {"Squares": Squares}
+    exec(f"{imports}\ndef train():\n{body}    return train_loader\n", namespace)
+    changed = namespace["train"]()
+    assert changed.num_workers == WORKERS["num_workers"]
+    assert [labels["label"].tolist() for _, labels in changed] == [labels["label"].tolist() for _, labels in expected]
+
+
+def test_the_code_for_an_attribute_belongs_into_a_method():
+    class Trainer:
+        def __init__(self):
+            self.batches = DataLoader(Squares(), batch_size=4)
+
+        def fit(self):
+            for _ in self.batches:
+                pass
+
+    with gpulab.profile("method", level="sensors") as session:
+        Trainer().fit()
+    assert "# Only methods have self" in change(session.run, WORKERS).code
+
+
+def test_a_trace_has_no_names_and_so_no_function():
+    _, run = recorded(LOADERS["in order"])
+    unnamed = replace(run, loaders=(replace(run.loaders[0], name=None, pin_memory=None),))
+    assert "function" not in change(unnamed, WORKERS).code
 
 
 def test_a_batch_sampler_of_the_users_has_no_batch_size_to_change():

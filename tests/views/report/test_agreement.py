@@ -13,6 +13,7 @@ import pytest
 
 import gpulab
 from gpulab.rules.kernels.device_bound import BUSY_PARTS
+from gpulab.views.report.headline import PREDICTED, UPPER_BOUND, expected_facts, headline, speedups_text
 from gpulab.views.report.ledger_table import ledger_blocks
 from gpulab.views.sheet.sheet import TableBlock
 from tests.support.runs.cases import ALL, diagnosis_of
@@ -81,6 +82,44 @@ def first_disagreements(diagnosis):
         if gain.step_ns != step.step_ns:
             problems.append(f"{first.rule}: a step of {gain.step_ns} ns is predicted from, one of {step.step_ns} shown")
     return problems
+
+
+def speedups(text):
+    """The speed-ups in a text: of "1.40-1.92x", both."""
+    return [float(number) for number in re.findall(r"([\d.]+)(?=-[\d.]+x|x)", text)]
+
+
+def ranges_above_bounds(diagnosis):
+    """Where a range in a report reaches above a bound for the same fix, or above one for all of them, as text."""
+    problems, best_of_all = [], 0.0
+    for finding in filter(lambda each: each.gain, diagnosis.findings):
+        facts = dict(expected_facts(finding.gain))
+        (*_, best), bounds = speedups(facts[PREDICTED].partition(", for")[0]), facts[UPPER_BOUND]
+        best_of_all = max(best_of_all, best)
+        problems += [f"{finding.rule}: {facts[PREDICTED]}, but {bounds}" for bound in speedups(bounds) if bound < best]
+    together = dict(headline(diagnosis).facts)
+    for name, text in together.items():
+        if name.startswith("Upper bound with") and speedups(text)[0] < best_of_all:
+            problems.append(f"{name}: {text}, but a range reaches {best_of_all}x")
+    return problems
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=f"{rule}-{name}") for rule, _, name, make in ALL])
+def test_no_range_in_the_report_of_a_case_reaches_above_a_bound(make):
+    assert ranges_above_bounds(diagnosis_of(make)) == []
+
+
+@pytest.mark.parametrize("path", every_nth(PATHS, 3))
+def test_no_range_in_the_report_of_a_dataset_reaches_above_a_bound(path):
+    assert ranges_above_bounds(gpulab.diagnose(gpulab.load(path))) == []
+
+
+@pytest.mark.parametrize(
+    ("worst", "best", "text"),
+    [(1.5, 2.5, "1.50-2.50x"), (2.0, 2.0, "2.00x"), (1.55, 62.3, "1.55x to over 20x"), (30, 62, "over 20x")],
+)
+def test_a_range_has_no_larger_end_than_a_bound_may_have(worst, best, text):
+    assert speedups_text(worst, best) == text
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=f"{rule}-{name}") for rule, _, name, make in ALL])
