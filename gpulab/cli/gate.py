@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.comparison import Comparison
+from gpulab.comparison.sides import ending
 from gpulab.wording import percent, percent_range
 
 
@@ -21,8 +22,12 @@ def judge(compared: Comparison, most_slowdown_frac: float) -> GateVerdict:
 
     Both must hold: the measured rise exceeds the limit, and the 95 % interval, which counts the noise within runs and
     between them, contains only longer step times. One in forty comparisons of equal code has such an interval; the
-    limit makes it rarer. A comparison that is not conclusive passes, and says so.
+    limit makes it rarer. A comparison that is not conclusive passes, and says so. A run that crashed fails: the steps
+    before the error are not the whole program.
     """
+    for side in compared.sides:
+        if side.crashes:
+            return GateVerdict(False, f"FAIL: {side.name} {ending(side.crashes[0].run)}.")
     slower_frac = 1 / compared.ratio - 1
     low_frac, high_frac = 1 / compared.ratio_high - 1, 1 / compared.ratio_low - 1
     interval = f"95 % interval {percent_range(low_frac, high_frac)}"

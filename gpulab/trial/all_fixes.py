@@ -12,9 +12,10 @@ from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
+from gpulab.rules.engine.phrases import sentences
 from gpulab.run import Run
 from gpulab.trial.cell_runner import CellRunner, parse_cell
-from gpulab.trial.fix_placement import PlacedFix, names_read, place_fix, replaced_names
+from gpulab.trial.fix_placement import PlacedFix, names_read, placed, replaced_names
 from gpulab.trial.fix_table import all_fixes_sheet
 from gpulab.trial.fix_trial import has_code, require_times_of_this_machine
 from gpulab.trial.object_copies import ObjectCopies
@@ -38,7 +39,7 @@ class AllFixes(View):
 
 class _Variant(NamedTuple):
     finding: Finding
-    placed: PlacedFix
+    fix: PlacedFix
 
 
 def findings_with_code(diagnosis: Diagnosis) -> tuple[Finding, ...]:
@@ -78,12 +79,12 @@ def try_all_fixes(
     variants, refused = list[_Variant](), list[TriedFix]()
     for finding in findings:
         try:
-            variants.append(_Variant(finding, place_fix(tree, finding.fix, namespace)))
+            variants.append(_Variant(finding, placed(tree, finding, namespace)))
         except CaptureError as error:
             refused.append(TriedFix(finding, problem=error.why))
-    names = names_read(tree).union(*(names_read(variant.placed.cell) for variant in variants))
+    names = names_read(tree).union(*(names_read(variant.fix.cell) for variant in variants))
     runner = CellRunner(ObjectCopies(names, namespace), namespace, seconds, quiet)
-    unchanged = _Variant(findings[0], PlacedFix(tree, 0))
+    unchanged = _Variant(findings[0], PlacedFix(tree))
     rounds = _Rounds(runner, diagnosis.run.name, unchanged, repeats)
     tried = [*rounds.tried(variants), *refused]
     fixes = tuple(sorted(tried, key=_order))
@@ -121,16 +122,16 @@ class _Rounds:
                 variant for variant in pending if is_unclear(_compared(unchanged, runs[variant.finding.rule], variant))
             ]
         return [
-            TriedFix(variant.finding, problem=problems[rule], line=variant.placed.line)
+            TriedFix(variant.finding, problem=problems[rule], place=variant.fix.place)
             if (rule := variant.finding.rule) in problems
             else TriedFix(
-                variant.finding, comparison=_compared(unchanged, runs[rule], variant), line=variant.placed.line
+                variant.finding, comparison=_compared(unchanged, runs[rule], variant), place=variant.fix.place
             )
             for variant in variants
         ]
 
     def _record(self, variant: _Variant, name: str, fix_for: str, earlier: int) -> Run:
-        code = compile(variant.placed.cell, "<cell>", "exec")
+        code = compile(variant.fix.cell, "<cell>", "exec")
         run = self._runner.record(code, f"{self._name}.{name}", fix_for)
         return replace(run, name=f"{name} {earlier + 1}")
 
@@ -147,11 +148,12 @@ def _together(rounds: _Rounds, fixes: list[TriedFix], cell: str, namespace: dict
         if changed & replaced:
             continue
         with contextlib.suppress(CaptureError):  # it cannot follow the others: it is in the table, measured alone
-            tree = place_fix(tree, fix.finding.fix, namespace).cell
+            tree = placed(tree, fix.finding, namespace).cell
             used.append(fix.finding)
             replaced |= changed
     if len(used) < 2:
         return None
-    code = "\n\n".join(finding.fix for finding in used)
-    finding = replace(used[0], rule=" + ".join(finding.rule for finding in used), fix=code, gain=None)
-    return rounds.tried([_Variant(finding, PlacedFix(tree, 0))], _TOGETHER)[0]
+    code = "\n\n".join(finding.fix for finding in used if finding.fix)
+    advice = sentences(*(finding.advice for finding in used if not finding.fix))
+    finding = replace(used[0], rule=" + ".join(finding.rule for finding in used), fix=code, advice=advice, gain=None)
+    return rounds.tried([_Variant(finding, PlacedFix(tree))], _TOGETHER)[0]

@@ -11,11 +11,16 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.called_code import CodePart, may_call
 from gpulab.errors import CaptureError
+from gpulab.rules import Finding
+from gpulab.rules.engine.finding import LoaderSettings
+from gpulab.rules.engine.pasted_names import acts_when_pasted
 from gpulab.trial.refusal import COMPARE_YOURSELF
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINITIONS = (*_IMPORTS, ast.FunctionDef, ast.ClassDef)
+_NEED_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
+_MOST_POSITIONAL = 3  # of a DataLoader's arguments: dataset, batch_size, shuffle
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -23,7 +28,54 @@ class PlacedFix(NamedTuple):
     """A cell with the code of a fix."""
 
     cell: ast.Module
-    line: int  # the last line of the cell before the fix; 0 if the fix comes first
+    line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
+    settings: str = ""  # the arguments of the DataLoader(...) in this line that are the fix, if it is no code
+
+    @property
+    def place(self) -> str:
+        """Say where the fix is: "inserted after line 3 of the cell"."""
+        if self.settings:
+            return f"{self.settings} in the DataLoader(...) in line {self.line} of the cell"
+        return f"inserted after line {self.line} of the cell" if self.line else "inserted at the start of the cell"
+
+
+def placed(cell: ast.Module, finding: Finding, namespace: Mapping[str, Any]) -> PlacedFix:
+    """Return the cell with the change that a finding proposes. Raises CaptureError if it cannot be made there."""
+    if finding.loader_settings is not None and not acts_when_pasted(finding.fix):
+        return change_loader_call(cell, finding.loader_settings)
+    return place_fix(cell, finding.fix, namespace)
+
+
+def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
+    """Return the cell with other arguments in the call that creates a DataLoader.
+
+    It is the only one, or the only one that gets the dataset of the settings; otherwise raises CaptureError.
+    """
+    changed = copy.deepcopy(cell)
+    calls = [node for node in ast.walk(changed) if isinstance(node, ast.Call) and _name(node.func) == "DataLoader"]
+    candidates = [call for call in calls if _dataset_of(call) == settings.dataset] or calls
+    if not calls:
+        raise _refusal("the cell creates no DataLoader")
+    if len(candidates) > 1:
+        raise _refusal(f"which of the {len(calls)} DataLoaders that the cell creates has to change is unclear")
+    if len(candidates[0].args) > _MOST_POSITIONAL:
+        raise _refusal("the cell passes these arguments to its DataLoader by position")
+    call, arguments = candidates[0], settings.arguments
+    dropped = {*arguments, *(() if arguments.get("num_workers") else _NEED_WORKERS)}
+    keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
+    call.keywords = [*(ast.keyword(name, ast.Constant(value)) for name, value in arguments.items()), *keywords]
+    text = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return PlacedFix(ast.fix_missing_locations(changed), call.lineno, text)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _dataset_of(call: ast.Call) -> str | None:
+    """Return the variable that a DataLoader gets as its dataset; None for any other expression."""
+    first = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "dataset"]
+    return ast.unparse(first[0]) if first and isinstance(first[0], (ast.Name, ast.Attribute)) else None
 
 
 def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:

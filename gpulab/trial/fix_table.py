@@ -32,9 +32,14 @@ def all_fixes_sheet(
         blocks.append(Section("Not tried", (Facts(not_tried),)))
     others = [fix for fix in fixes if fix.helps and fix is not best]
     if others and best is not together:
-        code = [block for fix in others for block in (Line(f"{fix.finding.rule}:"), Code(fix.finding.fix))]
+        code = [block for fix in others for block in _code(fix)]
         blocks.append(Section("Code of the other fixes that help", tuple(code), folded=True))
     return Sheet(f"gpulab: trials of all fixes for {diagnosis.run.name}", tuple(blocks))
+
+
+def _code(fix: TriedFix) -> Iterator[Block]:
+    yield Line(f"{fix.finding.rule}:")
+    yield Code(fix.finding.fix) if fix.finding.fix else Line(fix.finding.advice)
 
 
 def best_of(fixes: Sequence[TriedFix], together: TriedFix | None) -> TriedFix | None:
@@ -56,7 +61,7 @@ def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix
         leading=True,
         evidence=tuple(_evidence(fixes, best)),
         fix=fix.fix,
-        advice=sentence(_place(best.line, is_several=best is together)),
+        advice=_advice(best, is_several=best is together),
     )
 
 
@@ -98,10 +103,10 @@ def _interval(fix: TriedFix) -> str:
     return ratio_range(_low(fix), _high(fix))
 
 
-def _place(line: int, *, is_several: bool) -> str:
-    if is_several:
-        return "" if line else "the trial inserted each one after the line of the cell that creates what it changes"
-    return f"the trial inserted it after line {line} of the cell" if line else "the trial ran it before the cell"
+def _advice(best: TriedFix, *, is_several: bool) -> str:
+    """Return where the fix was in the trial, after the advice of a fix that is no code."""
+    place = "" if is_several else f"In the trial: {best.place}."
+    return " ".join(filter(None, ("" if best.finding.fix and not is_several else best.finding.advice, place)))
 
 
 def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:

@@ -12,10 +12,10 @@ from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
-from gpulab.rules.engine.pasted_names import acts_when_pasted
+from gpulab.rules.engine.pasted_names import can_be_tried
 from gpulab.run import Run
 from gpulab.trial.cell_runner import CellRunner, parse_cell
-from gpulab.trial.fix_placement import names_read, place_fix
+from gpulab.trial.fix_placement import PlacedFix, names_read, placed
 from gpulab.trial.object_copies import ObjectCopies
 from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.trial.tried_fix import MORE_REPEATS, is_unclear
@@ -49,8 +49,8 @@ def require_times_of_this_machine(run: Run) -> None:
 
 
 def has_code(finding: Finding) -> bool:
-    """Whether a finding predicts a gain by code that acts when it is pasted."""
-    return finding.gain is not None and acts_when_pasted(finding.fix)
+    """Whether a finding predicts a gain by a change that a trial can make."""
+    return finding.gain is not None and can_be_tried(finding)
 
 
 def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
@@ -69,7 +69,7 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
             or f"show its report: %gpureport {shell_word(run.name)}",
         )
     for finding in findings:
-        if has_code(finding) or (rule is not None and acts_when_pasted(finding.fix)):
+        if has_code(finding) or (rule is not None and can_be_tried(finding)):
             return finding
     raise CaptureError(
         f"The fix for {findings[0].rule} cannot be tried automatically.",
@@ -98,9 +98,9 @@ def try_fix(
     cannot be run in this way.
     """
     tree = parse_cell(cell)
-    placed = place_fix(tree, finding.fix, namespace)
-    variants = {"unchanged": compile(tree, "<cell>", "exec"), "fixed": compile(placed.cell, "<cell>", "exec")}
-    copies = ObjectCopies(names_read(placed.cell) | names_read(tree), namespace)
+    fix = placed(tree, finding, namespace)
+    variants = {"unchanged": compile(tree, "<cell>", "exec"), "fixed": compile(fix.cell, "<cell>", "exec")}
+    copies = ObjectCopies(names_read(fix.cell) | names_read(tree), namespace)
     runner = CellRunner(copies, namespace, seconds, quiet)
     runs: dict[str, list[Run]] = {variant: [] for variant in variants}
     for planned in (repeats, repeats + MORE_REPEATS) if repeats > 1 else (repeats,):
@@ -111,7 +111,7 @@ def try_fix(
         comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
         if not is_unclear(comparison):
             break
-    facts = _facts(finding, placed.line, seconds, planned, runner.refused)
+    facts = _facts(finding, fix, seconds, planned, runner.refused)
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.rule}",
@@ -140,11 +140,10 @@ def _changed_since(finding: Finding, comparison: Comparison) -> tuple[tuple[str,
 
 
 def _facts(
-    finding: Finding, line: int, seconds: float, repeats: int, refused: list[str]
+    finding: Finding, fix: PlacedFix, seconds: float, repeats: int, refused: list[str]
 ) -> tuple[tuple[str, str], ...]:
-    place = f"after line {line} of the cell" if line else "at the start of the cell"
     rows = [
         ("trial", f"{count(repeats, 'run')} of each variant, alternating, {number(seconds)} s each, on copies"),
-        ("fix", f"the code for {finding.rule}, inserted {place}"),
+        ("fix", fix.place if fix.settings else f"the code for {finding.rule}, {fix.place}"),
     ]
     return (*rows, ("refused", "; ".join(refused))) if refused else tuple(rows)

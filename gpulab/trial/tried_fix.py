@@ -24,7 +24,7 @@ class TriedFix:
     finding: Finding
     comparison: Comparison | None = None
     problem: str = ""  # why it could not be tried
-    line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
+    place: str = ""  # where in the cell it was
 
     @property
     def speedup(self) -> float:

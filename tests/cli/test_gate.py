@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,15 @@ def test_three_runs_per_side_find_a_planted_slowdown_of_10_percent():
         after = [recorded(55, 1000 + 10 * seed + index) for index in range(3)]
         failed += not judge(compare(before, after), 0.05).passes
     assert failed >= 9
+
+
+@pytest.mark.parametrize("crashed", [0, 1], ids=["the baseline", "the change"])
+def test_a_run_that_crashed_fails(crashed):
+    pair = [recorded(60, 0), recorded(50, 1)]
+    pair[crashed] = replace(pair[crashed], name="new", outcome="ValueError")
+    verdict = judge(compare(*pair), 0.05)
+    assert not verdict.passes
+    assert "new crashed (ValueError)" in verdict.text
 
 
 def test_a_faster_program_passes():

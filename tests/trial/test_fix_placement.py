@@ -7,7 +7,8 @@ import ast
 import pytest
 
 from gpulab.errors import CaptureError
-from gpulab.trial.fix_placement import names_read, place_fix
+from gpulab.rules.engine.finding import LoaderSettings
+from gpulab.trial.fix_placement import change_loader_call, names_read, place_fix
 
 FIX = "loader = rebuilt(loader)"
 EXISTING = {"rebuilt": 0, "loader": 0, "model": 0}
@@ -143,3 +144,52 @@ def test_a_cell_that_does_not_use_the_object_that_a_fix_replaces_is_refused():
     assert placed("trainer.loader = 1", namespace=namespace)[0] == "loader = rebuilt(loader)"
     changed = "model.forward = compiled(model)"  # changes an object that others may hold
     assert placed("fit()", changed, {**namespace, "compiled": 0})[0] == changed
+
+
+SETTINGS = LoaderSettings(arguments={"num_workers": 2, "persistent_workers": True}, dataset="train_set")
+NO_WORKERS = LoaderSettings(arguments={"num_workers": 0}, dataset=None)
+
+
+@pytest.mark.parametrize(
+    ("cell", "changed"),
+    [
+        (
+            "for x in DataLoader(train_set): pass",
+            "for x in DataLoader(train_set, num_workers=2, persistent_workers=True):",
+        ),
+        (
+            "def fit():\n    return data.DataLoader(dataset=train_set, num_workers=0)",
+            "    return data.DataLoader(num_workers=2, persistent_workers=True, dataset=train_set)",
+        ),
+        (
+            "a = DataLoader(test_set)\nb = DataLoader(train_set, 8, True)",
+            "b = DataLoader(train_set, 8, True, num_workers=2, persistent_workers=True)",
+        ),
+        ("fit(DataLoader(build()))", "fit(DataLoader(build(), num_workers=2, persistent_workers=True))"),
+    ],
+)
+def test_a_loader_that_no_variable_holds_gets_other_arguments_where_it_is_created(cell, changed):
+    fix = change_loader_call(ast.parse(cell), SETTINGS)
+    assert changed in ast.unparse(fix.cell).splitlines()
+    assert fix.place.startswith("num_workers=2, persistent_workers=True in the DataLoader(...) in line ")
+
+
+def test_without_workers_a_loader_loses_the_arguments_that_need_them():
+    cell = ast.parse(
+        "fit(DataLoader(build(), num_workers=4, persistent_workers=True, prefetch_factor=4, pin_memory=True))"
+    )
+    changed = ast.unparse(change_loader_call(cell, NO_WORKERS).cell)
+    assert changed == "fit(DataLoader(build(), num_workers=0, pin_memory=True))"
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("fit(loader)", "no DataLoader"),
+        ("a, b = DataLoader(one), DataLoader(two)", "which of the 2 DataLoaders"),
+        ("a = DataLoader(train_set, 8, False, None, None, 0)", "by position"),
+    ],
+)
+def test_a_call_that_is_unclear_is_refused(cell, why):
+    with pytest.raises(CaptureError, match=why):
+        change_loader_call(ast.parse(cell), SETTINGS)

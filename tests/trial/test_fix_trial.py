@@ -13,7 +13,7 @@ import torch
 import __main__
 import gpulab
 from gpulab.errors import CaptureError
-from gpulab.rules.engine.finding import Finding, Gain
+from gpulab.rules.engine.finding import Finding, Gain, LoaderSettings
 from gpulab.trial import try_fix
 from gpulab.trial.cell_runner import CellRunner
 from gpulab.trial.fix_trial import finding_to_try
@@ -134,6 +134,15 @@ def test_a_trial_changes_nothing_of_the_user(namespace, cell):
     assert namespace["optimizer"].state_dict()["state"] == {}
     assert torch.equal(torch.get_rng_state(), random_state)
     assert multiprocessing.active_children() == children
+
+
+def test_a_loader_that_no_variable_holds_is_tried_with_other_arguments(namespace):
+    inline = CELL.replace("in loader", "in DataLoader(loader.dataset, batch_size=4)")
+    settings = LoaderSettings(arguments={"num_workers": 1}, dataset=None)
+    found = dataclasses.replace(finding(fix=""), loader_settings=settings)
+    trial = try_fix(found, inline, namespace, seconds=10.0, repeats=1)
+    assert [loader.workers for run in (*trial.unchanged, *trial.fixed) for loader in run.loaders] == [0, 1]
+    assert "num_workers=1 in the DataLoader(...) in line 1 of the cell" in " ".join(str(trial).split())
 
 
 def test_an_endless_loop_ends(namespace):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import LoaderSettings
 from gpulab.rules.engine.pasted_names import is_variable, with_names_for_code
 from gpulab.run import Loader
 
@@ -44,6 +45,7 @@ class LoaderChange:
 
     code: str = ""
     advice: str = ""
+    settings: LoaderSettings | None = None  # of the advice, if it is about a call in the user's own code
 
 
 def change_loader(
@@ -69,8 +71,10 @@ def change_loader(
     if setup.iterable and adds_workers and setup.dataset_library not in _SHARDING_LIBRARIES:
         return LoaderChange(advice=_sharding_advice(setup, changes))
     if _is_recorded(setup) and (setup.name is None or setup.kind not in (None, _DATA_LOADER) or setup.framework):
+        is_own = not wraps and setup.name is None and setup.kind in (None, _DATA_LOADER) and not setup.framework
         return LoaderChange(
-            advice="" if wraps else f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}."
+            advice="" if wraps else f"{_place(setup, changes, evaluates)}: {_settings_text(setup, changes)}.",
+            settings=_own_settings(setup, changes) if is_own else None,
         )
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
@@ -125,6 +129,12 @@ def _place(setup: Loader, changes: Mapping[str, object], evaluates: bool) -> str
         return _FRAMEWORK_PLACES[setup.framework]
     of_dataset = f" of {setup.dataset_name}" if setup.dataset_name and is_variable(setup.dataset_name) else ""
     return f"Where you create the {setup.kind or _DATA_LOADER}{of_dataset}"
+
+
+def _own_settings(setup: Loader, changes: Mapping[str, object]) -> LoaderSettings | None:
+    """Return the settings as values; None if one of them is no number, such as a function."""
+    arguments = {name: value for name, value in changes.items() if isinstance(value, int)}
+    return LoaderSettings(arguments=arguments, dataset=setup.dataset_name) if len(arguments) == len(changes) else None
 
 
 def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:

@@ -21,7 +21,7 @@ from gpulab.rules.data.worker_gain import (
 )
 from gpulab.rules.engine.busiest_function import share_of_calls
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import Gain
+from gpulab.rules.engine.finding import Gain, LoaderSettings
 from gpulab.run import Loader
 from gpulab.wording import percent, ratio
 
@@ -52,6 +52,7 @@ class Remedy:
     gain: Gain
     fix: str = ""
     advice: str = ""
+    loader_settings: LoaderSettings | None = None
     rewrites: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -84,6 +85,7 @@ def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:
     return Remedy(
         fix=change.code,
         advice=change.advice or importable_advice(loading),
+        loader_settings=change.settings,
         gain=workers_gain(evidence, rewrites, loading, prediction),
         rewrites=evidence.applicable_rewrites(rewrites),
         caveats=workers_caveats(prediction, cores, threads),

@@ -33,6 +33,7 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
         numbers=loader_numbers(loading, share),
         fix=change.code,
         advice=change.advice,
+        loader_settings=change.settings,
         gain=gain,
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],

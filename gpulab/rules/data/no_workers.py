@@ -43,6 +43,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
         numbers=loader_numbers(loading, share),
         fix=remedy.fix,
         advice=sentences(remedy.advice, decoding_advice(evidence)),
+        loader_settings=remedy.loader_settings,
         gain=remedy.gain,
         rewrites=remedy.rewrites,
         confidence=CERTAIN,

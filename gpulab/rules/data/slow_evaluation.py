@@ -61,6 +61,7 @@ def slow_evaluation(evidence: Evidence) -> Finding | None:
             frac=share, waiting_ns=worst.waiting_ns, evaluation_ns=worst.total_ns, workers=loader.workers
         ),
         fix=change.code,
+        loader_settings=change.settings,
         advice=sentences(change.advice, "Evaluating less often, or on fewer samples, saves the same time."),
         gain=_gain(evidence, worst, total_ns, training_steps(evidence.run, training), bool(restarts)),
         confidence=LIKELY,

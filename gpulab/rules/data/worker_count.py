@@ -70,6 +70,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         ),
         numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
         fix=change.code if can_add else caching_code(evidence, loading),
+        loader_settings=change.settings if can_add else None,
         advice=sentences(
             change.advice if can_add else "",
             _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else "",
@@ -118,6 +119,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
         evidence=_worker_evidence(evidence, loading, enough, restarts),
         numbers=loader_numbers(loading, evidence.part_share("loader")),
         fix=change.code,
+        loader_settings=change.settings,
         advice=sentences(
             change.advice,
             ""

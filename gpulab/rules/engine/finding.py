@@ -86,6 +86,14 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoaderSettings:
+    """New arguments of a call `DataLoader(dataset, ...)` whose result no variable holds: code cannot change it."""
+
+    arguments: Mapping[str, int | bool]
+    dataset: str | None  # the variable that the call gets; None if it creates its dataset
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One cause, its evidence, and its fix."""
 
@@ -97,6 +105,7 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)  # the evidence as data; keys end in the unit
     fix: str = ""  # code to paste; "" if there is none
     advice: str = ""  # what to do, if code alone is not enough
+    loader_settings: LoaderSettings | None = None  # the same as values, if the advice is to set these
     gain: Gain | None = None  # None if nothing is predicted
     confidence: str = LIKELY  # claimed by the rule; the engine lowers it if the recording is poor
     confidence_reason: str = ""  # the reason, a clause in parentheses after the confidence

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 
+from gpulab.rules.engine.finding import Finding
 from gpulab.run import Loader, Run
 
 _RECORDED_HERE = ("measured", "virtual")  # with hooks that saw the user's objects
@@ -50,6 +51,11 @@ def acts_when_pasted(code: str) -> bool:
     except SyntaxError:  # a shell command
         return False
     return not all(isinstance(statement, definitions) for statement in statements)
+
+
+def can_be_tried(finding: Finding) -> bool:
+    """Whether a trial can make the change that a finding proposes: by code, or by other arguments of a DataLoader."""
+    return acts_when_pasted(finding.fix) or finding.loader_settings is not None
 
 
 def missing_names(code: str, run: Run) -> tuple[str, ...]:

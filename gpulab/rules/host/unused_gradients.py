@@ -47,7 +47,7 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
             unused_frac=gradients.unused_frac,
             backward_ns=backward_ns,
         ),
-        fix=freezing_code(evidence),
+        fix=freezing_code(evidence, unused),
         advice="Run a teacher or another model that is not trained under torch.no_grad(). This also frees the memory "
         "of its activations and gradients.",
         gain=evidence.gain_of_removing(
@@ -62,13 +62,23 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
     )
 
 
-def freezing_code(evidence: Evidence) -> str:
-    """Return code that freezes what the only optimizer does not update; "" for several optimizers."""
+def freezing_code(evidence: Evidence, unused: int) -> str:
+    """Return code that freezes what the only optimizer does not update; "" for several optimizers.
+
+    `unused`: number of parameter tensors whose gradients are not used.
+    """
     if len(evidence.run.optimizers) != 1:
         return ""
     model, optimizer = evidence.names.model, evidence.names.optimizer
+    others = [each for each in evidence.run.frozen_models if each.name and not _is_part(each.name, model)]
+    if others and sum(each.tensors for each in others) == unused:  # such as a teacher
+        return "\n".join(f"{each.name}.requires_grad_(False)" for each in others)
     return (
         f'trained = {{id(p) for group in {optimizer}.param_groups for p in group["params"]}}\n'
         f"for parameter in {model}.parameters():\n"
         "    parameter.requires_grad_(id(parameter) in trained)"
     )
+
+
+def _is_part(name: str, model: str) -> bool:
+    return name == model or name.startswith((f"{model}.", f"{model}["))

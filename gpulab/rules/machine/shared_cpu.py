@@ -122,8 +122,8 @@ def _evidence(evidence: Evidence, proof: _Proof) -> tuple[str, ...]:
         sentences.insert(0, spent)
     if proof.is_measured:
         sentences.append(
-            f"Right after the loop, an addition took {duration(shared.parallel_ns)} on {shared.threads} threads and "
-            f"{duration(shared.serial_ns)} on one."
+            f"Test right after the loop: the sum of two tensors took {duration(shared.parallel_ns)} on "
+            f"{shared.threads} threads and {duration(shared.serial_ns)} on one thread."
         )
     return tuple(sentences)
 

@@ -8,7 +8,7 @@ from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
-from gpulab.rules.engine.pasted_names import acts_when_pasted
+from gpulab.rules.engine.pasted_names import can_be_tried
 from gpulab.run import KILLED, Run
 from gpulab.run_facts import NO_CUDA
 from gpulab.views.report.evidence_picture import evidence_timeline
@@ -30,7 +30,7 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield the magics that try a fix, and all of them; none in a script, and for code that changes nothing itself."""
     run = diagnosis.run
-    tried = [each.rule for each in diagnosis.findings if each.gain is not None and acts_when_pasted(each.fix)]
+    tried = [each.rule for each in diagnosis.findings if each.gain is not None and can_be_tried(each)]
     if not (has_magics() and runs.holds(run) and run.source.how == "measured"):
         return
     command, works = f"%gpufix {shell_word(run.name)}", "and works on copies of your variables"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -260,12 +260,20 @@ def _list_all(scene: ReplayModel) -> View:
     if useless:
         blocks.append(Section("No gain in this run", (Facts(useless),), folded=True))
     if unpredictable:
-        blocks.append(Section("Cannot be predicted from this run", (Facts(tuple(unpredictable)),), folded=True))
+        blocks.append(Section("Cannot be predicted from this run", (Facts(_by_reason(unpredictable)),), folded=True))
     explained = {name.partition("=")[0] for name, _ in (*useless, *unpredictable)}
     others = tuple((rewrite.name, rewrite.about) for rewrite in REWRITES if rewrite.name not in explained)
     blocks.append(Section("What these changes are", (Facts(others),), folded=True))
     blocks.append(critical_path_section(scene.schedule))
     return View(Sheet(f"gpulab: what would speed up {run.name}", tuple(blocks)))
+
+
+def _by_reason(changes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return one row per reason with the names of its changes: on a CPU, many changes need GPU work."""
+    names: dict[str, list[str]] = {}
+    for name, reason in changes:
+        names.setdefault(reason, []).append(name)
+    return tuple((", ".join(together), reason) for reason, together in names.items())
 
 
 def _single_changes(scene: ReplayModel) -> tuple[list[Prediction], list[tuple[str, str]]]:

@@ -47,7 +47,7 @@ def test_after_the_printed_change_only_the_trained_parameters_get_gradients():
     run, _ = recorded(optimizer, lambda: net(inputs()).sum())
     before = [parameter.detach().clone() for parameter in net.parameters()]
     steps = find_steps(run)
-    exec(freezing_code(Evidence(run, steps, build_ledger(run, steps))), {"net": net, "optimizer": optimizer})
+    exec(freezing_code(Evidence(run, steps, build_ledger(run, steps)), 6), {"net": net, "optimizer": optimizer})
     _, gradients = recorded(optimizer, lambda: net(inputs()).sum())
     assert gradients is None
     changed = [not torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True)]
@@ -59,6 +59,17 @@ def test_a_teacher_without_no_grad():
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     _, gradients = recorded(optimizer, lambda: (teacher(inputs()) - student(inputs())).square().sum())
     assert (gradients.computed, gradients.updated) == (10, 4)
+
+
+def test_after_the_printed_change_a_teacher_gets_no_gradients():
+    teacher, student = layers(3), layers(2)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    run, gradients = recorded(optimizer, lambda: (teacher(inputs()) - student(inputs())).square().sum())
+    steps = find_steps(run)
+    evidence = Evidence(run, steps, build_ledger(run, steps))
+    exec(freezing_code(evidence, gradients.computed - gradients.updated), {"teacher": teacher, "student": student})
+    _, gradients = recorded(optimizer, lambda: (teacher(inputs()) - student(inputs())).square().sum())
+    assert gradients is None
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
