@@ -15,7 +15,7 @@ from gpulab.rules.data.item_cost import (
     caching_gain,
 )
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import change_loader
+from gpulab.rules.data.loader_code import LoaderChange, change_loader
 from gpulab.rules.data.needless_workers import needless_workers
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads, warning_caveat, worker_arguments, workers_gain
@@ -56,7 +56,9 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     prediction = predict_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
     rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
-    change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
+    change = LoaderChange(code=caching_code(evidence, loading))
+    if can_add:
+        change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
     no_more = "" if can_add else f", but {_limit(evidence, loading, cores, proposed)} no more"
     return Finding(
         ledger_parts=("loader",),
@@ -69,12 +71,9 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
             _against_cores(evidence, loading, cores, proposed),
         ),
         numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
-        fix=change.code if can_add else caching_code(evidence, loading),
-        loader_settings=change.settings if can_add else None,
-        advice=sentences(
-            change.advice if can_add else "",
-            _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else "",
-        ),
+        fix=change.code,
+        loader_settings=change.settings,
+        advice=sentences(change.advice, _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else ""),
         gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
         rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
