@@ -9,6 +9,7 @@ from gpulab.rules import diagnose
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.tables import EventKind
 from gpulab.views.report.report import report
+from tests.support.runs.cases import case_module
 from tests.support.runs.made_runs import NO_WORKERS, event, host_sample, loader_call, run_of, stepped
 
 
@@ -45,6 +46,13 @@ def test_programs_that_take_a_tenth_of_the_cores_are_named_before_the_first_find
     assert float(used.split()[0]) == pytest.approx(others, rel=0.1)  # the first and last step have samples on one side
     text = str(report(diagnose(run)))
     assert text.index(used) < text.index(diagnose(run).verdict[:30])
+
+
+def test_other_programs_that_are_the_first_finding_are_named_once():
+    answer = diagnose(case_module("shared_cpu").computing())
+    assert answer.first.rule == "shared_cpu"
+    assert cores_of_other_programs(answer.run, answer.steps) is not None
+    assert "Other processes used" not in str(report(answer))
 
 
 def test_a_finding_is_less_certain_beside_other_programs():

@@ -53,6 +53,7 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
 
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
+_OTHER_PROGRAMS = "shared_cpu"  # the rule whose finding says the same
 _TRIAL_S = 6  # for each variant of a cell, at least: see gpulab.trial.all_fixes
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
 
@@ -171,7 +172,7 @@ def outcome_lines(diagnosis: Diagnosis) -> tuple[Line, ...]:
 def _contention(diagnosis: Diagnosis) -> tuple[Line, ...]:
     on_cpu = diagnosis.ledger is not None and diagnosis.ledger.device == "cpu"
     used = cores_of_other_programs(diagnosis.run, diagnosis.steps) if on_cpu else None
-    if used is None:
+    if used is None or (diagnosis.first is not None and diagnosis.first.rule == _OTHER_PROGRAMS):
         return ()
     return (
         Line(
