@@ -27,7 +27,7 @@ def all_fixes_sheet(
     if any(fix.comparison for fix in fixes):
         blocks.append(_table(fixes, together))
     blocks.append(Facts(tuple(_facts(seconds, repeats, refused))))
-    not_tried = tuple(_not_tried(diagnosis, fixes))
+    not_tried = tuple(_not_tried(diagnosis, [*fixes, *([together] if together else [])]))
     if not_tried:
         blocks.append(Section("Not tried", (Facts(not_tried),)))
     others = [fix for fix in fixes if fix.helps and fix is not best]

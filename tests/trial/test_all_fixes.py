@@ -83,6 +83,15 @@ def test_together_is_no_answer_if_it_is_not_faster(diagnosis, runner):
     assert MODEL in str(trials)  # the other one that helps
 
 
+def test_fixes_that_fail_together_are_listed(diagnosis, runner):
+    _, times_ms = runner
+    times_ms |= {"a": 30, "b": 20, "b + a": CaptureError("The cell failed.", why="no such layer", fix="")}
+    trials = try_all_fixes(diagnosis(finding("a", MODEL), finding("b")), CELL, NAMESPACE)
+    text = " ".join(str(trials).split())
+    assert text.startswith("The fix for b makes")
+    assert "b + a: The cell failed. no such layer." in text
+
+
 def test_a_fix_that_fails_is_listed_and_tried_no_more(diagnosis, runner):
     order, times_ms = runner
     times_ms |= {"a": CaptureError("The cell failed.", why="no such layer", fix=""), "b": 20}
