@@ -84,11 +84,11 @@ def _lookup(name: str, by_name: Mapping[str, Kind]) -> Kind:
     if name in by_name:
         return by_name[name]
     close = difflib.get_close_matches(name, by_name, n=1)
-    suggestion = f" Did you mean {close[0]}?" if close else ""
+    suggestion = f"did you mean {close[0]}? " if close else ""
     raise RunError(
-        f"There is no change {name!r}.{suggestion}",
+        f"There is no change {name!r}.",
         why=f"the changes are: {', '.join(by_name)}",
-        fix="%gpuwhatif --help describes each change",
+        fix=f"{suggestion}%gpuwhatif --help describes each change",
     )
 
 
