@@ -70,7 +70,11 @@ def all_fixes(diagnosis: Any, source: str, namespace: Namespace, seconds: float,
     trials = try_all_fixes(diagnosis, source, namespace, seconds=seconds, repeats=repeats)
     together = [trials.together] if trials.together else []
     fixes = [
-        {"rule": fix.finding.rule, "reason": fix.problem, "helps": fix.helps}
+        {
+            "rule": fix.finding.rule,
+            "reason": f"{fix.error.problem} {fix.error.why}" if fix.error else "",
+            "helps": fix.helps,
+        }
         | (measured(fix.finding, fix.comparison) if fix.comparison else {})
         for fix in (*trials.fixes, *together)
     ]

@@ -40,9 +40,9 @@ _VARIANTS = (_Variant(False, False), _Variant(True, False), _Variant(True, True)
 def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | None:
     """Time forward and backward pass of the layers, large ones first, within a budget; None if that suffices for none.
 
-    None, too, if PyTorch cannot compute one of them in bfloat16 on this CPU, such as an LSTM without AVX-512.
     calls: how often a step calls each layer, in the order of the first calls. The output of the last one is converted
-    to float32, as a loss needs it. The times are sums over a step.
+    to float32, as a loss needs it. The times are sums over a step. Raises RuntimeError if PyTorch cannot compute a
+    layer in bfloat16 on this CPU, such as an LSTM on one without instructions for it.
     """
     last = next(reversed(calls), None)
     end_ns, layers, sums_ns = perf_counter_ns() + budget_ns, 0, [0] * len(_VARIANTS)
@@ -50,10 +50,7 @@ def time_layers(calls: dict[TimedLayer, int], budget_ns: int) -> LayerTimes | No
         for call in sorted(calls, key=_size, reverse=True) if is_possible else ():
             if 4 * sum([math.prod(shape) for shape in (call.input, *call.weights)]) > _MAX_BYTES:
                 continue
-            try:
-                times_ns = _times_ns(call, call == last, end_ns)
-            except RuntimeError:  # oneDNN has no such kernel
-                return None
+            times_ns = _times_ns(call, call == last, end_ns)
             if times_ns is None:
                 break
             layers += calls[call]

@@ -13,7 +13,7 @@ from gpulab.errors import CaptureError
 from gpulab.questions import diagnose
 from gpulab.questions.run_names import find_run
 from gpulab.run import Run
-from gpulab.trial.all_fixes import REPEATS, AllFixes, findings_with_code, try_all_fixes
+from gpulab.trial.all_fixes import REPEATS, AllFixes, findings_to_try, try_all_fixes
 from gpulab.trial.all_fixes import SECONDS as ALL_FIXES_SECONDS
 from gpulab.trial.fix_trial import SECONDS, Trial, finding_to_try, try_fix
 from gpulab.wording import count, duration, shell_word
@@ -31,7 +31,7 @@ def try_fix_of(
 ) -> Trial:
     """Try the fix of a run; the cell's output is hidden. `cells`: the code of the profiled cells by name of their run.
 
-    If the first finding has no code, announce whose fix is tried.
+    If the first finding cannot be tried, announce whose fix is tried.
 
     Raises UsageError for a wrong duration, RunError or CaptureError if the fix cannot be tried.
     """
@@ -41,9 +41,7 @@ def try_fix_of(
     finding, first = finding_to_try(diagnosis, rule), diagnosis.first
     code = _code_of(shell, cells, run)
     if rule is None and first is not None and first is not finding:
-        announce(
-            f"gpulab: the first finding, {first.rule}, is not code to paste; this tries the fix for {finding.rule}."
-        )
+        announce(f"gpulab: the first finding, {first.rule}, cannot be tried; this tries the fix for {finding.rule}.")
     trial = try_fix(finding, code, shell.user_ns, name=run.name, seconds=seconds or SECONDS, quiet=capture_output)
     runs.add(run)  # again, so that it stays the last one for magics without a name
     return trial
@@ -60,7 +58,7 @@ def try_all_fixes_of(
     _require_valid(seconds)
     run, run_s = _run_of(cells, name), seconds or ALL_FIXES_SECONDS
     diagnosis = diagnose(run)
-    findings = findings_with_code(diagnosis)
+    findings = findings_to_try(diagnosis)
     code = _code_of(shell, cells, run)
     least_s = REPEATS * run_s * (1 + len(findings))
     announce(

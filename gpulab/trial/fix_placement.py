@@ -7,78 +7,30 @@ import builtins
 import copy
 import symtable
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulab.capture.hooks.models.called_code import CodePart, may_call
-from gpulab.errors import CaptureError
 from gpulab.rules import Finding
-from gpulab.rules.engine.finding import LoaderSettings
 from gpulab.rules.engine.pasted_names import acts_when_pasted
-from gpulab.trial.refusal import COMPARE_YOURSELF
+from gpulab.trial.loader_call import change_loader_call
+from gpulab.trial.placed_fix import PlacedFix, without_place
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINITIONS = (*_IMPORTS, ast.FunctionDef, ast.ClassDef)
-_NEED_WORKERS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
-_MOST_POSITIONAL = 3  # of a DataLoader's arguments: dataset, batch_size, shuffle
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
-
-class PlacedFix(NamedTuple):
-    """A cell with the code of a fix."""
-
-    cell: ast.Module
-    line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
-    settings: str = ""  # the arguments of the DataLoader(...) in this line that are the fix, if it is no code
-
-    @property
-    def place(self) -> str:
-        """Say where the fix is: "inserted after line 3 of the cell"."""
-        if self.settings:
-            return f"{self.settings} in the DataLoader(...) in line {self.line} of the cell"
-        return f"inserted after line {self.line} of the cell" if self.line else "inserted at the start of the cell"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def placed(cell: ast.Module, finding: Finding, namespace: Mapping[str, Any]) -> PlacedFix:
-    """Return the cell with the change that a finding proposes. Raises CaptureError if it cannot be made there."""
+def place_fix(cell: ast.Module, finding: Finding, namespace: Mapping[str, Any]) -> PlacedFix:
+    """Return the cell with the change that a finding proposes. Raises CaptureError if it has no place there."""
     if finding.loader_settings is not None and not acts_when_pasted(finding.fix):
         return change_loader_call(cell, finding.loader_settings)
-    return place_fix(cell, finding.fix, namespace)
+    return place_code(cell, finding.fix, namespace)
 
 
-def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
-    """Return the cell with other arguments in the call that creates a DataLoader.
-
-    It is the only one, or the only one that gets the dataset of the settings; otherwise raises CaptureError.
-    """
-    changed = copy.deepcopy(cell)
-    calls = [node for node in ast.walk(changed) if isinstance(node, ast.Call) and _name(node.func) == "DataLoader"]
-    candidates = [call for call in calls if _dataset_of(call) == settings.dataset] or calls
-    if not calls:
-        raise _refusal("the cell creates no DataLoader")
-    if len(candidates) > 1:
-        raise _refusal(f"which of the {len(calls)} DataLoaders that the cell creates has to change is unclear")
-    if len(candidates[0].args) > _MOST_POSITIONAL:
-        raise _refusal("the cell passes these arguments to its DataLoader by position")
-    call, arguments = candidates[0], settings.arguments
-    dropped = {*arguments, *(() if arguments.get("num_workers") else _NEED_WORKERS)}
-    keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
-    call.keywords = [*(ast.keyword(name, ast.Constant(value)) for name, value in arguments.items()), *keywords]
-    text = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    return PlacedFix(ast.fix_missing_locations(changed), call.lineno, text)
-
-
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _dataset_of(call: ast.Call) -> str | None:
-    """Return the variable that a DataLoader gets as its dataset; None for any other expression."""
-    first = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "dataset"]
-    return ast.unparse(first[0]) if first and isinstance(first[0], (ast.Name, ast.Attribute)) else None
-
-
-def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:
+def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:
     """Return the cell with the fix after the statements that assign the variables it reads.
 
     These are statements at the top level, or else of one function. Raises CaptureError if the fix needs a variable that
@@ -95,47 +47,52 @@ def place_fix(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Place
         if inside is not None:
             return inside
     if missing:
-        raise _refusal(f"its code uses `{missing[0]}`, and the notebook has no variable of that name")
+        raise without_place(f"its code uses `{missing[0]}`, and the notebook has no variable of that name")
     if not is_used:
         change = "change the line of the cell that creates this object. Or "
-        raise _refusal(f"the cell does not use the variable `{min(replaced)}` that the fix replaces", change)
+        raise without_place(f"the cell does not use the variable `{min(replaced)}` that the fix replaces", change)
     position = _position([at for at in stores.values() if at], cell)
     if position and isinstance(cell.body[position - 1], _LOOPS):
-        raise _refusal("its code changes an object that the cell creates inside a loop")
+        raise without_place("its code changes an object that the cell creates inside a loop")
     line = cell.body[position - 1].end_lineno or 0 if position else 0
     changed = ast.Module([*cell.body[:position], *code.body, *cell.body[position:]], cell.type_ignores)
     return PlacedFix(changed, line)
 
 
-def _refusal(why: str, change: str = "") -> CaptureError:
-    return CaptureError("This fix cannot be tried automatically.", why=why, fix=f"{change}{COMPARE_YOURSELF}")
-
-
 def _placed_in_function(cell: ast.Module, code: ast.Module, outside: set[str]) -> PlacedFix | None:
-    """Return the cell with the fix in the function that has its variables, one with a loop if there are several.
+    """Return the cell with the fix in the function that has its variables; None if there is none.
 
-    `outside`: variables that the fix may take from outside the function.
+    `outside`: variables that the fix may take from outside the function. Raises CaptureError if several functions with
+    a loop have these variables, such as one that trains and one that evaluates.
     """
-    changed, needed = copy.deepcopy(cell), names_read(code)
+    changed, needed = copy.deepcopy(cell), names_read(code) - outside
     functions = [node for node in ast.walk(changed) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    for function in sorted(functions, key=lambda node: not any(map(_has_loop, node.body))):
-        body = ast.Module(function.body, [])
-        stores = [at for name in needed if (at := _storing(body, name))]
-        position = _position(stores, body)
-        is_in_loop = position > 0 and isinstance(function.body[position - 1], _LOOPS)
-        if not needed - outside <= _local_names(function) or is_in_loop or not _has_attributes(function, code):
-            continue
-        line = (function.body[position - 1].end_lineno if position else function.lineno) or 0
-        # An import in the function would hide the module from the statements before it.
-        imports = [statement for statement in code.body if isinstance(statement, _IMPORTS)]
-        function.body[position:position] = [each for each in code.body if each not in imports]
-        start = sum(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in changed.body)
-        changed.body[start:start] = imports
-        return PlacedFix(ast.fix_missing_locations(changed), line)
-    return None
+    fitting = [each for each in functions if needed <= _local_names(each) and _has_attributes(each, code)]
+    fitting = [each for each in fitting if any(map(_has_loop, each.body))] or fitting
+    if len(fitting) > 1:
+        names = " and ".join(function.name for function in fitting)
+        raise without_place(
+            f"the functions {names} have a variable `{min(needed)}`, and it is unclear which one is meant"
+        )
+    return _inserted(changed, fitting[0], code) if fitting else None
 
 
-def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+def _inserted(cell: ast.Module, function: Function, code: ast.Module) -> PlacedFix:
+    """Insert the code into a function of the cell."""
+    body = ast.Module(function.body, [])
+    position = _position([at for name in names_read(code) if (at := _storing(body, name))], body)
+    if position and isinstance(function.body[position - 1], _LOOPS):
+        raise without_place(f"its code changes an object that {function.name}() creates inside a loop")
+    line = (function.body[position - 1].end_lineno if position else function.lineno) or 0
+    # An import in the function would hide the module from the statements before it.
+    imports = [statement for statement in code.body if isinstance(statement, _IMPORTS)]
+    function.body[position:position] = [each for each in code.body if each not in imports]
+    start = sum(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in cell.body)
+    cell.body[start:start] = imports
+    return PlacedFix(ast.fix_missing_locations(cell), line)
+
+
+def _local_names(function: Function) -> set[str]:
     """Return parameters and variables of a function."""
     arguments = function.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpulab.rules import Diagnosis, Finding
+from gpulab.rules import Diagnosis
 from gpulab.trial.tried_fix import TriedFix
 from gpulab.views.sheet.sheet import Answer, Block, Code, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.wording import count, duration, number, plural, ratio, ratio_range, sentence
@@ -56,13 +56,17 @@ def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix
     fix, compared = best.finding, best.comparison
     subject = f"The fixes for {fix.rule}, together, make" if best is together else f"The fix for {fix.rule} makes"
     return Answer(
-        claim=f"{subject} the cell {ratio(best.speedup)} as fast: a step takes {duration(compared.after_ns)} with and "
-        f"{duration(compared.before_ns)} without.",
+        claim=f"{subject} the cell {ratio(best.speedup)} as fast{_same_work(best)}: a step takes "
+        f"{duration(compared.after_ns)} with and {duration(compared.before_ns)} without.",
         leading=True,
         evidence=tuple(_evidence(fixes, best)),
         fix=fix.fix,
         advice=_advice(best, is_several=best is together),
     )
+
+
+def _same_work(fix: TriedFix) -> str:
+    return "" if fix.work_ratio == 1 else f" for the same work, with {ratio(fix.work_ratio)} the work in a step"
 
 
 def _none_helps(fixes: Sequence[TriedFix]) -> str:
@@ -77,30 +81,13 @@ def _none_helps(fixes: Sequence[TriedFix]) -> str:
 def _evidence(fixes: Sequence[TriedFix], best: TriedFix) -> Iterator[str]:
     if best.comparison is not None:
         yield f"95 % interval {_interval(best)}."
-    first = next((fix for fix in fixes if fix.helps), None)
-    close = [fix.finding.rule for fix in fixes if fix is not first and first and fix.helps and _overlap(fix, first)]
-    if first is not None and first is best and close:
-        yield f"The intervals of {' and '.join(close)} overlap with it: which one is faster is not certain."
-
-
-def _overlap(one: TriedFix, other: TriedFix) -> bool:
-    return bool(one.comparison and other.comparison) and _high(one) >= _low(other)
-
-
-def _low(fix: TriedFix) -> float:
-    return fix.comparison.ratio_low * _work(fix.finding) if fix.comparison else 0.0
-
-
-def _high(fix: TriedFix) -> float:
-    return fix.comparison.ratio_high * _work(fix.finding) if fix.comparison else 0.0
-
-
-def _work(finding: Finding) -> float:
-    return finding.gain.work_ratio if finding.gain else 1.0
+    close = [fix.finding.rule for fix in fixes if fix.helps and fix.interval[1] >= best.interval[0]]
+    if best in fixes and len(close) > 1:
+        yield f"The intervals of {' and '.join(close)} overlap: which one is fastest is not certain."
 
 
 def _interval(fix: TriedFix) -> str:
-    return ratio_range(_low(fix), _high(fix))
+    return ratio_range(*fix.interval)
 
 
 def _advice(best: TriedFix, *, is_several: bool) -> str:
@@ -128,7 +115,7 @@ def _result(fix: TriedFix) -> str:
     compared = fix.comparison
     if compared is None or not compared.conclusive:
         return "no verdict"
-    if not compared.above_noise:
+    if not fix.is_clear:
         return "no difference"
     speed = "faster" if fix.speedup >= 1 else "slower"
     if fix.finding.gain is None:
@@ -145,8 +132,8 @@ def _facts(seconds: float, repeats: int, refused: Sequence[str]) -> Iterator[tup
 
 def _not_tried(diagnosis: Diagnosis, fixes: Sequence[TriedFix]) -> Iterator[tuple[str, str]]:
     for fix in fixes:
-        if fix.problem:
-            yield fix.finding.rule, sentence(fix.problem)
+        if fix.error is not None:
+            yield fix.finding.rule, f"{fix.error.problem} {sentence(fix.error.why)}"
     tried = {fix.finding.rule for fix in fixes}
     for finding in diagnosis.findings:
         if finding.rule not in tried and finding.gain is not None:

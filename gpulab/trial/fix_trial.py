@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
-from gpulab.questions import compare
 from gpulab.rules import Diagnosis, Finding
-from gpulab.rules.engine.pasted_names import can_be_tried
+from gpulab.rules.engine.pasted_names import can_be_tried, is_worth_a_trial
 from gpulab.run import Run
 from gpulab.trial.cell_runner import CellRunner, parse_cell
-from gpulab.trial.fix_placement import PlacedFix, names_read, placed
+from gpulab.trial.fix_placement import names_read, place_fix
 from gpulab.trial.object_copies import ObjectCopies
+from gpulab.trial.placed_fix import PlacedFix
 from gpulab.trial.refusal import COMPARE_YOURSELF
-from gpulab.trial.tried_fix import MORE_REPEATS, is_unclear
+from gpulab.trial.rounds import Quiet, Rounds, Variant
 from gpulab.views.compare.comparison import comparison_blocks
 from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
@@ -48,11 +46,6 @@ def require_times_of_this_machine(run: Run) -> None:
         )
 
 
-def has_code(finding: Finding) -> bool:
-    """Whether a finding predicts a gain by a change that a trial can make."""
-    return finding.gain is not None and can_be_tried(finding)
-
-
 def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
     """Return the first finding that predicts a gain by code, or that of a rule.
 
@@ -69,7 +62,7 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
             or f"show its report: %gpureport {shell_word(run.name)}",
         )
     for finding in findings:
-        if has_code(finding) or (rule is not None and can_be_tried(finding)):
+        if is_worth_a_trial(finding) or (rule is not None and can_be_tried(finding)):
             return finding
     raise CaptureError(
         f"The fix for {findings[0].rule} cannot be tried automatically.",
@@ -86,7 +79,7 @@ def try_fix(
     name: str = "before",
     seconds: float = SECONDS,
     repeats: int = REPEATS,
-    quiet: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    quiet: Quiet = contextlib.nullcontext,
 ) -> Trial:
     """Run a cell `repeats` times without and with the fix of a finding, alternately, and compare.
 
@@ -98,20 +91,15 @@ def try_fix(
     cannot be run in this way.
     """
     tree = parse_cell(cell)
-    fix = placed(tree, finding, namespace)
-    variants = {"unchanged": compile(tree, "<cell>", "exec"), "fixed": compile(fix.cell, "<cell>", "exec")}
-    copies = ObjectCopies(names_read(fix.cell) | names_read(tree), namespace)
-    runner = CellRunner(copies, namespace, seconds, quiet)
-    runs: dict[str, list[Run]] = {variant: [] for variant in variants}
-    for planned in (repeats, repeats + MORE_REPEATS) if repeats > 1 else (repeats,):
-        while len(runs["fixed"]) < planned:
-            for variant, code in variants.items():
-                run = runner.record(code, f"{name}.{variant}", finding.rule if variant == "fixed" else "")
-                runs[variant].append(replace(run, name=f"{variant} {len(runs[variant]) + 1}"))
-        comparison = compare(runs["unchanged"], runs["fixed"], predicted=finding.gain)
-        if not is_unclear(comparison):
-            break
-    facts = _facts(finding, fix, seconds, planned, runner.refused)
+    fix = place_fix(tree, finding, namespace)
+    runner = CellRunner(ObjectCopies(names_read(fix.cell) | names_read(tree), namespace), namespace, seconds, quiet)
+    tried = Rounds(runner, name, tree, repeats).tried([Variant(name="fixed", finding=finding, fix=fix)])[0]
+    if tried.comparison is None:
+        assert tried.error is not None
+        raise tried.error
+    comparison = tried.comparison
+    unchanged, fixed = (tuple(diagnosis.run for diagnosis in side.runs) for side in comparison.sides)
+    facts = _facts(finding, fix, seconds, len(fixed), runner.refused)
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.rule}",
@@ -119,8 +107,8 @@ def try_fix(
         ),
         comparison=comparison,
         finding=finding,
-        unchanged=tuple(runs["unchanged"]),
-        fixed=tuple(runs["fixed"]),
+        unchanged=unchanged,
+        fixed=fixed,
     )
 
 

@@ -5,38 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.comparison import Comparison
+from gpulab.errors import CaptureError
 from gpulab.rules import Finding
 
-MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
-_UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
 
-
-def is_unclear(comparison: Comparison) -> bool:
-    """Whether more runs may tell whether there is a difference that is worth it."""
-    difference = max(comparison.ratio, 1 / comparison.ratio)
-    return not (comparison.above_noise and comparison.conclusive) and difference >= _UNCLEAR_DIFFERENCE
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TriedFix:
     """A fix, and the comparison of the cell without and with it, or why there is none."""
 
     finding: Finding
     comparison: Comparison | None = None
-    problem: str = ""  # why it could not be tried
+    error: CaptureError | None = None  # why it could not be tried
     place: str = ""  # where in the cell it was
+    work_ratio: float = 1.0  # work in a step with the fix / without
 
     @property
     def speedup(self) -> float:
         """Measured speed-up for the same work; 0 without a trial."""
-        gain = self.finding.gain
-        work = 1.0 if gain is None else gain.work_ratio
-        return 0.0 if self.comparison is None else self.comparison.ratio * work
+        return 0.0 if self.comparison is None else self.comparison.ratio * self.work_ratio
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the speed-up for the same work; zeros without a trial."""
+        if self.comparison is None:
+            return 0.0, 0.0
+        return self.comparison.ratio_low * self.work_ratio, self.comparison.ratio_high * self.work_ratio
 
     @property
     def is_clear(self) -> bool:
         """Whether the measured difference is larger than the noise."""
-        return self.comparison is not None and self.comparison.conclusive and self.comparison.above_noise
+        if self.comparison is None or not self.comparison.conclusive:
+            return False
+        low, high = self.interval
+        return self.comparison.above_noise if self.work_ratio == 1 else low > 1 or high < 1
 
     @property
     def helps(self) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 
 import pytest
 
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import LoaderSettings
-from gpulab.trial.fix_placement import change_loader_call, names_read, place_fix
+from gpulab.trial.fix_placement import names_read, place_code
+from gpulab.trial.loader_call import change_loader_call
 
 FIX = "loader = rebuilt(loader)"
 EXISTING = {"rebuilt": 0, "loader": 0, "model": 0}
 
 
 def placed(cell, fix=FIX, namespace=EXISTING):
-    lines = ast.unparse(place_fix(ast.parse(cell), fix, namespace).cell).splitlines()
+    lines = ast.unparse(place_code(ast.parse(cell), fix, namespace).cell).splitlines()
     return [line for line in lines if line]
 
 
@@ -35,7 +37,7 @@ def placed(cell, fix=FIX, namespace=EXISTING):
     ],
 )
 def test_the_fix_follows_the_statement_that_creates_its_object(cell, line):
-    assert place_fix(ast.parse(cell), FIX, EXISTING).line == line
+    assert place_code(ast.parse(cell), FIX, EXISTING).line == line
 
 
 def test_the_fix_is_inserted_and_nothing_else_changes():
@@ -48,8 +50,11 @@ def test_the_fix_is_inserted_and_nothing_else_changes():
 
 
 def test_an_object_of_a_loop_is_refused():
-    with pytest.raises(CaptureError, match="inside a loop"):
-        placed("for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass")
+    loop = "for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass"
+    with pytest.raises(CaptureError, match="the cell creates inside a loop"):
+        placed(loop)
+    with pytest.raises(CaptureError, match=r"main\(\) creates inside a loop"):
+        placed("def main():\n" + textwrap.indent(loop, "    ") + "\nmain()", namespace={"rebuilt": 0})
 
 
 @pytest.mark.parametrize(
@@ -88,10 +93,15 @@ def test_the_fix_of_an_attribute_goes_into_a_method_that_uses_it():
     assert placed(cell, "self.loader = rebuilt(self.loader)", {"rebuilt": 0})[6].strip().startswith("self.loader = ")
 
 
+def test_functions_that_train_and_evaluate_with_variables_of_the_same_name_are_not_mixed_up():
+    cell = "def evaluate(loader):\n    for x in loader: pass\ndef train(loader):\n    for x in loader: pass\ntrain(1)"
+    with pytest.raises(CaptureError, match="evaluate and train have a variable `loader`"):
+        placed(cell, namespace={"rebuilt": 0})
+
+
 @pytest.mark.parametrize(
     "cell",
     [
-        "def main():\n    for fold in range(3):\n        loader = make(fold)\n        for x in loader: pass\nmain()",
         "def main():\n    global loader\n    for x in loader: pass\nmain()",
         "train = lambda loader: list(loader)",
         "def main():\n    for x in make(): pass",
@@ -146,8 +156,9 @@ def test_a_cell_that_does_not_use_the_object_that_a_fix_replaces_is_refused():
     assert placed("fit()", changed, {**namespace, "compiled": 0})[0] == changed
 
 
-SETTINGS = LoaderSettings(arguments={"num_workers": 2, "persistent_workers": True}, dataset="train_set")
-NO_WORKERS = LoaderSettings(arguments={"num_workers": 0}, dataset=None)
+SETTINGS = LoaderSettings(arguments={"num_workers": 2, "persistent_workers": True}, dropped=(), dataset="train_set")
+NEED_WORKERS = ("persistent_workers", "prefetch_factor")
+NO_WORKERS = LoaderSettings(arguments={"num_workers": 0}, dropped=NEED_WORKERS, dataset=None)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +176,6 @@ NO_WORKERS = LoaderSettings(arguments={"num_workers": 0}, dataset=None)
             "a = DataLoader(test_set)\nb = DataLoader(train_set, 8, True)",
             "b = DataLoader(train_set, 8, True, num_workers=2, persistent_workers=True)",
         ),
-        ("fit(DataLoader(build()))", "fit(DataLoader(build(), num_workers=2, persistent_workers=True))"),
     ],
 )
 def test_a_loader_that_no_variable_holds_gets_other_arguments_where_it_is_created(cell, changed):
@@ -185,8 +195,10 @@ def test_without_workers_a_loader_loses_the_arguments_that_need_them():
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("fit(loader)", "no DataLoader"),
-        ("a, b = DataLoader(one), DataLoader(two)", "which of the 2 DataLoaders"),
+        ("fit(loader)", "no DataLoader of train_set"),
+        ("fit(DataLoader(test_set))", "no DataLoader of train_set"),
+        ("fit(DataLoader(build()))", "no DataLoader of train_set"),
+        ("a, b = DataLoader(train_set), DataLoader(train_set)", "2 DataLoaders of train_set"),
         ("a = DataLoader(train_set, 8, False, None, None, 0)", "by position"),
     ],
 )

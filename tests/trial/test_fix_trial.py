@@ -138,7 +138,7 @@ def test_a_trial_changes_nothing_of_the_user(namespace, cell):
 
 def test_a_loader_that_no_variable_holds_is_tried_with_other_arguments(namespace):
     inline = CELL.replace("in loader", "in DataLoader(loader.dataset, batch_size=4)")
-    settings = LoaderSettings(arguments={"num_workers": 1}, dataset=None)
+    settings = LoaderSettings(arguments={"num_workers": 1}, dropped=(), dataset="loader.dataset")
     found = dataclasses.replace(finding(fix=""), loader_settings=settings)
     trial = try_fix(found, inline, namespace, seconds=10.0, repeats=1)
     assert [loader.workers for run in (*trial.unchanged, *trial.fixed) for loader in run.loaders] == [0, 1]

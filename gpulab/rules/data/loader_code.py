@@ -134,7 +134,10 @@ def _place(setup: Loader, changes: Mapping[str, object], evaluates: bool) -> str
 def _own_settings(setup: Loader, changes: Mapping[str, object]) -> LoaderSettings | None:
     """Return the settings as values; None if one of them is no number, such as a function."""
     arguments = {name: value for name, value in changes.items() if isinstance(value, int)}
-    return LoaderSettings(arguments=arguments, dataset=setup.dataset_name) if len(arguments) == len(changes) else None
+    if len(arguments) < len(changes):
+        return None
+    dropped = (*_WITH_WORKERS, *_NEED_WORKERS) if changes.get("num_workers") == 0 else ()
+    return LoaderSettings(arguments=arguments, dropped=dropped, dataset=setup.dataset_name)
 
 
 def _settings_text(setup: Loader, changes: Mapping[str, object]) -> str:

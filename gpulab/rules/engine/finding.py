@@ -90,6 +90,7 @@ class LoaderSettings:
     """New arguments of a call `DataLoader(dataset, ...)` whose result no variable holds: code cannot change it."""
 
     arguments: Mapping[str, int | bool]
+    dropped: tuple[str, ...]  # arguments that must go with these
     dataset: str | None  # the variable that the call gets; None if it creates its dataset
 
 

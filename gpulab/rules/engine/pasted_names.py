@@ -58,6 +58,11 @@ def can_be_tried(finding: Finding) -> bool:
     return acts_when_pasted(finding.fix) or finding.loader_settings is not None
 
 
+def is_worth_a_trial(finding: Finding) -> bool:
+    """Whether a finding predicts a gain by a change that a trial can make."""
+    return finding.gain is not None and can_be_tried(finding)
+
+
 def missing_names(code: str, run: Run) -> tuple[str, ...]:
     """Return the objects that code needs and that were recorded, but no variable holds them: ("optimizer",).
 

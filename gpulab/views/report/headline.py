@@ -8,7 +8,7 @@ from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
-from gpulab.rules.engine.pasted_names import can_be_tried
+from gpulab.rules.engine.pasted_names import is_worth_a_trial
 from gpulab.run import KILLED, Run
 from gpulab.run_facts import NO_CUDA
 from gpulab.views.report.evidence_picture import evidence_timeline
@@ -30,7 +30,7 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield the magics that try a fix, and all of them; none in a script, and for code that changes nothing itself."""
     run = diagnosis.run
-    tried = [each.rule for each in diagnosis.findings if each.gain is not None and can_be_tried(each)]
+    tried = [each.rule for each in diagnosis.findings if is_worth_a_trial(each)]
     if not (has_magics() and runs.holds(run) and run.source.how == "measured"):
         return
     command, works = f"%gpufix {shell_word(run.name)}", "and works on copies of your variables"
@@ -38,8 +38,7 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
         rule = "" if finding.rule == tried[0] else f" --rule {finding.rule}"
         yield "Measure this fix", f"{command}{rule} (takes 20 seconds or more, {works})"
     if finding is diagnosis.first and len(tried) > 1:
-        seconds = duration(1e9 * _TRIAL_S * (1 + len(tried)))
-        yield "Measure all fixes", f"{command} --all ({len(tried)} fixes, {seconds} or more; the fastest comes first)"
+        yield "Measure all fixes", f"{command} --all ({len(tried)} fixes; the fastest comes first)"
 
 
 def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
@@ -54,7 +53,6 @@ def _bound_of_all(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
 PREDICTED, UPPER_BOUND = "Predicted step time", "Upper bound"
 MAX_USEFUL_BOUND = 20  # a larger bound is shown as "over 20x"
 _OTHER_PROGRAMS = "shared_cpu"  # the rule whose finding says the same
-_TRIAL_S = 6  # for each variant of a cell, at least: see gpulab.trial.all_fixes
 _MIN_REST_FRAC = 0.02  # an allowance for a smaller part of the rest of the step is not mentioned
 
 

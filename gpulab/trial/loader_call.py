@@ -1,0 +1,43 @@
+"""Other arguments for a DataLoader that no variable holds: in the call that creates it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from gpulab.rules.engine.finding import LoaderSettings
+from gpulab.trial.placed_fix import PlacedFix, without_place
+
+_MOST_POSITIONAL = 3  # of a DataLoader's arguments: dataset, batch_size, shuffle
+
+
+def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
+    """Return the cell with other arguments in the only `DataLoader(...)` call that gets this dataset.
+
+    Raises CaptureError if there is none, or more than one.
+    """
+    changed = copy.deepcopy(cell)
+    calls = [node for node in ast.walk(changed) if isinstance(node, ast.Call) and _name(node.func) == "DataLoader"]
+    calls = [call for call in calls if _dataset_of(call) == settings.dataset]
+    dataset = f"of {settings.dataset}" if settings.dataset else "of a dataset without a name"
+    if len(calls) != 1:
+        raise without_place(f"the cell creates {len(calls) or 'no'} DataLoader{'s' * (len(calls) > 1)} {dataset}")
+    call = calls[0]
+    if len(call.args) > _MOST_POSITIONAL:
+        raise without_place("the cell passes these arguments to its DataLoader by position")
+    dropped = {*settings.arguments, *settings.dropped}
+    keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
+    changes = settings.arguments.items()
+    call.keywords = [*(ast.keyword(name, ast.Constant(value)) for name, value in changes), *keywords]
+    text = ", ".join(f"{name}={value}" for name, value in changes)
+    return PlacedFix(ast.fix_missing_locations(changed), call.lineno, text)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _dataset_of(call: ast.Call) -> str | None:
+    """Return the variable that a DataLoader gets as its dataset; None for any other expression."""
+    first = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "dataset"]
+    return ast.unparse(first[0]) if first and isinstance(first[0], (ast.Name, ast.Attribute)) else None

@@ -1,0 +1,29 @@
+"""A cell with a fix in it, and the error for a fix that has no place in a cell."""
+
+from __future__ import annotations
+
+import ast
+from typing import NamedTuple
+
+from gpulab.errors import CaptureError
+from gpulab.trial.refusal import COMPARE_YOURSELF
+
+
+class PlacedFix(NamedTuple):
+    """A cell with a fix."""
+
+    cell: ast.Module
+    line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
+    settings: str = ""  # the arguments of the DataLoader(...) in this line that are the fix, if it is no code
+
+    @property
+    def place(self) -> str:
+        """Say where the fix is: "inserted after line 3 of the cell"."""
+        if self.settings:
+            return f"{self.settings} in the DataLoader(...) in line {self.line} of the cell"
+        return f"inserted after line {self.line} of the cell" if self.line else "inserted at the start of the cell"
+
+
+def without_place(why: str, change: str = "") -> CaptureError:
+    """Return the error for a fix that a trial cannot insert. `change`: what the user may change instead."""
+    return CaptureError("This fix cannot be tried automatically.", why=why, fix=f"{change}{COMPARE_YOURSELF}")

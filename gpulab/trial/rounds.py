@@ -1,0 +1,85 @@
+"""Run variants of a cell in turn with the unchanged cell, and compare each of them with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpulab.comparison import Comparison
+from gpulab.errors import CaptureError
+from gpulab.questions import compare
+from gpulab.rules import Finding
+from gpulab.run import Run
+from gpulab.trial.cell_runner import CellRunner
+from gpulab.trial.placed_fix import PlacedFix
+from gpulab.trial.tried_fix import TriedFix
+
+_MORE_REPEATS = 2  # if the runs differ without a clear result: other programs may have disturbed one
+_UNCLEAR_DIFFERENCE = 1.1  # a smaller ratio of the step times is not worth more runs
+
+Quiet = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A cell with the fix of a finding. `name`: of its runs, after that of the run whose fix it is."""
+
+    name: str
+    finding: Finding
+    fix: PlacedFix
+    work_ratio: float = 1.0  # work in a step with the fix / without
+
+
+class Rounds:
+    """Runs each variant as often as the unchanged cell, and in turn, so that other programs slow all of them."""
+
+    def __init__(self, runner: CellRunner, run_name: str, unchanged: ast.Module, repeats: int) -> None:
+        self._runner, self._run_name, self._unchanged, self._repeats = runner, run_name, unchanged, repeats
+
+    def tried(self, variants: Sequence[Variant]) -> list[TriedFix]:
+        """Return what the trial of each variant measured. Raises CaptureError if the unchanged cell fails.
+
+        Variants whose times differ by 10 % without a clear result run two more times.
+        """
+        unchanged, runs, errors = list[Run](), dict[str, list[Run]](), dict[str, CaptureError]()
+        pending = list(variants)
+        for repeats in (self._repeats, _MORE_REPEATS if self._repeats > 1 else 0):
+            for _ in range(repeats if pending else 0):
+                unchanged.append(self._record(self._unchanged, "unchanged", len(unchanged)))
+                for variant in pending:
+                    earlier = runs.setdefault(variant.name, [])
+                    try:
+                        run = self._record(variant.fix.cell, variant.name, len(earlier), variant.finding.rule)
+                    except CaptureError as error:
+                        errors[variant.name] = error
+                    else:
+                        earlier.append(run)
+                pending = [variant for variant in pending if variant.name not in errors]
+            pending = [each for each in pending if _is_unclear(_compared(unchanged, runs[each.name], each))]
+        return [
+            TriedFix(
+                finding=variant.finding,
+                comparison=None if variant.name in errors else _compared(unchanged, runs[variant.name], variant),
+                error=errors.get(variant.name),
+                place=variant.fix.place,
+                work_ratio=variant.work_ratio,
+            )
+            for variant in variants
+        ]
+
+    def _record(self, cell: ast.Module, name: str, earlier: int, fix_for: str = "") -> Run:
+        run = self._runner.record(compile(cell, "<cell>", "exec"), f"{self._run_name}.{name}", fix_for)
+        return replace(run, name=f"{name} {earlier + 1}")
+
+
+def _compared(unchanged: list[Run], fixed: list[Run], variant: Variant) -> Comparison:
+    return compare(unchanged, fixed, predicted=variant.finding.gain)
+
+
+def _is_unclear(comparison: Comparison) -> bool:
+    """Whether more runs may tell whether there is a difference that is worth it."""
+    difference = max(comparison.ratio, 1 / comparison.ratio)
+    return not (comparison.above_noise and comparison.conclusive) and difference >= _UNCLEAR_DIFFERENCE
