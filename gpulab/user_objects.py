@@ -76,6 +76,7 @@ class Model(Described):
     dtypes: tuple[str, ...] = ()  # of its parameters, most frequent first: ("float32",)
     device: str | None = None
     compiled: bool | None = None
+    untrained: int | None = None  # its parameter tensors that get gradients and that this optimizer does not update
     embedding_elements: int | None = None  # of its trained embedding tables whose gradients are dense
     embedding_rows: int | None = None  # of the largest of these tables
     depthwise_frac: float | None = None  # share of depthwise convolutions among its layers with weights

@@ -122,6 +122,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any, name: str | None
         dtypes=tuple(dtype for dtype, _ in Counter(_dtype(parameter) for parameter in parameters).most_common()),
         device=_devices(parameters),
         compiled=None if module is None else inner is not module or inner._compiled_call_impl is not None,
+        untrained=None if module is None else _untrained(module, trained),
         has_forward=None if module is None else _has_forward(inner),
         depthwise_frac=None if module is None else _depthwise_frac(module),
         image_convolutions=images and images.convolutions,
@@ -131,6 +132,14 @@ def describe_model(innermost: FrameType | None, optimizer: Any, name: str | None
         embedding_elements=sum([table.numel() for table in tables]),
         embedding_rows=max([table.shape[0] for table in tables], default=0),
     )
+
+
+def _untrained(module: Any, trained: set[int]) -> int:
+    """The number of parameters that require gradients and are not trained."""
+    from torch import nn
+
+    parameters = nn.Module.parameters(module)
+    return sum([parameter.requires_grad and id(parameter) not in trained for parameter in parameters])
 
 
 def _loop_code(innermost: FrameType | None) -> list[CodePart]:

@@ -63,16 +63,19 @@ def unused_gradients(evidence: Evidence) -> Finding | None:
 
 
 def freezing_code(evidence: Evidence, unused: int) -> str:
-    """Return code that freezes what the only optimizer does not update; "" for several optimizers.
+    """Return code that freezes what the only optimizer does not update; "" if it is unknown which module that is.
 
     `unused`: number of parameter tensors whose gradients are not used.
     """
-    if len(evidence.run.optimizers) != 1:
+    run = evidence.run
+    if len(run.optimizers) != 1:
         return ""
     model, optimizer = evidence.names.model, evidence.names.optimizer
-    others = [each for each in evidence.run.frozen_models if each.name and not _is_part(each.name, model)]
+    others = [each for each in run.frozen_models if not _is_part(each.name, model)]
     if others and sum(each.tensors for each in others) == unused:  # such as a teacher
         return "\n".join(f"{each.name}.requires_grad_(False)" for each in others)
+    if run.models and run.models[0].untrained == 0:  # another module, which was not found: a teacher in a list
+        return ""
     return (
         f'trained = {{id(p) for group in {optimizer}.param_groups for p in group["params"]}}\n'
         f"for parameter in {model}.parameters():\n"

@@ -72,6 +72,17 @@ def test_after_the_printed_change_a_teacher_gets_no_gradients():
     assert gradients is None
 
 
+def test_no_code_is_printed_for_teachers_that_no_variable_holds():
+    teachers, student = [layers(1), layers(2)], layers(2)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    run, gradients = recorded(
+        optimizer, lambda: (sum(teacher(inputs()) for teacher in teachers) - student(inputs())).square().sum()
+    )
+    steps = find_steps(run)
+    assert gradients.computed - gradients.updated == 6
+    assert freezing_code(Evidence(run, steps, build_ledger(run, steps)), 6) == ""
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_inputs_of_checkpointed_blocks_are_no_unused_parameters(reentrant):
     net = layers(4)
