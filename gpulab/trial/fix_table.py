@@ -101,7 +101,10 @@ def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:
     if together is not None and together.comparison is not None:
         rows.append(_row(together, f"together: {together.finding.rule}", kind="total"))
     return TableBlock(
-        header=("fix for", "result", "predicted", "measured", "95 % interval"), rows=tuple(rows), text_columns=2
+        header=("fix for", "result", "predicted", "measured", "95 % interval"),
+        rows=tuple(rows),
+        text_columns=2,
+        caption="Speed-ups of the cell. A difference is clear if its 99 % interval excludes 1.00x.",
     )
 
 
@@ -116,11 +119,15 @@ def _result(fix: TriedFix) -> str:
     if compared is None or not compared.conclusive:
         return "no verdict"
     if not fix.is_clear:
-        return "no difference"
+        return "no clear difference"
     speed = "faster" if fix.speedup >= 1 else "slower"
-    if fix.finding.gain is None:
+    gain = fix.finding.gain
+    if gain is None:
         return speed
-    return f"{speed}, {'as predicted' if compared.in_predicted_range else 'outside the range'}"
+    if not compared.in_predicted_range:
+        return f"{speed}, outside the range"
+    is_inside = gain.worst_speedup <= fix.speedup <= gain.best_speedup
+    return f"{speed}, in the range" if is_inside else f"{speed}, in the range within noise"
 
 
 def _facts(seconds: float, repeats: int, refused: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -62,6 +62,10 @@ def test_the_fastest_fix_comes_first_whatever_was_predicted(diagnosis, runner):
     assert trials.fixes[0].speedup == pytest.approx(2, rel=0.05)
     assert str(trials).startswith("The fix for b makes the cell ")
     assert order == ["", "a", "b", "c"] * 3
+    results = {line.split()[0]: line for line in str(trials).splitlines() if line[:2] in ("a ", "b ", "c ")}
+    assert "faster, in the range" in results["a"]
+    assert "faster, in the range" in results["b"]
+    assert "no clear difference" in results["c"]
 
 
 def test_fixes_of_different_objects_are_tried_together(diagnosis, runner):
