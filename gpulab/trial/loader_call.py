@@ -7,6 +7,7 @@ import copy
 
 from gpulab.rules.engine.finding import LoaderSettings
 from gpulab.trial.placed_fix import PlacedFix, without_place
+from gpulab.wording import count
 
 _MOST_POSITIONAL = 3  # of a DataLoader's arguments: dataset, batch_size, shuffle
 
@@ -21,7 +22,7 @@ def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
     calls = [call for call in calls if _dataset_of(call) == settings.dataset]
     dataset = f"of {settings.dataset}" if settings.dataset else "of a dataset without a name"
     if len(calls) != 1:
-        raise without_place(f"the cell creates {len(calls) or 'no'} DataLoader{'s' * (len(calls) > 1)} {dataset}")
+        raise without_place(f"the cell creates {count(len(calls), 'DataLoader')} {dataset}")
     call = calls[0]
     if len(call.args) > _MOST_POSITIONAL:
         raise without_place("the cell passes these arguments to its DataLoader by position")

@@ -195,9 +195,9 @@ def test_without_workers_a_loader_loses_the_arguments_that_need_them():
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("fit(loader)", "no DataLoader of train_set"),
-        ("fit(DataLoader(test_set))", "no DataLoader of train_set"),
-        ("fit(DataLoader(build()))", "no DataLoader of train_set"),
+        ("fit(loader)", "0 DataLoaders of train_set"),
+        ("fit(DataLoader(test_set))", "0 DataLoaders of train_set"),
+        ("fit(DataLoader(build()))", "0 DataLoaders of train_set"),
         ("a, b = DataLoader(train_set), DataLoader(train_set)", "2 DataLoaders of train_set"),
         ("a = DataLoader(train_set, 8, False, None, None, 0)", "by position"),
     ],
