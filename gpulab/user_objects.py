@@ -47,6 +47,7 @@ class Loader(Described):
     other_settings: tuple[str, ...] = ()  # names of its other arguments with a value of the user's: "timeout"
     framework: str | None = None  # the package whose training loop uses it: "transformers", "lightning", "accelerate"
     name: str | None = None  # the user's variable for the DataLoader
+    function: str | None = None  # the function or method that has this variable; "" if it belongs to none
     dataset_name: str | None = None  # the user's variable for the dataset
     location: str | None = None  # file system type of its files, such as "nfs4"
 
@@ -57,6 +58,7 @@ class Optimizer(Described):
 
     kind: str  # its class: "AdamW"
     name: str | None = None  # the user's variable for it
+    function: str | None = None  # the function or method that has this variable; "" if it belongs to none
     tensors: int | None = None  # number of parameter tensors it updates
     elements: int | None = None  # number of elements in them
     foreach: bool | None = None  # as set by the user; None: PyTorch decides
@@ -71,6 +73,7 @@ class Model(Described):
 
     kind: str  # its class: "ResNet"
     name: str | None = None  # the user's variable for it
+    function: str | None = None  # the function or method that has this variable; "" if it belongs to none
     tensors: int | None = None
     bytes: int | None = None  # of its parameters
     dtypes: tuple[str, ...] = ()  # of its parameters, most frequent first: ("float32",)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpulab.capture.hooks.models.called_code import CodePart, may_call
+from gpulab.errors import CaptureError
 from gpulab.rules import Finding
 from gpulab.rules.engine.pasted_names import acts_when_pasted
-from gpulab.trial.loader_call import change_loader_call
+from gpulab.trial.loader_call import change_loader_call, has_loader_call
 from gpulab.trial.placed_fix import PlacedFix, without_place
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -25,16 +26,24 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def place_fix(cell: ast.Module, finding: Finding, namespace: Mapping[str, Any]) -> PlacedFix:
     """Return the cell with the change that a finding proposes. Raises CaptureError if it has no place there."""
-    if finding.loader_settings is not None and not acts_when_pasted(finding.fix):
-        return change_loader_call(cell, finding.loader_settings)
-    return place_code(cell, finding.fix, namespace)
+    settings = finding.loader_settings
+    if settings is not None and not acts_when_pasted(finding.fix):
+        return change_loader_call(cell, settings)
+    try:
+        return place_code(cell, finding.fix, namespace, finding.function)
+    except CaptureError:
+        # A function of another cell gets the DataLoader that this one creates: `train(DataLoader(...))`.
+        if settings is None or not has_loader_call(cell, settings):
+            raise
+    return change_loader_call(cell, settings)
 
 
-def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> PlacedFix:
+def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any], function: str | None = None) -> PlacedFix:
     """Return the cell with the fix after the statements that assign the variables it reads.
 
-    These are statements at the top level, or else of one function. Raises CaptureError if the fix needs a variable that
-    does not exist, or one that is created where the fix cannot follow: in a loop.
+    These are statements at the top level, or else of one function (`function`: its name, if that is known). Raises
+    CaptureError if the fix needs a variable that does not exist, or one that is created where the fix cannot follow: in
+    a loop.
     """
     code = ast.parse(fix)
     needed = names_read(code)
@@ -43,7 +52,7 @@ def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Plac
     replaced = replaced_names(fix) & needed
     is_used = not replaced or may_call(replaced, [CodePart(compile(cell, "<cell>", "exec"), namespace)])
     if missing or not is_used:
-        inside = _placed_in_function(cell, code, needed - set(missing) - replaced)
+        inside = _placed_in_function(cell, code, needed - set(missing) - replaced, function)
         if inside is not None:
             return inside
     if missing:
@@ -59,7 +68,9 @@ def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any]) -> Plac
     return PlacedFix(changed, line)
 
 
-def _placed_in_function(cell: ast.Module, code: ast.Module, outside: set[str]) -> PlacedFix | None:
+def _placed_in_function(
+    cell: ast.Module, code: ast.Module, outside: set[str], function: str | None
+) -> PlacedFix | None:
     """Return the cell with the fix in the function that has its variables; None if there is none.
 
     `outside`: variables that the fix may take from outside the function. Raises CaptureError if several functions with
@@ -68,6 +79,7 @@ def _placed_in_function(cell: ast.Module, code: ast.Module, outside: set[str]) -
     changed, needed = copy.deepcopy(cell), names_read(code) - outside
     functions = [node for node in ast.walk(changed) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     fitting = [each for each in functions if needed <= _local_names(each) and _has_attributes(each, code)]
+    fitting = [each for each in fitting if each.name == function] or fitting
     fitting = [each for each in fitting if any(map(_has_loop, each.body))] or fitting
     if len(fitting) > 1:
         names = " and ".join(function.name for function in fitting)

@@ -18,8 +18,7 @@ def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
     Raises CaptureError if there is none, or more than one.
     """
     changed = copy.deepcopy(cell)
-    calls = [node for node in ast.walk(changed) if isinstance(node, ast.Call) and _name(node.func) == "DataLoader"]
-    calls = [call for call in calls if _dataset_of(call) == settings.dataset]
+    calls = _loader_calls(changed, settings)
     dataset = f"of {settings.dataset}" if settings.dataset else "of a dataset without a name"
     if len(calls) != 1:
         raise without_place(f"the cell creates {count(len(calls), 'DataLoader')} {dataset}")
@@ -32,6 +31,16 @@ def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
     call.keywords = [*(ast.keyword(name, ast.Constant(value)) for name, value in changes), *keywords]
     text = ", ".join(f"{name}={value}" for name, value in changes)
     return PlacedFix(ast.fix_missing_locations(changed), call.lineno, text)
+
+
+def has_loader_call(cell: ast.Module, settings: LoaderSettings) -> bool:
+    """Whether exactly one `DataLoader(...)` call of the cell gets this dataset."""
+    return len(_loader_calls(cell, settings)) == 1
+
+
+def _loader_calls(cell: ast.Module, settings: LoaderSettings) -> list[ast.Call]:
+    calls = [node for node in ast.walk(cell) if isinstance(node, ast.Call) and _name(node.func) == "DataLoader"]
+    return [call for call in calls if _dataset_of(call) == settings.dataset]
 
 
 def _name(function: ast.expr) -> str:

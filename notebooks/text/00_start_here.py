@@ -1,11 +1,10 @@
 # %% [markdown]
 # # 00 Start here: why is the GPU idle?
 #
-# You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement. The notebook runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded.
+# - **Part 1 (5 minutes).** You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement.
+# - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
-# In a hurry? Run the next cell, then write `%%gpuprofile` as the first line of a cell with your own training loop. The first sentence of the report says what slows it down.
-#
-# Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
+# The notebook runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded. Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
 #
 # - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
 # - `L.claim` states the result of an experiment and checks it with your own results: HOLDS or FAILS. MODEL SAYS means that the numbers come from a model, such as a virtual GPU, and were not measured. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
@@ -19,7 +18,7 @@ L = gpulab.lab("00_start_here")
 L
 
 # %% [markdown]
-# ## The symptom
+# ## Part 1: from a slow loop to a measured fix
 #
 # ### 00.1 A loop that loads its own data
 #
@@ -162,6 +161,11 @@ L.claim(
 # %% [markdown]
 # Two workers wait for two photos at the same time, and waiting does not occupy a core. Decoding occupies a core in whichever process it runs, so workers have a cost on a machine with few cores. The model trains while the workers load data.
 #
+# That was part 1. Your own code takes the same three steps: write `%%gpuprofile before` as the first line of the cell that trains, read the first sentence of the report, and compare after the fix. You can do that now, and return to part 2 later.
+
+# %% [markdown]
+# ## Part 2: on your own
+#
 # ### Your turn: use the number of workers that your report recommends
 #
 # Enter that number and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here.
@@ -194,8 +198,6 @@ L.claim(
 )
 
 # %% [markdown]
-# ## Before you measure by hand
-#
 # gpulab measured all of this for you. If you time code yourself, two mistakes are common.
 #
 # ### 00.2 A timer that is stopped too early

@@ -51,6 +51,39 @@ def test_names_are_those_of_the_loops_variables():
     assert run.optimizers[0].name == "optimizer"
 
 
+def test_a_variable_that_the_running_cell_passes_on_comes_before_the_parameter_that_receives_it():
+    notebook = {"fit": fit, "torch": torch, "net": nn.Linear(4, 1), "batches_of_two": DataLoader(data(), batch_size=2)}
+    notebook["unused"] = notebook["net"]
+    cell = "fit(batches_of_two, net, torch.optim.SGD(net.parameters(), lr=0.1))"
+    with gpulab.profile("names", level="sensors") as session:
+        exec(compile(cell, "<ipython-input-1-cell>", "exec"), {**notebook, "__name__": "__main__"})
+    run = session.run
+    assert (run.loaders[0].name, run.loaders[0].function) == ("batches_of_two", "")
+    assert (run.models[0].name, run.models[0].function) == ("net", "")
+    assert (run.optimizers[0].name, run.optimizers[0].function) == ("optimizer", "fit")
+
+
+def test_the_variables_of_an_inner_function_belong_to_the_function_around_it():
+    def outer():
+        network, batches = nn.Linear(4, 1), DataLoader(data(), batch_size=2)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+        def inner():
+            for inputs, _ in batches:
+                network(inputs).sum().backward()
+                optimizer.step()
+
+        inner()
+
+    run = recorded(outer)
+    described = (run.loaders[0], run.models[0], run.optimizers[0])
+    assert [(each.name, each.function) for each in described] == [
+        ("batches", "outer"),
+        ("network", "outer"),
+        ("optimizer", "outer"),
+    ]
+
+
 def test_attributes_of_self_are_named_self_dot_attribute():
     run = recorded(Trainer(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))).fit, DataLoader(data(), batch_size=2))
     model, optimizer = run.models[0], run.optimizers[0]

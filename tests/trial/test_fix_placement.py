@@ -49,6 +49,14 @@ def test_the_fix_is_inserted_and_nothing_else_changes():
     ]
 
 
+def test_of_two_functions_with_the_variable_the_recorded_one_is_changed():
+    loop = "\n    loader = make()\n    for x in loader: pass\n"
+    cell = ast.parse(f"def train():{loop}def evaluate():{loop}train(); evaluate()")
+    with pytest.raises(CaptureError, match="unclear which one"):
+        place_code(cell, FIX, {"rebuilt": 0})
+    assert place_code(cell, FIX, {"rebuilt": 0}, "evaluate").line == 5
+
+
 def test_an_object_of_a_loop_is_refused():
     loop = "for fold in range(3):\n    loader = make(fold)\n    for x in loader: pass"
     with pytest.raises(CaptureError, match="the cell creates inside a loop"):

@@ -145,6 +145,15 @@ def test_a_loader_that_no_variable_holds_is_tried_with_other_arguments(namespace
     assert "num_workers=1 in the DataLoader(...) in line 1 of the cell" in " ".join(str(trial).split())
 
 
+def test_a_loader_that_a_function_of_another_cell_gets_is_tried_with_other_arguments(namespace):
+    exec("def train(batches):\n    for inputs, labels in batches:\n        train_step(inputs, labels)\n", namespace)
+    settings = LoaderSettings(arguments={"num_workers": 1}, dropped=(), dataset="loader.dataset")
+    code = FIX.replace("loader = DataLoader(loader.", "batches = DataLoader(batches.")
+    found = dataclasses.replace(finding(fix=code), function="train", loader_settings=settings)
+    trial = try_fix(found, "train(DataLoader(loader.dataset, batch_size=4))", namespace, seconds=10.0, repeats=1)
+    assert [loader.workers for run in (*trial.unchanged, *trial.fixed) for loader in run.loaders] == [0, 1]
+
+
 def test_an_endless_loop_ends(namespace):
     endless = "while True:\n    for inputs, labels in loader:\n        train_step(inputs, labels)\n"
     assert tried(namespace, cell=endless, seconds=1.0).fixed

@@ -350,9 +350,9 @@ class StepMarks:
         frame = sys._getframe(1)
         with torch._C.DisableTorchFunction():  # a mode of the user's would count our calls
             self.optimizers.append(describe_optimizer(frame, optimizer))
-            name, module = trained_module(frame, optimizer)
-            model = describe_model(frame, optimizer, name, module)
-            self.evaluations.add_training(frame, module)
+            variable = trained_module(frame, optimizer)
+            model = describe_model(frame, optimizer, variable)
+            self.evaluations.add_training(frame, variable.value if variable else None)
         if model is not None:
             self.models.append(model)
 
@@ -380,10 +380,11 @@ class StepMarks:
         frame, dataset = sys._getframe(1), iterator._dataset
         with DeferredSignals(again=True):  # an unusable path is an OSError there, as is a handler's TimeoutError
             location = dataset_file_system(dataset)
-        name, loader = find_loader(frame, dataset, iterator._index_sampler) or (None, None)
+        name, loader, function = find_loader(frame, dataset, iterator._index_sampler) or (None, None, None)
         self.loaders[index] = replace(
             self.loaders[index],
             name=name,
+            function=function,
             kind=None if loader is None else class_name(type(loader)),
             other_settings=() if loader is None else other_settings(loader),
             collate=collate_name(iterator),

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.called_code import CodePart
 from gpulab.capture.hooks.models.image_layers import image_layers
@@ -28,25 +28,46 @@ FRAMEWORKS = {
 NamedValues = list[tuple[str, Any]]
 
 
+class Variable(NamedTuple):
+    """A variable, or an attribute of `self`, that the user's frames can read."""
+
+    name: str  # "loader", "self.loader"
+    value: Any
+    function: str | None  # the function or method that has it; "" for one of a module or notebook; None: unknown
+
+
+def find_variable(innermost: FrameType | None, matches: Callable[[Any], bool]) -> Variable | None:
+    """The variable that holds a matching value, and that code can replace before the running loop.
+
+    A variable of the notebook that the running cell passes on comes before the parameters that receive its value: a fix
+    can replace it in the cell. Otherwise it is the one nearest to the running line; an inner function only shares the
+    variables of a function around it.
+    """
+    matching = [variable for variable in _variables(innermost) if matches(variable.value)]
+    outside = [variable for variable in matching if variable.function == ""]
+    names = {name for frame in user_frames(innermost) for name in frame.f_code.co_names} if outside else set()
+    used = [variable for variable in outside if variable.name in names]
+    return next(iter([*used, *[variable for variable in matching if variable.function], *matching]), None)
+
+
 def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
-    """The variable, or attribute of `self`, that holds a matching value; the one nearest to the running line."""
-    for name, value in visible_values(innermost):
-        if matches(value):
-            return name
-    return None
+    """The name of that variable."""
+    variable = find_variable(innermost, matches)
+    return variable.name if variable else None
 
 
-def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -> tuple[str, Any] | None:
-    """The DataLoader of this dataset that draws from this sampler or batch sampler, and its variable."""
+def find_loader(innermost: FrameType | None, dataset: object, sampler: object) -> Variable | None:
+    """The variable that holds the DataLoader of this dataset that draws from this sampler or batch sampler."""
     from torch.utils.data import DataLoader
 
-    for name, value in visible_values(innermost):
-        if issubclass(type(value), DataLoader):
-            attributes = value.__dict__
-            samplers = attributes.get("sampler"), attributes.get("batch_sampler")
-            if attributes.get("dataset") is dataset and any([each is sampler for each in samplers]):
-                return name, value
-    return None
+    def draws(value: Any) -> bool:
+        if not issubclass(type(value), DataLoader):
+            return False
+        attributes = value.__dict__
+        samplers = attributes.get("sampler"), attributes.get("batch_sampler")
+        return attributes.get("dataset") is dataset and any([each is sampler for each in samplers])
+
+    return find_variable(innermost, draws)
 
 
 def find_ignore_index(innermost: FrameType | None, default: int) -> int:
@@ -79,9 +100,11 @@ def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer
     """Settings and name of an optimizer."""
     groups = optimizer.param_groups
     parameters = optimizer_parameters(optimizer)
+    variable = find_variable(innermost, lambda value: value is optimizer)
     return Optimizer(
         kind=type(optimizer).__name__,
-        name=find_variable_name(innermost, lambda value: value is optimizer),
+        name=variable.name if variable else None,
+        function=variable.function if variable else None,
         tensors=len(parameters),
         elements=sum(parameter.numel() for parameter in parameters),
         foreach=_common_value(group.get("foreach") for group in groups),
@@ -91,22 +114,23 @@ def describe_optimizer(innermost: FrameType | None, optimizer: Any) -> Optimizer
     )
 
 
-def trained_module(innermost: FrameType | None, optimizer: Any) -> tuple[str | None, Any]:
-    """The visible module that holds most of an optimizer's parameters, after its variable; None without any."""
+def trained_module(innermost: FrameType | None, optimizer: Any) -> Variable | None:
+    """The variable for the module that holds most of an optimizer's parameters; None if none holds any."""
     from torch import nn
 
     trained = {id(parameter) for parameter in optimizer_parameters(optimizer)}
-    best: tuple[int, str | None, Any] = (0, None, None)
-    for variable, value in visible_values(innermost):
+    best: tuple[int, Any] = (0, None)
+    for _, value in visible_values(innermost):
         if issubclass(type(value), nn.Module):
-            trained_count = sum(id(parameter) in trained for parameter in nn.Module.parameters(value))
-            best = max(best, (trained_count, variable, value), key=lambda candidate: candidate[0])
-    _, name, module = best
-    return name, module
+            trained_count = sum([id(parameter) in trained for parameter in nn.Module.parameters(value)])
+            best = max(best, (trained_count, value), key=lambda candidate: candidate[0])
+    _, module = best
+    return find_variable(innermost, lambda value: value is module) if module is not None else None
 
 
-def describe_model(innermost: FrameType | None, optimizer: Any, name: str | None, module: Any) -> Model | None:
-    """The model that an optimizer trains, of which `trained_module` found this variable and value."""
+def describe_model(innermost: FrameType | None, optimizer: Any, variable: Variable | None) -> Model | None:
+    """The model that an optimizer trains, which `trained_module` found in this variable."""
+    name, module, function = variable or (None, None, None)
     parameters = optimizer_parameters(optimizer)
     if not parameters:
         return None
@@ -117,6 +141,7 @@ def describe_model(innermost: FrameType | None, optimizer: Any, name: str | None
     return Model(
         kind=type(inner).__name__ if module is not None else "model",
         name=name,
+        function=function,
         tensors=len(parameters),
         bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         dtypes=tuple(dtype for dtype, _ in Counter(_dtype(parameter) for parameter in parameters).most_common()),
@@ -200,15 +225,25 @@ def _accepts_sparse(optimizer: Any) -> bool:
 
 def visible_values(innermost: FrameType | None) -> NamedValues:
     """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
+    return [(variable.name, variable.value) for variable in _variables(innermost)]
+
+
+def _variables(innermost: FrameType | None) -> list[Variable]:
     visited: set[int] = set()
-    variables: NamedValues = []
+    variables: list[Variable] = []
     for frame in user_frames(innermost):
-        local_variables = frame_variables(frame)
-        variables += _public(local_variables)
+        local_variables, code = frame_variables(frame), frame.f_code
+        function = code.co_name if code.co_flags & inspect.CO_NEWLOCALS else ""
+        is_part = function.startswith("<")  # <lambda>, <listcomp>
+        shared = set(local_variables if is_part else code.co_freevars)  # with a function around this one
+        variables += [
+            Variable(name, value, None if name in shared else function) for name, value in _public(local_variables)
+        ]
         if id(frame.f_globals) not in visited:
             visited.add(id(frame.f_globals))
-            variables += _public(frame.f_globals)
-        variables += _attributes(local_variables.get("self"))
+            variables += [Variable(name, value, "") for name, value in _public(frame.f_globals)]
+        attributes = _attributes(local_variables.get("self"))
+        variables += [Variable(name, value, None if "self" in shared else function) for name, value in attributes]
     return variables
 
 

@@ -45,7 +45,8 @@ class LoaderChange:
 
     code: str = ""
     advice: str = ""
-    settings: LoaderSettings | None = None  # of the advice, if it is about a call in the user's own code
+    settings: LoaderSettings | None = None  # as values, if the user's own code creates the DataLoader
+    function: str | None = None  # that has the DataLoader; None if unknown
 
 
 def change_loader(
@@ -78,7 +79,11 @@ def change_loader(
         )
     if "batch_size" in changes and _is_recorded(setup) and setup.batch_sampler not in _BATCH_SAMPLERS:
         return LoaderChange(advice="Let your batch sampler return larger batches.")
-    return LoaderChange(code=_code(evidence, setup, changes, dataset, collate))
+    return LoaderChange(
+        code=_code(evidence, setup, changes, dataset, collate),
+        settings=None if wraps else _own_settings(setup, changes),
+        function=setup.function,
+    )
 
 
 def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
@@ -103,7 +108,7 @@ def whole_batches_code(evidence: Evidence, setup: Loader | None) -> str:
     ]
     lines = "".join(f"    {argument},\n" for argument in arguments)
     return (
-        f"from torch.utils.data import DataLoader\n\n{_scope(setup)}"
+        f"from torch.utils.data import DataLoader\n\n"
         f"{setup.name} = DataLoader(  # {_same_samples(setup, {})}, each indexed at once\n{lines})"
     )
 
@@ -172,21 +177,8 @@ def _code(evidence: Evidence, setup: Loader, changes: Mapping[str, object], data
     workers, cores = changes.get("num_workers"), evidence.run.machine.cores_allowed
     if isinstance(workers, int) and cores is not None and workers > cores:
         setting += "# PyTorch may warn about more workers than cores: workers that wait can share one.\n"
-    setting += _scope(setup)
     same = _same_samples(setup, changes, keeps_batches=batch_size is None and collate == _SAME_COLLATE)
     return f"from torch.utils.data import DataLoader\n\n{setting}{loader} = DataLoader(  # {same}\n{lines})"
-
-
-def _scope(setup: Loader) -> str:
-    """Return a comment that says in which function the code belongs: a recording has the name, but not its scope.
-
-    The import stays outside of the function: inside, it would hide the name from the lines before it.
-    """
-    if setup.name is None:
-        return ""  # a trace from a file: the name in the code is only an example
-    if setup.name.startswith("self."):
-        return "# Only methods have self: paste the lines from here into the method with the loop.\n"
-    return f"# Paste above the loop. If {setup.name} belongs to a function, paste the lines from here into it.\n"
 
 
 def _larger_batches(setup: Loader, loader: str, batch_size: object) -> list[str]:

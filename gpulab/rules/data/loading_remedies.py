@@ -53,6 +53,7 @@ class Remedy:
     fix: str = ""
     advice: str = ""
     loader_settings: LoaderSettings | None = None
+    function: str | None = None
     rewrites: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -86,6 +87,7 @@ def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:
         fix=change.code,
         advice=change.advice or importable_advice(loading),
         loader_settings=change.settings,
+        function=change.function,
         gain=workers_gain(evidence, rewrites, loading, prediction),
         rewrites=evidence.applicable_rewrites(rewrites),
         caveats=workers_caveats(prediction, cores, threads),

@@ -34,6 +34,7 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
         fix=change.code,
         advice=change.advice,
         loader_settings=change.settings,
+        function=change.function,
         gain=gain,
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],

@@ -44,6 +44,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
         fix=remedy.fix,
         advice=sentences(remedy.advice, decoding_advice(evidence)),
         loader_settings=remedy.loader_settings,
+        function=remedy.function,
         gain=remedy.gain,
         rewrites=remedy.rewrites,
         confidence=CERTAIN,

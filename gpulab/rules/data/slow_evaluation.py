@@ -62,6 +62,7 @@ def slow_evaluation(evidence: Evidence) -> Finding | None:
         ),
         fix=change.code,
         loader_settings=change.settings,
+        function=change.function,
         advice=sentences(change.advice, "Evaluating less often, or on fewer samples, saves the same time."),
         gain=_gain(evidence, worst, total_ns, training_steps(evidence.run, training), bool(restarts)),
         confidence=LIKELY,

@@ -73,6 +73,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
         fix=change.code,
         loader_settings=change.settings,
+        function=change.function,
         advice=sentences(change.advice, _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else ""),
         gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
         rewrites=evidence.applicable_rewrites(rewrites),
@@ -119,6 +120,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
         numbers=loader_numbers(loading, evidence.part_share("loader")),
         fix=change.code,
         loader_settings=change.settings,
+        function=change.function,
         advice=sentences(
             change.advice,
             ""

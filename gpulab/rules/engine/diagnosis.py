@@ -14,6 +14,7 @@ from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.engine.catalogue import RULES
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Finding, Gain, Masked, Unjudged
+from gpulab.rules.engine.fix_scope import with_scope
 from gpulab.rules.engine.needs import OPERATORS, PYTORCH, first_unmet_need, why_no_ledger
 from gpulab.rules.engine.pasted_names import missing_names
 from gpulab.rules.engine.phrases import sentences
@@ -92,7 +93,7 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     """Return the finding with the name, topic and lesson of its rule, and the confidence that the recording allows."""
     confidence, why = evidence.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
     return replace(
-        _without_unknown_names(finding, evidence.run),
+        with_scope(_without_unknown_names(finding, evidence.run), evidence.run),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
         informs_only=finding.informs_only
         or (not evidence.on_gpu and _may_save_little(finding, confidence, evidence.run)),

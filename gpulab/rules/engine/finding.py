@@ -87,7 +87,7 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
-    """New arguments of a call `DataLoader(dataset, ...)` whose result no variable holds: code cannot change it."""
+    """New arguments of a call `DataLoader(dataset, ...)`; code cannot change a DataLoader that no variable holds."""
 
     arguments: Mapping[str, int | bool]
     dropped: tuple[str, ...]  # arguments that must go with these
@@ -105,8 +105,9 @@ class Finding:
     ledger_parts: tuple[str, ...] = ()  # the parts of the ledger that the fix would shrink
     numbers: Mapping[str, float] = field(default_factory=dict)  # the evidence as data; keys end in the unit
     fix: str = ""  # code to paste; "" if there is none
+    function: str | None = None  # that the code belongs to; "" if to none; None: unknown, or for the engine to find out
     advice: str = ""  # what to do, if code alone is not enough
-    loader_settings: LoaderSettings | None = None  # the same as values, if the advice is to set these
+    loader_settings: LoaderSettings | None = None  # the change as values, if it is one of a DataLoader's arguments
     gain: Gain | None = None  # None if nothing is predicted
     confidence: str = LIKELY  # claimed by the rule; the engine lowers it if the recording is poor
     confidence_reason: str = ""  # the reason, a clause in parentheses after the confidence

@@ -201,6 +201,7 @@ def _restart_finding(evidence: Evidence, starts: PassStarts, loader: Loader) -> 
         numbers=known_numbers(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),
         fix=change.code,
         loader_settings=change.settings,
+        function=change.function,
         advice=sentences(
             change.advice,
             "Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go over "

@@ -9,6 +9,8 @@ import pytest
 
 import gpulab
 from gpulab.rules import diagnose
+from gpulab.rules.engine.finding import Finding
+from gpulab.rules.engine.fix_scope import with_scope
 from gpulab.rules.engine.pasted_names import user_names
 from tests.cases.data.slow_evaluation.case import EVALUATED, evaluated
 from tests.support.tiers import every_nth
@@ -215,6 +217,12 @@ def test_the_description_of_an_unnamed_loader_names_its_dataset():
     assert answer.advice == "Where you create the DataLoader of data: num_workers=2, persistent_workers=True."
 
 
+def scoped(run):
+    """The code for the first loader, with the comment that says where it belongs."""
+    answer = change(run, WORKERS)
+    return with_scope(Finding(claim="", evidence=(), fix=answer.code, function=answer.function), run)
+
+
 def test_the_code_for_a_loader_of_a_function_runs_where_its_comment_says():
     def train():
         train_loader = DataLoader(Squares(), batch_size=4)
@@ -222,10 +230,7 @@ def test_the_code_for_a_loader_of_a_function_runs_where_its_comment_says():
 
     with gpulab.profile("function", level="sensors") as session:
         expected = train()
-    imports, lines = change(session.run, WORKERS).code.split(
-        "# Paste above the loop. If train_loader belongs to a function"
-    )
-    lines = lines.split("into it.\n")[1]
+    imports, lines = scoped(session.run).fix.split("# Paste into train(), above the loop.\n")
     body = f"    train_loader = DataLoader(Squares(), batch_size=4)\n{textwrap.indent(lines, '    ')}\n"
     namespace = {"Squares": Squares}
     exec(f"{imports}\ndef train():\n{body}    return train_loader\n", namespace)
@@ -245,13 +250,36 @@ def test_the_code_for_an_attribute_belongs_into_a_method():
 
     with gpulab.profile("method", level="sensors") as session:
         Trainer().fit()
-    assert "# Only methods have self" in change(session.run, WORKERS).code
+    assert "# Paste into fit(), above the loop." in scoped(session.run).fix
+    older = replace(session.run, loaders=(replace(session.run.loaders[0], function=None),))
+    assert "# Only methods have self" in scoped(older).fix
 
 
-def test_a_trace_has_no_names_and_so_no_function():
+def test_of_two_loaders_with_the_same_name_the_code_names_the_right_function():
+    def evaluate():
+        loader = DataLoader(Squares(), batch_size=4)
+        return list(loader)
+
+    def train():
+        loader = DataLoader(Squares(), batch_size=8)
+        return list(loader)
+
+    with gpulab.profile("two", level="sensors") as session:
+        train(), evaluate()
+    run = session.run
+    assert [(each.name, each.function) for each in run.loaders] == [("loader", "train"), ("loader", "evaluate")]
+    for loaders, function in [(run.loaders, "train"), (run.loaders[::-1], "evaluate")]:
+        assert f"# Paste into {function}()" in scoped(replace(run, loaders=loaders)).fix
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [("", ""), (None, None), ("a b\nimport os", None), ("<lambda>", None)]
+)
+def test_no_function_is_named_where_none_is_known(function, expected):
     _, run = recorded(LOADERS["in order"])
-    unnamed = replace(run, loaders=(replace(run.loaders[0], name=None, pin_memory=None),))
-    assert "function" not in change(unnamed, WORKERS).code
+    found = scoped(replace(run, loaders=(replace(run.loaders[0], name="batches", function=function),)))
+    assert "Paste" not in found.fix
+    assert found.function == expected
 
 
 def test_a_batch_sampler_of_the_users_has_no_batch_size_to_change():

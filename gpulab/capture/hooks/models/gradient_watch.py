@@ -201,7 +201,8 @@ class GradientWatch:
         if tails and pair.location is None:
             pair.location = tails[0][1]
             other, stepping = [self._optimizers[key].optimizer() for key in (cycle.other, cycle.stepping)]
-            pair.model, _ = trained_module(innermost, other) if other is not None else (None, None)
+            variable = trained_module(innermost, other) if other is not None else None
+            pair.model = variable.name if variable else None
             pair.optimizer = find_variable_name(innermost, lambda value: value is stepping)
 
 

@@ -1,0 +1,64 @@
+"""Which function of the user's the code of a fix belongs to: the one that has the variables it uses."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from gpulab.rules.engine.finding import Finding
+from gpulab.run import Loader, Model, Optimizer, Run
+
+_HEAD = (ast.Import, ast.ImportFrom)
+
+
+def with_scope(finding: Finding, run: Run) -> Finding:
+    """Return the finding with the function that its code belongs to, and a comment in the code that says so.
+
+    The imports stay above the comment: inside a function, an import would hide the name from the lines before it.
+    """
+    if not finding.fix:
+        return finding
+    try:
+        code = ast.parse(finding.fix)
+    except SyntaxError:  # a shell command
+        return finding
+    function = finding.function if finding.function is not None else _function(code, run)
+    if function and not function.isidentifier():  # a file may hold any text
+        function = None
+    comment = _comment(code, function)
+    if not comment:
+        return replace(finding, function=function)
+    return replace(finding, function=function, fix=_with_comment(finding.fix, code, comment))
+
+
+def _function(code: ast.Module, run: Run) -> str | None:
+    """Return the function that has the variables of the code, "" if none has; None if that is unknown, or not one."""
+    used = {ast.unparse(node) for node in ast.walk(code) if isinstance(node, (ast.Name, ast.Attribute))}
+    recorded: tuple[Loader | Optimizer | Model, ...] = (*run.loaders, *run.optimizers, *run.models)
+    functions = {each.function for each in recorded if each.name and each.name in used}
+    inside = functions - {""}  # variables of the notebook are visible in the function, too
+    if not functions or len(inside) > 1:
+        return None
+    return inside.pop() if inside else ""
+
+
+def _comment(code: ast.Module, function: str | None) -> str:
+    if function:
+        return f"# Paste into {function}(), above the loop.\n"
+    names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+    defined = {argument.arg for node in ast.walk(code) if isinstance(node, ast.arguments) for argument in node.args}
+    if "self" in names - defined:
+        return "# Only methods have self: paste the lines from here into the method with the loop.\n"
+    return ""
+
+
+def _with_comment(fix: str, code: ast.Module, comment: str) -> str:
+    """Insert the comment below the imports, and above the comments that follow them."""
+    imports = 0
+    while imports < len(code.body) and isinstance(code.body[imports], _HEAD):
+        imports += 1
+    lines = fix.splitlines(keepends=True)
+    line = (code.body[imports - 1].end_lineno or 0) if imports else 0
+    while line < len(lines) and not lines[line].strip():
+        line += 1
+    return "".join((*lines[:line], comment, *lines[line:]))
