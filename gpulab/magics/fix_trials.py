@@ -12,6 +12,7 @@ from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError
 from gpulab.questions import diagnose
 from gpulab.questions.run_names import find_run
+from gpulab.rules import Finding
 from gpulab.run import Run
 from gpulab.trial.all_fixes import REPEATS, AllFixes, findings_to_try, try_all_fixes
 from gpulab.trial.all_fixes import SECONDS as ALL_FIXES_SECONDS
@@ -41,7 +42,7 @@ def try_fix_of(
     finding, first = finding_to_try(diagnosis, rule), diagnosis.first
     code = _code_of(shell, cells, run)
     if rule is None and first is not None and first is not finding:
-        announce(f"gpulab: the first finding, {first.rule}, cannot be tried; this tries the fix for {finding.rule}.")
+        announce(f"gpulab: {_instead(first)}; this tries the fix for {finding.label}.")
     trial = try_fix(finding, code, shell.user_ns, name=run.name, seconds=seconds or SECONDS, quiet=capture_output)
     runs.add(run)  # again, so that it stays the last one for magics without a name
     return trial
@@ -63,11 +64,16 @@ def try_all_fixes_of(
     least_s = REPEATS * run_s * (1 + len(findings))
     announce(
         f"gpulab: runs the cell unchanged and with {count(len(findings), 'fix', 'fixes')}, {REPEATS} times each "
-        f"({', '.join(finding.rule for finding in findings)}). This takes about {duration(1e9 * least_s)} or longer."
+        f"({', '.join(finding.label for finding in findings)}). This takes about {duration(1e9 * least_s)} or longer."
     )
     trials = try_all_fixes(diagnosis, code, shell.user_ns, seconds=run_s, quiet=capture_output)
     runs.add(run)
     return trials
+
+
+def _instead(first: Finding) -> str:
+    """Return why the fix of the first finding is not the one that is tried."""
+    return f"the first fix, for {first.rule}, is {'code that your loop must call' if first.fix else 'advice, not code'}"
 
 
 def _require_valid(seconds: float | None) -> None:

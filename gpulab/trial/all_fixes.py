@@ -10,7 +10,7 @@ from typing import Any
 
 from gpulab.errors import CaptureError
 from gpulab.rules import Diagnosis, Finding
-from gpulab.rules.engine.pasted_names import is_worth_a_trial
+from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.rules.engine.phrases import sentences
 from gpulab.trial.cell_runner import CellRunner, parse_cell
 from gpulab.trial.fix_placement import names_read, place_fix, replaced_names
@@ -37,7 +37,7 @@ class AllFixes(View):
 def findings_to_try(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     """Return the findings whose fixes can be tried, in the order of the report. Raises CaptureError if none can."""
     require_times_of_this_machine(diagnosis.run)
-    findings = tuple(finding for finding in diagnosis.findings if is_worth_a_trial(finding))
+    findings = tuple(fix for finding in diagnosis.findings for fix in fixes_to_try(finding))
     if not findings:
         reason = "its findings are advice, not code" if diagnosis.findings else "it has no finding"
         raise CaptureError(
@@ -61,8 +61,8 @@ def try_all_fixes(
 
     `diagnosis`: of the run of this cell. `cell`: Python code. `namespace`: its variables; the code runs on copies of
     those it uses, and all are restored. `seconds`: how long each run lasts after its first steps. `quiet`: a context
-    that hides the output of the cell. The last runs are gpulab.runs["NAME.unchanged"], ["NAME.RULE"] and
-    ["NAME.together"].
+    that hides the output of the cell. The last runs are gpulab.runs["NAME.unchanged"], ["NAME.RULE"] (of another
+    remedy ["NAME.RULE.REMEDY"]) and ["NAME.together"].
 
     A fix that cannot be placed, or that fails, is listed with the reason. Raises CaptureError if no finding has code,
     or if the unchanged cell cannot be run in this way.
@@ -76,7 +76,8 @@ def try_all_fixes(
         except CaptureError as error:
             without.append(TriedFix(finding=finding, error=error))
         else:
-            variants.append(Variant(name=finding.rule, finding=finding, fix=fix, work_ratio=work_ratio))
+            name = ".".join(filter(None, (finding.rule, finding.alternative)))
+            variants.append(Variant(name=name, finding=finding, fix=fix, work_ratio=work_ratio))
     names = names_read(tree).union(*(names_read(variant.fix.cell) for variant in variants))
     runner = CellRunner(ObjectCopies(names, namespace), namespace, seconds, quiet)
     rounds = Rounds(runner, diagnosis.run.name, tree, repeats)
@@ -96,7 +97,7 @@ def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str,
     cell, replaced, used = tree, set[str](), list[TriedFix]()
     for fix in fixes:
         changed = replaced_names(fix.finding.fix)
-        if changed & replaced:
+        if changed & replaced or fix.finding.rule in {each.finding.rule for each in used}:
             continue
         with contextlib.suppress(CaptureError):  # it cannot follow the others: it is in the table, measured alone
             cell = place_fix(cell, fix.finding, namespace).cell
@@ -107,7 +108,8 @@ def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str,
     findings = [fix.finding for fix in used]
     finding = replace(
         findings[0],
-        rule=" + ".join(each.rule for each in findings),
+        rule=" + ".join(each.label for each in findings),
+        alternative="",
         fix="\n\n".join(each.fix for each in findings if each.fix),
         advice=sentences(*(each.advice for each in findings if not each.fix)),
         gain=None,

@@ -56,7 +56,7 @@ class CellRunner:
     def record(self, code: CodeType, name: str, fix_for: str = "") -> Run:
         """Run a variant and return its recording. Raises CaptureError if it fails, or if no step is detected.
 
-        `fix_for`: the rule whose fix the variant contains; "" for the unchanged cell.
+        `fix_for`: the fix that the variant contains; "" for the unchanged cell.
         """
         session = Session(name, level="sensors")
         session.start()

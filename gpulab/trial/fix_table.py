@@ -38,7 +38,7 @@ def all_fixes_sheet(
 
 
 def _code(fix: TriedFix) -> Iterator[Block]:
-    yield Line(f"{fix.finding.rule}:")
+    yield Line(f"{fix.finding.label}:")
     yield Code(fix.finding.fix) if fix.finding.fix else Line(fix.finding.advice)
 
 
@@ -54,7 +54,7 @@ def _answer(fixes: Sequence[TriedFix], best: TriedFix | None, together: TriedFix
     if best is None or best.comparison is None:
         return Answer(claim=_none_helps(fixes), leading=True)
     fix, compared = best.finding, best.comparison
-    subject = f"The fixes for {fix.rule}, together, make" if best is together else f"The fix for {fix.rule} makes"
+    subject = f"The fixes for {fix.label}, together, make" if best is together else f"The fix for {fix.label} makes"
     return Answer(
         claim=f"{subject} the cell {ratio(best.speedup)} as fast{_same_work(best)}: a step takes "
         f"{duration(compared.after_ns)} with and {duration(compared.before_ns)} without.",
@@ -74,14 +74,14 @@ def _none_helps(fixes: Sequence[TriedFix]) -> str:
     if not tried:
         return "No fix could be tried."
     if len(tried) == 1:
-        return f"The fix for {tried[0].finding.rule} does not make the cell faster, by more than the noise."
+        return f"The fix for {tried[0].finding.label} does not make the cell faster, by more than the noise."
     return f"None of the {count(len(tried), 'fix', 'fixes')} makes the cell faster, by more than the noise."
 
 
 def _evidence(fixes: Sequence[TriedFix], best: TriedFix) -> Iterator[str]:
     if best.comparison is not None:
         yield f"95 % interval {_interval(best)}."
-    close = [fix.finding.rule for fix in fixes if fix.helps and fix.interval[1] >= best.interval[0]]
+    close = [fix.finding.label for fix in fixes if fix.helps and fix.interval[1] >= best.interval[0]]
     if best in fixes and len(close) > 1:
         yield f"The intervals of {' and '.join(close)} overlap: which one is fastest is not certain."
 
@@ -91,13 +91,14 @@ def _interval(fix: TriedFix) -> str:
 
 
 def _advice(best: TriedFix, *, is_several: bool) -> str:
-    """Return where the fix was in the trial, after the advice of a fix that is no code."""
+    """Return where the fix was in the trial, after the advice of a fix that is no code, and before its caveats."""
     place = "" if is_several else f"In the trial: {best.place}."
-    return " ".join(filter(None, ("" if best.finding.fix and not is_several else best.finding.advice, place)))
+    advice = "" if best.finding.fix and not is_several else best.finding.advice
+    return " ".join(filter(None, (advice, place, *best.finding.caveats)))
 
 
 def _table(fixes: Sequence[TriedFix], together: TriedFix | None) -> TableBlock:
-    rows = [_row(fix, fix.finding.rule) for fix in fixes if fix.comparison]
+    rows = [_row(fix, fix.finding.label) for fix in fixes if fix.comparison]
     if together is not None and together.comparison is not None:
         rows.append(_row(together, f"together: {together.finding.rule}", kind="total"))
     return TableBlock(
@@ -140,7 +141,7 @@ def _facts(seconds: float, repeats: int, refused: Sequence[str]) -> Iterator[tup
 def _not_tried(diagnosis: Diagnosis, fixes: Sequence[TriedFix]) -> Iterator[tuple[str, str]]:
     for fix in fixes:
         if fix.error is not None:
-            yield fix.finding.rule, f"{fix.error.problem} {sentence(fix.error.why)}"
+            yield fix.finding.label, f"{fix.error.problem} {sentence(fix.error.why)}"
     tried = {fix.finding.rule for fix in fixes}
     for finding in diagnosis.findings:
         if finding.rule not in tried and finding.gain is not None:

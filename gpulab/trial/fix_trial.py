@@ -9,7 +9,7 @@ from typing import Any
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.rules import Diagnosis, Finding
-from gpulab.rules.engine.pasted_names import can_be_tried, is_worth_a_trial
+from gpulab.rules.engine.pasted_names import can_be_tried, fixes_to_try
 from gpulab.run import Run
 from gpulab.trial.cell_runner import CellRunner, parse_cell
 from gpulab.trial.fix_placement import names_read, place_fix
@@ -62,8 +62,10 @@ def finding_to_try(diagnosis: Diagnosis, rule: str | None = None) -> Finding:
             or f"show its report: %gpureport {shell_word(run.name)}",
         )
     for finding in findings:
-        if is_worth_a_trial(finding) or (rule is not None and can_be_tried(finding)):
+        if rule is not None and can_be_tried(finding):
             return finding
+        if fixes := fixes_to_try(finding):
+            return fixes[0]
     raise CaptureError(
         f"The fix for {findings[0].rule} cannot be tried automatically.",
         why="it is code that your loop must call" if findings[0].fix else "it is advice, not code",
@@ -102,7 +104,7 @@ def try_fix(
     facts = _facts(finding, fix, seconds, len(fixed), runner.refused)
     return Trial(
         Sheet(
-            f"gpulab: a trial of the fix for {finding.rule}",
+            f"gpulab: a trial of the fix for {finding.label}",
             comparison_blocks(comparison, (Facts((*facts, *_changed_since(finding, comparison))),)),
         ),
         comparison=comparison,
@@ -132,6 +134,6 @@ def _facts(
 ) -> tuple[tuple[str, str], ...]:
     rows = [
         ("trial", f"{count(repeats, 'run')} of each variant, alternating, {number(seconds)} s each, on copies"),
-        ("fix", fix.place if fix.settings else f"the code for {finding.rule}, {fix.place}"),
+        ("fix", fix.place if fix.settings else f"the code for {finding.label}, {fix.place}"),
     ]
     return (*rows, ("refused", "; ".join(refused))) if refused else tuple(rows)

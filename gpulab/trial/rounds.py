@@ -52,7 +52,7 @@ class Rounds:
                 for variant in pending:
                     earlier = runs.setdefault(variant.name, [])
                     try:
-                        run = self._record(variant.fix.cell, variant.name, len(earlier), variant.finding.rule)
+                        run = self._record(variant.fix.cell, variant.name, len(earlier), variant.finding.label)
                     except CaptureError as error:
                         errors[variant.name] = error
                     else:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 
 import pytest
+import torch
 
 import gpulab
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain
+from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.trial import try_all_fixes
 from gpulab.trial.cell_runner import CellRunner
 from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
@@ -77,6 +80,18 @@ def test_fixes_of_different_objects_are_tried_together(diagnosis, runner):
     assert trials.together.finding.fix == f"{LOADER}\n\n{MODEL}"
     assert str(trials).startswith("The fixes for c + a, together, make the cell ")
     assert order[12:] == ["", "c + a"] * 3
+
+
+def test_other_remedies_of_a_finding_are_tried_too_but_only_one_of_them_together(diagnosis, runner):
+    _, times_ms = runner
+    times_ms |= {"a: x": 20, "b": 30, "b: other": 25, "a: x + b: other": 10}
+    other = dataclasses.replace(finding("b", "train = compiled(train)"), alternative="other")
+    code = dataclasses.replace(finding("a"), alternative="x")
+    advice = dataclasses.replace(finding("a", fix=""), alternatives=(code,))
+    found = diagnosis(advice, dataclasses.replace(finding("b", MODEL), alternatives=(other,)))
+    trials = try_all_fixes(found, CELL, NAMESPACE)
+    assert sorted(fix.finding.label for fix in trials.fixes) == ["a: x", "b", "b: other"]
+    assert trials.together.finding.rule == "a: x + b: other"
 
 
 def test_fixes_that_are_about_as_fast_are_not_told_apart(diagnosis, runner):
@@ -163,3 +178,36 @@ def test_the_same_step_time_for_twice_the_work_is_a_gain_also_together(diagnosis
     trials = try_all_fixes(diagnosis(doubled, finding("b", MODEL)), CELL, NAMESPACE)
     assert [fix.helps for fix in trials.fixes] == [True, True]
     assert trials.together.speedup == pytest.approx(2 * UNCHANGED_MS / 30, rel=0.05)
+
+
+class Slow(torch.utils.data.Dataset):
+    """Samples that need CPU time."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        started_s = time.thread_time()
+        while time.thread_time() - started_s < 0.001:
+            pass
+        return torch.full((4,), float(index))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_advice_on_data_loading_has_remedies_that_are_code():
+    loader, model = torch.utils.data.DataLoader(Slow(), batch_size=2), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gpulab.profile("slow"):
+        for inputs in loader:
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+    found = next(each for each in gpulab.diagnose(gpulab.runs["slow"]).findings if each.rule == "no_workers")
+    tried = fixes_to_try(found)
+    assert "no_workers: cached" in [each.label for each in tried]
+    expected = [batch.tolist() for batch in loader]
+    for each in tried:
+        variables = {"loader": loader, "__name__": __name__}
+        exec(each.fix, variables)
+        assert variables["loader"] is not loader
+        assert [batch.tolist() for batch in variables["loader"]] == expected

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import worker_activity
 from gpulab.analysis.host.cpu_contention import contention
 from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader
-from gpulab.rules.data.loading_remedies import decoding_advice, whole_batches
+from gpulab.rules.data.loading_remedies import (
+    caching_caveat,
+    caching_code,
+    caching_gain,
+    decoding_advice,
+    freed_gain,
+    whole_batches,
+)
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
-from gpulab.rules.data.worker_gain import model_threads
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
 from gpulab.rules.engine.phrases import idle_share, sentences
 from gpulab.wording import count, duration, metric, number, percent
 
@@ -28,10 +31,7 @@ SHORTER_WAITS_ADVICE = (
     "Make each read wait less: copy the files to a local disk, cache what is read more than once, or pack many small "
     "files into a few large ones."
 )
-_MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
-_FASTER_REST = "its fast end also assumes that the rest of the step runs faster without busy workers"
 _MIN_OTHERS_CORES = 0.5  # with fewer cores in use by other programs, data loading is limited by its own work
-_UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
 
 
 def slow_storage(evidence: Evidence) -> Finding | None:
@@ -64,7 +64,7 @@ def slow_storage(evidence: Evidence) -> Finding | None:
         advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
-        gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the wait for data", 0.5),
+        gain=freed_gain(evidence, loading, "faster reads, which remove 50 to 100 % of the wait for data", 0.5),
         confidence=LIKELY if blocked or not loading.workers else SUSPECT,
         spans=evidence.ledger.spans["loader"],
         caveats=caching_caveat(loading),
@@ -142,35 +142,6 @@ def _cheaper_samples_advice(*, after_code: bool) -> str:
     )
 
 
-def caching_gain(evidence: Evidence, loading: LoadingCost) -> Gain:
-    """Return the gain of loading every sample once, before training."""
-    return _freed(
-        evidence,
-        loading,
-        "samples loaded once before training, which removes 70 to 100 % of the wait for data",
-        0.7,
-    )
-
-
-def _freed(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: float) -> Gain:
-    """Return the gain of data loading at no cost; if workers slow down the model's own threads, these speed up too."""
-    rest_ns = loading.rest_ns
-    best_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
-    cores = evidence.run.machine.cores_allowed
-    if not evidence.on_gpu and loading.workers and cores and loading.rest_cpu_ns:
-        alone_ns = ceil(loading.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
-        best_ns = max(1, min(best_ns, ceil(_UNCROWDED_FRAC * alone_ns)))
-    return Gain(
-        step_ns=loading.step_ns,
-        best_ns=best_ns,
-        worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
-        floor_ns=best_ns,
-        basis=f"{basis}; {_FASTER_REST}" if best_ns < rest_ns else basis,
-        floor_assumes="data loading at no cost",
-        cold_floor_ns=max(rest_ns, best_ns),
-    )
-
-
 def _waits(evidence: Evidence, loading: LoadingCost) -> tuple[str, ...]:
     """Return the evidence that data loading waits for storage, and the read rate."""
     sentences = []
@@ -208,29 +179,3 @@ def _cpu_of_a_batch(loading: LoadingCost, cores: float | None) -> tuple[str, ...
     ):  # below it, the CPU times above are the evidence
         sentences.append(f"The cores were {percent(loading.cores_frac)} busy while workers ran (median).")
     return tuple(sentences)
-
-
-def caching_code(evidence: Evidence, loading: LoadingCost) -> str:
-    """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
-    if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
-        return ""
-    code = change_loader(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})").code
-    return f"import torch\n\n{CACHED_DATASET_CODE}\n{code}" if code else ""
-
-
-def caching_caveat(loading: LoadingCost) -> tuple[str, ...]:
-    """Return the memory cost of keeping the samples in memory."""
-    items = _items(loading)
-    if (items or 0) > _MAX_CACHED_ITEMS:
-        return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
-    samples = f"all {items:,} samples" if items else "all samples"
-    return (
-        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so it "
-        "pays off from the second epoch on. It also freezes random augmentation.",
-    )
-
-
-def _items(loading: LoadingCost) -> int | None:
-    """Return the number of samples in an epoch; None if unknown."""
-    setup = loading.loader
-    return setup.batches * setup.batch_size if setup and setup.batches and setup.batch_size else None

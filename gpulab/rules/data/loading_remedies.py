@@ -1,4 +1,4 @@
-"""Remedies for data loading in the main process: worker processes, whole batches, or cheaper samples.
+"""Remedies for data loading in the main process: worker processes, whole batches, cheaper or cached samples.
 
 Workers are not always the answer: passing a batch to the main process has a price, and workers take cores from a model
 that trains on the CPU. The remedy with the shortest step in the worst case is chosen.
@@ -7,11 +7,12 @@ that trains on the CPU. The remedy with the shortest step in the worst case is c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.graph.graph import CORE_LIMIT
 from gpulab.replay.worker_count_model import predict_workers, recommended_workers
-from gpulab.rules.data.loader_code import change_loader, whole_batches_code
+from gpulab.rules.data.loader_code import CACHED_DATASET_CODE, change_loader, whole_batches_code
 from gpulab.rules.data.worker_gain import (
     importable_advice,
     model_threads,
@@ -20,8 +21,8 @@ from gpulab.rules.data.worker_gain import (
     workers_gain,
 )
 from gpulab.rules.engine.busiest_function import share_of_calls
-from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import Gain, LoaderSettings
+from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
+from gpulab.rules.engine.finding import Finding, Gain, LoaderSettings
 from gpulab.run import Loader
 from gpulab.wording import percent, ratio
 
@@ -43,6 +44,10 @@ _CHEAPER_ADVICE = (
 # Functions that read the pixels of a file, so that they decode it; convert() does so if load() was not called before.
 _DECODING_CALLS = r"PIL\.(ImageFile\.ImageFile\.load|Image\.Image\.(load|convert)|JpegImagePlugin\.)"
 _MIN_DECODING_FRAC = 0.3  # of the time in the DataLoader
+_UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
+_FASTER_REST = "its fast end also assumes that the rest of the step runs faster without data loading beside it"
+_MAX_CACHING_NS, _MAX_CACHED_BYTES = 10e9, 1e9  # of a trial that loads all samples first
+_MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +71,48 @@ def loading_remedy(evidence: Evidence, loading: LoadingCost) -> Remedy:
     if (loading.cpu_frac or 1.0) < _COMPUTING_FRAC:  # it waits, which workers can do at the same time
         return workers
     limited = _is_limited_by_cores(evidence, loading)
-    cheaper = _cheaper_samples(loading, workers, limited)
+    cheaper = _cheaper_samples(evidence, loading, workers, limited)
     is_better = workers.gain.may_lose or (limited and cheaper.gain.worst_ns < workers.gain.worst_ns)
     return cheaper if is_better else workers
+
+
+def loading_alternatives(evidence: Evidence, loading: LoadingCost, chosen: Remedy) -> tuple[Finding, ...]:
+    """Return the other remedies that are code, for trials: which one is fastest depends on the samples."""
+    workers, others = _workers(evidence, loading), list[Finding]()
+    if workers != chosen:
+        others.append(
+            Finding(
+                claim=workers.rewrites or "num_workers",
+                evidence=(),
+                fix=workers.fix,
+                advice=workers.advice,
+                loader_settings=workers.loader_settings,
+                function=workers.function,
+                gain=workers.gain,
+                rewrites=workers.rewrites,
+                caveats=workers.caveats,
+            )
+        )
+    if _can_cache(loading):
+        others.append(
+            Finding(
+                claim="cached",
+                evidence=(),
+                fix=caching_code(evidence, loading),
+                gain=caching_gain(evidence, loading),
+                caveats=caching_caveat(loading),
+            )
+        )
+    return tuple(others)
+
+
+def _can_cache(loading: LoadingCost) -> bool:
+    """Whether all samples can be loaded at the start of a trial, and fit in memory."""
+    setup = loading.loader
+    if setup is None or setup.batches is None or setup.batch_bytes is None or setup.dataset_library == "torch":
+        return False
+    loaded_ns = setup.batches * loading.fetch_ns / loading.batches
+    return loaded_ns <= _MAX_CACHING_NS and setup.batches * setup.batch_bytes <= _MAX_CACHED_BYTES
 
 
 def _is_limited_by_cores(evidence: Evidence, loading: LoadingCost) -> bool:
@@ -115,7 +159,7 @@ def whole_batches(evidence: Evidence, loading: LoadingCost) -> Remedy | None:
         return None
     fetch_ns = _whole_fetch_ns(setup, loading.batches)
     rest_ns, step_ns, loader = loading.rest_ns, loading.step_ns, evidence.names.loader
-    floor_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
+    floor_ns = _fastest_rest_ns(evidence, loading)
     return Remedy(
         fix=code,
         advice=f"{loader}.batch_size is None then. The batch sampler is {loader}.sampler, and your own sampler "
@@ -143,10 +187,10 @@ def _whole_fetch_ns(setup: Loader, batches: int) -> tuple[int, int]:
     return round(batches * low), round(batches * high)
 
 
-def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Remedy:
+def _cheaper_samples(evidence: Evidence, loading: LoadingCost, workers: Remedy, limited: bool) -> Remedy:
     """Return what to do where the cores limit what workers can give."""
     gain, step_ns, rest_ns = workers.gain, loading.step_ns, loading.rest_ns
-    floor_ns = min(rest_ns, loading.min_rest_ns or rest_ns)
+    floor_ns = _fastest_rest_ns(evidence, loading)
     return Remedy(
         advice=_CHEAPER_ADVICE,
         gain=Gain(
@@ -164,3 +208,64 @@ def _cheaper_samples(loading: LoadingCost, workers: Remedy, limited: bool) -> Re
             f"{_COMPETING if limited else _PASSING}.",
         ),
     )
+
+
+def caching_gain(evidence: Evidence, loading: LoadingCost) -> Gain:
+    """Return the gain of loading every sample once, before training."""
+    return freed_gain(
+        evidence,
+        loading,
+        "samples loaded once before training, which removes 70 to 100 % of the wait for data",
+        0.7,
+    )
+
+
+def freed_gain(evidence: Evidence, loading: LoadingCost, basis: str, least_removed: float) -> Gain:
+    """Return the gain of data loading at no cost; if workers slow down the model's own threads, these speed up too."""
+    rest_ns = loading.rest_ns
+    best_ns = _fastest_rest_ns(evidence, loading)
+    cores = evidence.run.machine.cores_allowed
+    if not evidence.on_gpu and loading.workers and cores and loading.rest_cpu_ns:
+        alone_ns = ceil(loading.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
+        best_ns = max(1, min(best_ns, ceil(_UNCROWDED_FRAC * alone_ns)))
+    return Gain(
+        step_ns=loading.step_ns,
+        best_ns=best_ns,
+        worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
+        floor_ns=best_ns,
+        basis=f"{basis}; {_FASTER_REST}" if best_ns < rest_ns else basis,
+        floor_assumes="data loading at no cost",
+        cold_floor_ns=max(rest_ns, best_ns),
+    )
+
+
+def _fastest_rest_ns(evidence: Evidence, loading: LoadingCost) -> int:
+    """Return the shortest time that the rest of a step may take when no batch is loaded between two steps."""
+    rest_ns = min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns)
+    return rest_ns if evidence.on_gpu else with_warm_caches_ns(rest_ns, loading.step_ns)
+
+
+def caching_code(evidence: Evidence, loading: LoadingCost) -> str:
+    """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
+    if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
+        return ""
+    code = change_loader(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})").code
+    return f"import torch\n\n{CACHED_DATASET_CODE}\n{code}" if code else ""
+
+
+def caching_caveat(loading: LoadingCost) -> tuple[str, ...]:
+    """Return the memory cost of keeping the samples in memory."""
+    items = _items(loading)
+    if (items or 0) > _MAX_CACHED_ITEMS:
+        return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
+    samples = f"all {items:,} samples" if items else "all samples"
+    return (
+        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so it "
+        "pays off from the second epoch on. It also freezes random augmentation.",
+    )
+
+
+def _items(loading: LoadingCost) -> int | None:
+    """Return the number of samples in an epoch; None if unknown."""
+    setup = loading.loader
+    return setup.batches * setup.batch_size if setup and setup.batches and setup.batch_size else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.worker_count_model import workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loading_remedies import decoding_advice, loading_remedy
+from gpulab.rules.data.loading_remedies import decoding_advice, loading_alternatives, loading_remedy
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
@@ -45,6 +45,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
         advice=sentences(remedy.advice, decoding_advice(evidence)),
         loader_settings=remedy.loader_settings,
         function=remedy.function,
+        alternatives=loading_alternatives(evidence, loading, remedy),
         gain=remedy.gain,
         rewrites=remedy.rewrites,
         confidence=CERTAIN,

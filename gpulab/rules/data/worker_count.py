@@ -7,15 +7,10 @@ from math import ceil
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_first_batch_ns, worker_activity
 from gpulab.replay.worker_count_model import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
-from gpulab.rules.data.item_cost import (
-    CHEAPER_SAMPLES_ADVICE,
-    SHORTER_WAITS_ADVICE,
-    caching_caveat,
-    caching_code,
-    caching_gain,
-)
+from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loader_code import LoaderChange, change_loader
+from gpulab.rules.data.loading_remedies import caching_caveat, caching_code, caching_gain
 from gpulab.rules.data.needless_workers import needless_workers
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads, warning_caveat, worker_arguments, workers_gain

@@ -93,7 +93,11 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     """Return the finding with the name, topic and lesson of its rule, and the confidence that the recording allows."""
     confidence, why = evidence.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
     return replace(
-        with_scope(_without_unknown_names(finding, evidence.run), evidence.run),
+        _with_final_code(finding, evidence.run),
+        alternatives=tuple(
+            replace(_with_final_code(each, evidence.run), rule=rule.name, alternative=each.claim)
+            for each in finding.alternatives
+        ),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
         informs_only=finding.informs_only
         or (not evidence.on_gpu and _may_save_little(finding, confidence, evidence.run)),
@@ -134,6 +138,10 @@ def _may_save_little(finding: Finding, confidence: str, run: Run) -> bool:
         return confidence == SUSPECT
     share = training_share(run) if finding.from_steps and not gain.is_mean else 1.0
     return (share if share < _MINORITY_FRAC else 1.0) * finding.least_saved_ns < _MIN_SAVED_FRAC * gain.step_ns
+
+
+def _with_final_code(finding: Finding, run: Run) -> Finding:
+    return with_scope(_without_unknown_names(finding, run), run)
 
 
 def _without_unknown_names(finding: Finding, run: Run) -> Finding:

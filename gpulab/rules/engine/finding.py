@@ -115,11 +115,18 @@ class Finding:
     spans: Spans = field(default_factory=no_spans)  # when it happened; shown on the timeline
     caveats: tuple[str, ...] = ()
     lesson: str = ""  # the course notebook, e.g. "05_data_loading"; set by the engine
+    alternatives: tuple[Finding, ...] = ()  # other remedies, for trials; their claims are names: "cached"
+    alternative: str = ""  # the name of this remedy, if it is one of those; set by the engine
     rewrites: str = ""  # the what-if the gain comes from: "workers=4"; "" if no rewrite models the fix
     explains: tuple[str, ...] = ()  # rules whose findings are part of this evidence and are not reported again
     urgent: bool = False  # ranked first whatever it saves: the run failed, or will fail
     distorts_others: bool = False  # ranked next: without this cause, other findings would save another amount
     informs_only: bool = False  # never the verdict: no fault, a one-off, or a fix that may save less than 5 % of a step
+
+    @property
+    def label(self) -> str:
+        """The rule, and which of its remedies this is, if it is not the first: "no_workers: cached"."""
+        return f"{self.rule}: {self.alternative}" if self.alternative else self.rule
 
     @property
     def saved_ns(self) -> int:

@@ -63,6 +63,11 @@ def is_worth_a_trial(finding: Finding) -> bool:
     return finding.gain is not None and can_be_tried(finding)
 
 
+def fixes_to_try(finding: Finding) -> tuple[Finding, ...]:
+    """Return the remedies of a finding that predict a gain by a change that a trial can make, the first one first."""
+    return tuple(filter(is_worth_a_trial, (finding, *finding.alternatives)))
+
+
 def missing_names(code: str, run: Run) -> tuple[str, ...]:
     """Return the objects that code needs and that were recorded, but no variable holds them: ("optimizer",).
 

@@ -8,7 +8,7 @@ from gpulab.analysis.steps.marked_steps import completed_steps
 from gpulab.capture.run_registry import runs
 from gpulab.rules.engine.evidence import cores_of_other_programs
 from gpulab.rules.engine.finding import CONFIDENCE_LABELS, Diagnosis, Finding, Gain
-from gpulab.rules.engine.pasted_names import is_worth_a_trial
+from gpulab.rules.engine.pasted_names import fixes_to_try
 from gpulab.run import KILLED, Run
 from gpulab.run_facts import NO_CUDA
 from gpulab.views.report.evidence_picture import evidence_timeline
@@ -30,13 +30,16 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """Yield the magics that try a fix, and all of them; none in a script, and for code that changes nothing itself."""
     run = diagnosis.run
-    tried = [each.rule for each in diagnosis.findings if is_worth_a_trial(each)]
+    tried = [fix for each in diagnosis.findings for fix in fixes_to_try(each)]
+    rules = [fix.rule for fix in tried]
     if not (has_magics() and runs.holds(run) and run.source.how == "measured"):
         return
     command, works = f"%gpufix {shell_word(run.name)}", "and works on copies of your variables"
-    if finding.rule in tried:
-        rule = "" if finding.rule == tried[0] else f" --rule {finding.rule}"
-        yield "Measure this fix", f"{command}{rule} (takes 20 seconds or more, {works})"
+    if finding.rule in rules:
+        own = tried[rules.index(finding.rule)]
+        rule = "" if own is tried[0] else f" --rule {finding.rule}"
+        label = f"Measure {own.alternative}" if own.alternative else "Measure this fix"
+        yield label, f"{command}{rule} (takes 20 seconds or more, {works})"
     if finding is diagnosis.first and len(tried) > 1:
         yield "Measure all fixes", f"{command} --all ({len(tried)} fixes; the fastest comes first)"
 
