@@ -71,7 +71,7 @@ def all_fixes(diagnosis: Any, source: str, namespace: Namespace, seconds: float,
     together = [trials.together] if trials.together else []
     fixes = [
         {
-            "rule": fix.finding.rule,
+            "rule": fix.finding.label,
             "reason": f"{fix.error.problem} {fix.error.why}" if fix.error else "",
             "helps": fix.helps,
         }
