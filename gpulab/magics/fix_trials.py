@@ -64,7 +64,8 @@ def try_all_fixes_of(
     least_s = REPEATS * run_s * (1 + len(findings))
     announce(
         f"gpulab: runs the cell unchanged and with {count(len(findings), 'fix', 'fixes')}, {REPEATS} times each "
-        f"({', '.join(finding.label for finding in findings)}). This takes about {duration(1e9 * least_s)} or longer."
+        f"({', '.join(finding.label for finding in findings)}). This takes at least {duration(1e9 * least_s)}, often "
+        "several times as long."
     )
     trials = try_all_fixes(diagnosis, code, shell.user_ns, seconds=run_s, quiet=capture_output)
     runs.add(run)

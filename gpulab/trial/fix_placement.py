@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import inspect
 import symtable
+import textwrap
 from collections.abc import Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 from gpulab.capture.hooks.models.called_code import CodePart, may_call
@@ -52,7 +55,10 @@ def place_code(cell: ast.Module, fix: str, namespace: Mapping[str, Any], functio
     replaced = replaced_names(fix) & needed
     is_used = not replaced or may_call(replaced, [CodePart(compile(cell, "<cell>", "exec"), namespace)])
     if missing or not is_used:
-        inside = _placed_in_function(cell, code, needed - set(missing) - replaced, function)
+        outside = needed - set(missing) - replaced
+        inside = _placed_in_function(cell, code, outside, function) or _placed_in_other_cell(
+            cell, code, outside, namespace.get(function or "")
+        )
         if inside is not None:
             return inside
     if missing:
@@ -87,6 +93,23 @@ def _placed_in_function(
             f"the functions {names} have a variable `{min(needed)}`, and it is unclear which one is meant"
         )
     return _inserted(changed, fitting[0], code) if fitting else None
+
+
+def _placed_in_other_cell(cell: ast.Module, code: ast.Module, outside: set[str], function: Any) -> PlacedFix | None:
+    """Return the cell below a definition of a notebook's function that has the fix; None if that is not certain."""
+    if type(function) is not FunctionType or function.__closure__ or function.__module__ != "__main__":
+        return None
+    try:
+        definition = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # no source, or only a part of a statement
+        return None
+    node = definition.body[0]
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name != function.__name__:
+        return None
+    if not names_read(code) - outside <= _local_names(node):
+        return None
+    changed = _inserted(definition, node, code).cell
+    return PlacedFix(ast.Module([*changed.body, *cell.body], cell.type_ignores), function=node.name)
 
 
 def _inserted(cell: ast.Module, function: Function, code: ast.Module) -> PlacedFix:

@@ -73,6 +73,9 @@ def _none_helps(fixes: Sequence[TriedFix]) -> str:
     tried = [fix for fix in fixes if fix.comparison]
     if not tried:
         return "No fix could be tried."
+    unclear = next((fix.comparison for fix in tried if fix.comparison and not fix.comparison.conclusive), None)
+    if unclear is not None:
+        return f"No verdict on {count(len(tried), 'fix', 'fixes')}: {unclear.why}."
     if len(tried) == 1:
         return f"The fix for {tried[0].finding.label} does not make the cell faster, by more than the noise."
     return f"None of the {count(len(tried), 'fix', 'fixes')} makes the cell faster, by more than the noise."

@@ -30,7 +30,7 @@ def change_loader_call(cell: ast.Module, settings: LoaderSettings) -> PlacedFix:
     changes = settings.arguments.items()
     call.keywords = [*(ast.keyword(name, ast.Constant(value)) for name, value in changes), *keywords]
     text = ", ".join(f"{name}={value}" for name, value in changes)
-    return PlacedFix(ast.fix_missing_locations(changed), call.lineno, text)
+    return PlacedFix(ast.fix_missing_locations(changed), call.lineno, settings=text)
 
 
 def has_loader_call(cell: ast.Module, settings: LoaderSettings) -> bool:

@@ -14,11 +14,14 @@ class PlacedFix(NamedTuple):
 
     cell: ast.Module
     line: int = 0  # the last line of the cell before the fix; 0 if the fix comes first
+    function: str = ""  # the function of another cell that has the fix, if it is not in this one
     settings: str = ""  # the arguments of the DataLoader(...) in this line that are the fix, if it is no code
 
     @property
     def place(self) -> str:
         """Say where the fix is: "inserted after line 3 of the cell"."""
+        if self.function:
+            return f"inserted in {self.function}(), which another cell defines"
         if self.settings:
             return f"{self.settings} in the DataLoader(...) in line {self.line} of the cell"
         return f"inserted after line {self.line} of the cell" if self.line else "inserted at the start of the cell"

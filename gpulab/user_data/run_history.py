@@ -22,6 +22,7 @@ from gpulab.user_data.state_file import read_state, update_state
 
 RUNS_VARIABLE = "GPULAB_RUNS"
 MAX_LINES = 2000
+_MODEL = "model"  # the setting that tells loops of the same name apart
 _COMPARED = 5  # earlier runs
 _MIN_EARLIER = 2
 _AUTOMATIC = "run"  # run1, run2, ...: names that say nothing
@@ -97,16 +98,19 @@ def usual_step_s(name: str) -> float | None:
 
 def change_since(run: Run, step_ns: float | None) -> RunChange | None:
     """Compare a run with the last five of its name; None with fewer than two, or without steps."""
-    past_runs = earlier_runs(run)[-_COMPARED:]
+    now = settings_of(run)
+    model = now.get(_MODEL, "")
+    # Many loops are named "before": one that trained another model is another loop.
+    past_runs = [past for past in earlier_runs(run) if past.settings.get(_MODEL, model) == model][-_COMPARED:]
     if step_ns is None or len(past_runs) < _MIN_EARLIER:
         return None
     times_ns = [past.step_ns for past in past_runs]
     middle = median(times_ns)
-    now, before = settings_of(run), past_runs[-1].settings
+    before = past_runs[-1].settings
     changed = tuple(
         (name, before.get(name, "unknown"), now.get(name, "unknown"))
         for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
+        if name != _MODEL and before.get(name) != now.get(name)
     )
     return RunChange(
         ratio=step_ns / middle,
@@ -138,6 +142,8 @@ def settings_of(run: Run) -> dict[str, str]:
         settings[f"workers{suffix}"] = None if loader.workers is None else str(loader.workers)
     for fact in ("threads", "world_size"):
         settings[fact] = run.facts.get(fact)
+    if run.models:
+        settings[_MODEL] = ", ".join(f"{model.kind} ({model.tensors})" for model in run.models)
     return {name: value for name, value in settings.items() if value is not None}
 
 

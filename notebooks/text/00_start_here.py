@@ -98,7 +98,7 @@ losses_before = train(DataLoader(dataset, batch_size=16))
 
 # %% tags=["reveal"]
 diagnosis = gpulab.diagnose(gpulab.runs["before"])
-L.reveal("wait", float(diagnosis.ledger.typical_frac("loader")), "%")
+L.reveal("wait", diagnosis.step.frac("loader"), "%")
 
 # %% [markdown]
 # #### Diagnose

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import linecache
 import multiprocessing
 
 import pytest
@@ -152,6 +153,23 @@ def test_a_loader_that_a_function_of_another_cell_gets_is_tried_with_other_argum
     found = dataclasses.replace(finding(fix=code), function="train", loader_settings=settings)
     trial = try_fix(found, "train(DataLoader(loader.dataset, batch_size=4))", namespace, seconds=10.0, repeats=1)
     assert [loader.workers for run in (*trial.unchanged, *trial.fixed) for loader in run.loaders] == [0, 1]
+
+
+def test_a_fix_for_a_function_of_another_cell_is_tried_in_a_copy_of_it(namespace):
+    source = (
+        "def train():\n    inner = DataLoader(loader.dataset, 4)\n    for batch in inner:\n        train_step(*batch)\n"
+    )
+    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(keepends=True), "<cell 1>")
+    exec(compile(source, "<cell 1>", "exec"), namespace)
+    function = namespace["train"]
+    code = "from torch.utils.data import DataLoader\n" + FIX.replace(
+        "loader = DataLoader(loader.", "inner = DataLoader(inner."
+    )
+    found = dataclasses.replace(finding(fix=code), function="train")
+    trial = try_fix(found, "train()", namespace, seconds=10.0, repeats=1)
+    assert [loader.workers for run in (*trial.unchanged, *trial.fixed) for loader in run.loaders] == [0, 1]
+    assert "inserted in train()" in " ".join(str(trial).split())
+    assert namespace["train"] is function
 
 
 def test_an_endless_loop_ends(namespace):

@@ -29,7 +29,7 @@ _FRAMEWORK_PLACES = {
     "accelerate": "In the DataLoader that you pass to accelerator.prepare()",
 }
 CACHED_DATASET_CODE = """class Cached(torch.utils.data.Dataset):
-    \"\"\"Loads every sample once, before training, and keeps it in memory.\"\"\"
+    \"\"\"Loads every sample once and keeps it in memory: random augmentation no longer changes it.\"\"\"
     def __init__(self, dataset):
         self.samples = [dataset[index] for index in range(len(dataset))]
     def __len__(self):

@@ -9,12 +9,13 @@ from gpulab.rules.engine.finding import Finding
 from gpulab.run import Loader, Model, Optimizer, Run
 
 _HEAD = (ast.Import, ast.ImportFrom)
+_IMPORTS_COMMENT = "# At the top of the notebook or file, outside of functions:\n"
 
 
 def with_scope(finding: Finding, run: Run) -> Finding:
     """Return the finding with the function that its code belongs to, and a comment in the code that says so.
 
-    The imports stay above the comment: inside a function, an import would hide the name from the lines before it.
+    The imports get a comment of their own: inside a function, an import would hide the name from the lines before it.
     """
     if not finding.fix:
         return finding
@@ -44,11 +45,11 @@ def _function(code: ast.Module, run: Run) -> str | None:
 
 def _comment(code: ast.Module, function: str | None) -> str:
     if function:
-        return f"# Paste into {function}(), above the loop.\n"
+        return f"# In {function}(), above the loop:\n"
     names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
     defined = {argument.arg for node in ast.walk(code) if isinstance(node, ast.arguments) for argument in node.args}
     if "self" in names - defined:
-        return "# Only methods have self: paste the lines from here into the method with the loop.\n"
+        return "# In the method with the loop, above the loop:\n"
     return ""
 
 
@@ -57,8 +58,10 @@ def _with_comment(fix: str, code: ast.Module, comment: str) -> str:
     imports = 0
     while imports < len(code.body) and isinstance(code.body[imports], _HEAD):
         imports += 1
+    if not imports:
+        return comment + fix
     lines = fix.splitlines(keepends=True)
-    line = (code.body[imports - 1].end_lineno or 0) if imports else 0
+    line = code.body[imports - 1].end_lineno or 0
     while line < len(lines) and not lines[line].strip():
         line += 1
-    return "".join((*lines[:line], comment, *lines[line:]))
+    return "".join((_IMPORTS_COMMENT, *lines[:line], comment, *lines[line:]))

@@ -64,8 +64,12 @@ def is_worth_a_trial(finding: Finding) -> bool:
 
 
 def fixes_to_try(finding: Finding) -> tuple[Finding, ...]:
-    """Return the remedies of a finding that predict a gain by a change that a trial can make, the first one first."""
-    return tuple(filter(is_worth_a_trial, (finding, *finding.alternatives)))
+    """Return the remedies of a finding that predict a gain by a change that a trial can make.
+
+    The first one comes first, then the others by the least that they save.
+    """
+    others = sorted(finding.alternatives, key=lambda remedy: -remedy.least_saved_ns)
+    return tuple(filter(is_worth_a_trial, (finding, *others)))
 
 
 def missing_names(code: str, run: Run) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def _answer(prediction: JobPrediction) -> Answer:
     work = "" if prediction.work_factor == 1 else f" for {ratio(prediction.work_factor)} the samples"
     return Answer(
         claim=f"With {_names(prediction)}, a step of the job takes {unit(prediction.likely_ns)}{work} instead of "
-        f"{unit(prediction.step_ns)}: {ratio(prediction.speedup)}{per_sample(prediction)}.",
+        f"{unit(prediction.step_ns)}: {ratio(prediction.speedup)} as fast{per_sample(prediction)}.",
         leading=True,
         facts=(
             (PREDICTED, predicted_text(prediction)),

@@ -86,7 +86,7 @@ def _answer(prediction: Prediction) -> Answer:
     work = f" for {ratio(prediction.work_factor)} the samples" if prediction.work_factor != 1 else ""
     claim = (
         f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
-        f"{ratio(prediction.speedup)}{per_sample(prediction)}."
+        f"{ratio(prediction.speedup)} as fast{per_sample(prediction)}."
     )
     bound = bound_text(prediction.best_speedup, prediction.bound, prediction.cold_bound, prediction.bound_label)
     code = tuple(_code(prediction))

@@ -230,7 +230,7 @@ def test_the_code_for_a_loader_of_a_function_runs_where_its_comment_says():
 
     with gpulab.profile("function", level="sensors") as session:
         expected = train()
-    imports, lines = scoped(session.run).fix.split("# Paste into train(), above the loop.\n")
+    imports, lines = scoped(session.run).fix.split("# In train(), above the loop:\n")
     body = f"    train_loader = DataLoader(Squares(), batch_size=4)\n{textwrap.indent(lines, '    ')}\n"
     namespace = {"Squares": Squares}
     exec(f"{imports}\ndef train():\n{body}    return train_loader\n", namespace)
@@ -250,9 +250,9 @@ def test_the_code_for_an_attribute_belongs_into_a_method():
 
     with gpulab.profile("method", level="sensors") as session:
         Trainer().fit()
-    assert "# Paste into fit(), above the loop." in scoped(session.run).fix
+    assert "# In fit(), above the loop:" in scoped(session.run).fix
     older = replace(session.run, loaders=(replace(session.run.loaders[0], function=None),))
-    assert "# Only methods have self" in scoped(older).fix
+    assert "# In the method with the loop" in scoped(older).fix
 
 
 def test_of_two_loaders_with_the_same_name_the_code_names_the_right_function():
@@ -269,7 +269,7 @@ def test_of_two_loaders_with_the_same_name_the_code_names_the_right_function():
     run = session.run
     assert [(each.name, each.function) for each in run.loaders] == [("loader", "train"), ("loader", "evaluate")]
     for loaders, function in [(run.loaders, "train"), (run.loaders[::-1], "evaluate")]:
-        assert f"# Paste into {function}()" in scoped(replace(run, loaders=loaders)).fix
+        assert f"# In {function}()" in scoped(replace(run, loaders=loaders)).fix
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_of_two_loaders_with_the_same_name_the_code_names_the_right_function():
 def test_no_function_is_named_where_none_is_known(function, expected):
     _, run = recorded(LOADERS["in order"])
     found = scoped(replace(run, loaders=(replace(run.loaders[0], name="batches", function=function),)))
-    assert "Paste" not in found.fix
+    assert "above the loop" not in found.fix
     assert found.function == expected
 
 
