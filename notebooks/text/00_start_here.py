@@ -4,11 +4,7 @@
 # - **Part 1 (5 minutes).** You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement.
 # - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
-# The notebook runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded. Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
-#
-# - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
-# - `L.claim` states the result of an experiment and checks it with your own results: HOLDS or FAILS. MODEL SAYS means that the numbers come from a model, such as a virtual GPU, and were not measured. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
-# - In a cell marked *your turn*, you write the code. Most questions and exercises have three hints below them.
+# It runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded. Run the cells from top to bottom (Shift+Enter). `L.predict` asks a question before you measure: guess, and continue. `L.reveal` shows the answer. `L.claim` checks a statement with your own results: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -22,9 +18,7 @@ L
 #
 # ### 00.1 A loop that loads its own data
 #
-# This training reads photos from a file server. Both are simulated: the photos are noisy JPEG files in ten colours, and each read waits 8 ms. Each photo is then decoded, cropped and flipped, as in any image training.
-#
-# The dataset is defined in a module and not in this notebook, because worker processes must be able to import it. This is the code that loads one photo:
+# This training reads photos from a file server. Both are simulated: the photos are noisy JPEG files, and each read waits 8 ms. Each photo is then decoded, cropped and flipped. This code loads one photo:
 
 # %% tags=["setup"]
 import inspect
@@ -103,23 +97,12 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Diagnose
 #
-# Read three parts of the report.
-#
-# - **The first sentence** names the cause; the lines below it show the evidence.
-# - **Predicted step time** is a range, not a promise. Its first number is the step time today. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
-# - **Where the step time goes** divides the same step time into parts that add up to it. *Complete* steps are steps that were recorded from start to end.
-
-# %% tags=["check"]
-# <blank> "a", "b" or "c"; run the cell once to see the question
-# was: answer = None
-answer = "b"
-# </blank>
-L.check("parts", answer)
+# The first sentence names the cause; the evidence, the fix and the predicted step time follow. *Where the step time goes* divides a step into parts.
 
 # %% [markdown]
 # #### Fix
 #
-# The training loop itself reads and decodes the photos, one after the other, while the model waits. Worker processes can load the next batches while the model trains. Your report recommends a number of workers; start with two.
+# The training loop itself reads the photos, one after the other, while the model waits. Worker processes load the next batches while the model trains. Write a DataLoader with two workers (`num_workers=2`). You try the number that your report recommends in part 2.
 
 # %% tags=["predict"]
 L.predict("gain")
@@ -135,9 +118,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `%gpucompare` sees in the settings of both runs that the number of workers changed. It predicts the effect of two workers from the run `before` alone, and compares that with the run `after`.
-#
-# If it says *No verdict* or *No difference above the noise*, other programs were probably busy: record both runs again.
+# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and compares its prediction from the run `before` with the run `after`. If it gives no verdict, other programs were busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -159,16 +140,31 @@ L.claim(
 )
 
 # %% [markdown]
-# Two workers wait for two photos at the same time, and waiting does not occupy a core. Decoding occupies a core in whichever process it runs, so workers have a cost on a machine with few cores. The model trains while the workers load data.
-#
 # That was part 1. Your own code takes the same three steps: write `%%gpuprofile before` as the first line of the cell that trains, read the first sentence of the report, and compare after the fix. You can do that now, and return to part 2 later.
 
 # %% [markdown]
 # ## Part 2: on your own
 #
+# Two workers wait for two photos at the same time, and waiting does not occupy a core. Decoding occupies a core in whichever process it runs, so workers have a cost on a machine with few cores.
+#
+# ### Read the report of `before` again
+#
+# - **Predicted step time** is a range, not a promise. Its first number is the step time today. The *upper bound* is what a perfect fix for this cause would give: the rest of the step remains.
+# - **Where the step time goes** divides the same step time into parts that add up to it. *Complete* steps are steps that were recorded from start to end.
+
+# %% tags=["check"]
+# <blank> "a", "b" or "c"; run the cell once to see the question
+# was: answer = None
+answer = "b"
+# </blank>
+L.check("parts", answer)
+
+# %% [markdown]
+# In a cell marked *your turn*, you write the code. Most questions and exercises have three hints below them.
+#
 # ### Your turn: use the number of workers that your report recommends
 #
-# Enter that number and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here.
+# The dataset is defined in a module and not in this notebook, because worker processes must be able to import it. Enter the number of workers and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here.
 #
 # Workers finish together, so they deliver batches in groups: with eight workers, eight batches at a time. A comparison needs several groups. So this loop has more batches than the two loops above.
 

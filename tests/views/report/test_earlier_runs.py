@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpulab import diagnose, report
-from gpulab.run import Loader, Machine
+from gpulab.run import Loader, Machine, Model
 from gpulab.tables import EventKind
 from gpulab.user_data import run_history
 from gpulab.user_data.run_history import change_since, earlier_runs, remember_run, usual_step_s
@@ -64,6 +64,13 @@ def test_a_run_within_the_spread_of_the_others_is_not_mentioned():
 def test_one_earlier_run_is_too_few():
     remember(run(100, 1))
     assert "of this name" not in text_of(run(200, 2))
+
+
+def test_a_loop_with_another_model_is_another_loop():
+    small, large = ((Model(kind=kind, tensors=count),) for kind, count in (("Linear", 2), ("ResNet", 62)))
+    remember(*(replace(run(100, number), models=large) for number in (1, 2)))
+    assert "2 runs of this name" in text_of(replace(run(50, 3), models=large))
+    assert "of this name" not in text_of(replace(run(50, 4), models=small))
 
 
 def test_other_names_programs_and_later_runs_do_not_count(monkeypatch):
