@@ -262,7 +262,7 @@ def test_a_difference_explained_by_other_programs_does_not_count():
 
 @pytest.mark.parametrize(("work_ms", "conclusive"), [(90, False), (400, True)])
 def test_of_runs_that_take_turns_a_difference_too_large_for_other_programs_counts(work_ms, conclusive):
-    slow, fast = sensed(recorded(0, work_ms=work_ms), lambda _: 0.6), sensed(recorded(0), lambda _: 0.0)
+    slow, fast = sensed(recorded(0, work_ms=work_ms), lambda _: 1.0), sensed(recorded(0), lambda _: 0.0)
     sides = [
         [dataclasses.replace(run, began_ns=10**18 + 10**12 * (2 * number + turn)) for number in range(3)]
         for turn, run in enumerate((slow, fast))
