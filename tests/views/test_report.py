@@ -153,6 +153,12 @@ def test_only_samples_that_are_noticeably_late_are_called_late(late_ms, note):
     assert sampling_summary(run_of(samples=samples)) == f"3 samples, every 100 ms{note}"
 
 
+@pytest.mark.parametrize(("traced_ms", "text"), [(12, "1.20x the time without the profiler"), (4, "another reason")])
+def test_traced_steps_that_are_much_shorter_than_others_are_not_the_profilers_doing(traced_ms, text):
+    marks = [mark(at, 1) for at in range(0, 60, 10)] + [mark(60 + traced_ms * number, 1) for number in range(8)]
+    assert text in " ".join(repr(report(run_of(marks=marks, windows=[(59, 200)]))).split())
+
+
 def test_unknown_profiler_overhead_reads_not_measured():
     text = repr(report(a_run()))
     assert "profiler: overhead not measured" in text

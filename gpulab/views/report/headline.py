@@ -38,8 +38,10 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
     if finding.rule in rules:
         own = tried[rules.index(finding.rule)]
         rule = "" if own is tried[0] else f" --rule {finding.rule}"
-        label = f"Measure {own.alternative}" if own.alternative else "Measure this fix"
-        yield label, f"{command}{rule} (takes 20 seconds or more, {works})"
+        label, which = (
+            ("Measure an alternative", f"{own.alternative}; ") if own.alternative else ("Measure this fix", "")
+        )
+        yield label, f"{command}{rule} ({which}takes 20 seconds or more, {works})"
     if finding is diagnosis.first and len(tried) > 1:
         yield "Measure all fixes", f"{command} --all ({len(tried)} fixes; the fastest comes first)"
 

@@ -18,6 +18,7 @@ from gpulab.views.sheet.sheet import Block, Facts, Line
 from gpulab.wording import UNKNOWN, count, duration, plural, ratio, scale, sentence
 
 _MIN_PART = 3  # adjacent traced steps, of which those between the first and the last are complete
+_SHORTER = 0.8  # traced steps are longer than others, or about as long: far shorter ones have another cause
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -127,6 +128,12 @@ def _biased(steps: Steps) -> str:
 def _inflation(steps: Steps) -> str:
     if steps.profiler_overhead is None:
         return f"overhead {UNKNOWN}"
+    if steps.profiler_overhead < _SHORTER:
+        took, untraced = duration(steps.traced_ns), duration(steps.unprofiled_ns or 0)
+        return (
+            f"traced steps took {took}, untraced ones {untraced}: the step time changed for another reason than the "
+            "profiler, such as other programs"
+        )
     overhead = ratio(steps.profiler_overhead)
     return f"traced steps took {duration(steps.traced_ns)}, {overhead} the time without the profiler"
 
