@@ -18,7 +18,7 @@ from gpulab.trial.placed_fix import PlacedFix
 from gpulab.trial.refusal import COMPARE_YOURSELF
 from gpulab.trial.rounds import Quiet, Rounds, Variant
 from gpulab.views.compare.comparison import comparison_blocks
-from gpulab.views.sheet.sheet import Facts, Sheet
+from gpulab.views.sheet.sheet import Block, Code, Facts, Section, Sheet
 from gpulab.views.sheet.view import View
 from gpulab.wording import count, did_you_mean, duration, number, shell_word
 
@@ -105,13 +105,18 @@ def try_fix(
     return Trial(
         Sheet(
             f"gpulab: a trial of the fix for {finding.label}",
-            comparison_blocks(comparison, (Facts((*facts, *_changed_since(finding, comparison))),)),
+            (*comparison_blocks(comparison, (Facts((*facts, *_changed_since(finding, comparison))),)), *_code(finding)),
         ),
         comparison=comparison,
         finding=finding,
         unchanged=unchanged,
         fixed=fixed,
     )
+
+
+def _code(finding: Finding) -> tuple[Block, ...]:
+    """Return the code of a remedy that the report does not print."""
+    return (Section(f"Code for {finding.label}", (Code(finding.fix),)),) if finding.alternative and finding.fix else ()
 
 
 def _changed_since(finding: Finding, comparison: Comparison) -> tuple[tuple[str, str], ...]:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 00 Start here: why is the GPU idle?
 #
-# - **Part 1 (5 minutes).** You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement.
-# - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
+# - **Part 1 (7 minutes).** You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement.
+# - **Part 2 (13 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
 # It runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded. Run the cells from top to bottom (Shift+Enter). `L.predict` asks a question before you measure: guess, and continue. `L.reveal` shows the answer. `L.claim` checks a statement with your own results: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
 
@@ -97,12 +97,12 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Diagnose
 #
-# The first sentence names the cause; the evidence, the fix and the predicted step time follow. *Where the step time goes* divides a step into parts.
+# The first sentence names the cause (below a warning, if other programs are busy); the evidence, the fix and the predicted step time follow. *Where the step time goes* divides a step into parts.
 
 # %% [markdown]
 # #### Fix
 #
-# The training loop itself reads the photos, one after the other, while the model waits. Worker processes load the next batches while the model trains. Write a DataLoader with two workers (`num_workers=2`). You try the number that your report recommends in part 2.
+# The training loop itself reads the photos, one after the other, while the model waits. Worker processes load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. You try the number that your report recommends in part 2.
 
 # %% tags=["predict"]
 L.predict("gain")

@@ -32,7 +32,7 @@ def on_a_gpu():
 
 def test_the_first_sentence_names_the_changes_and_the_step_before_and_after(loading):
     text = str(loading.whatif("workers=4")).splitlines()[0]
-    assert re.match(r"With workers=4.* [\d.]+ ms .*50\.0 ms: [\d.]+x\.", text)
+    assert re.match(r"With workers=4.* [\d.]+ ms .*50\.0 ms: [\d.]+x as fast\.", text)
 
 
 def test_range_bound_and_grade_are_shown_together(loading):
@@ -44,7 +44,7 @@ def test_range_bound_and_grade_are_shown_together(loading):
 
 def test_the_speed_up_of_a_larger_batch_is_per_sample(loading):
     text = " ".join(str(loading.whatif("batch=x2")).split())
-    assert re.search(r"for 2\.00x the samples instead of [^:]*: [\d.]+x per sample\.", text)
+    assert re.search(r"for 2\.00x the samples instead of [^:]*: [\d.]+x as fast per sample\.", text)
     assert re.search(r"ms for 2\.00x the samples \([\d.]+-[\d.]+x per sample\)", text)
     assert "per sample" not in str(loading.whatif("workers=4"))
 

@@ -51,9 +51,8 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     prediction = predict_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
     rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
-    change = LoaderChange(code=caching_code(evidence, loading))
-    if can_add:
-        change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
+    settings = worker_arguments(proposed, evidence.on_gpu)
+    change = change_loader(evidence, loading.loader, settings) if can_add else _cached(evidence, loading)
     no_more = "" if can_add else f", but {_limit(evidence, loading, cores, proposed)} no more"
     return Finding(
         ledger_parts=("loader",),
@@ -76,6 +75,10 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
         spans=evidence.ledger.spans["loader"],
         caveats=tuple(filter(None, (warning_caveat(proposed, cores),))) if can_add else caching_caveat(loading),
     )
+
+
+def _cached(evidence: Evidence, loading: LoadingCost) -> LoaderChange:
+    return LoaderChange(code=caching_code(evidence, loading))
 
 
 def _advice(evidence: Evidence, loading: LoadingCost) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from gpulab.rules.engine.finding import Finding
 from gpulab.run import Loader, Model, Optimizer, Run
 
-_HEAD = (ast.Import, ast.ImportFrom)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _IMPORTS_COMMENT = "# At the top of the notebook or file, outside of functions:\n"
 
 
@@ -54,14 +55,12 @@ def _comment(code: ast.Module, function: str | None) -> str:
 
 
 def _with_comment(fix: str, code: ast.Module, comment: str) -> str:
-    """Insert the comment below the imports, and above the comments that follow them."""
-    imports = 0
-    while imports < len(code.body) and isinstance(code.body[imports], _HEAD):
-        imports += 1
+    """Return the code with its imports first, and the comment above the rest."""
+    lines = fix.splitlines(keepends=True)
+    imports = [node for node in code.body if isinstance(node, _IMPORTS)]
     if not imports:
         return comment + fix
-    lines = fix.splitlines(keepends=True)
-    line = code.body[imports - 1].end_lineno or 0
-    while line < len(lines) and not lines[line].strip():
-        line += 1
-    return "".join((_IMPORTS_COMMENT, *lines[:line], comment, *lines[line:]))
+    import_lines = {line for node in imports for line in range(node.lineno - 1, node.end_lineno or node.lineno)}
+    head = [lines[line] for line in sorted(import_lines)]
+    rest = "".join(line for number, line in enumerate(lines) if number not in import_lines).lstrip("\n")
+    return "".join((_IMPORTS_COMMENT, *head, "\n", comment, re.sub(r"\n{3,}", "\n\n", rest)))

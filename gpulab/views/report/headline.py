@@ -31,15 +31,15 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
     """Yield the magics that try a fix, and all of them; none in a script, and for code that changes nothing itself."""
     run = diagnosis.run
     tried = [fix for each in diagnosis.findings for fix in fixes_to_try(each)]
-    rules = [fix.rule for fix in tried]
+    rules = [each.rule for each in tried]
     if not (has_magics() and runs.holds(run) and run.source.how == "measured"):
         return
     command, works = f"%gpufix {shell_word(run.name)}", "and works on copies of your variables"
     if finding.rule in rules:
-        own = tried[rules.index(finding.rule)]
-        rule = "" if own is tried[0] else f" --rule {finding.rule}"
+        fix = tried[rules.index(finding.rule)]
+        rule = "" if fix is tried[0] else f" --rule {finding.rule}"
         label, which = (
-            ("Measure an alternative", f"{own.alternative}; ") if own.alternative else ("Measure this fix", "")
+            ("Measure an alternative", f"{fix.alternative}; ") if fix.alternative else ("Measure this fix", "")
         )
         yield label, f"{command}{rule} ({which}takes 20 seconds or more, {works})"
     if finding is diagnosis.first and len(tried) > 1:

@@ -13,6 +13,7 @@ from gpulab.rules.engine.finding import Finding
 from gpulab.rules.engine.fix_scope import with_scope
 from gpulab.rules.engine.pasted_names import user_names
 from tests.cases.data.slow_evaluation.case import EVALUATED, evaluated
+from tests.support.runs.made_runs import run_of
 from tests.support.tiers import every_nth
 
 torch = pytest.importorskip("torch")
@@ -237,6 +238,15 @@ def test_the_code_for_a_loader_of_a_function_runs_where_its_comment_says():
     changed = namespace["train"]()
     assert changed.num_workers == WORKERS["num_workers"]
     assert [labels["label"].tolist() for _, labels in changed] == [labels["label"].tolist() for _, labels in expected]
+
+
+def test_all_imports_of_the_code_for_a_function_come_first():
+    code = "import torch\n\n\nclass Cached(torch.utils.data.Dataset):\n    pass\n\n\n"
+    code += "from torch.utils.data import DataLoader\n\nx = 1\n"
+    lines = with_scope(Finding(claim="", evidence=(), fix=code, function="main"), run_of(())).fix.splitlines()
+    assert lines[1:3] == ["import torch", "from torch.utils.data import DataLoader"]
+    assert lines[4:6] == ["# In main(), above the loop:", "class Cached(torch.utils.data.Dataset):"]
+    assert lines[-1] == "x = 1"
 
 
 def test_the_code_for_an_attribute_belongs_into_a_method():
