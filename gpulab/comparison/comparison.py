@@ -31,8 +31,6 @@ CROWDING_FRAC = 0.2
 MAX_UNEVEN_CORES = (
     0.1  # if other programs use this many more cores on one side, its steps are longer for that reason alone
 )
-# Other programs slow both sides of runs that take turns; what they do differently does not explain a larger ratio.
-_MAX_EFFECT_IN_TURN = 3.0
 MAX_UNEVEN_CORES_REPEATED = 0.3  # the same for repeated runs, whose spread includes that effect
 
 
@@ -151,8 +149,6 @@ def _verdict(pair: Pair, prediction: ComparedPrediction) -> dict[str, Any]:
     enough_steps = min(sum(map(len, side)) for side in (before_ns, after_ns)) >= MIN_COMPARED_STEPS
     repeated = min(len(before_ns), len(after_ns)) >= MIN_REPEATED_RUNS
     disturbed = _disturbed(step_ratio, pair.other_cores, MAX_UNEVEN_CORES_REPEATED if repeated else MAX_UNEVEN_CORES)
-    if in_turn and repeated and _size(step_ratio) > 1 - 1 / _MAX_EFFECT_IN_TURN:
-        disturbed = ""
     inside = None if predicted is None else _in_predicted_range(predicted, step_ratio, after_ns, pair.basis.statistic)
     too_slow = (
         predicted is not None and predicted.step_ns / step_ratio.value / predicted.work_ratio > predicted.worst_ns

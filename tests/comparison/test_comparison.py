@@ -260,16 +260,6 @@ def test_a_difference_explained_by_other_programs_does_not_count():
     assert "contention" in {reason.kind for reason in result.circumstances}
 
 
-@pytest.mark.parametrize(("work_ms", "conclusive"), [(90, False), (400, True)])
-def test_of_runs_that_take_turns_a_difference_too_large_for_other_programs_counts(work_ms, conclusive):
-    slow, fast = sensed(recorded(0, work_ms=work_ms), lambda _: 1.0), sensed(recorded(0), lambda _: 0.0)
-    sides = [
-        [dataclasses.replace(run, began_ns=10**18 + 10**12 * (2 * number + turn)) for number in range(3)]
-        for turn, run in enumerate((slow, fast))
-    ]
-    assert compare(*sides).conclusive is conclusive
-
-
 def test_a_run_that_is_faster_despite_other_programs_is_faster():
     quiet, noisy = sensed(recorded(0, work_ms=240), lambda _: 0.02), sensed(recorded(0), lambda _: 0.5)
     assert compare(quiet, noisy).above_noise
