@@ -37,17 +37,11 @@ class Variable(NamedTuple):
 
 
 def find_variable(innermost: FrameType | None, matches: Callable[[Any], bool]) -> Variable | None:
-    """The variable that holds a matching value, and that code can replace before the running loop.
-
-    A variable of the notebook that the running cell passes on comes before the parameters that receive its value: a fix
-    can replace it in the cell. Otherwise it is the one nearest to the running line; an inner function only shares the
-    variables of a function around it.
-    """
-    matching = [variable for variable in _variables(innermost) if matches(variable.value)]
-    outside = [variable for variable in matching if variable.function == ""]
-    names = {name for frame in user_frames(innermost) for name in frame.f_code.co_names} if outside else set()
-    used = [variable for variable in outside if variable.name in names]
-    return next(iter([*used, *[variable for variable in matching if variable.function], *matching]), None)
+    """The first of the visible variables that holds a matching value."""
+    for variable in _variables(innermost):
+        if matches(variable.value):
+            return variable
+    return None
 
 
 def find_variable_name(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
@@ -119,13 +113,12 @@ def trained_module(innermost: FrameType | None, optimizer: Any) -> Variable | No
     from torch import nn
 
     trained = {id(parameter) for parameter in optimizer_parameters(optimizer)}
-    best: tuple[int, Any] = (0, None)
-    for _, value in visible_values(innermost):
-        if issubclass(type(value), nn.Module):
-            trained_count = sum([id(parameter) in trained for parameter in nn.Module.parameters(value)])
-            best = max(best, (trained_count, value), key=lambda candidate: candidate[0])
-    _, module = best
-    return find_variable(innermost, lambda value: value is module) if module is not None else None
+    best: tuple[int, Variable | None] = (0, None)
+    for variable in _variables(innermost):
+        if issubclass(type(variable.value), nn.Module):
+            trained_count = sum([id(parameter) in trained for parameter in nn.Module.parameters(variable.value)])
+            best = max(best, (trained_count, variable), key=lambda candidate: candidate[0])
+    return best[1]
 
 
 def describe_model(innermost: FrameType | None, optimizer: Any, variable: Variable | None) -> Model | None:
@@ -224,14 +217,21 @@ def _accepts_sparse(optimizer: Any) -> bool:
 
 
 def visible_values(innermost: FrameType | None) -> NamedValues:
-    """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
+    """Variables visible from the user's frames, and the attributes of their `self`: the best one for a fix first.
+
+    A variable of the notebook that the running cell passes on comes before the parameters that receive its value: a fix
+    can replace it in the cell. Then come the variables of functions, from the innermost outward; an inner function only
+    shares those of a function around it.
+    """
     return [(variable.name, variable.value) for variable in _variables(innermost)]
 
 
 def _variables(innermost: FrameType | None) -> list[Variable]:
     visited: set[int] = set()
+    used: set[str] = set()
     variables: list[Variable] = []
     for frame in user_frames(innermost):
+        used.update(frame.f_code.co_names)
         local_variables, code = frame_variables(frame), frame.f_code
         function = code.co_name if code.co_flags & inspect.CO_NEWLOCALS else ""
         is_part = function.startswith("<")  # <lambda>, <listcomp>
@@ -244,7 +244,12 @@ def _variables(innermost: FrameType | None) -> list[Variable]:
             variables += [Variable(name, value, "") for name, value in _public(frame.f_globals)]
         attributes = _attributes(local_variables.get("self"))
         variables += [Variable(name, value, None if "self" in shared else function) for name, value in attributes]
-    return variables
+
+    def rank(variable: Variable) -> int:
+        is_passed_on = variable.function == "" and variable.name in used
+        return 0 if is_passed_on else 1 if variable.function else 2
+
+    return sorted(variables, key=rank)
 
 
 def _public(values: dict[str, Any], prefix: str = "") -> NamedValues:

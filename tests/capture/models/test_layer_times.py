@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gpulab
 from gpulab.capture import merge_traces, step_timing
-from gpulab.capture.hooks.models import module_watch
 from gpulab.capture.hooks.models.layer_calls import layer_call
 from gpulab.capture.layer_timing import forward_pass, time_layers
 
@@ -37,7 +36,6 @@ LAYERS = {
 @pytest.fixture(autouse=True)
 def a_cpu_with_bfloat16_instructions(monkeypatch):
     monkeypatch.setattr(merge_traces, "_cpu_bfloat16", lambda torch: {"cpu_bfloat16": "avx512_bf16"})
-    monkeypatch.setattr(module_watch, "has_compiled", lambda: False)  # another test of this process may have
 
 
 def recorded(loss, parameters, steps=8, level="trace"):
