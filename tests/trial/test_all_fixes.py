@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 
 import pytest
 import torch
@@ -13,8 +12,10 @@ import gpulab
 from gpulab.errors import CaptureError
 from gpulab.rules.engine.finding import Finding, Gain
 from gpulab.rules.engine.pasted_names import fixes_to_try
+from gpulab.run import Loader
 from gpulab.trial import try_all_fixes
 from gpulab.trial.cell_runner import CellRunner
+from tests.support.runs.made_loading_runs import from_main
 from tests.support.runs.made_runs import NO_WORKERS, mark, run_of
 
 CELL = "model = build()\nfor inputs in loader:\n    train(model, inputs)\n"
@@ -180,34 +181,42 @@ def test_the_same_step_time_for_twice_the_work_is_a_gain_also_together(diagnosis
     assert trials.together.speedup == pytest.approx(2 * UNCHANGED_MS / 30, rel=0.05)
 
 
-class Slow(torch.utils.data.Dataset):
-    """Samples that need CPU time."""
-
+class Squares(torch.utils.data.Dataset):
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        started_s = time.thread_time()
-        while time.thread_time() - started_s < 0.001:
-            pass
-        return torch.full((4,), float(index))
+        return torch.full((4,), float(index**2))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_advice_on_data_loading_has_remedies_that_are_code():
-    loader, model = torch.utils.data.DataLoader(Slow(), batch_size=2), torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with gpulab.profile("slow"):
-        for inputs in loader:
-            optimizer.zero_grad()
-            model(inputs).sum().backward()
-            optimizer.step()
-    found = next(each for each in gpulab.diagnose(gpulab.runs["slow"]).findings if each.rule == "no_workers")
+def test_advice_on_data_loading_has_remedies_that_are_code_and_keep_the_samples():
+    setup = Loader(workers=0, batch_size=2, batches=32, batch_bytes=32, name="loader", function="", pin_memory=False)
+    found = gpulab.diagnose(from_main(fetch_ms=60, cores=1.5, on_gpu=False, loader=setup)).first
+    assert (found.rule, found.fix) == ("no_workers", "")
     tried = fixes_to_try(found)
     assert "no_workers: cached" in [each.label for each in tried]
-    expected = [batch.tolist() for batch in loader]
     for each in tried:
-        variables = {"loader": loader, "__name__": __name__}
+        loader = torch.utils.data.DataLoader(Squares(), batch_size=2)
+        variables = {"loader": loader}
         exec(each.fix, variables)
         assert variables["loader"] is not loader
-        assert [batch.tolist() for batch in variables["loader"]] == expected
+        assert [batch.tolist() for batch in variables["loader"]] == [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batches": None},
+        {"batch_bytes": None},
+        {"batches": 10_000},
+        {"batch_bytes": 10**9},
+        {"dataset_library": "torch"},
+    ],
+    ids=["length unknown", "size unknown", "takes minutes", "too large", "in memory already"],
+)
+def test_samples_are_not_cached_in_a_trial_that_would_take_long_or_fill_the_memory(changes):
+    setup = Loader(workers=0, batch_size=2, batches=32, batch_bytes=32, name="loader", function="", pin_memory=False)
+    run = from_main(fetch_ms=60, cores=1.5, on_gpu=False, loader=dataclasses.replace(setup, **changes))
+    found = next(each for each in gpulab.diagnose(run).findings if each.rule == "no_workers")
+    assert "no_workers: cached" not in [each.label for each in fixes_to_try(found)]

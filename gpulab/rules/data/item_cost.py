@@ -9,9 +9,7 @@ from gpulab.analysis.host.other_programs import shared_cores_used_by_others
 from gpulab.replay.worker_count_model import cpu_time_per_step_ns
 from gpulab.rules.data.late_batches import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, LateBatchCause, cause_of_late_batches
 from gpulab.rules.data.loading_remedies import (
-    caching_caveat,
-    caching_code,
-    caching_gain,
+    caching,
     decoding_advice,
     freed_gain,
     whole_batches,
@@ -54,20 +52,21 @@ def slow_storage(evidence: Evidence) -> Finding | None:
     waiting = "the DataLoader workers wait" if loading.workers else "the main process waits"
     kind = loading.loader.location if loading.loader else None
     storage = f"storage ({kind})" if kind else "storage"
-    blocked = (loading.blocked_frac or 0) > BLOCKED_FRAC
+    blocked, cached = (loading.blocked_frac or 0) > BLOCKED_FRAC, caching(evidence, loading)
     return Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {waiting} for {storage}.",
         evidence=(loader_time_text(evidence, loading), *_waits(evidence, loading)),
         numbers=loader_numbers(loading, share),
-        fix=caching_code(evidence, loading),
+        fix=cached.fix,
+        function=cached.function,
         advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
         gain=freed_gain(evidence, loading, "faster reads, which remove 50 to 100 % of the wait for data", 0.5),
         confidence=LIKELY if blocked or not loading.workers else SUSPECT,
         spans=evidence.ledger.spans["loader"],
-        caveats=caching_caveat(loading),
+        caveats=cached.caveats,
     )
 
 
@@ -89,7 +88,7 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
         return None
     share, cores = evidence.part_share("loader"), evidence.run.machine.cores_allowed
     at_once = None if loading.workers else whole_batches(evidence, loading)
-    code = at_once.fix if at_once else caching_code(evidence, loading)
+    remedy = at_once or caching(evidence, loading)
     others = _cores_of_others(evidence)
     return Finding(
         ledger_parts=("loader",),
@@ -100,17 +99,18 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
             *(loader_line_text(evidence) if not loading.workers else ()),
         ),
         numbers=loader_numbers(loading, share),
-        fix=code,
+        fix=remedy.fix,
+        function=remedy.function,
         advice=at_once.advice
         if at_once
         else sentences(
-            _cheaper_samples_advice(after_code=bool(code)), "" if loading.workers else decoding_advice(evidence)
+            _cheaper_samples_advice(after_code=bool(remedy.fix)), "" if loading.workers else decoding_advice(evidence)
         ),
-        gain=at_once.gain if at_once else caching_gain(evidence, loading),
+        gain=remedy.gain,
         confidence=SUSPECT if others else LIKELY,
         confidence_reason="data loading may be fast enough without the other programs" if others else "",
         spans=evidence.ledger.spans["loader"],
-        caveats=() if at_once else caching_caveat(loading),
+        caveats=remedy.caveats,
     )
 
 

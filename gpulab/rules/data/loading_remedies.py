@@ -6,7 +6,7 @@ that trains on the CPU. The remedy with the shortest step in the worst case is c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
@@ -54,6 +54,7 @@ _MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: a
 class Remedy:
     """One way to remove a cause: what to do, and what it gives."""
 
+    name: str = ""  # as an alternative to another remedy: "workers=4", "cached"
     gain: Gain
     fix: str = ""
     advice: str = ""
@@ -61,6 +62,21 @@ class Remedy:
     function: str | None = None
     rewrites: str = ""
     caveats: tuple[str, ...] = ()
+
+
+def with_remedy(finding: Finding, remedy: Remedy, name: str = "") -> Finding:
+    """Return the finding with this remedy; `name`: of one that is an alternative."""
+    return replace(
+        finding,
+        alternative=name,
+        fix=remedy.fix,
+        advice=remedy.advice,
+        loader_settings=remedy.loader_settings,
+        function=remedy.function,
+        gain=remedy.gain,
+        rewrites=remedy.rewrites,
+        caveats=remedy.caveats,
+    )
 
 
 def loading_remedy(evidence: Evidence, loading: LoadingCost) -> Remedy:
@@ -76,34 +92,11 @@ def loading_remedy(evidence: Evidence, loading: LoadingCost) -> Remedy:
     return cheaper if is_better else workers
 
 
-def loading_alternatives(evidence: Evidence, loading: LoadingCost, chosen: Remedy) -> tuple[Finding, ...]:
-    """Return the other remedies that are code, for trials: which one is fastest depends on the samples."""
-    workers, others = _workers(evidence, loading), list[Finding]()
-    if workers != chosen:
-        others.append(
-            Finding(
-                claim=workers.rewrites or "num_workers",
-                evidence=(),
-                fix=workers.fix,
-                advice=workers.advice,
-                loader_settings=workers.loader_settings,
-                function=workers.function,
-                gain=workers.gain,
-                rewrites=workers.rewrites,
-                caveats=workers.caveats,
-            )
-        )
-    if _can_cache(loading):
-        others.append(
-            Finding(
-                claim="cached",
-                evidence=(),
-                fix=caching_code(evidence, loading),
-                gain=caching_gain(evidence, loading),
-                caveats=caching_caveat(loading),
-            )
-        )
-    return tuple(others)
+def loading_alternatives(evidence: Evidence, loading: LoadingCost, chosen: Remedy) -> tuple[Remedy, ...]:
+    """Return the other remedies that may be code, for trials: which one is fastest depends on the samples."""
+    workers = _workers(evidence, loading)
+    others = () if workers == chosen else (workers,)
+    return (*others, caching(evidence, loading)) if _can_cache(loading) else others
 
 
 def _can_cache(loading: LoadingCost) -> bool:
@@ -128,6 +121,7 @@ def _workers(evidence: Evidence, loading: LoadingCost) -> Remedy:
     rewrites = f"workers={number_of_workers}"
     change = change_loader(evidence, loading.loader, worker_arguments(number_of_workers, evidence.on_gpu))
     return Remedy(
+        name=rewrites,
         fix=change.code,
         advice=change.advice or importable_advice(loading),
         loader_settings=change.settings,
@@ -210,13 +204,29 @@ def _cheaper_samples(evidence: Evidence, loading: LoadingCost, workers: Remedy, 
     )
 
 
-def caching_gain(evidence: Evidence, loading: LoadingCost) -> Gain:
-    """Return the gain of loading every sample once, before training."""
-    return freed_gain(
-        evidence,
-        loading,
-        "samples loaded once before training, which removes 70 to 100 % of the wait for data",
-        0.7,
+def caching(evidence: Evidence, loading: LoadingCost) -> Remedy:
+    """Return how to load the samples once and keep them in memory; without code if there are too many."""
+    items, fix, change = _items(loading), "", None
+    caveat = f"{items or 0:,} samples may not fit in memory: store the preprocessed samples on a local disk instead."
+    if (items or 0) <= _MAX_CACHED_ITEMS:
+        change = change_loader(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})")
+        fix = f"import torch\n\n{CACHED_DATASET_CODE}\n{change.code}" if change.code else ""
+        samples = f"all {items:,} samples" if items else "all samples"
+        caveat = (
+            f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so "
+            "it pays off from the second epoch on. It also freezes random augmentation."
+        )
+    return Remedy(
+        name="cached",
+        fix=fix,
+        function=change.function if change else None,
+        gain=freed_gain(
+            evidence,
+            loading,
+            "samples loaded once before training, which removes 70 to 100 % of the wait for data",
+            0.7,
+        ),
+        caveats=(caveat,),
     )
 
 
@@ -243,26 +253,6 @@ def _fastest_rest_ns(evidence: Evidence, loading: LoadingCost) -> int:
     """Return the shortest time that the rest of a step may take when no batch is loaded between two steps."""
     rest_ns = min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns)
     return rest_ns if evidence.on_gpu else with_warm_caches_ns(rest_ns, loading.step_ns)
-
-
-def caching_code(evidence: Evidence, loading: LoadingCost) -> str:
-    """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
-    if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
-        return ""
-    code = change_loader(evidence, loading.loader, {"num_workers": 0}, "Cached({dataset})").code
-    return f"import torch\n\n{CACHED_DATASET_CODE}\n{code}" if code else ""
-
-
-def caching_caveat(loading: LoadingCost) -> tuple[str, ...]:
-    """Return the memory cost of keeping the samples in memory."""
-    items = _items(loading)
-    if (items or 0) > _MAX_CACHED_ITEMS:
-        return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
-    samples = f"all {items:,} samples" if items else "all samples"
-    return (
-        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so it "
-        "pays off from the second epoch on. It also freezes random augmentation.",
-    )
 
 
 def _items(loading: LoadingCost) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.worker_count_model import workers_to_keep_up
 from gpulab.rules.data.late_batches import LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loading_remedies import decoding_advice, loading_alternatives, loading_remedy
+from gpulab.rules.data.loading_remedies import decoding_advice, loading_alternatives, loading_remedy, with_remedy
 from gpulab.rules.engine.busiest_function import loader_line_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
@@ -36,21 +38,19 @@ def no_workers(evidence: Evidence) -> Finding | None:
         return None
     share = evidence.part_share("loader")
     remedy = loading_remedy(evidence, loading)
-    return Finding(
+    finding = Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: num_workers=0 loads batches in the main process.",
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading), *loader_line_text(evidence)),
         numbers=loader_numbers(loading, share),
-        fix=remedy.fix,
-        advice=sentences(remedy.advice, decoding_advice(evidence)),
-        loader_settings=remedy.loader_settings,
-        function=remedy.function,
-        alternatives=loading_alternatives(evidence, loading, remedy),
-        gain=remedy.gain,
-        rewrites=remedy.rewrites,
         confidence=CERTAIN,
         spans=evidence.ledger.spans["loader"],
-        caveats=remedy.caveats,
+    )
+    advice = sentences(remedy.advice, decoding_advice(evidence))
+    others = loading_alternatives(evidence, loading, remedy)
+    return replace(
+        with_remedy(finding, replace(remedy, advice=advice)),
+        alternatives=tuple(with_remedy(finding, each, each.name) for each in others),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from gpulab.analysis.data.loader import LoadingCost
@@ -9,8 +10,8 @@ from gpulab.analysis.data.workers import EpochStarts, epoch_start_cost, longest_
 from gpulab.replay.worker_count_model import MAX_WORKERS, batch_time_ns, predict_workers, workers_to_keep_up
 from gpulab.rules.data.item_cost import CHEAPER_SAMPLES_ADVICE, SHORTER_WAITS_ADVICE
 from gpulab.rules.data.late_batches import WAITING_FRAC, LateBatchCause, cause_of_late_batches
-from gpulab.rules.data.loader_code import LoaderChange, change_loader
-from gpulab.rules.data.loading_remedies import caching_caveat, caching_code, caching_gain
+from gpulab.rules.data.loader_code import change_loader
+from gpulab.rules.data.loading_remedies import Remedy, caching, with_remedy
 from gpulab.rules.data.needless_workers import needless_workers
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.data.worker_gain import model_threads, warning_caveat, worker_arguments, workers_gain
@@ -48,13 +49,11 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     cores = evidence.run.machine.cores_allowed
     proposed = min(workers_to_keep_up(loading), _workers_for_cores(evidence, cores))
     can_add = proposed > loading.workers
-    prediction = predict_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
-    rewrites = f"workers={proposed}" if can_add else ""
     too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
-    settings = worker_arguments(proposed, evidence.on_gpu)
-    change = change_loader(evidence, loading.loader, settings) if can_add else _cached(evidence, loading)
+    remedy = _more_workers(evidence, loading, proposed) if can_add else caching(evidence, loading)
+    more_advice = _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else ""
     no_more = "" if can_add else f", but {_limit(evidence, loading, cores, proposed)} no more"
-    return Finding(
+    finding = Finding(
         ledger_parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {too_few}{no_more}; one worker needs about "
         f"{duration(batch_time_ns(loading), 2)} per batch, and the model could process a batch every "
@@ -65,20 +64,25 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
             _against_cores(evidence, loading, cores, proposed),
         ),
         numbers=loader_numbers(loading, share) | known_numbers(proposed_workers=proposed if can_add else None),
-        fix=change.code,
-        loader_settings=change.settings,
-        function=change.function,
-        advice=sentences(change.advice, _advice(evidence, loading) if proposed < workers_to_keep_up(loading) else ""),
-        gain=workers_gain(evidence, rewrites, loading, prediction) if can_add else caching_gain(evidence, loading),
-        rewrites=evidence.applicable_rewrites(rewrites),
         confidence=LIKELY,
         spans=evidence.ledger.spans["loader"],
-        caveats=tuple(filter(None, (warning_caveat(proposed, cores),))) if can_add else caching_caveat(loading),
     )
+    return with_remedy(finding, replace(remedy, advice=sentences(remedy.advice, more_advice)))
 
 
-def _cached(evidence: Evidence, loading: LoadingCost) -> LoaderChange:
-    return LoaderChange(code=caching_code(evidence, loading))
+def _more_workers(evidence: Evidence, loading: LoadingCost, proposed: int) -> Remedy:
+    cores, rewrites = evidence.run.machine.cores_allowed, f"workers={proposed}"
+    prediction = predict_workers(loading, proposed, cores, model_threads(evidence))
+    change = change_loader(evidence, loading.loader, worker_arguments(proposed, evidence.on_gpu))
+    return Remedy(
+        fix=change.code,
+        advice=change.advice,
+        loader_settings=change.settings,
+        function=change.function,
+        gain=workers_gain(evidence, rewrites, loading, prediction),
+        rewrites=evidence.applicable_rewrites(rewrites),
+        caveats=tuple(filter(None, (warning_caveat(proposed, cores),))),
+    )
 
 
 def _advice(evidence: Evidence, loading: LoadingCost) -> str:

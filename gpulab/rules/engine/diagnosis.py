@@ -95,8 +95,7 @@ def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Findin
     return replace(
         _with_final_code(finding, evidence.run),
         alternatives=tuple(
-            replace(_with_final_code(each, evidence.run), rule=rule.name, alternative=each.claim)
-            for each in finding.alternatives
+            replace(_with_final_code(each, evidence.run), rule=rule.name) for each in finding.alternatives
         ),
         gain=finding.gain and _with_side_effects(finding.gain, finding.ledger_parts, evidence),
         informs_only=finding.informs_only

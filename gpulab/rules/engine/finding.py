@@ -115,8 +115,8 @@ class Finding:
     spans: Spans = field(default_factory=no_spans)  # when it happened; shown on the timeline
     caveats: tuple[str, ...] = ()
     lesson: str = ""  # the course notebook, e.g. "05_data_loading"; set by the engine
-    alternatives: tuple[Finding, ...] = ()  # other remedies, for trials; their claims are names: "cached"
-    alternative: str = ""  # the name of this remedy, if it is one of those; set by the engine
+    alternatives: tuple[Finding, ...] = ()  # the same with other remedies, for trials
+    alternative: str = ""  # the name of the remedy, if this is one of those: "cached"
     rewrites: str = ""  # the what-if the gain comes from: "workers=4"; "" if no rewrite models the fix
     explains: tuple[str, ...] = ()  # rules whose findings are part of this evidence and are not reported again
     urgent: bool = False  # ranked first whatever it saves: the run failed, or will fail
