@@ -288,7 +288,8 @@ def test_gpufix_measures_all_fixes_of_a_cell(live):
     reply = live.run("%gpufix fixable --all --seconds 2")
     assert reply.status == "ok", reply.traceback
     assert "runs the cell unchanged and with" in displayed_text(reply)
-    assert reply.value.startswith("The fix for no_workers makes the cell ")
+    assert reply.value.startswith("The fix for no_workers: cached makes the cell ")  # no sample is loaded in the loop
+    assert re.search(r"^no_workers  +faster", reply.value, re.MULTILINE)
     assert live.run("len(history), loader.num_workers").value == "(40, 0)"
 
 
