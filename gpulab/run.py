@@ -35,6 +35,7 @@ from gpulab.user_objects import Loader as Loader
 from gpulab.user_objects import Model as Model
 from gpulab.user_objects import Optimizer as Optimizer
 from gpulab.user_objects import RepeatedInputs as RepeatedInputs
+from gpulab.user_objects import SeparateModules as SeparateModules
 from gpulab.user_objects import SparseOperand as SparseOperand
 from gpulab.wording import clean, count, duration, shorten
 
@@ -185,6 +186,7 @@ class Run:
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
     discarded_gradients: tuple[DiscardedGradients, ...] = ()
     sparse_operands: tuple[SparseOperand, ...] = ()
+    separate_modules: tuple[SeparateModules, ...] = ()
     layer_times: LayerTimes | None = None
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads

@@ -114,6 +114,25 @@ class RepeatedInputs(Described):
     with_gradient: bool = False  # autograd records the repeated work, so that the backward pass repeats it, too
 
 
+SAME_INPUT, PARTS_OF_ONE, OWN_INPUTS = "the same tensor", "parts of one tensor", "tensors of their own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparateModules(Described):
+    """Modules of one structure that a step calls one after another, and none of which needs the output of another."""
+
+    kind: str  # their class: "Embedding"
+    first: str | None = None  # the user's expression for one of them: "model.embeddings[0]"
+    location: str | None = None  # the line that calls them: "forward (model.py:31)"
+    modules: int
+    calls: int  # of these modules in a step
+    tensors: int  # parameter tensors in all of them
+    inputs: str  # where their inputs come from: SAME_INPUT, PARTS_OF_ONE or OWN_INPUTS
+    step_frac: float | None = None  # time of the calls, without their backward passes, per time of the step, 0-1
+    separate_ns: int | None = None  # their layers in a step, forward and backward, as timed alone on this machine
+    joined_ns: int | None = None  # one operator for each layer of all modules, in the same way
+
+
 @dataclass(frozen=True, kw_only=True)
 class DiscardedGradients(Described):
     """Gradients that backward passes for one optimizer compute of another one's parameters, and that are deleted."""

@@ -28,7 +28,7 @@ from gpulab.capture.protection.guard import Guard
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
-from gpulab.capture.step_timing import FormatTimes, time_step
+from gpulab.capture.step_timing import TimedParts, time_step
 from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError
@@ -102,7 +102,7 @@ class Session:
         self._processing = False
         self._facts: dict[str, str] = {}
         self._added_facts: dict[str, str] = {}
-        self._step_times = FormatTimes()
+        self._timed_parts = TimedParts()
         self._machine = Machine()
 
     def start(self) -> None:
@@ -163,7 +163,7 @@ class Session:
         """Time what the watched step computed in other number and matrix formats; nothing if only sensors recorded."""
         if self.level != "sensors":
             has_bfloat16 = self._facts.get("cpu_bfloat16", "none") != "none"
-            self._step_times = time_step(self._marks.modules, ended_ns - self._began_ns, has_bfloat16, self._guard)
+            self._timed_parts = time_step(self._marks.modules, ended_ns - self._began_ns, has_bfloat16, self._guard)
 
     def abandon(self) -> None:
         """Stop, and remove every hook and file, without creating a run; harmless if it has stopped."""
@@ -265,8 +265,7 @@ class Session:
             frozen_models=self._marks.frozen.models,
             repeated_inputs=self._marks.modules.repeated,
             discarded_gradients=self._marks.gradients.discarded,
-            layer_times=self._step_times.layers,
-            sparse_operands=self._step_times.operands,
+            **vars(self._timed_parts),
             facts=facts,
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),

@@ -1,32 +1,36 @@
-"""Time parts of the watched step again after the recorded code has ended: in bfloat16, and with sparse matrices."""
+"""Time parts of the watched step again after the recorded code has ended: in other formats, and joined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpulab.capture.hooks.models.module_watch import ModuleWatch
+from gpulab.capture.joined_layers import timed_modules
 from gpulab.capture.layer_timing import time_layers
 from gpulab.capture.product_timing import timed_operands
 from gpulab.capture.protection.guard import Guard
-from gpulab.run import LayerTimes, SparseOperand
+from gpulab.run import LayerTimes, SeparateModules, SparseOperand
 
 _LAYERS_NS, _MAX_LAYERS_NS = 1_000_000_000, 5_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatTimes:
-    """What was timed."""
+class TimedParts:
+    """What was timed, as fields of a Run."""
 
-    layers: LayerTimes | None = None
-    operands: tuple[SparseOperand, ...] = ()
+    layer_times: LayerTimes | None = None
+    sparse_operands: tuple[SparseOperand, ...] = ()
+    separate_modules: tuple[SeparateModules, ...] = ()
 
 
-def time_step(modules: ModuleWatch, recorded_ns: int, has_bfloat16: bool, guard: Guard) -> FormatTimes:
-    """Time layers, if the CPU has instructions for bfloat16, and products with matrices of mostly zeros."""
+def time_step(modules: ModuleWatch, recorded_ns: int, has_bfloat16: bool, guard: Guard) -> TimedParts:
+    """Time layers, if the CPU has instructions for bfloat16, sparse products, and modules that could be joined."""
     budget_ns = min(max(_LAYERS_NS, recorded_ns // 50), _MAX_LAYERS_NS)
-    layers, operands = None, tuple[SparseOperand, ...]()
+    layers, operands, separate = None, tuple[SparseOperand, ...](), tuple[SeparateModules, ...]()
     if modules.layers and has_bfloat16:
         layers = guard.call("layer times", time_layers, None, modules.layers, budget_ns)
     if modules.products:
         operands = guard.call("sparse products", timed_operands, (), modules.products, budget_ns)
-    return FormatTimes(layers=layers, operands=operands)
+    if modules.separate:
+        separate = guard.call("joined modules", timed_modules, (), modules.separate, budget_ns)
+    return TimedParts(layer_times=layers, sparse_operands=operands, separate_modules=separate)

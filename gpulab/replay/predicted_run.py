@@ -45,6 +45,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         repeated_inputs=run.repeated_inputs,
         discarded_gradients=run.discarded_gradients,
         sparse_operands=run.sparse_operands,
+        separate_modules=run.separate_modules,
         layer_times=run.layer_times,
         threads=run.threads,
         main_thread=run.main_thread,

@@ -31,6 +31,7 @@ from gpulab.rules.host.input_preprocessing import input_preprocessing
 from gpulab.rules.host.outside_model import work_outside_model
 from gpulab.rules.host.python_code import gil_contention, host_python, unexplained_idle
 from gpulab.rules.host.repeated_inputs import repeated_inputs
+from gpulab.rules.host.separate_modules import separate_modules
 from gpulab.rules.host.syncs import host_syncs
 from gpulab.rules.host.unbatched_calls import unbatched_calls
 from gpulab.rules.host.unused_gradients import unused_gradients
@@ -264,6 +265,7 @@ RULES: tuple[Rule, ...] = (
         check=frozen_outputs, about="frozen models that run in every step", stage=Stage.BUSY, needs=(STEP_MARKS, LEDGER)
     ),
     Rule(check=repeated_inputs, about="modules that compute the same outputs again in a step", stage=Stage.BUSY),
+    Rule(check=separate_modules, about="modules of one structure that run one after another", stage=Stage.BUSY),
     Rule(
         check=input_preprocessing,
         about="features computed from each batch, again in every epoch",

@@ -18,13 +18,14 @@ from types import FrameType
 from typing import Any
 
 from gpulab.capture.hooks.models.layer_calls import TimedLayer
-from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of
+from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
+from gpulab.capture.hooks.models.separate_modules import SeparateLayer
 from gpulab.capture.hooks.models.watched_step import WatchedStep
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
 from gpulab.capture.protection.uncompiled import has_compiled
-from gpulab.run import RepeatedInputs, SparseOperand
+from gpulab.run import RepeatedInputs, SeparateModules, SparseOperand
 
 REPEATED = "layers, and modules that compute something again"
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
@@ -43,6 +44,7 @@ class ModuleWatch:
         self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
         self.layers: Counter[TimedLayer] = Counter()  # of the latest watched step
         self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
+        self.separate: list[tuple[Counter[SeparateLayer], SeparateModules]] = []  # of the same step, not timed yet
         self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
 
     @property
@@ -68,6 +70,7 @@ class ModuleWatch:
                 self.layers = step.layers
                 self.products = _products(step, duration_ns, variables, self._matrices)
                 self._matrices = step.zeros.references
+                self.separate = _separate(step, duration_ns, variables)
         if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
             self._begin(compilations)
 
@@ -169,6 +172,29 @@ def _products(
         )
         products.append((work.product, operand))
     return products
+
+
+def _separate(
+    step: WatchedStep, duration_ns: int, variables: NamedValues
+) -> list[tuple[Counter[SeparateLayer], SeparateModules]]:
+    """Return groups of modules that one module could compute, and the layers of each module."""
+    groups = step.groups.largest()[:_MOST_MODULES]
+    names = _names([member for group in groups for member in group.members[:1]], variables)
+    results = []
+    for group in groups:
+        members = group.members
+        modules = SeparateModules(
+            kind=type(members[0]).__name__,
+            first=names.get(id(members[0])),
+            location=group.location,
+            modules=len(members),
+            calls=group.calls,
+            tensors=len(parameters_in([inner for member in members for inner in submodules_in(member)])),
+            inputs=group.source,
+            step_frac=group.total_ns / max(1, duration_ns),
+        )
+        results.append((step.groups.layers_of(group), modules))
+    return results
 
 
 def _name_of(tensor: Any, variables: NamedValues) -> str | None:

@@ -18,6 +18,7 @@ from gpulab.capture.hooks.batch_contents import is_tensor
 from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_hashes
 from gpulab.capture.hooks.models.layer_calls import TimedLayer, layer_call
 from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
+from gpulab.capture.hooks.models.separate_modules import ModuleGroup, ModuleGroups
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.capture.hooks.models.zero_matrices import ZeroMatrices, ZeroMatrix
 from gpulab.sensors.host.frames import user_line
@@ -53,6 +54,7 @@ class _Call:
     key: Key
     tensors: list[Any]
     matrices: list[ZeroMatrix]  # of mostly zeros
+    group: ModuleGroup | None  # of modules of the same structure
     products: int  # calls with a matrix of mostly zeros before this one
     is_again: bool  # with the same tensors as an earlier call
     distinct: float | None  # rows / rows of its only tensor, if there are many copies
@@ -67,6 +69,7 @@ class WatchedStep:
         self.work: dict[tuple[int, bool], RepeatedWork] = {}
         self.layers: Counter[TimedLayer] = Counter()
         self.zeros = ZeroMatrices()
+        self.groups = ModuleGroups()
         self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
         self._repeated: _Call | None = None  # what its submodules get is part of it
         self._row_checks_ns = 0
@@ -103,7 +106,9 @@ class WatchedStep:
             is_again = is_again and not _draws_random_numbers(module)
             distinct = self._distinct(module, tensors[0]) if len(tensors) == 1 and not is_again else None
             matrices = self.zeros.among(tensors)
-        call = _Call(module, key, tensors, matrices, self.zeros.calls, is_again, distinct, time.perf_counter_ns())
+            group = self.groups.note(module, tensors, owners, layer)
+        products, now_ns = self.zeros.calls, time.perf_counter_ns()
+        call = _Call(module, key, tensors, matrices, group, products, is_again, distinct, now_ns)
         if is_again or distinct is not None:
             self._repeated = call
         return call
@@ -115,6 +120,9 @@ class WatchedStep:
         duration_ns = time.perf_counter_ns() - call.start_ns
         if self._repeated is call:
             self._repeated = None
+        if call.group is not None:
+            call.group.total_ns += duration_ns
+            call.group.location = call.group.location or user_line(sys._getframe(1))
         with torch._C.DisableTorchFunction():
             hashes = output_hashes(output)
             _, earlier_hashes = self._earlier.get(call.key, (None, None))
