@@ -15,7 +15,7 @@ from gpulab.tables import EventKind
 from gpulab.views.report.headline import headline
 from gpulab.views.report.report import report
 from gpulab.wording import ratio
-from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run_of, stepped
+from tests.support.runs.made_runs import MS, NO_WORKERS, event, host_samples, loader_call, run_of, stepped
 
 
 def answer(rule, *, saves=0.0, at=None, stage=Stage.IDLE, masked_by=(), **more):
@@ -205,3 +205,23 @@ def test_on_a_cpu_the_first_finding_has_high_confidence_only_if_its_cause_takes_
     assert first.rule == "no_workers"
     assert first.confidence == confidence
     assert bool(first.confidence_reason) == (confidence == "likely")
+
+
+@pytest.mark.parametrize(("loading_ms", "is_unknown"), [(14, False), (6, True)])
+def test_time_of_unknown_cause_is_the_verdict_only_if_no_known_cause_takes_more(loading_ms, is_unknown):
+    """No fix is certain to save much; 10 % of a step are in Python code, or in other programs on full cores."""
+
+    def step(at):
+        return [
+            loader_call(at, loading_ms),
+            event(EventKind.OP, "aten::addmm", at + loading_ms + 10, 90 - loading_ms),
+        ]
+
+    samples = [
+        {**each, "preempted": 0.15 * each["at_ns"] / 1e6}
+        for each in host_samples(600, main=0.5, others=0.0, cpu_frac=1.0, frame="train (cell line 3)")
+    ]
+    run = run_of(stepped(step), samples=samples, loaders=[NO_WORKERS])
+    diagnosis = diagnose(run)
+    assert diagnosis.first is None
+    assert ("cause is unknown" in diagnosis.verdict) is is_unknown

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gpulab.views.sheet.palette import _BY_KEY
 from gpulab.views.sheet.sheet import Answer, Section, Timeline
 from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
 from tests.support.runs import example_report
+from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, from_main
 from tests.support.runs.made_runs import (
     MS,
     NO_WORKERS,
@@ -436,3 +438,35 @@ def test_throttling_is_reported_from_samples_and_counters(told, said):
 def test_unknown_throttling_is_not_reported_as_none():
     run = dataclasses.replace(a_run(), gpu_rows=gpu_series(lambda number: {"util_frac": 0.5}))
     assert "throttled" not in str(report(run)).split("Checks that could not run")[0]
+
+
+def computing_samples(**loader):
+    """Two cores and samples that take CPU time: the first remedy is advice."""
+    settings = {"batches": 80, "batch_bytes": 10_000, "dataset": "Photos", "name": "train_loader"} | loader
+    return from_main(fetch_ms=80, cores=2.0, on_gpu=False, loader=replace(MAIN_PROCESS_LOADER, **settings))
+
+
+def alternatives_in(view):
+    return [block for block in view.sheet.blocks if isinstance(block, Section) and "as code" in block.title]
+
+
+def test_where_the_first_remedy_is_advice_another_one_is_given_as_code():
+    diagnosis = diagnose(computing_samples())
+    assert diagnosis.first.fix == ""
+    (section,) = alternatives_in(report(diagnosis))
+    (answer,) = section.blocks
+    cached = next(each for each in diagnosis.first.alternatives if each.alternative == "cached")
+    assert answer.fix == cached.fix != ""
+    assert answer.expectation.worst_frac == cached.gain.worst_ns / cached.gain.step_ns
+    assert answer.notes
+
+
+@pytest.mark.parametrize("loader", [{"batches": 10**7}, {"dataset_library": "torch"}])
+def test_samples_that_cannot_be_kept_in_memory_are_not_offered_as_code(loader):
+    assert not alternatives_in(report(computing_samples(**loader)))
+
+
+def test_beside_a_fix_with_code_there_is_no_other_remedy():
+    diagnosis = diagnose(from_main(on_gpu=False))
+    assert diagnosis.first.fix
+    assert not alternatives_in(report(diagnosis))

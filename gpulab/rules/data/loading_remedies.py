@@ -88,7 +88,8 @@ def loading_remedy(evidence: Evidence, loading: LoadingCost) -> Remedy:
         return workers
     limited = _is_limited_by_cores(evidence, loading)
     cheaper = _cheaper_samples(evidence, loading, workers, limited)
-    is_better = workers.gain.may_lose or (limited and cheaper.gain.worst_ns < workers.gain.worst_ns)
+    is_comparable = limited or not workers.gain.is_bound_only  # of a bound, the lower end is unknown
+    is_better = workers.gain.may_lose or (is_comparable and cheaper.gain.worst_ns < workers.gain.worst_ns)
     return cheaper if is_better else workers
 
 
@@ -219,6 +220,7 @@ def caching(evidence: Evidence, loading: LoadingCost) -> Remedy:
     return Remedy(
         name="cached",
         fix=fix,
+        advice=change.advice if change and change.advice else "Load each sample once, and keep it in memory.",
         function=change.function if change else None,
         gain=freed_gain(
             evidence,

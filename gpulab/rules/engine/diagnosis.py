@@ -250,7 +250,8 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged], f
         why, fix = why_no_ledger(evidence)
         return f"No diagnosis: {why}. {sentence(fix)}".rstrip()
     uncertain = max(unjudged, key=lambda answer: answer.unexplained_frac, default=None)
-    if uncertain is not None and uncertain.unexplained_frac:
+    known_frac = max((finding.numbers.get("exposed_frac", 0.0) for finding in findings), default=0.0)
+    if uncertain is not None and uncertain.unexplained_frac > known_frac:
         return f"The cause is unknown: {uncertain.reason}."
     idle_parts = [part for part in evidence.ledger.parts if not part.busy]
     largest = max(idle_parts, key=lambda part: evidence.part_share(part.key))

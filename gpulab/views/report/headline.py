@@ -97,6 +97,27 @@ def _notes(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Lesson", f"{finding.lesson}.ipynb (python -m gpulab lessons FOLDER copies the course)"
 
 
+def alternative_answer(finding: Finding) -> Answer | None:
+    """Return a remedy with code, if the first remedy is advice; None without one.
+
+    Code that may save less than the advice, such as workers on busy cores, is left to trials.
+    """
+    if finding.fix:
+        return None
+    for remedy in fixes_to_try(finding):
+        if remedy.fix and remedy.gain is not None and remedy.least_saved_ns >= finding.least_saved_ns > 0:
+            return Answer(
+                claim=sentence(remedy.advice or remedy.alternative),
+                leading=False,
+                fix=remedy.fix,
+                facts=expected_facts(remedy.gain),
+                expectation=expectation(remedy.gain),
+                notes=tuple(("Note", sentence(caveat)) for caveat in remedy.caveats),
+                gist=_gist(remedy.gain),
+            )
+    return None
+
+
 def finding_text(finding: Finding) -> str:
     """Return a finding as one paragraph: claim, evidence, expected gain, confidence."""
     facts = (f"{name}: {value}" for name, value in (*expected_facts(finding.gain), _confidence(finding)))

@@ -18,7 +18,7 @@ from gpulab.views.front_end import shows_widgets
 from gpulab.views.report.earlier_runs import earlier_runs_text
 from gpulab.views.report.energy_table import energy_section
 from gpulab.views.report.gpu_event_table import alert_section, gpu_event_section
-from gpulab.views.report.headline import finding_answer, headline, outcome_lines
+from gpulab.views.report.headline import alternative_answer, finding_answer, headline, outcome_lines
 from gpulab.views.report.job.sections import job_sections
 from gpulab.views.report.ledger_table import how_to_mark_steps, ledger_blocks, method_of
 from gpulab.views.report.line_table import line_section
@@ -116,6 +116,7 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
         *estimate_notice(run),
         *outcome_lines(diagnosis),
         monitor_answer(diagnosis) if is_from_monitor(run) else headline(diagnosis),
+        *_alternative(diagnosis),
         Line(sentence(origin(run)), soft=True),
         *((Line(sentence(earlier)),) if (earlier := earlier_runs_text(diagnosis)) else ()),
         *ranks,
@@ -141,6 +142,14 @@ def _overview(diagnosis: Diagnosis, ranks: tuple[Section, ...]) -> tuple[Block, 
     if few_steps is not None:
         blocks.append(Section("Timeline" if looped else "The whole recording", (few_steps,)))
     return (*blocks, *_findings(diagnosis))
+
+
+def _alternative(diagnosis: Diagnosis) -> tuple[Section, ...]:
+    """Return code for the first cause, if its first remedy is advice."""
+    if diagnosis.first is None or is_from_monitor(diagnosis.run):
+        return ()
+    answer = alternative_answer(diagnosis.first)
+    return (Section("Another remedy for the same cause, as code", (answer,)),) if answer is not None else ()
 
 
 def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:

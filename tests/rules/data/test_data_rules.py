@@ -17,7 +17,7 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_loading_runs import MAIN_PROCESS_LOADER, WORKERS, epochs, from_main, from_workers
-from tests.support.runs.made_runs import host_sample
+from tests.support.runs.made_runs import MS, host_sample
 
 
 def first(run):
@@ -146,6 +146,20 @@ def test_if_the_cores_cannot_run_more_workers_the_samples_are_cached(loader):
     assert finding.rewrites == ""
     assert finding.gain.worst_ns < finding.gain.step_ns
     assert "workers=" not in finding.gain.basis
+
+
+@pytest.mark.parametrize("fetch_ms", [10, 40, 80])
+@pytest.mark.parametrize("cores", [2.0, 8.0, 32.0])
+def test_of_workers_and_cheaper_samples_the_one_that_surely_saves_more_comes_first(fetch_ms, cores):
+    run = from_main(fetch_ms=fetch_ms, cores=cores, on_gpu=False)
+    finding = next(each for each in diagnose(run).findings if each.rule == "no_workers")
+    workers = [each for each in finding.alternatives if each.alternative.startswith("workers=")]
+    if workers:
+        assert finding.advice.startswith("Spend less CPU time per batch")
+        assert finding.gain.worst_ns < workers[0].gain.worst_ns
+    else:
+        assert "num_workers=" in finding.fix
+        assert finding.gain.worst_ns <= finding.gain.step_ns - 0.29 * fetch_ms * MS
 
 
 def test_slow_storage_is_shown_by_blocked_workers_and_the_read_rate():
