@@ -92,6 +92,12 @@ def _order(fix: TriedFix) -> tuple[bool, float]:
     return fix.comparison is None, -fix.speedup
 
 
+def _labelled_code(fix: TriedFix) -> str:
+    """Return the code of one of several fixes, below a comment that says which one it is, and where it was."""
+    place = f", {fix.place}" if fix.place else ""
+    return f"# {fix.finding.label}{place}:\n{fix.finding.fix}"
+
+
 def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str, Any]) -> Variant | None:
     """Return the cell with all these fixes, without those that replace the object of a faster one; None for one."""
     cell, replaced, used = tree, set[str](), list[TriedFix]()
@@ -110,7 +116,7 @@ def _joint_variant(tree: ast.Module, fixes: list[TriedFix], namespace: dict[str,
         findings[0],
         rule=" + ".join(each.label for each in findings),
         alternative="",
-        fix="\n\n".join(each.fix for each in findings if each.fix),
+        fix="\n\n".join(_labelled_code(fix) for fix in used if fix.finding.fix),
         advice=sentences(*(each.advice for each in findings if not each.fix)),
         gain=None,
     )

@@ -78,7 +78,11 @@ def test_fixes_of_different_objects_are_tried_together(diagnosis, runner):
     found = diagnosis(finding("a", MODEL), finding("b"), finding("c"))
     trials = try_all_fixes(found, CELL, NAMESPACE)
     assert trials.together.finding.rule == "c + a"  # b replaces the same object as c, which is faster
-    assert trials.together.finding.fix == f"{LOADER}\n\n{MODEL}"
+    parts = trials.together.finding.fix.split("\n\n")
+    assert [part.splitlines()[1:] for part in parts] == [LOADER.splitlines(), MODEL.splitlines()]
+    places = {fix.finding.rule: fix.place for fix in trials.fixes}
+    for part, rule in zip(parts, "ca", strict=True):
+        assert part.startswith(f"# {rule}, {places[rule]}:")
     assert str(trials).startswith("The fixes for c + a, together, make the cell ")
     assert order[12:] == ["", "c + a"] * 3
 
