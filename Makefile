@@ -23,8 +23,8 @@
 # make course      every notebook live on what is here: claims that hold, and seconds (make course SIZE=tiny)
 # make gpu-check   the tests that need a CUDA GPU, and the notebooks on it
 #
-# The first of them makes .venv and installs into it; after that a change of pyproject.toml or constraints-dev.txt
-# does. `make test PY=python3` takes an interpreter as it is instead, and installs nothing.
+# The first of them makes .venv and installs into it; after that a change of pyproject.toml, constraints-dev.txt or the
+# parser in C does. `make test PY=python3` takes an interpreter as it is instead, and installs nothing.
 
 PYTHON ?= python3
 VENV := .venv
@@ -44,7 +44,7 @@ test test-rest test-alone starters starters-core: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
-$(VENV)/.ready: pyproject.toml constraints-dev.txt
+$(VENV)/.ready: pyproject.toml constraints-dev.txt hatch_build.py $(wildcard gpulab/trace/parser/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo 'gpulab needs Python 3.10 or newer; name one that is: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \

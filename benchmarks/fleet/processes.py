@@ -12,7 +12,7 @@ _INTERVAL_S = 0.05
 
 
 class Watch:
-    """Measure a block: wall time, CPU time of the child processes, peak memory of each, and of all processes together.
+    """Measure a block: wall time, CPU time, peak memory of each child process, and of all processes together.
 
     CPU time does not depend on other programs that share the cores.
     """
@@ -24,15 +24,17 @@ class Watch:
         self._cpu_s: dict[int, float] = {}  # by process, as last seen
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._start_s = 0.0
+        self._start_s = self._start_cpu_s = 0.0
+        self._this_cpu_s = 0.0
 
     def __enter__(self) -> Watch:
-        self._start_s = time.perf_counter()
+        self._start_s, self._start_cpu_s = time.perf_counter(), time.process_time()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.wall_s = time.perf_counter() - self._start_s
+        self._this_cpu_s = time.process_time() - self._start_cpu_s
         self._stop.set()
         self._thread.join()
 
@@ -43,8 +45,8 @@ class Watch:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all child processes."""
-        return sum(self._cpu_s.values())
+        """CPU time of this process and all child processes."""
+        return self._this_cpu_s + sum(self._cpu_s.values())
 
     def _sample(self) -> None:
         this = psutil.Process()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import assemble_run
 from gpulab.trace.columns.builder import ColumnBuilder, TraceTables
+from gpulab.trace.columns.chunk_columns import ChunkColumns
+from gpulab.trace.columns.object_columns import ObjectColumns
 from gpulab.trace.columns.side_tables import COLLECTIVE_ARGUMENTS, SideTable
-from gpulab.trace.reading.chunk_events import NO_HEADER, READ_EVERYTHING, Batch, Header, ReadOptions
+from gpulab.trace.reading.chunk_events import NO_HEADER, READ_EVERYTHING, Header, ReadOptions
 from gpulab.trace.reading.chunks import ChunkPosition, ChunkReader, EventsStart, TextChunk, find_events
+from gpulab.trace.reading.compiled import CompiledParser, uses_compiled_parser
 from gpulab.trace.reading.damaged import read_damaged_chunk
 from gpulab.trace.reading.decoder import parse_events, parse_last_chunk
 from gpulab.trace.reading.header import merge_headers, parse_header_after, parse_header_around
@@ -31,6 +35,8 @@ _SHAPES_SKIPPED = Gap(
     why="they are recorded, but were not read: the file is large and they take a fifth of the reading time",
     fix="gpulab.load(path, shapes=True)",
 )
+_Parsed = tuple[ChunkColumns, Header | None]
+_Parser = Callable[[TextChunk, ReadOptions, bool], _Parsed | None]
 TraceSource = str | os.PathLike[str] | bytes
 
 
@@ -71,6 +77,12 @@ def _is_small(origin: Path | bytes) -> bool:
     return size * (_COMPRESSION_RATIO if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
 
 
+class _Added(NamedTuple):
+    """A chunk was added; the metadata if it was the last one."""
+
+    header: Header | None
+
+
 class _Reader:
     """One pass over a file."""
 
@@ -83,6 +95,7 @@ class _Reader:
         self._latest_tables = deque([self._options.side_tables], maxlen=_REMEMBERED_CHUNKS)
         # After the first collective, each kernel may be one, whatever its name.
         self._lasting_tables: frozenset[SideTable] = frozenset()
+        self._parsers: list[_Parser] = [CompiledParser().parse, _decode] if uses_compiled_parser() else [_decode]
         self.losses = Losses()
 
     def run(self) -> tuple[TraceTables, Header]:
@@ -133,27 +146,34 @@ class _Reader:
 
     def _add_chunk(self, chunk: TextChunk, is_array: bool, chunks: ChunkReader) -> Header | bytes | None:
         """Add a chunk's events; at the end of the events, return the metadata or the text after them."""
+        for parse in self._parsers:
+            if (added := self._add_parsed(parse, chunk, is_array)) is not None:
+                return added.header
+        salvaged = read_damaged_chunk(bytes(chunk.text), chunks.key, chunk.position, self.losses)
+        self._columns.add(ObjectColumns(salvaged.batch), READ_EVERYTHING)
+        if salvaged.rest:
+            chunks.give_back(salvaged.rest)
+        return salvaged.after
+
+    def _add_parsed(self, parse: _Parser, chunk: TextChunk, is_array: bool) -> _Added | None:
+        """Add a chunk's events with this parser; None if it cannot read the chunk, and nothing was added."""
         # Read the arguments that the latest chunks had, or none after a chunk without any: events of a kind come in
         # sequences, and the JSON parser compares each key with those of all arguments that it looks for.
         usual = self._lasting_tables.union(*self._latest_tables)
         options = self._options._replace(side_tables=usual if self._latest_tables[-1] else frozenset())
-        while (read := _read(chunk, options, is_array)) is not None or options.known_categories_only:
+        while (read := parse(chunk, options, is_array)) is not None or options.known_categories_only:
             if read is None:
                 options = options._replace(known_categories_only=False)  # it may contain an unknown category
                 continue
-            batch, after = read
-            needed = self._columns.add(batch, options)
+            columns, header = read
+            needed = self._columns.add(columns, options)
             if needed == options:
                 self._options = options  # later chunks need the same
                 self._latest_tables.append(self._columns.latest_tables)
                 self._lasting_tables |= self._columns.latest_tables & {COLLECTIVE_ARGUMENTS}
-                return after
+                return _Added(header)
             options = needed._replace(side_tables=needed.side_tables | usual)
-        salvaged = read_damaged_chunk(bytes(chunk.text), chunks.key, chunk.position, self.losses)
-        self._columns.add(salvaged.batch, READ_EVERYTHING)
-        if salvaged.rest:
-            chunks.give_back(salvaged.rest)
-        return salvaged.after
+        return None
 
     def _metadata_after(self, after: bytes, is_array: bool, rest: Iterator[TextChunk]) -> Header:
         """The metadata after the events, collected up to the limit."""
@@ -170,12 +190,13 @@ class _Reader:
         return TraceError(f"{file_label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
-def _read(chunk: TextChunk, options: ReadOptions, is_array: bool) -> tuple[Batch, Header | None] | None:
+def _decode(chunk: TextChunk, options: ReadOptions, is_array: bool) -> _Parsed | None:
     """Events of a chunk, and the metadata if it is the last one; None if anything is not as expected."""
     if chunk.position is ChunkPosition.LAST:
-        return parse_last_chunk(chunk.text, options, is_array)
+        ending = parse_last_chunk(chunk.text, options, is_array)
+        return None if ending is None else (ObjectColumns(ending[0]), ending[1])
     batch = parse_events(chunk.array, options)
-    return None if batch is None else (batch, None)
+    return None if batch is None else (ObjectColumns(batch), None)
 
 
 def _default_name(origin: Path | bytes) -> str:

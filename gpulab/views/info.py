@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.nvidia.nvml_errors import NO_DRIVER
 from gpulab.tables import GPU_SAMPLES
+from gpulab.trace.reading.compiled import uses_compiled_parser
 from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, TableBlock
 from gpulab.views.sheet.view import View
@@ -15,11 +16,13 @@ from gpulab.wording import count, number, quantity, size
 
 def info(machine: Machine | None = None) -> View:
     """Return the facts of a machine, by default this one, and what cannot be measured, with reason and fix."""
+    here = machine is None
     if machine is None:
         from gpulab import sensors  # queries the driver
 
         machine = sensors.describe_machine()
-    blocks: list[Block] = [Answer(claim=_summary(machine), leading=True), Facts(tuple(_host(machine)))]
+    facts = (*_host(machine), *(_installation() if here else ()))
+    blocks: list[Block] = [Answer(claim=_summary(machine), leading=True), Facts(facts)]
     blocks += [Section(f"GPU {gpu.index}: {gpu.name}", (Facts(tuple(_gpu(gpu))),)) for gpu in machine.gpus]
     blocks.append(Section("Available measurements", (Facts(tuple(_measured(machine))),)))
     gaps = _relevant_gaps(machine)
@@ -56,6 +59,10 @@ def _host(machine: Machine) -> Iterator[tuple[str, str]]:
         return
     yield "NVIDIA driver", machine.driver or "none found"
     yield "CUDA_VISIBLE_DEVICES", "not set" if visible is None else visible or "empty, so every GPU is hidden"
+
+
+def _installation() -> Iterator[tuple[str, str]]:
+    yield "traces", f"parsed by {'compiled code' if uses_compiled_parser() else 'Python'}"
 
 
 def _measured(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from tests.support.runs.cases import case_module
 distributed = pytest.importorskip("distributed", reason="needs the extra: pip install gpulab[fleet]")
 fsspec = pytest.importorskip("fsspec")
 
-from gpulab.fleet import cluster, fleet, rank_task, summary_cache  # noqa: E402
+from gpulab.fleet import analysis, cluster, fleet, rank_task, summary_cache  # noqa: E402
 from gpulab.fleet.rank_files import RankFile  # noqa: E402
 
 JOB = case_module("straggler")
@@ -55,7 +55,12 @@ def in_process():
         yield client
 
 
-def test_a_local_cluster_names_the_planted_straggler_and_is_closed_at_the_end(job_folder):
+def test_a_local_cluster_names_the_planted_straggler_and_is_closed_at_the_end(job_folder, monkeypatch):
+    monkeypatch.setattr(analysis, "_SMALL_TEXT_BYTES", 0)
+    started = []
+    monkeypatch.setattr(
+        analysis, "cluster_client", lambda *given: started.append(given) or cluster.cluster_client(*given)
+    )
     children = set(processes())
     result = gpulab.fleet(job_folder, progress=False)
     assert result.straggler.late_rank == JOB.LATE
@@ -66,6 +71,51 @@ def test_a_local_cluster_names_the_planted_straggler_and_is_closed_at_the_end(jo
     while (left := set(processes()) - children) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
+    assert started
+
+
+def test_few_small_files_are_read_without_a_cluster_with_the_same_result(tmp_path, in_process, monkeypatch):
+    folder = write_job(tmp_path / "job")
+    (folder / "rank_1.gpulab").write_bytes(b"")
+    (folder / "settings.json").write_text('{"batch": 32}')
+    expected = fleet(folder, in_process, progress=False)
+
+    def started(*_):
+        pytest.fail("a cluster was started")
+
+    monkeypatch.setattr(analysis, "cluster_client", started)
+    result = fleet(folder, progress=False)
+    assert repr(result) == repr(expected)
+    assert [(one.rank, one.path) for one in result.ranks] == [(one.rank, one.path) for one in expected.ranks]
+    assert [file.rank for file in result.unread] == [file.rank for file in expected.unread] == [1]
+    assert result.straggler.late_rank == expected.straggler.late_rank == JOB.LATE
+    assert result.missing_ranks == expected.missing_ranks
+
+
+def test_without_a_cluster_too_a_file_that_fails_costs_only_itself(job_folder, monkeypatch):
+    def fails_on_rank_5(file, reading):
+        if file.name == "rank_5.gpulab":
+            raise ZeroDivisionError("made up")
+        return rank_task.summarise_file(file, reading)
+
+    monkeypatch.setattr(analysis, "summarise_file", fails_on_rank_5)
+    result = fleet(job_folder, progress=False)
+    assert [summary.rank for summary in result.ranks] == [0, 1, 2, 3, 4, 6, 7]
+    assert [(file.rank, "made up" in file.reason) for file in result.unread] == [(5, True)]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_here"),
+    [
+        ([RankFile("rank_0.json", 200_000_000)], True),
+        ([RankFile("rank_0.json", 200_000_000), RankFile("rank_1.json", 200_000_000)], False),
+        ([RankFile(f"rank_{rank}.json.gz", 2_300_000) for rank in range(8)], True),
+        ([RankFile(f"rank_{rank}.json.gz", 2_300_000) for rank in range(64)], False),
+        ([RankFile("s3://bucket/rank_0.json.gz", 1000)], False),
+    ],
+)
+def test_large_jobs_and_files_at_urls_are_for_a_cluster(files, is_here):
+    assert analysis._are_small(files) is is_here
 
 
 def processes():

@@ -148,6 +148,7 @@ BY_TOPIC = {
     "gpulab/lessons/labs": {"drills"},
     "tests/cases": set(),
 }
+SOURCES = {".py", ".js", ".c", ".h"}
 MOST_SIBLINGS = 16  # modules in a folder, or folders in it: more means a missing concept
 LAYERED = (ROOT / "gpulab", ROOT / "tests")  # these have a folder for each layer, as many as LAYERS names
 
@@ -157,7 +158,7 @@ LAYERED = (ROOT / "gpulab", ROOT / "tests")  # these have a folder for each laye
 def faults(package: Path) -> list[str]:
     """Every breach in the package, as `path:line: what`."""
     found = []
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.js")]):
+    for path in sorted(path for path in package.rglob("*") if path.suffix in SOURCES):
         where = path.relative_to(package.parent)
         lines = path.read_text(encoding="utf-8").splitlines()
         if len(lines) > MOST_LINES:
@@ -365,7 +366,7 @@ def test_analysis_rules_rewrites_charts_and_cases_have_the_same_topics():
 def test_a_folder_has_few_siblings(top):
     crowded = {}
     for folder in {path.parent for path in (ROOT / top).rglob("*.[pj][ys]")}:
-        files = [path for path in folder.iterdir() if path.suffix in (".py", ".js") and path.name != "__init__.py"]
+        files = [path for path in folder.iterdir() if path.suffix in SOURCES and path.name != "__init__.py"]
         folders = [path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "_."]
         if len(files) > MOST_SIBLINGS or (len(folders) > MOST_SIBLINGS and folder not in LAYERED):
             crowded[str(folder.relative_to(ROOT))] = (len(files), len(folders))
@@ -498,6 +499,7 @@ PLANTED = {
     ),
     "a file of 401 lines": ("run.py", DOC + "x = 1\n" * 400, "401 lines"),
     "a script of 401 lines": ("views/live.js", "let x;\n" * 401, "401 lines"),
+    "a C file of 401 lines": ("trace/parser.c", "int x;\n" * 401, "401 lines"),
     "a function of 51 lines": ("run.py", LONG, "f has 51 lines"),
     "a module called utils": ("views/utils.py", DOC, "a name that says nothing"),
     "a folder called core": ("views/core/__init__.py", DOC, "a name that says nothing"),

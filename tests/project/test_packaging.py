@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,8 @@ def test_the_conda_recipe_asks_for_the_same_as_pyproject():
     scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
     assert recipe["build"]["python"]["entry_points"] == scripts
     assert recipe["about"]["license"] == PROJECT["license"]
+    assert recipe["build"]["noarch"] == "python"
+    assert recipe["build"]["script"]["env"] == {"GPULAB_COMPILED": "no"}, "one package for all platforms"
 
 
 def test_the_citation_names_this_version():
@@ -175,23 +178,58 @@ def wheel(tmp_path_factory) -> Path:
     return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
-def built(kind: str, source: Path, target: Path) -> Path:
-    """The wheel or the sdist of a source tree."""
+def built(kind: str, source: Path, target: Path, **variables: str) -> Path:
+    """The wheel or the sdist of a source tree, and beside it the output of the build."""
     build = f"import sys; from hatchling.build import build_{kind}; build_{kind}(sys.argv[1])"
     command = [sys.executable, "-c", build, str(target)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=source, env=environment, check=True, capture_output=True, text=True, timeout=120)
     (archive,) = target.iterdir()
+    (target / "output.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     return archive
 
 
+def is_compiled_module(name: str) -> bool:
+    return re.fullmatch(r"gpulab/trace/reading/_chunk_parser\..*(so|pyd)", name) is not None
+
+
 def test_the_wheel_holds_the_whole_package_with_the_course_the_datasets_and_nothing_else(wheel):
-    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    package = (path for path in (ROOT / "gpulab").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    inside = {name for name in names if not is_compiled_module(name)}
+    files = (path for path in (ROOT / "gpulab").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    package = (path for path in files if path.suffix not in (".c", ".h", ".so", ".pyd"))
+    assert len(names) - len(inside) == (not wheel.name.endswith("py3-none-any.whl"))
     course = {f"gpulab/lessons/notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     datasets = {f"gpulab/{name}" for name in dataset_files(ROOT)}
     assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course | datasets
     assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live/widget.js"} <= inside
     assert {"gpulab/datasets/README.md", "gpulab/datasets/case01/run.gpulab"} <= inside
+
+
+@pytest.mark.skipif(os.name == "nt" or shutil.which("cc") is None, reason="needs a C compiler called cc")
+def test_with_a_compiler_the_wheel_has_the_compiled_parser_and_its_tags_say_so(tmp_path):
+    wheel = built("wheel", ROOT, tmp_path, GPULAB_COMPILED="")
+    with zipfile.ZipFile(wheel) as archive:
+        assert sum(map(is_compiled_module, archive.namelist())) == 1
+        (description,) = [name for name in archive.namelist() if name.endswith(".dist-info/WHEEL")]
+        lines = archive.read(description).decode().splitlines()
+    assert "Root-Is-Purelib: false" in lines
+    assert any(line.startswith("Tag: cp310-abi3-") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"GPULAB_COMPILED": "no"},
+        pytest.param({"CC": "false"}, marks=pytest.mark.skipif(os.name == "nt", reason="Windows has no CC")),
+    ],
+    ids=["it is left out", "the compiler fails"],
+)
+def test_without_a_compiler_the_wheel_is_pure_and_the_build_says_so(tmp_path, variables):
+    wheel = built("wheel", ROOT, tmp_path, **({"GPULAB_COMPILED": ""} | variables))
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not any(map(is_compiled_module, zipfile.ZipFile(wheel).namelist()))
+    assert "without the compiled parser" in (tmp_path / "output.txt").read_text(encoding="utf-8")
 
 
 def test_a_dataset_is_loaded_from_an_installed_wheel(wheel, tmp_path):
@@ -243,11 +281,14 @@ def link_distributions(site: Path, names: set[str]) -> None:
         waiting += [one.name for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
-def test_the_sdist_holds_the_datasets(tmp_path):
+def test_the_sdist_holds_the_datasets_and_the_source_of_the_parser(tmp_path):
     pytest.importorskip("hatchling", reason="hatchling builds the sdist (pip install -e '.[dev]')")
     with tarfile.open(built("sdist", ROOT, tmp_path)) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert dataset_files(ROOT) <= inside
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gpulab" / "trace" / "parser").iterdir()}
+    assert sources | {"hatch_build.py"} <= inside
+    assert not any(map(is_compiled_module, inside))
 
 
 def dataset_files(source: Path) -> set[str]:

@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from gpulab.intervals import Ints
 from gpulab.trace.columns.times import parse_count
 
-Values = Sequence[Any]
+_LARGEST = {np.dtype(kind): int(np.iinfo(kind).max) for kind in (np.int8, np.int16, np.int32, np.int64)}
+Values = Sequence[Any] | NDArray[Any]  # JSON values, or numbers
 
 
 def _numbers(values: Values) -> NDArray[Any]:
     """The values as an array of a common type; missing ones become -1."""
+    if isinstance(values, np.ndarray):
+        return values
     if len(values) and type(values[0]) is int:
         with contextlib.suppress(TypeError, OverflowError):  # not all of them are integers
             return np.asarray(array("q", values))
@@ -31,17 +34,24 @@ def _numbers(values: Values) -> NDArray[Any]:
 def counts_and_ids(values: Values) -> Ints:
     """Counts and identifiers; the 32-bit -1 means "none"."""
     array = _numbers(values)
-    if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**32 - 1).all():
-        return np.asarray(np.maximum(array, -1), np.int64)
+    if array.dtype == np.int64 and array.shape == (len(values),):
+        return _usable_counts(array, sentinel=2**32 - 1)
     return np.fromiter(map(parse_count, values), np.int64, len(values))
 
 
 def addresses(values: Values) -> Ints:
     """Addresses and large counts, for which the 32-bit -1 is an ordinary value."""
     array = _numbers(values)
-    if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**62).all():
-        return np.asarray(np.maximum(array, -1), np.int64)
+    if array.dtype == np.int64 and array.shape == (len(values),):
+        return _usable_counts(array, sentinel=-1)
     return np.fromiter((parse_count(value, sentinel=-1) for value in values), np.int64, len(values))
+
+
+def _usable_counts(array: Ints, sentinel: int) -> Ints:
+    """The same as `parse_count` of each number."""
+    if (array < 2**32 - 1).all():
+        return np.asarray(np.maximum(array, -1), np.int64)
+    return np.where((array >= 0) & (array < 2**62) & (array != sentinel), array, -1)
 
 
 def signed_amounts(values: Values) -> Ints:
@@ -71,7 +81,9 @@ class _Products(dict[tuple[Any, ...], int]):
 
 
 def products(values: Values) -> Ints:
-    """Blocks of a grid, or threads of a block, from three side lengths each."""
+    """Blocks of a grid, or threads of a block, from three side lengths each; an array has the products already."""
+    if isinstance(values, np.ndarray):
+        return values
     cache = _Products()
     try:
         return np.fromiter(map(cache.__getitem__, map(tuple, values)), np.int64, len(values))
@@ -105,6 +117,8 @@ def _occupancy(percent: Any) -> float:
 
 def cast_to_column(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The values in a column's dtype; values that are too large cannot be indices and become -1."""
+    if values.dtype == dtype:
+        return values
     if values.dtype.kind == "i":
-        values = np.where(values <= np.iinfo(dtype).max, values, -1)
+        values = np.where(values <= _LARGEST[dtype], values, -1)
     return values.astype(dtype)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import compress
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.tables import EVENTS, EventKind
 from gpulab.trace.columns.categories import EventFamily, event_family, kind_of
+from gpulab.trace.columns.chunk_columns import ChunkColumns, Ids
 from gpulab.trace.columns.growing_array import GrowingArray
 from gpulab.trace.columns.memory_events import MemoryEvents
 from gpulab.trace.columns.row_times import time_order, usable_times
@@ -29,15 +28,10 @@ from gpulab.trace.columns.side_tables import (
     SideTable,
     SideTableBuilder,
 )
-from gpulab.trace.columns.times import (
-    UNPADDED,
-    are_unpadded,
-    nanoseconds_from_numbers,
-    nanoseconds_from_text,
-    nanoseconds_from_unpadded_text,
-)
+from gpulab.trace.columns.time_values import Times
+from gpulab.trace.columns.times import UNPADDED
 from gpulab.trace.columns.vocabulary import Vocabulary, as_text, encodable_name
-from gpulab.trace.reading.chunk_events import Batch, ReadOptions, argument_columns
+from gpulab.trace.reading.chunk_events import ReadOptions
 from gpulab.trace.reading.limits import Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
@@ -83,47 +77,43 @@ class ColumnBuilder:
         self.row_count = 0  # rows so far
         self.event_count = 0  # events with a duration so far, with or without a row
 
-    def add(self, batch: Batch, options: ReadOptions) -> ReadOptions:
+    def add(self, chunk: ChunkColumns, options: ReadOptions) -> ReadOptions:
         """Add the events of a chunk that was read with these options.
 
         If the options were not sufficient, nothing is added, and the result says how to read the chunk again.
         """
-        times = {
-            # A comprehension is faster than `attrgetter` for a fixed field.
-            "start_ns": self._nanoseconds([event.ts for event in batch.work], options),
-            "dur_ns": self._nanoseconds([event.dur for event in batch.work], options),
-            "at_ns": self._nanoseconds([event.ts for event in batch.memory], options),
-        }
-        start, dur, at = times.values()
+        start, dur = self._nanoseconds(chunk.starts, options), self._nanoseconds(chunk.durs, options)
+        at = self._nanoseconds(chunk.memory_starts, options)
         if start is None or dur is None or at is None:
             return options._replace(exact_times=True)
-        families = self._families_of(batch)
-        names = self._codes_of_names(batch)
+        categories = chunk.categories.codes_in(self._categories)
+        families = self._families_of(categories)
+        names = self._codes_of_names(chunk)
         masks = self._masks(families, names, options)
         self.latest_tables = frozenset(masks)
         needed = options._replace(side_tables=options.side_tables.union(masks))
         if needed == options:
-            self._add_metadata(batch, families, at)
-            rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
-            self._gather(batch, masks, rows)
+            self._count_unknown(categories[families == EventFamily.UNKNOWN])
+            self._add_metadata(chunk, at)
+            rows = self._append(chunk, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
+            self._gather(chunk, masks, rows)
         return needed
 
-    def _nanoseconds(self, values: Sequence[Any], options: ReadOptions) -> Ints | None:
+    def _nanoseconds(self, times: Times, options: ReadOptions) -> Ints | None:
         if not options.exact_times:
-            return nanoseconds_from_numbers(values)
+            return times.rounded_ns()
         if self._unpadded is None:  # the starts of the first chunk decide for all
-            self._unpadded = are_unpadded(values)
-        return (nanoseconds_from_unpadded_text if self._unpadded else nanoseconds_from_text)(values)
+            self._unpadded = times.are_unpadded()
+        return times.exact_ns(unpadded=self._unpadded)
 
-    def _families_of(self, batch: Batch) -> NDArray[np.int8]:
-        count = len(self._categories)
-        codes = self._categories.codes_of_any([event.cat for event in batch.work])
-        self._families += [event_family(as_text(category)) for category in self._categories.since(count)]
-        return np.array(self._families, np.int8)[codes]
+    def _families_of(self, categories: NDArray[np.int32]) -> NDArray[np.int8]:
+        for category in self._categories.since(len(self._families)):
+            self._families.append(event_family(as_text(category)))
+        return np.array(self._families, np.int8)[categories]
 
-    def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
+    def _codes_of_names(self, chunk: ChunkColumns) -> NDArray[np.int32]:
         count = len(self._names)
-        codes = self._names.codes_of_any([event.name for event in batch.work])
+        codes = chunk.names.codes_in(self._names)
         for code, name in enumerate(self._names.since(count), count):
             if name == _COLLECTIVE_OPERATOR or kind_of(EventFamily.KERNEL, as_text(name)) is EventKind.COLLECTIVE:
                 self._communicating.append(code)
@@ -149,56 +139,54 @@ class ColumnBuilder:
             masks[COLLECTIVE_ARGUMENTS] = kernels | (is_communication & (families > EventFamily.DROPPED))
         return {side: mask for side, mask in masks.items() if mask.any()}
 
-    def _add_metadata(self, batch: Batch, families: NDArray[np.int8], at_ns: Ints) -> None:
-        """Add thread names, unknown categories and memory events."""
-        self.event_count += len(families)
-        for label in batch.labels:
-            self._labels[as_text(label.pid), as_text(label.tid)] = as_text(label.args.name).strip()
-        for event in _select(batch.work, families == EventFamily.UNKNOWN):
-            self._unknown[as_text(event.cat)[:100]] += 1
-        if batch.memory:
-            self._memory.add(batch, at_ns, self._threads_of(batch.memory))
+    def _count_unknown(self, categories: NDArray[np.int32]) -> None:
+        vocabulary = self._categories.since(0) if len(categories) else []
+        for code, count in Counter(categories.tolist()).items():
+            self._unknown[as_text(vocabulary[code])[:100]] += count
 
-    def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
+    def _add_metadata(self, chunk: ChunkColumns, at_ns: Ints) -> None:
+        """Add thread names and memory events."""
+        for label in chunk.labels:
+            self._labels[as_text(label.pid), as_text(label.tid)] = as_text(label.name).strip()
+        if len(at_ns):
+            self._memory.add(chunk.memory_arguments(), at_ns, self._threads_of(chunk.memory_ids))
+
+    def _append(self, chunk: ChunkColumns, families: NDArray[np.int8], part: Part) -> Ints:
         """Add the columns of every event; return the row of each."""
+        self.event_count += len(families)
         has_row = families > EventFamily.DROPPED
-        device = families >= EventFamily.SYNC_RECORD
-        host = has_row & ~device
+        host = has_row & (families < EventFamily.SYNC_RECORD)
         part["thread"] = np.full(len(families), -1, np.int32)
-        part["thread"][host] = self._threads_of(_select(batch.work, host))
+        if host.any():
+            part["thread"][host] = self._threads_of(chunk.ids(host))
         all_have_rows = bool(has_row.all())
         for name, values in part.items():
             self._columns[name].append(values if all_have_rows else values[has_row])
-        rows: Ints = np.cumsum(has_row) - 1 + self.row_count
-        self.row_count += int(has_row.sum())
+        rows: Ints = np.arange(len(families)) if all_have_rows else np.cumsum(has_row) - 1
+        rows += self.row_count
+        self.row_count += len(families) if all_have_rows else int(has_row.sum())
         return rows
 
-    def _gather(self, batch: Batch, masks: Mapping[SideTable, NDArray[np.bool_]], rows: Ints) -> None:
+    def _gather(self, chunk: ChunkColumns, masks: Mapping[SideTable, NDArray[np.bool_]], rows: Ints) -> None:
         """Add the arguments of these events to the side tables; `rows` are their row numbers."""
         for side, mask in masks.items():
-            events, numbers = _select(batch.work, mask), rows[mask]
-            if side.required_column:
-                marked = np.array(
-                    [mark is not None for mark in map(attrgetter(f"args.{side.required_column}"), events)]
-                )
-                events, numbers = _select(events, marked), numbers[marked]
-            if len(numbers):
-                self._sides[side].add(numbers, argument_columns(events, side))
+            present = chunk.has_argument(side, side.required_column, mask) if side.required_column else mask
+            if present.any():
+                self._sides[side].add(rows[present], chunk.arguments(side, present))
 
-    def _threads_of(self, events: Sequence[Any]) -> NDArray[np.int32]:
+    def _threads_of(self, ids: Ids) -> NDArray[np.int32]:
+        pids, tids = ids
         try:
-            pids = np.fromiter([event.pid for event in events], np.int64, len(events))
-            tids = np.fromiter([event.tid for event in events], np.int64, len(events))
-            begins = _changes(pids, tids)
+            begins = _changes(pids.as_numbers(), tids.as_numbers())
         except (ValueError, TypeError, OverflowError):  # words, or huge numbers
-            begins = np.arange(len(events))
+            begins = np.arange(len(pids))
         # Events of one thread come in long sequences: one lookup per sequence.
-        pairs = [(events[index].pid, events[index].tid) for index in begins.tolist()]
+        pairs = [(pids[index], tids[index]) for index in begins.tolist()]
         try:
             codes = self._threads.codes(pairs, len(pairs))
         except TypeError:  # a list or an object in place of a number
             codes = self._threads.codes([(as_text(pid), as_text(tid)) for pid, tid in pairs], len(pairs))
-        return np.repeat(codes, np.diff(np.append(begins, len(events))))
+        return np.repeat(codes, np.diff(np.append(begins, len(pids))))
 
     def finish(self, losses: Losses) -> TraceTables:
         """All rows, relative to the earliest; rows without a usable time are left out and counted."""
@@ -269,7 +257,3 @@ def _changes(first: Ints, second: Ints) -> Ints:
     if not len(first):
         return np.arange(0)
     return np.append(0, np.flatnonzero((first[1:] != first[:-1]) | (second[1:] != second[:-1])) + 1)
-
-
-def _select(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
-    return values if mask.all() else list(compress(values, mask.tolist()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from gpulab.trace.columns import arguments
 from gpulab.trace.columns.growing_array import GrowingArray
 from gpulab.trace.columns.side_tables import MEMORY_ARGUMENTS
 from gpulab.trace.columns.times import MISSING
-from gpulab.trace.reading.chunk_events import Batch, argument_columns
 from gpulab.trace.reading.limits import NO_TIME, Losses
 
 _HOST = 0  # PyTorch's number of the device type
@@ -26,12 +26,11 @@ class MemoryEvents:
     def __init__(self) -> None:
         self._columns = {column.name: GrowingArray(np.dtype(column.dtype)) for column in MEMORY.columns}
 
-    def add(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
-        """Add the memory events of a chunk; `threads` has the thread code of each event."""
-        values = zip(MEMORY_ARGUMENTS.readings.items(), argument_columns(batch.memory, MEMORY_ARGUMENTS), strict=True)
+    def add(self, values: Sequence[arguments.Values], at_ns: Ints, threads: NDArray[np.int32]) -> None:
+        """Add the memory events of a chunk, whose `threads` are thread codes; `values` as MEMORY_ARGUMENTS has them."""
         part = {
             name: reading.read(argument_values)
-            for (name, reading), argument_values in values
+            for (name, reading), argument_values in zip(MEMORY_ARGUMENTS.readings.items(), values, strict=True)
             if reading.read is not None
         }
         on_host = part.pop("device_type") == _HOST

@@ -16,15 +16,24 @@ from gpulab.rows import Rows, Table, TextColumn, absent_value
 from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, WAITS
 from gpulab.trace.columns import arguments
 from gpulab.trace.columns.growing_array import GrowingArray
+from gpulab.trace.columns.values import Values
 from gpulab.trace.columns.vocabulary import MAX_TEXT_LENGTH, Vocabulary
+
+# The values of an argument: JSON values, an array of numbers, or the values of a text column; None: no event has any.
+ArgumentValues = arguments.Values | Values | None
 
 
 class ArgumentReader(NamedTuple):
     """The argument behind a column, and the function that converts its values to an array."""
 
     key: str
-    read: Callable[[Sequence[Any]], NDArray[Any]] | None = None  # None: text
+    read: Callable[[arguments.Values], NDArray[Any]] | None = None  # None: text
     json: bool = False  # keep the original JSON text: it is long, rarely needed, and mostly the same
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether its values need not be integers."""
+        return self.read is arguments.occupancies
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,22 +135,24 @@ class SideTableBuilder:
         }
         self._columns = {name: GrowingArray(dtype) for name, dtype in self._dtypes.items()}
 
-    def add(self, events: Ints, values: Sequence[Sequence[Any]]) -> None:
+    def add(self, events: Ints, values: Sequence[ArgumentValues]) -> None:
         """Add one value per event to each column; an event without any value gets no row."""
         part: dict[str, NDArray[Any]] = {}
         has_value = np.zeros(len(events), bool)
         for (name, reading), argument_values in zip(self._side.readings.items(), values, strict=True):
             dtype = self._dtypes[name]
-            if reading.read is None:
-                part[name] = self._vocabularies[name].codes_of_any(argument_values)
-            elif _is_absent(argument_values):
+            if argument_values is None or _is_absent(argument_values):
                 part[name] = np.full(len(events), absent_value(dtype), dtype)
-            else:
+                continue
+            if isinstance(argument_values, Values):
+                part[name] = argument_values.codes_in(self._vocabularies[name])
+            elif reading.read is not None:
                 part[name] = arguments.cast_to_column(reading.read(argument_values), dtype)
             has_value |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
         part["event"] = events.astype(np.int32)
+        all_have_values = bool(has_value.all())
         for name, column in part.items():
-            self._columns[name].append(column[has_value])
+            self._columns[name].append(column if all_have_values else column[has_value])
 
     def rows(self, position: NDArray[np.int32]) -> Rows:
         """All rows in order of their events; `position[i]` is the final index of event i, -1 if it was left out."""
@@ -176,9 +187,9 @@ class SideTableBuilder:
         )
 
 
-def _is_absent(values: Sequence[Any]) -> bool:
-    """Whether all values are -1; a full count is made only if this is likely."""
-    return values[0] == -1 == values[-1] and list(values).count(-1) == len(values)
+def _is_absent(values: arguments.Values | Values) -> bool:
+    """Whether all values are -1; this is counted only in a list, and only if it is likely."""
+    return isinstance(values, list) and values[0] == -1 == values[-1] and values.count(-1) == len(values)
 
 
 @lru_cache(maxsize=4096)  # the ranks of a job have the same shapes

@@ -19,9 +19,9 @@ from gpulab.intervals import Ints
 
 UNPADDED = "nanoseconds without leading zeros"
 MISSING = np.int64(np.iinfo(np.int64).min)
-_EXACT_BELOW_US = float(2**43)
+EXACT_BELOW_US = float(2**43)
 _LARGEST_NS = 2**62
-_MIN_FRACTIONS = 200  # this many fractions without a leading zero are not a coincidence
+MIN_FRACTIONS = 200  # this many fractions without a leading zero are not a coincidence
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN, traps=[])
 
 
@@ -36,7 +36,7 @@ def nanoseconds_from_numbers(values: Sequence[float]) -> Ints | None:
         return None
     missing: NDArray[np.bool_] = np.isnan(numbers)
     numbers[missing] = 0.0
-    if not (abs(numbers) < _EXACT_BELOW_US).all():
+    if not (abs(numbers) < EXACT_BELOW_US).all():
         return None
     floor = np.floor(numbers)
     result: Ints = floor.astype(np.int64) * 1000 + np.rint((numbers - floor) * 1000).astype(np.int64)
@@ -61,7 +61,7 @@ def are_unpadded(values: Sequence[Any]) -> bool:
     shorter = sum(len(digits) < 3 for digits in fractions)
     ending = sum(len(digits) > 1 and digits.endswith("0") for digits in fractions)
     begins = any(len(digits) > 3 or (len(digits) > 1 and digits.startswith("0")) for digits in fractions)
-    return len(fractions) >= _MIN_FRACTIONS and shorter > 0 and ending > 0 and not begins
+    return len(fractions) >= MIN_FRACTIONS and shorter > 0 and ending > 0 and not begins
 
 
 def nanoseconds_from_unpadded_text(values: Sequence[Any]) -> Ints:

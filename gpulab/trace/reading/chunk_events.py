@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gpulab.trace.columns.side_tables import (
@@ -59,19 +58,3 @@ class Batch(NamedTuple):
         """Add the events of another batch."""
         for events, more in zip(self, other, strict=True):
             events.extend(more)
-
-
-def argument_columns(events: Sequence[Any], side: SideTable) -> list[list[Any]]:
-    """For each column of the side table one value per event: -1, None or b"" if an event has no such argument."""
-    args = [event.args for event in events]
-    columns = [list(map(attrgetter(column), args)) for column in side.readings]
-    return [
-        _json_texts(values) if reading.json else values
-        for values, reading in zip(columns, side.readings.values(), strict=True)
-    ]
-
-
-def _json_texts(values: Sequence[Any]) -> list[bytes]:
-    """The text of raw JSON values. Joining and splitting them is faster than converting each of them."""
-    texts = b"\0".join(values).split(b"\0")
-    return texts if len(texts) == len(values) else list(map(bytes, values))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from gpulab.trace.reading.limits import Limits
@@ -47,9 +48,8 @@ def find_events(text: Iterator[bytes], limits: Limits) -> Generator[EventsStart,
         if len(buffer) > limits.event_bytes or _EVENTS.search(buffer, max(0, len(buffer) - len(block) - 64)):
             break
     # The metadata before a nested object would not close; eight tries bound the cost of a malicious file.
-    spans = [match.span() for match, _ in zip(_EVENTS.finditer(buffer), range(8), strict=False)]
-    for start, end in spans:
-        yield EventsStart(buffer[:start], buffer[end:], is_array=False)
+    for match in islice(_EVENTS.finditer(buffer), 8):
+        yield EventsStart(buffer[: match.start()], buffer[match.end() :], is_array=False)
 
 
 def first_key(events: bytearray, at: int) -> bytes:
@@ -118,7 +118,7 @@ class ChunkReader:
             larger = bytearray(2 * end)
             larger[: self._end] = self._buffer[: self._end]
             self._buffer = larger
-        self._buffer[self._end : end] = text
+        memoryview(self._buffer)[self._end : end] = text  # a bytearray would copy the text twice
         self._end = end
 
     def _replace(self, text: bytes | bytearray) -> None:

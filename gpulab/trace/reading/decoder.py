@@ -22,6 +22,8 @@ _OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # other phases of the Chrome forma
 _MEMORY = "[memory]"  # name of an allocation or a free
 _NAN = float("nan")  # no time
 _Metadata = msgspec.defstruct("_Metadata", [(key, Any, None) for key in HEADER_KEYS])
+_Ending: Any = msgspec.defstruct("_Ending", [("traceEvents", Any, None)], bases=(_Metadata,))
+_ENDING = msgspec.json.Decoder(_Ending)
 
 
 class _Phase(NamedTuple):
@@ -68,6 +70,15 @@ def parse_header(text: bytes) -> Header | None:
         return _header(msgspec.json.decode(text, type=_Metadata))
     except DECODE_ERRORS:
         return None
+
+
+def parse_ending(text: bytes | memoryview, is_array: bool) -> Header | None:
+    """Metadata in the end of a file, from the bracket after its events; None if anything is not as expected."""
+    try:
+        document = _ENDING.decode(b"".join((b'{"traceEvents":["read"', text, b"}" if is_array else b"")))
+    except DECODE_ERRORS:
+        return None
+    return _header(document) if document.traceEvents == ["read"] else None  # a second list would replace the first
 
 
 def batch_from_values(values: Iterable[Mapping[str, Any]]) -> Batch:
