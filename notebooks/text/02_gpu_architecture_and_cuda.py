@@ -513,7 +513,7 @@ tables.table_view(
 # A GPU has separate engines for copies to the GPU, for kernels, and for copies back. In one *stream*, they work one after the other. In several streams, they work on several chunks at once.
 
 # %% tags=["measure"]
-SIDE, CHUNKS = 4096, 8
+ROWS, SIDE, CHUNKS = 16_384, 4096, 8
 # <blank> three streams
 # was: stream_count = 1
 stream_count = 3
@@ -524,7 +524,7 @@ def multiply_in_chunks(name, count):
     """Return the time from the first copy to the end of the last one, in ms."""
     with L.gpu(name):
         weight = torch.ones(SIDE, SIDE, device="cuda")
-        source, target = torch.ones(SIDE, SIDE).pin_memory(), torch.ones(SIDE, SIDE).pin_memory()
+        source, target = torch.ones(ROWS, SIDE).pin_memory(), torch.ones(ROWS, SIDE).pin_memory()
         streams = [torch.cuda.Stream() for _ in range(count)]
         torch.cuda.synchronize()
         for k, (rows, result) in enumerate(zip(source.chunk(CHUNKS), target.chunk(CHUNKS), strict=True)):

@@ -12,12 +12,21 @@ from gpulab.hardware.prices import RENTAL_PRICES, RENTAL_SOURCE
 
 if TYPE_CHECKING:
     from gpulab.virtual.memory_fit.fitting import GpuComparison
+    from gpulab.virtual.session import VirtualGpu
 
 PRICE_SOURCE = RENTAL_SOURCE
 PRICES_PER_H = dict(RENTAL_PRICES)  # dollars
 HOUR_S = 3600.0
 
 Condition = Callable[[float, float, float], bool]  # speed-up, price of a GPU, price of the rest of the job
+
+
+def gpu_with_typical_cpu(gpu: str) -> VirtualGpu:
+    """Return a virtual GPU in a machine with a typical server CPU, as it is rented, in place of this machine's CPU."""
+    from gpulab.virtual.host.costs import HostCosts
+    from gpulab.virtual.session import VirtualGpu
+
+    return VirtualGpu(gpu, f"virtual {gpu}", add_to_runs=False, host=HostCosts.reference())
 
 
 def job_cost(gpus: int, speedup: float, gpu_per_h: float, other_per_h: float, hours: float) -> float:
