@@ -81,6 +81,13 @@ def test_a_line_tells_a_persistent_straggler_from_ranks_that_take_turns(compute_
     assert pattern in line.text
 
 
+def test_one_rank_that_is_always_last_by_little_takes_no_turns():
+    (line,) = group_lines(job_waits(job(late(2, 0.5))))
+    assert "straggler" not in line.text
+    assert "rank 2 is last in 100 %" in line.text.lower()
+    assert "turns" not in line.text
+
+
 def test_the_heat_map_has_a_cell_for_each_rank_and_step():
     waits = job_waits(job(lambda rank, step: 40.0 + 15 * (rank == step % 4)))
     picture = skew_map(waits)

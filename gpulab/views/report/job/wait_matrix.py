@@ -71,8 +71,9 @@ def _pattern(waits: JobWaits, group: GroupWaits, step_ns: int) -> str:
     share = f"{percent(group.last_frac)} of {count(group.steps, 'step')}"
     if is_straggler(float(np.mean(others)), group, step_ns):
         text = f"rank {latest} is last in {share}: a persistent straggler"
+    elif (distinct := int((group.last_steps > 0).sum())) == 1:
+        text = f"rank {latest} is last in {share}"
     else:
-        distinct = int((group.last_steps > 0).sum())
         text = f"{count(distinct, 'rank')} take turns in being last; rank {latest} is last most often, in {share}"
     sums = f"the ranks wait {duration(float(group.waits_ns.mean()))} per step on average"
     return f"{subject}, {text}; {sums}." if subject else f"{text[0].upper()}{text[1:]}; {sums}."
