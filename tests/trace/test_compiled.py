@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
+import os
 import random
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ from tests.support.tiers import examples
 from tests.support.trace_parsers import assert_both_read_the_same, need_compiled, reading_with
 
 COLUMNS = 64 * 1024
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -318,3 +323,37 @@ def test_without_the_compiled_module_the_decoder_reads_the_same(tmp_path):
     root = Path(__file__).resolve().parents[2]
     output = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     assert output.split() == ["False", str(len(trace.read(text).event_rows))]
+
+
+# On other compilers and processors.
+
+
+@pytest.fixture(scope="module")
+def portable(tmp_path_factory):
+    """The parser, compiled without what only some compilers and processors have."""
+    if os.name == "nt" or shutil.which("cc") is None:
+        pytest.skip("needs a C compiler called cc")
+    module = tmp_path_factory.mktemp("portable") / "_chunk_parser.abi3.so"
+    source = ROOT / "gpulab" / "trace" / "parser" / "chunk_parser.c"
+    linking = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+    include = f"-I{sysconfig.get_path('include')}"
+    options = ["-std=c99", "-O1", "-fPIC", "-shared", "-DGPULAB_PORTABLE", include, *linking, "-o", str(module)]
+    subprocess.run(["cc", *options, str(source)], check=True, capture_output=True, timeout=120)
+    spec = importlib.util.spec_from_file_location("_chunk_parser", module)
+    parser = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(parser)
+    return parser
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_portable_parser_reads_the_same_run_of_a_real_trace(recorded, name, portable, monkeypatch):
+    monkeypatch.setattr(compiled, "_chunk_parser", portable)
+    assert_both_read_the_same(recorded(f"{name}.json.gz"), shapes=True)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_portable_parser_reads_the_same_of_odd_events(portable, monkeypatch, indent):
+    monkeypatch.setattr(compiled, "_chunk_parser", portable)
+    text = json.dumps({"traceEvents": list(fuzz.events())}, indent=indent).encode()
+    assert compiled._chunk_parser is portable
+    assert len(assert_both_read_the_same(text, shapes=True).event_rows)

@@ -218,37 +218,13 @@ static inline bool classify(const Parser *parser, const Event *event, int *scope
 
 static inline int lowest_bit(uint64_t bits)
 {
-#if defined(__GNUC__)
+#if defined(WITH_BUILTINS)
     return __builtin_ctzll(bits);
 #else
     int index = 0;
     while (!(bits >> index & 1))
         index++;
     return index;
-/* The arguments that events have, each as the letter of its kind, the digit of its scope, the length of its name in one
- * byte, and its name. */
-static bool read_keys(Parser *parser, const char *at, const char *end)
-{
-    double absent = -1;
-    memset(parser->buckets, -1, sizeof parser->buckets);
-    for (; end - at > 3; parser->key_count++) {
-        int index = parser->key_count, scope = at[1] - '0';
-        size_t length = (unsigned char)at[2];
-        if (index == MAX_KEYS || scope < 0 || scope >= SCOPES || !length || (size_t)(end - at) < 3 + length)
-            return false;
-        Slice name = {at + 3, length};
-        int *bucket = &parser->buckets[bucket_of(name)];
-        parser->keys[index] = (Key){name, at[0], *bucket};
-        *bucket = index;
-        parser->in_scope[scope] |= 1ULL << index;
-        parser->absent[index] = -1;
-        if (at[0] == 'f')
-            memcpy(&parser->absent[index], &absent, sizeof absent);
-        at += 3 + length;
-    }
-    return at == end;
-}
-
 #endif
 }
 

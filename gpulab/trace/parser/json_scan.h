@@ -11,11 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SSE2__)
+/* What only some compilers and processors have. A test compiles without it, and compares the results. */
+#if !defined(GPULAB_PORTABLE) && defined(__GNUC__)
+#define WITH_BUILTINS
+#endif
+
+#if defined(WITH_BUILTINS) && defined(__SSE2__)
+#define WITH_SSE2
 #include <emmintrin.h>
 #endif
 
-#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if defined(WITH_BUILTINS) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define WORD_TRICKS /* eight letters at a time, the first one in the lowest byte */
 #endif
 
@@ -83,7 +89,7 @@ static const char *skip_more_space(const char *at, const char *end)
 {
     while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
         at++;
-#if defined(__SSE2__)
+#if defined(WITH_SSE2)
         if (end - at >= 16) { /* the indentation of a line */
             __m128i spaces = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)at), _mm_set1_epi8(' '));
             at += __builtin_ctz(~(unsigned)_mm_movemask_epi8(spaces));
@@ -105,7 +111,7 @@ static inline const char *skip_space(const char *at, const char *end)
 /* The first quote, backslash or control character; `end` if there is none. */
 static inline const char *special_character(const char *at, const char *end)
 {
-#if defined(__SSE2__)
+#if defined(WITH_SSE2)
     for (; end - at >= 16; at += 16) {
         __m128i letters = _mm_loadu_si128((const __m128i *)at), control = _mm_set1_epi8(0x1F);
         __m128i hits = _mm_or_si128(_mm_cmpeq_epi8(letters, _mm_set1_epi8('"')),
