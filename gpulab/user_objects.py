@@ -114,7 +114,7 @@ class RepeatedInputs(Described):
     with_gradient: bool = False  # autograd records the repeated work, so that the backward pass repeats it, too
 
 
-SAME_INPUT, PARTS_OF_ONE, OWN_INPUTS = "the same tensor", "parts of one tensor", "tensors of their own"
+SAME_INPUT, PARTS_OF_ONE = "the same tensor", "parts of one tensor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class SeparateModules(Described):
     modules: int
     calls: int  # of these modules in a step
     tensors: int  # parameter tensors in all of them
-    inputs: str  # where their inputs come from: SAME_INPUT, PARTS_OF_ONE or OWN_INPUTS
+    inputs: str  # where their inputs come from: SAME_INPUT or PARTS_OF_ONE
     step_frac: float | None = None  # time of the calls, without their backward passes, per time of the step, 0-1
     separate_ns: int | None = None  # their layers in a step, forward and backward, as timed alone on this machine
     joined_ns: int | None = None  # one operator for each layer of all modules, in the same way

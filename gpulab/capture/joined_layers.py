@@ -19,7 +19,7 @@ from gpulab.capture.timed_passes import own_autograd, times_in_turn
 from gpulab.run import SeparateModules
 
 _VALUE = 0.01  # of every element: products of it are neither zero nor subnormal
-_MAX_BYTES = 2**28  # of inputs and weights; larger layers are not timed
+_MAX_BYTES = 2**26  # of inputs and weights, which exist twice, with gradients; larger layers are not timed
 
 
 class JoinedTimes(NamedTuple):

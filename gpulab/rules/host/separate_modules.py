@@ -10,7 +10,7 @@ from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_nu
 from gpulab.rules.engine.phrases import sentences, step_or_recording
 from gpulab.rules.host.dispatch import dispatch_share
 from gpulab.run import Run
-from gpulab.user_objects import OWN_INPUTS, SAME_INPUT, SeparateModules
+from gpulab.user_objects import SAME_INPUT, SeparateModules
 from gpulab.wording import count, duration, percent
 
 _MIN_SPEEDUP = 1.3  # of their layers, as timed alone
@@ -31,8 +31,8 @@ def separate_modules(evidence: Evidence) -> Finding | None:
     ensemble. Each call costs its dispatch, forward and backward, and each parameter tensor its own update.
 
     Proof: in a watched step, four or more modules with layers of the same classes and shapes got the same unchanged
-    tensor, parts of one, or data that no trained module has computed. On a CPU, their layers were timed after the
-    recorded code, one after another and as one operator.
+    tensor, or parts of one. On a CPU, their layers were timed after the recorded code, one after another and as one
+    operator.
 
     Confused with: layers that follow each other, which get outputs of each other; queries, keys and values of
     attention, which are three; one module that is called several times (`unbatched_calls`); modules with so much work
@@ -67,7 +67,7 @@ def separate_modules(evidence: Evidence) -> Finding | None:
         advice=_advice(first),
         gain=_gain(evidence, worst_ns, best_ns, most_ns),
         # On a GPU, neither the layers nor a change of this kind were ever timed.
-        confidence=SUSPECT if evidence.on_gpu or first.inputs == OWN_INPUTS else LIKELY,
+        confidence=SUSPECT if evidence.on_gpu else LIKELY,
     )
 
 

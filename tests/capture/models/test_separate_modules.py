@@ -8,7 +8,7 @@ from torch import nn
 
 import gpulab
 from gpulab.capture import step_timing
-from gpulab.user_objects import OWN_INPUTS, PARTS_OF_ONE, SAME_INPUT
+from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
 
 STEPS, BATCH, MODULES, WIDTH = 8, 16, 6, 10
 
@@ -86,9 +86,23 @@ def test_embedding_tables_of_other_sizes_on_columns_of_one_tensor():
     assert group.separate_ns > group.joined_ns > 0
 
 
-def test_embedding_tables_on_tensors_of_their_own():
-    (group,) = recorded(Tables(), [column.clone() for column in indices().unbind(1)])
-    assert (group.kind, group.inputs) == ("Embedding", OWN_INPUTS)
+def test_tensors_of_their_own_are_no_proof_of_independence():
+    assert recorded(Tables(), [column.clone() for column in indices().unbind(1)]) == ()
+
+
+def test_layers_that_train_on_detached_outputs_of_each_other_are_no_group():
+    class Quantizers(Heads):
+        """Each one quantizes what the one before has left."""
+
+        def forward(self, x):
+            losses, rest = [], x
+            for head in self.heads:
+                output = head(rest)
+                losses.append((output - rest).square().mean())
+                rest = (rest - output).detach()
+            return torch.stack(losses)
+
+    assert recorded(Quantizers(lambda: nn.Linear(WIDTH, WIDTH)), torch.randn(BATCH, WIDTH)) == ()
 
 
 def test_a_layer_for_each_channel_whose_outputs_are_written_into_one_tensor():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gpulab.capture.hooks.models.layer_calls import CONVOLUTION, LINEAR, Shape, TimedLayer
 from gpulab.capture.hooks.models.module_tree import parameters_in, submodules_in
 from gpulab.capture.hooks.models.tensor_memory import version_of
-from gpulab.user_objects import OWN_INPUTS, PARTS_OF_ONE, SAME_INPUT
+from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
 
 _MIN_MODULES = 4  # two or three are a pair of critics, or queries, keys and values
 _MOST_SUBMODULES = 64  # of one of them; calls of larger ones are seldom short
@@ -28,7 +28,7 @@ class SeparateLayer(NamedTuple):
 
     kind: str  # LINEAR, CONVOLUTION or EMBEDDING
     options: tuple[Any, ...]
-    weights: tuple[Shape, ...]  # of one module; of embedding tables the largest
+    weights: tuple[Shape, ...]  # of one module; an embedding table has the mean number of rows
     input: Shape
     modules: int
     with_input_gradient: bool
@@ -37,10 +37,10 @@ class SeparateLayer(NamedTuple):
 
 @dataclass
 class ModuleGroup:
-    """Calls of modules of one structure with inputs that do not depend on each other."""
+    """Calls of modules of one structure whose inputs are the same unchanged tensors, or parts of them."""
 
-    inputs: list[weakref.ref[Any]]  # what the inputs are parts of; empty if each may be part of another tensor
-    places: set[tuple[tuple[int, int], ...]] = field(default_factory=set)  # of the inputs, in the tensors they are from
+    inputs: list[weakref.ref[Any]]  # these tensors
+    places: set[tuple[int, ...]] = field(default_factory=set)  # of the inputs in them
     modules: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     calls: int = 0
     total_ns: int = 0  # of these calls
@@ -54,10 +54,7 @@ class ModuleGroup:
     @property
     def source(self) -> str:
         """Where the inputs come from."""
-        if len(self.places) == 1:
-            return SAME_INPUT
-        owners = [tuple([owner for owner, _ in place]) for place in self.places]
-        return PARTS_OF_ONE if len(set(owners)) == 1 else OWN_INPUTS
+        return SAME_INPUT if len(self.places) == 1 else PARTS_OF_ONE
 
 
 class ModuleGroups:
@@ -71,9 +68,9 @@ class ModuleGroups:
     def note(self, module: Any, tensors: list[Any], owners: list[Any], layer: TimedLayer | None) -> ModuleGroup | None:
         """Note a call of a module; return its group, or None if it can have none.
 
-        owners: for each tensor the one that it is a view of, or itself. The inputs of two modules are independent if
-        both are unchanged views of the same tensors, or if no gradient flows into them although the modules are
-        trained: the output of such a module would need a gradient.
+        owners: for each tensor the one that it is a view of, or itself. None of two modules needs the output of the
+        other one if both get parts of the same unchanged tensors. Tensors of their own prove nothing: an input without
+        a gradient may be a detached output, as in a residual quantizer or in layers that are trained one by one.
         """
         identity = id(module)
         if (leaf := _embedding(module, tensors) if layer is None else layer) is not None:
@@ -83,16 +80,15 @@ class ModuleGroups:
         structure = self._structures[identity]
         if structure is None:
             return None
-        is_data = _are_data(tensors) and _is_trained(module)
-        source = () if is_data else tuple([(id(owner), version_of(owner)) for owner in owners])
-        key = (structure, source, *[tuple(_shape(tensor)) for tensor in tensors])
+        source = [(id(owner), version_of(owner)) for owner in owners]
+        key = (structure, *source, *[_shape(tensor) for tensor in tensors])
         group = self._groups.get(key)
         if group is None or not all(
-            [reference() is owner for reference, owner in zip(group.inputs, owners, strict=False)]
+            [reference() is owner for reference, owner in zip(group.inputs, owners, strict=True)]
         ):
-            group = self._groups[key] = ModuleGroup([] if is_data else [weakref.ref(owner) for owner in owners])
+            group = self._groups[key] = ModuleGroup([weakref.ref(owner) for owner in owners])
         group.modules.setdefault(identity, weakref.ref(module))
-        group.places.add(tuple([_place(*pair) for pair in zip(owners, tensors, strict=True)]))
+        group.places.add(tuple([_offset(tensor) for tensor in tensors]))
         group.calls += 1
         return group
 
@@ -164,26 +160,11 @@ def _joined_table(table: SeparateLayer, members: list[Any]) -> SeparateLayer:
     return table._replace(weights=((max(1, rows // len(inner)), width),), modules=len(members))
 
 
-def _place(owner: Any, tensor: Any) -> tuple[int, int]:
+def _offset(tensor: Any) -> int:
     import torch
 
     kind: Any = torch.Tensor
-    is_strided = kind.layout.__get__(tensor) is torch.strided
-    return id(owner), kind.storage_offset(tensor) if is_strided else 0
-
-
-def _are_data(tensors: list[Any]) -> bool:
-    import torch
-
-    kind: Any = torch.Tensor
-    return torch.is_grad_enabled() and not any([kind.requires_grad.__get__(tensor) for tensor in tensors])
-
-
-def _is_trained(module: Any) -> bool:
-    import torch
-
-    kind: Any = torch.Tensor
-    return any([kind.requires_grad.__get__(weight) for weight in parameters_in(submodules_in(module))])
+    return kind.storage_offset(tensor) if kind.layout.__get__(tensor) is torch.strided else 0
 
 
 def _shape(tensor: Any) -> Shape:

@@ -2,7 +2,7 @@
 
 from gpulab.run import SeparateModules
 from gpulab.tables import EventKind
-from gpulab.user_objects import OWN_INPUTS, SAME_INPUT
+from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
 from tests.support.runs.made_runs import event, run_of, stepped
 
 
@@ -57,8 +57,8 @@ def provoked_by_heads_in_a_list():
     return training(group(40, 8))
 
 
-def provoked_by_embedding_tables_with_indices_of_their_own():
-    return training(group(30, 5, kind="Embedding", inputs=OWN_INPUTS))
+def provoked_by_embedding_tables_for_the_columns_of_a_tensor():
+    return training(group(30, 5, kind="Embedding", inputs=PARTS_OF_ONE))
 
 
 def provoked_by_groups_that_are_small_one_by_one():
