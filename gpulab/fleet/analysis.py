@@ -17,10 +17,10 @@ from gpulab.fleet.rank_summary import RankSummary
 from gpulab.fleet.rank_task import FileReading, summarise_file, unread_rank
 from gpulab.fleet.summary_cache import SummaryCache, reader_digest
 from gpulab.trace import Limits
+from gpulab.trace.reading.limits import COMPRESSION_RATIO
 
 # Reading so much text takes about as long as starting the processes of a local cluster.
 _SMALL_TEXT_BYTES = 300_000_000
-_COMPRESSION_RATIO = 16  # text to file; traces compress 9 to 30 times
 _THREADS = 2  # decompression and the compiled parser release the GIL; measured: 1.2 times as fast as one
 
 
@@ -69,7 +69,7 @@ def fleet(
 
 def _are_small(files: Sequence[RankFile]) -> bool:
     """Whether this process reads these files sooner than a local cluster, which it would start first."""
-    text_bytes = sum(file.size_bytes * (1 if file.name.endswith(".json") else _COMPRESSION_RATIO) for file in files)
+    text_bytes = sum(file.size_bytes * (1 if file.name.endswith(".json") else COMPRESSION_RATIO) for file in files)
     return text_bytes <= _SMALL_TEXT_BYTES and all(file.is_local for file in files)
 
 

@@ -24,11 +24,19 @@ from gpulab.trace.reading.compiled import CompiledParser, uses_compiled_parser
 from gpulab.trace.reading.damaged import read_damaged_chunk
 from gpulab.trace.reading.decoder import parse_events, parse_last_chunk
 from gpulab.trace.reading.header import merge_headers, parse_header_after, parse_header_around
-from gpulab.trace.reading.limits import EVENT_LIMIT, METADATA, MIB, TOO_MUCH_DAMAGE, UNREADABLE, Limits, Losses
+from gpulab.trace.reading.limits import (
+    COMPRESSION_RATIO,
+    EVENT_LIMIT,
+    METADATA,
+    MIB,
+    TOO_MUCH_DAMAGE,
+    UNREADABLE,
+    Limits,
+    Losses,
+)
 from gpulab.trace.reading.text_blocks import FIX, Progress, file_label, read_blocks
 
 _CHEAP_BYTES = 64 * MIB  # of text
-_COMPRESSION_RATIO = 16  # text to file; traces compress 9 to 30 times
 _REMEMBERED_CHUNKS = 8
 _SHAPES_SKIPPED = Gap(
     what="the inputs of operators (shapes and types)",
@@ -74,7 +82,7 @@ def _is_small(origin: Path | bytes) -> bool:
             size = origin.stat().st_size
         except (OSError, ValueError):
             return True
-    return size * (_COMPRESSION_RATIO if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
+    return size * (COMPRESSION_RATIO if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
 
 
 class _Added(NamedTuple):

@@ -111,23 +111,23 @@ def _transposed_convolution(call: _Call) -> _Options | None:
 
 
 def _lstm(call: _Call) -> _Options | None:
-    if call.module.get("proj_size") or len(_shape(call.input)) != 3:
+    if call.module.get("proj_size") or len(shape_of(call.input)) != 3:
         return None
     return _Options(LSTM, _values(call, _RECURRENT_OPTIONS))
 
 
 def _gru(call: _Call) -> _Options | None:
-    return _Options(GRU, _values(call, _RECURRENT_OPTIONS)) if len(_shape(call.input)) == 3 else None
+    return _Options(GRU, _values(call, _RECURRENT_OPTIONS)) if len(shape_of(call.input)) == 3 else None
 
 
 def _attention(call: _Call) -> _Options | None:
     """Describe attention whose queries, keys and values have one size."""
     keys = call.arguments[1] if len(call.arguments) > 1 else call.options.get("key")
-    if len(_shape(call.input)) != 3 or not is_tensor(type(keys)) or call.module.get("bias_k") is not None:
+    if len(shape_of(call.input)) != 3 or not is_tensor(type(keys)) or call.module.get("bias_k") is not None:
         return None
     heads, batch_first, dropout, is_training = _values(call, ("num_heads", "batch_first", "dropout", "training"))
-    width, key_shape = _shape(call.input)[2], _shape(keys)
-    if _shape(call.parameters[0]) != (3 * width, width) or len(key_shape) != 3:
+    width, key_shape = shape_of(call.input)[2], shape_of(keys)
+    if shape_of(call.parameters[0]) != (3 * width, width) or len(key_shape) != 3:
         return None
     with_weights = call.options.get("need_weights", True)
     values = heads, batch_first, dropout if is_training else 0.0, with_weights, key_shape[1 if batch_first else 0]
@@ -143,8 +143,8 @@ def _layer_call(options: _Options, parameters: list[Any], tensor: Any) -> TimedL
     return TimedLayer(
         options.kind,
         options.values,
-        tuple([_shape(value) for value in parameters]),
-        _shape(tensor),
+        tuple([shape_of(value) for value in parameters]),
+        shape_of(tensor),
         is_image and kind_of_tensor.is_contiguous(tensor, memory_format=torch.channels_last),
         with_gradients and bool(kind_of_tensor.requires_grad.__get__(tensor)),
         with_gradients and any([bool(kind_of_tensor.requires_grad.__get__(value)) for value in parameters]),
@@ -160,7 +160,8 @@ def _is_simple(option: Any) -> bool:
     return all([type(part) in _SIMPLE_TYPES for part in parts])
 
 
-def _shape(tensor: Any) -> Shape:
+def shape_of(tensor: Any) -> Shape:
+    """Return the shape of a tensor, without code of the user's."""
     import torch
 
     return tuple([int(size) for size in torch.Tensor.size(tensor)])

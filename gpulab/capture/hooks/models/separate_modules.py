@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpulab.capture.hooks.models.layer_calls import CONVOLUTION, LINEAR, Shape, TimedLayer
+from gpulab.capture.hooks.models.layer_calls import CONVOLUTION, LINEAR, Shape, TimedLayer, shape_of
 from gpulab.capture.hooks.models.module_tree import parameters_in, submodules_in
 from gpulab.capture.hooks.models.tensor_memory import version_of
 from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
@@ -81,7 +81,7 @@ class ModuleGroups:
         if structure is None:
             return None
         source = [(id(owner), version_of(owner)) for owner in owners]
-        key = (structure, *source, *[_shape(tensor) for tensor in tensors])
+        key = (structure, *source, *[shape_of(tensor) for tensor in tensors])
         group = self._groups.get(key)
         if group is None or not all(
             [reference() is owner for reference, owner in zip(group.inputs, owners, strict=True)]
@@ -130,7 +130,7 @@ def _structure(module: Any) -> Structure | None:
 def _weight_shape(module: Any, weight: Any) -> Shape:
     from torch import nn
 
-    shape = _shape(weight)
+    shape = shape_of(weight)
     return shape[1:] if type(module) is nn.Embedding else shape
 
 
@@ -147,7 +147,7 @@ def _embedding(module: Any, tensors: list[Any]) -> SeparateLayer | None:
     if not weights or kind.dtype.__get__(weights[0]) is not torch.float32 or not kind.is_cpu.__get__(weights[0]):
         return None
     is_trained = torch.is_grad_enabled() and bool(kind.requires_grad.__get__(weights[0]))
-    return SeparateLayer(EMBEDDING, (), (_shape(weights[0]),), _shape(tensors[0]), 1, False, is_trained)
+    return SeparateLayer(EMBEDDING, (), (shape_of(weights[0]),), shape_of(tensors[0]), 1, False, is_trained)
 
 
 def _joined_table(table: SeparateLayer, members: list[Any]) -> SeparateLayer:
@@ -155,7 +155,7 @@ def _joined_table(table: SeparateLayer, members: list[Any]) -> SeparateLayer:
     from torch import nn
 
     inner = [each for member in members for each in submodules_in(member) if type(each) is nn.Embedding]
-    rows = sum([_shape(weight)[0] for weight in parameters_in(inner)])
+    rows = sum([shape_of(weight)[0] for weight in parameters_in(inner)])
     width = table.weights[0][1]
     return table._replace(weights=((max(1, rows // len(inner)), width),), modules=len(members))
 
@@ -165,9 +165,3 @@ def _offset(tensor: Any) -> int:
 
     kind: Any = torch.Tensor
     return kind.storage_offset(tensor) if kind.layout.__get__(tensor) is torch.strided else 0
-
-
-def _shape(tensor: Any) -> Shape:
-    import torch
-
-    return tuple([int(size) for size in torch.Tensor.size(tensor)])
