@@ -1,6 +1,6 @@
-"""Record datasets (datasets/README.md): the runs of lesson 20, on the CPU here or on a virtual GPU.
+"""Record datasets (recorded_runs/README.md): the runs of lesson 20, on the CPU here or on a virtual GPU.
 
-    python tools/record_drills.py case03                 record what datasets/case03/answer.json describes
+    python tools/record_drills.py case03                 record what recorded_runs/case03/answer.json describes
     python tools/record_drills.py                        record all, some three minutes on a quiet machine of two cores
     python tools/record_drills.py case03 --overwrite     replace runs that exist; figures of lessons depend on them
 

@@ -78,7 +78,7 @@ STAGES = (
     ),
     Stage(
         name="datasets",
-        about="recorded runs for datasets/, with data cards",
+        about="runs for recorded_runs/, with data cards",
         target=f"{_PACKAGE}.datasets:datasets",
         limit_s=180,
         least_s=45,

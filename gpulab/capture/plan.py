@@ -105,6 +105,16 @@ class RecordingPlan:
         """The cell begins with the profiler on."""
         self._phase_ns = self._last_ns = at_ns
 
+    @property
+    def may_be_postponed(self) -> bool:
+        """Whether the profiler is on and waits for the first step."""
+        return self.phase is ProfilerPhase.OPENING and not self.boundaries
+
+    def postpone(self, at_ns: int) -> None:
+        """The cell imports packages, which can take longer than the opening: that begins afterwards."""
+        self.begin(at_ns)
+        self._restarts = 0  # memory of the packages was taken for events
+
     def boundary(self, at_ns: int, known_steps: int | None = None, events: int | None = None) -> ProfilerAction:
         """A step begins now; `known_steps`: length of the loader's epoch; `events`: number in the window so far."""
         step_ns = at_ns - self._last_ns
@@ -143,11 +153,7 @@ class RecordingPlan:
     def tick(self, at_ns: int) -> ProfilerAction:
         """Check timeouts; called several times a second from outside the loop."""
         silent_ns = at_ns - self._last_ns
-        if (
-            self.phase is ProfilerPhase.OPENING
-            and at_ns - self._phase_ns > self.limits.opening_timeout_ns
-            and not self.boundaries
-        ):
+        if self.may_be_postponed and at_ns - self._phase_ns > self.limits.opening_timeout_ns:
             self._enter(ProfilerPhase.WARMING, at_ns)
             return ProfilerAction.STOP
         if self.phase is ProfilerPhase.OPENING and self.boundaries and silent_ns > self.limits.slow_ns:

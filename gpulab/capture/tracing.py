@@ -20,7 +20,7 @@ from gpulab.capture.plan import FEW_STEPS, ProfilerAction, ProfilerPhase, Record
 from gpulab.capture.profiler import TraceWindow, is_profiler_running, yield_to_user_profiler
 from gpulab.capture.protection.event_budget import EventWatch
 from gpulab.capture.protection.guard import Guard
-from gpulab.capture.protection.main_thread import PendingCall
+from gpulab.capture.protection.main_thread import PendingCall, is_importing
 from gpulab.capture.protection.open_ranges import OpenRanges
 from gpulab.capture.trace_windows import EVENTS, TraceWindows
 from gpulab.deferred_signals import DeferredSignals
@@ -136,6 +136,8 @@ class Tracing:
         """Look for what is due; called several times a second in the sampler's thread, after `begin`."""
         if not self._in_main_thread:
             return
+        if self.plan.may_be_postponed and is_importing():
+            self.plan.postpone(time_ns())
         if self.plan.tick(time_ns()) is ProfilerAction.STOP:
             self._is_overdue = True
         if self._is_overdue or self._missed or self._can_store():
@@ -275,7 +277,8 @@ class Tracing:
         if not is_ours:
             self._add_loss()
             return
-        self.windows.add(window, self._window_ns, ended_ns)
+        if not (resumes and events == 0):
+            self.windows.add(window, self._window_ns, ended_ns)
         self.plan.held_ns = time_ns() - ended_ns
         if resumes:
             self._start_next_window()

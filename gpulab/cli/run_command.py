@@ -139,7 +139,10 @@ class ProgramRecording:
             self._results = replace(self._results, job=JobRank(0, self._ranks.world_size))
         if self._job is None and self._options.level != "sensors" and not (len(run.event_rows) or len(run.mark_rows)):
             self._results.remove()
-            self._show("gpulab: nothing to report, because PyTorch ran no operator before the program ended")
+            self._show(
+                "gpulab: nothing to report, because PyTorch ran no operator while the profiler was on, and no step of "
+                "a loop was seen. If the program has a loop, call gpulab.step() at the end of each iteration."
+            )
             return
         self._save(run)
         if self._job is None:

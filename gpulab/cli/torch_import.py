@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,10 @@ def call_after_torch_import(function: Callable[[], None]) -> None:
 
 
 class _TorchFinder(MetaPathFinder):
-    """Finds torch as usual, but with a loader that calls the function afterwards; removes itself then."""
+    """Finds torch as the other finders do, but with a loader that calls the function once torch is imported.
+
+    It stays until then: packages look for torch, with importlib.util.find_spec, long before anything imports it.
+    """
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -36,11 +38,16 @@ class _TorchFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != TORCH:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self._function)
+            spec.loader = _CallingLoader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:  # a spec that was found earlier may be executed twice
+            sys.meta_path.remove(self)
+            self._function()
 
 
 class _CallingLoader(Loader):

@@ -5,7 +5,7 @@
     card.json       the data card: what was recorded, on which device, when, how, under which licence
     answer.json     the planted cause and how to record it again; separate, so that a diagnosis cannot read it
 
-The folders are in `datasets/` of a clone and in `gpulab/datasets/` of an installed wheel.
+The folders are in `recorded_runs/` of a clone and in `gpulab/recorded_runs/` of an installed wheel.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def dataset(name: str, folder: Path | None = None) -> Dataset:
 def datasets_folder() -> Path:
     """The folder of all datasets in an installed wheel or a clone. Raises GpulabError if there is none."""
     package = Path(__file__).resolve().parents[1]
-    # Folders without data cards are ignored: site-packages may contain another project named `datasets`.
-    for folder in (package / "datasets", package.parent / "datasets"):
+    # Folders without data cards are ignored: site-packages may contain a folder of this name of another project.
+    for folder in (package / "recorded_runs", package.parent / "recorded_runs"):
         if any(folder.glob(f"*/{CARD}")):
             return folder
     raise GpulabError(
@@ -161,5 +161,5 @@ def _decode(path: Path, kind: type[_T]) -> _T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise GpulabError(
-            f"{path.parent.name}/{path.name} cannot be read.", why=str(error), fix="see datasets/README.md"
+            f"{path.parent.name}/{path.name} cannot be read.", why=str(error), fix="see recorded_runs/README.md"
         ) from error

@@ -12,7 +12,7 @@ from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-DATASETS = Path(__file__).resolve().parents[2] / "datasets"
+DATASETS = Path(__file__).resolve().parents[2] / "recorded_runs"
 
 
 def names_and_ends(run):

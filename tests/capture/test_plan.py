@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpulab.capture.plan import ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
+from gpulab.capture.plan import MAX_RESTARTS, ProfilerAction, ProfilerPhase, RecordingLimits, RecordingPlan
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -231,6 +231,26 @@ def test_a_cell_without_steps_is_recorded_for_a_limited_time():
     assert plan.tick(1 * SECOND) is ProfilerAction.NONE
     assert plan.tick(3 * SECOND) is ProfilerAction.STOP
     assert plan.tick(4 * SECOND) is ProfilerAction.NONE
+
+
+def test_the_opening_begins_after_the_imports_of_the_cell():
+    plan = plan_with(opening_timeout_ns=2 * SECOND)
+    for second in range(1, 9):
+        assert plan.may_be_postponed
+        plan.postpone(second * SECOND)
+        assert plan.tick(second * SECOND) is ProfilerAction.NONE
+    assert plan.tick(9 * SECOND) is ProfilerAction.NONE
+    assert plan.tick(11 * SECOND) is ProfilerAction.STOP
+    assert not plan.may_be_postponed
+
+
+def test_memory_of_imported_packages_does_not_end_the_opening():
+    plan = plan_with()
+    for number in range(3 * MAX_RESTARTS):
+        plan.postpone(number * SECOND)
+        assert plan.exceed(number * SECOND + 1) is ProfilerAction.STOP
+        assert plan.resume(0)
+        assert plan.phase is ProfilerPhase.OPENING
 
 
 def test_a_loop_that_begins_after_a_long_set_up_is_still_recorded():

@@ -1,5 +1,6 @@
 """The profiler within a recording: it goes on if it stopped for nothing, and leaves backward passes alone."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpulab.analysis.steps.detection import find_steps  # noqa: E402
 from gpulab.capture.plan import RecordingLimits  # noqa: E402
 from gpulab.capture.profiler import TraceWindow  # noqa: E402
 from gpulab.capture.protection.event_budget import heap_bytes  # noqa: E402
+from gpulab.capture.protection.main_thread import is_importing  # noqa: E402
 from gpulab.capture.tracing import MAX_EVENTS, is_in_backward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +103,24 @@ def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
             tensor.add_(1)
     assert len(weights) == 60_000
     assert len(session.run.event_rows) > MAX_EVENTS[level] / (4 if level == "trace" else 16)  # resumed only at "trace"
+
+
+def test_what_runs_after_a_long_import_is_recorded(monkeypatch, tmp_path):
+    (tmp_path / "a_slow_package.py").write_text("import time\ntime.sleep(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with gpulab.profile("imports first") as session:
+        importlib.import_module("a_slow_package")
+        total = torch.ones(9).sum()
+    assert total == 9
+    assert "aten::sum" in set(session.run.events["name"])
+
+
+def test_an_import_is_known_as_one(monkeypatch, tmp_path):
+    source = "from gpulab.capture.protection.main_thread import is_importing\nduring = is_importing()\n"
+    (tmp_path / "a_package_that_asks.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importlib.import_module("a_package_that_asks").during
+    assert not is_importing()
 
 
 @pytest.mark.night

@@ -82,7 +82,7 @@ def test_the_commands_read_what_it_wrote(recorded):
     folder, _ = recorded
     assert "Where the step time goes" in run(folder, "-m", "gpulab", "report", "results").stdout
     assert json.loads(run(folder, "-m", "gpulab", "report", "--json", "results/run.gpulab").stdout)["steps"] == 60
-    waiting = ROOT / "datasets" / "case01" / "run.gpulab"  # a live run may be too uncertain on a busy machine
+    waiting = ROOT / "recorded_runs" / "case01" / "run.gpulab"  # a live run may be too uncertain on a busy machine
     assert "Predicted" in run(folder, "-m", "gpulab", "whatif", waiting, "workers=2").stdout
     same = run(folder, "-m", "gpulab", "compare", "results/run.gpulab", "results/run.gpulab", "--fail-over", "5%")
     assert same.returncode == 0
@@ -129,6 +129,18 @@ def test_an_exception_ends_the_program_as_under_python_and_the_run_is_kept(tmp_p
     loaded = gpulab.load(tmp_path / "results" / "run.gpulab")
     assert loaded.outcome == "RuntimeError"
     assert json.loads((tmp_path / "results" / "summary.json").read_text())["outcome"] == "RuntimeError"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("package", ["transformers", "accelerate", "lightning"])
+def test_a_program_whose_first_import_looks_for_torch_is_recorded(tmp_path, package):
+    pytest.importorskip(package)
+    (tmp_path / "first.py").write_text(
+        f"import {package}\nimport torch\nwith torch.no_grad():\n    for _ in range(30):\n        torch.ones(9).sum()\n"
+    )
+    result = run(tmp_path, *RECORD, "--out", "results", "first.py")
+    assert (tmp_path / "results" / "run.gpulab").exists(), result.stderr
+    assert gpulab.load(tmp_path / "results" / "run.gpulab").events["name"].tolist().count("aten::ones") == 30
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from gpulab.views.compare.comparison import comparison_view
 from gpulab.views.sheet.sheet import Answer
 from tests.support.runs.made_runs import NO_WORKERS, awaited, event, loader_call, mark, rows, run_of
 
-DATASETS = Path(__file__).resolve().parents[2] / "datasets"
+DATASETS = Path(__file__).resolve().parents[2] / "recorded_runs"
 FIX_WORKERS = 4  # of the first finding of loop(40)
 
 

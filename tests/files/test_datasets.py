@@ -1,4 +1,4 @@
-"""Every folder in `datasets/` is a test: its card agrees with its run, its known answer with the diagnosis.
+"""Every folder in `recorded_runs/` is a test: its card agrees with its run, its known answer with the diagnosis.
 
 pytest tests/files/test_datasets.py -k case03
 """
@@ -31,7 +31,7 @@ from gpulab.files.datasets import (
 from tools import record_drills
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path for path in (ROOT / "datasets").iterdir() if path.is_dir())
+FOLDERS = sorted(path for path in (ROOT / "recorded_runs").iterdir() if path.is_dir())
 WITH_FIXED_TWIN = [path for path in FOLDERS if (path / FIXED).exists()]
 of_each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
@@ -111,7 +111,8 @@ def test_only_the_answer_reveals_what_was_planted(folder):
     if answer is None:
         return
     workloads = {recipe.workload for recipe in answer.recipes.values()}
-    text = (folder / CARD).read_text(encoding="utf-8") + (ROOT / "datasets" / "README.md").read_text(encoding="utf-8")
+    texts = [folder / CARD, ROOT / "recorded_runs" / "README.md"]
+    text = "".join(path.read_text(encoding="utf-8") for path in texts)
     assert not [word for word in (answer.planted, answer.finding, *workloads) if word and word in text]
 
 
@@ -129,15 +130,15 @@ def test_a_recipe_can_be_followed(folder):
 
 def test_all_folders_are_datasets_and_in_order():
     assert [entry.name for entry in datasets()] == [folder.name for folder in FOLDERS]
-    assert datasets_folder() == ROOT / "datasets"
-    assert dataset("case04").fixed_path == ROOT / "datasets" / "case11" / RUN
+    assert datasets_folder() == ROOT / "recorded_runs"
+    assert dataset("case04").fixed_path == ROOT / "recorded_runs" / "case11" / RUN
     assert dataset("case11").load_fixed() is None
     assert "no_workers" not in repr(dataset("case01"))
 
 
 def test_a_new_folder_is_a_dataset_without_code(tmp_path):
     added = tmp_path / "added"
-    shutil.copytree(ROOT / "datasets" / "case02", added)
+    shutil.copytree(ROOT / "recorded_runs" / "case02", added)
     (added / ANSWER).unlink()
     (entry,) = datasets(tmp_path)
     assert (entry.name, entry.answer, entry.load().name) == ("added", None, "case 2")
@@ -150,7 +151,7 @@ def test_an_unknown_name_is_answered_with_the_names_that_exist():
 
 @pytest.mark.parametrize("change", [{"device": 3}, {"date": "yesterday"}, {"extra": 1}, {"licence": None}])
 def test_a_card_with_a_wrong_or_missing_field_is_refused(tmp_path, change):
-    shutil.copytree(ROOT / "datasets" / "case02", tmp_path / "one")
+    shutil.copytree(ROOT / "recorded_runs" / "case02", tmp_path / "one")
     path = tmp_path / "one" / CARD
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change}), encoding="utf-8")
     with pytest.raises(GpulabError, match=re.escape(f"one/{CARD} cannot be read")):
@@ -160,20 +161,20 @@ def test_a_card_with_a_wrong_or_missing_field_is_refused(tmp_path, change):
 def test_datasets_of_a_wheel_come_first_and_another_project_of_that_name_is_not_taken(monkeypatch, tmp_path):
     site, package = tmp_path / "site-packages", tmp_path / "site-packages" / "gpulab"
     (package / "files").mkdir(parents=True)
-    (site / "datasets").mkdir()
-    (site / "datasets" / "__init__.py").touch()
+    (site / "recorded_runs").mkdir()
+    (site / "recorded_runs" / "__init__.py").touch()
     monkeypatch.setattr(module, "__file__", str(package / "files" / "datasets.py"))
     with pytest.raises(GpulabError, match="packed without them"):
         datasets_folder()
-    shutil.copytree(ROOT / "datasets" / "case02", package / "datasets" / "case02")
-    assert datasets_folder() == package / "datasets"
+    shutil.copytree(ROOT / "recorded_runs" / "case02", package / "recorded_runs" / "case02")
+    assert datasets_folder() == package / "recorded_runs"
 
 
 # The tool.
 
 
 def test_the_tool_refuses_to_replace_a_run_without_being_asked(tmp_path, capsys):
-    shutil.copytree(ROOT / "datasets" / "case11", tmp_path / "case11")
+    shutil.copytree(ROOT / "recorded_runs" / "case11", tmp_path / "case11")
     before = {path.name: path.read_bytes() for path in (tmp_path / "case11").iterdir()}
     assert record_drills.main(["case11", "--folder", str(tmp_path)]) == 2
     assert record_drills.main(["--folder", str(tmp_path)]) == 2
@@ -184,7 +185,7 @@ def test_the_tool_refuses_to_replace_a_run_without_being_asked(tmp_path, capsys)
 def test_the_tool_records_a_new_dataset_and_fills_in_its_card(tmp_path, capsys):
     pytest.importorskip("torch")
     folder = tmp_path / "memory1"
-    shutil.copytree(ROOT / "datasets" / "memory1", folder)
+    shutil.copytree(ROOT / "recorded_runs" / "memory1", folder)
     (folder / RUN).unlink()
     (entry,) = datasets(tmp_path)
     draft = msgspec.structs.replace(entry.card, device="to be filled in", date=datetime.date(2000, 1, 1))

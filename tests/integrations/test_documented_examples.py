@@ -47,8 +47,6 @@ def accelerate_phases():
 def test_the_example_runs(title, package, phases, tmp_path, monkeypatch, capfd):
     pytest.importorskip(package, reason=f"pip install {package}")
     monkeypatch.chdir(tmp_path)
-    if package == "transformers":  # in this repository, it takes the folder datasets/ for the library of that name
-        monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
     exec(compile(EXAMPLES[title], "example.py", "exec"), {"__name__": "__main__"})
     (path,) = (tmp_path / "gpulab-results").glob("*.gpulab")
     assert path.with_suffix(".html").exists()

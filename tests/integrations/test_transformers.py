@@ -28,14 +28,6 @@ EPOCHS = 3
 UPDATES = EPOCHS * TRAINING_BATCHES
 
 
-@pytest.fixture(autouse=True)
-def no_datasets_library(monkeypatch):
-    """In this repository, Transformers takes the folder datasets/ for the library of that name."""
-    from transformers import trainer
-
-    monkeypatch.setattr(trainer, "is_datasets_available", lambda: False)
-
-
 class Classifier(nn.Module):
     def __init__(self, fails_at=None):
         super().__init__()

@@ -203,7 +203,7 @@ def test_the_wheel_holds_the_whole_package_with_the_course_the_datasets_and_noth
     datasets = {f"gpulab/{name}" for name in dataset_files(ROOT)}
     assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course | datasets
     assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live/widget.js"} <= inside
-    assert {"gpulab/datasets/README.md", "gpulab/datasets/case01/run.gpulab"} <= inside
+    assert {"gpulab/recorded_runs/README.md", "gpulab/recorded_runs/case01/run.gpulab"} <= inside
 
 
 @pytest.mark.skipif(os.name == "nt" or shutil.which("cc") is None, reason="needs a C compiler called cc")
@@ -244,8 +244,8 @@ def test_a_dataset_is_loaded_from_an_installed_wheel(wheel, tmp_path):
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
     ).stdout.splitlines()
     package = tmp_path / "gpulab"
-    cards = len(list((ROOT / "datasets").glob("*/card.json")))
-    assert told == [str(package / "__init__.py"), str(package / "datasets"), str(cards), "case 3"]
+    cards = len(list((ROOT / "recorded_runs").glob("*/card.json")))
+    assert told == [str(package / "__init__.py"), str(package / "recorded_runs"), str(cards), "case 3"]
 
 
 @pytest.mark.full  # nine processes, some of which import IPython
@@ -292,4 +292,4 @@ def test_the_sdist_holds_the_datasets_and_the_source_of_the_parser(tmp_path):
 
 
 def dataset_files(source: Path) -> set[str]:
-    return {path.relative_to(source).as_posix() for path in (source / "datasets").rglob("*") if path.is_file()}
+    return {path.relative_to(source).as_posix() for path in (source / "recorded_runs").rglob("*") if path.is_file()}

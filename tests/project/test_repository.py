@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"benchmarks", "datasets", "docs", "gpulab", "notebooks", "recipe", "tests", "tools"}
+FOLDERS = {"benchmarks", "docs", "gpulab", "notebooks", "recipe", "recorded_runs", "tests", "tools"}
 DATA = {".bin", ".csv", ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".wav"}
 MAX_BYTES = 2_000_000  # of a recorded run; nothing else is as large
 
@@ -23,6 +23,12 @@ def test_the_top_level_has_no_other_folders_and_no_data(tracked):
     folders = {path.parts[0] for path in tracked if len(path.parts) > 1 and not path.parts[0].startswith(".")}
     assert folders == FOLDERS
     assert [str(path) for path in tracked if len(path.parts) == 1 and path.suffix in DATA] == []
+
+
+def test_no_folder_is_taken_for_a_library():
+    """An editable install puts the top level on sys.path: Transformers once took `datasets/` for the library."""
+    known = {"accelerate", "datasets", "evaluate", "lightning", "tokenizers", "transformers", "trl"}
+    assert not known & FOLDERS
 
 
 def test_no_file_is_larger_than_a_recorded_run_may_be(tracked):

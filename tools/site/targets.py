@@ -22,7 +22,7 @@ DOCS = "docs"
 # Documents outside docs/, and their pages.
 TOP_DOCUMENTS = {path.name: path.name.lower() for path in sorted(ROOT.glob("*.md"))} | {
     "README.md": "index.md",
-    "datasets/README.md": "datasets.md",
+    "recorded_runs/README.md": "datasets.md",
 }
 SOURCES = {"gpulab/magics/arguments.py": "reference/magics.md", "gpulab/cli/options.py": "reference/options.md"}
 COPIES = "files"  # folder of files that pages offer for download

@@ -1,7 +1,7 @@
-"""Stage: recorded runs of planted loops for datasets/, each a folder with a data card, before and after the fix.
+"""Stage: recorded runs of planted loops for recorded_runs/, each a folder with a data card, before and after the fix.
 
-A folder can be moved to datasets/ under a name that does not give the cause away. `answer.json` is written only where
-the diagnosis of the saved run names the planted cause.
+A folder can be moved to recorded_runs/ under a name that does not give the cause away. `answer.json` is written only
+where the diagnosis of the saved run names the planted cause.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def uses_cuda(name: str) -> bool:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package is installed; a folder of this repository of the same name, such as datasets/, is none."""
+    """Whether a package is installed; a folder of the same name in the current directory is none."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -49,11 +48,7 @@ def small_llama() -> Any:
 
 def _run_trainer(**options: Any) -> None:
     from transformers import Trainer, TrainingArguments
-    from transformers import trainer as trainer_module
 
-    datasets = importlib.util.find_spec("datasets")
-    if datasets is None or datasets.origin is None:  # a folder of this name, as in this repository, is no library
-        trainer_module.is_datasets_available = lambda: False
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             folder, max_steps=3, per_device_train_batch_size=BATCH, report_to=[], save_strategy="no", logging_steps=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.intervals import Spans, clip, subtract, union, union_of
+from gpulab.intervals import Spans, intersect, subtract, union, union_of
 from gpulab.replay.job.job_graph import JobGraph
 from gpulab.tables import EventKind
 
@@ -25,21 +25,19 @@ class SharedMachine:
 
 def shared_machine(job: JobGraph) -> SharedMachine:
     """Return how the ranks share their machine. That much more of their work coincides if no rank waits for another."""
-    busy = [_computing(job, rank) for rank in range(len(job.graphs))]
-    first_ns = max(int(spans.start_ns[0]) if len(spans.start_ns) else 0 for spans in busy)
-    last_ns = min(int(spans.end_ns[-1]) if len(spans.end_ns) else 0 for spans in busy)
-    common = [clip(spans, first_ns, last_ns) for spans in busy]
+    steps = job.graphs[0].steps
+    # Only complete traced steps of the first rank: between two traced parts, nothing is known of the operators.
+    busy = [intersect(_computing(job, rank), steps.interior_spans) for rank in range(len(job.graphs))]
     alone_ns = [
-        subtract(spans, union_of(*(other for index, other in enumerate(common) if index != rank))).total_ns
-        for rank, spans in enumerate(common)
+        subtract(spans, union_of(*(other for index, other in enumerate(busy) if index != rank))).total_ns
+        for rank, spans in enumerate(busy)
     ]
-    step_ns = max(1, int(job.graphs[0].steps.step_ns or 1))
-    steps = max(1.0, (last_ns - first_ns) / step_ns)
+    count = max(1, int(steps.interior.sum()))
     machine = job.graphs[0].run.machine
     cores = machine.cores_allowed or machine.cores or len(busy)
     return SharedMachine(
-        alone_ns=min(alone_ns) / steps,
-        capacity_ns=sum(spans.total_ns for spans in common) / steps / cores,
+        alone_ns=min(alone_ns) / count,
+        capacity_ns=sum(spans.total_ns for spans in busy) / count / cores,
         cores=float(cores),
     )
 

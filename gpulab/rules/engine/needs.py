@@ -127,6 +127,8 @@ def why_no_ledger(evidence: Evidence) -> tuple[str, str]:
     gaps = [gap for gap in run.recording.left_out if gap.concerns_trace]
     if gaps:
         return gaps[0].why, gaps[0].fix
+    if not len(run.event_rows) and len(run.mark_rows):
+        return "the loop ended before the profiler recorded a step", "let it run for at least twelve steps"
     if not len(run.event_rows):
         return "PyTorch ran no operator while the profiler was on", "record the training loop"
     if evidence.steps.detected_by == "whole run":

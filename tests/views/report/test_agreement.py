@@ -19,7 +19,7 @@ from gpulab.views.sheet.sheet import TableBlock
 from tests.support.runs.cases import ALL, diagnosis_of
 from tests.support.tiers import every_nth
 
-DATASETS = sorted((Path(__file__).parents[3] / "datasets").glob("*/*.gpulab"))
+DATASETS = sorted((Path(__file__).parents[3] / "recorded_runs").glob("*/*.gpulab"))
 PATHS = [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in DATASETS]
 POINTS = 2.0
 ROUNDED = 0.5  # a claim shows whole per cents

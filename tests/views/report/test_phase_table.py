@@ -45,7 +45,7 @@ def test_without_events_the_waits_for_batches_are_what_is_known_of_an_evaluation
 
 
 def test_the_training_has_the_largest_part_of_its_typical_step():
-    diagnosis = diagnose(gpulab.load(Path(__file__).parents[3] / "datasets" / "case03" / "run.gpulab"))
+    diagnosis = diagnose(gpulab.load(Path(__file__).parents[3] / "recorded_runs" / "case03" / "run.gpulab"))
     phases = find_phases(diagnosis.run)
     values = largest_parts(diagnosis.run, phases, diagnosis.ledger, diagnosis.step)
     parts = dict(zip((phase.kind for phase in phases), values, strict=True))

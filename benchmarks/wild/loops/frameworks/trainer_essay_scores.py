@@ -1,11 +1,9 @@
 """Essay scores with the transformers Trainer: regression, dynamic padding, kappa on a held-out part, as in Kaggle kernels."""
 
-import importlib.util
 import logging
 
 import numpy as np
 import pandas as pd
-import transformers.trainer
 from accelerate.state import AcceleratorState
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -19,9 +17,6 @@ def prepare(scale: float) -> Namespace:
     """A frame of essays of very different length with a score from 1 to 6, and a tokenizer."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     AcceleratorState._reset_state(True)  # another run in this process may have had another precision
-    spec = importlib.util.find_spec("datasets")
-    if spec is None or spec.origin is None:  # a folder of this name is not the library
-        transformers.trainer.is_datasets_available = lambda: False
     vocab = {token: index for index, token in enumerate([*SPECIAL, *(f"w{k}" for k in range(2995))])}
     inner = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()

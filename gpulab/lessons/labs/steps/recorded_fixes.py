@@ -1,6 +1,6 @@
 """Training loops recorded on a real H100 with and without one cause: the predicted step time, and the measured one.
 
-The recordings are datasets (datasets/README.md). Each has a twin, which is the same loop with one change.
+The recordings are datasets (recorded_runs/README.md). Each has a twin, which is the same loop with one change.
 """
 
 from __future__ import annotations
