@@ -97,6 +97,20 @@ def test_waiting_for_the_backward_thread_is_a_known_wait():
     assert times.absent_frac == pytest.approx(0.0)
 
 
+def test_waiting_for_the_exchange_between_ranks_on_cpus_is_a_known_wait():
+    def step(at):
+        return [
+            event(EventKind.OP, "aten::addmm", at, 50),
+            event(EventKind.ANNOTATION, "gloo:all_reduce", at + 40, 50, thread=1),  # for 40 ms, no operator runs
+        ]
+
+    run = run_of(stepped(step), samples=host_samples(600, main=0.6))
+    times = analysed(thread_cpu_use, run)
+    assert times.wait_frac == pytest.approx(0.4)
+    assert times.absent_frac == pytest.approx(0.0)
+    assert analysed(classify_python_time, run).absent_ns == 0
+
+
 def test_frequent_collections_use_the_median_step_and_rare_ones_the_mean():
     every = analysed(gc_cost, collected(*[stall(100 * step + 5, 40) for step in range(10)]))
     rare = analysed(gc_cost, collected(stall(305, 40)))

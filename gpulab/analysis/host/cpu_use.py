@@ -28,7 +28,7 @@ class CpuUse:
     """CPU use as shares of the time of the loop, 0-1. None: unknown."""
 
     main_frac: float  # CPU time of the recorded thread
-    wait_frac: float  # waits of the recorded thread with a known reason: a batch, the device, the backward thread
+    wait_frac: float  # waits of the recorded thread with a known reason: a batch, the device, a thread, other ranks
     fetch_wait_frac: float  # part of waits_frac: for batches that it loads itself with a notable share of CPU time
     others_frac: float | None  # CPU time of other Python threads, as a share of one core
     cores_frac: float | None  # load of all cores, all programs
@@ -82,7 +82,7 @@ def thread_cpu_use(run: Run, steps: Steps, ledger: Ledger) -> CpuUse | None:
     fetch_ns, own_fetch_ns = _fetches(run, union(at[first], at[last]))
     return CpuUse(
         main_frac=min(1.0, float(main_cpu_s[measured].sum()) / wall_s),
-        wait_frac=min(1.0, fetch_ns / 1e9 / wall_s + _device_waits(run, steps)),
+        wait_frac=min(1.0, fetch_ns / 1e9 / wall_s + _delegated(run, steps, ledger)),
         fetch_wait_frac=min(1.0, own_fetch_ns / 1e9 / wall_s),
         others_frac=None if np.isnan(others_cpu_s).all() else max(0.0, float(np.nansum(others_cpu_s)) / wall_s),
         cores_frac=None if np.isnan(load).all() else float(np.nanmedian(load)),
@@ -142,12 +142,15 @@ def _fetches(run: Run, window: Spans) -> tuple[int, int]:
     return int(wait_ns.sum()), int(wait_ns[without_workers].sum()) if computes else 0
 
 
-def _device_waits(run: Run, steps: Steps) -> float:
-    """Return the share of the interior steps in which the recorded thread waited for the device or another thread."""
+def _delegated(run: Run, steps: Steps, ledger: Ledger) -> float:
+    """Return the share of the interior steps in which the recorded thread waited for the device, a thread or ranks."""
     window = steps.interior_spans
     if not window.total_ns:
         return 0.0
-    return float(covered_ns(_delegated_time(run), window.start_ns, window.end_ns).sum() / window.total_ns)
+    waits = _delegated_time(run)
+    if ledger.device == "cpu" and "communication" in ledger.spans:
+        waits = union_of(waits, ledger.spans["communication"])
+    return float(covered_ns(waits, window.start_ns, window.end_ns).sum() / window.total_ns)
 
 
 def _delegated_time(run: Run) -> Spans:

@@ -8,6 +8,7 @@ from gpulab.analysis.host.gap_neighbors import gap_neighbors
 from gpulab.analysis.host.other_programs import cores_used_by_others
 from gpulab.analysis.host.python_time import PythonTime, classify_python_time
 from gpulab.analysis.steps.ledger import DISPATCH_KEYS
+from gpulab.analysis.steps.sampled_lines import MIN_SAMPLES
 from gpulab.intervals import Spans, union_of
 from gpulab.rules.engine.evidence import Evidence, with_warm_caches_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, known_numbers
@@ -19,7 +20,7 @@ from gpulab.wording import count, duration, percent
 _MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
 _MIN_GIL_FRAC = 0.05
 _MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
-_MIN_SAMPLES = 3  # of the main thread in a wait, to name its line
+_MIN_SAMPLES_OF_WAIT = 3  # of the main thread, to name the line that waits
 _CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
 _ENTRY_POINTS = {"main", "run", "train", "fit", "train_step", "training_step", "forward", "wrapper"}  # call the loop
 _MIN_PAIR_FRAC = 0.3
@@ -178,7 +179,7 @@ def _wait_in(line: str, library_function: str | None) -> str:
 
 def _has_enough_samples(frame: Frame) -> bool:
     """Whether the line of a wait is more than chance: one or two samples may show any line."""
-    return frame.source == "recorded" or (frame.samples or 0) >= _MIN_SAMPLES
+    return frame.source == "recorded" or (frame.samples or 0) >= _MIN_SAMPLES_OF_WAIT
 
 
 def _unjudged_reason(evidence: Evidence, times: PythonTime, share: float, is_known: bool) -> Unjudged | None:
@@ -222,12 +223,17 @@ def _cores_were_full(evidence: Evidence, times: PythonTime, share: float) -> boo
 def _frame_evidence(frame: Frame | None) -> tuple[str, ...]:
     if frame is None:
         return ()
-    source = (
-        "by recorded Python frames"
-        if frame.source == "recorded"
-        else f"in {count(frame.samples or 0, 'sample')} of the main thread"
+    if frame.source == "recorded":
+        return (f"{percent(frame.frac)} of that time is in {frame.name} (by recorded Python frames).",)
+    samples = frame.samples or 0
+    if samples < MIN_SAMPLES:
+        return (
+            f"{round(frame.frac * samples)} of {count(samples, 'sample')} of the main thread in that time "
+            f"{'is' if round(frame.frac * samples) == 1 else 'are'} in {frame.name}.",
+        )
+    return (
+        f"{percent(frame.frac)} of that time is in {frame.name} (in {count(samples, 'sample')} of the main thread).",
     )
-    return (f"{percent(frame.frac)} of that time is in {frame.name} ({source}).",)
 
 
 def _range(evidence: Evidence, times: PythonTime) -> str:
