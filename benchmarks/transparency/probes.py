@@ -39,4 +39,6 @@ PROBES = {
     "stack": "import sys; print(sys._getframe().f_code.co_filename == __file__, sys._getframe().f_code.co_name)",
     "output closed": "import sys; print('before'); sys.stdout.close()",
     "no modules": "import sys; print([name for name in ('numpy', 'torch', 'pandas', 'psutil') if name in sys.modules])",
+    "search for torch": "from importlib.util import find_spec\nfor _ in range(2):\n"
+    "    spec = find_spec('torch'); print(spec.name, spec.origin, list(spec.submodule_search_locations))",
 }  # fmt: skip

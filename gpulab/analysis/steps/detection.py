@@ -279,7 +279,7 @@ def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
         # Steps may be shorter than the time between a mark and a pause: the longer part is the step.
         at_start = (start <= pause_start) & (pause_start - start < np.minimum(BOUNDARY_NS, end - pause_end))
         start = np.where(at_start, pause_end, start)  # a mark at the end of a step comes just before the pause
-        is_cut |= (start < pause_start) & (end > pause_end + BOUNDARY_NS) & (pause_end - pause_start > BOUNDARY_NS)
+        is_cut |= (start < pause_start) & (end > pause_end + BOUNDARY_NS)
         end = np.where((start < pause_start) & (end > pause_start), pause_start, end)
         start = np.where((start >= pause_start) & (start < pause_end), pause_end, start)
     end = np.maximum(start, end)

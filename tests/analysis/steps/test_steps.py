@@ -136,6 +136,13 @@ def test_inflation_is_traced_over_unprofiled_step_time():
     assert run_steps.step_ns == 10 * MS
 
 
+def test_a_step_is_cut_by_a_window_that_ends_within_it_however_short_the_pause_is():
+    marks = [mark(1000 * step, 0, kind=MarkKind.OPTIMIZER) for step in range(4)]
+    run_steps = find_steps(run_of(marks=marks, windows=[(1002, 1200)], pauses=[(1000.1, 1002), (1200, 1200.4)]))
+    assert not run_steps.recorded.any()
+    assert not run_steps.interior.any()
+
+
 def test_a_step_with_a_pause_within_it_is_no_evidence_and_one_with_a_pause_at_its_start_begins_after_it():
     marks = [mark(at, 0, kind=MarkKind.OPTIMIZER) for at in (0, 100, 200, 300, 400)]
     run_steps = find_steps(run_of(marks=marks, windows=[(0, 400)], pauses=[(140, 150), (200.01, 205)]))
