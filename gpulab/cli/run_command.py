@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from gpulab.run import Run
     from gpulab.virtual.session import VirtualGpu
 
+_ABOUT_STEPS = ". If the program has a loop, call gpulab.step() at the end of each iteration."
+_MIN_CHILDREN_S = 2.0  # of CPU time
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -114,7 +117,7 @@ class ProgramRecording:
         if os.getpid() != self._pid:  # a forked process that runs to the end of the program
             return
         if not self._was_started:
-            self._show("gpulab: nothing was recorded, because the program did not import PyTorch")
+            self._show(f"gpulab: nothing was recorded, because the program did not import PyTorch{_about_children()}")
         if self._session is None:
             return
         with contextlib.suppress(OSError, ValueError):  # closed by the program
@@ -141,7 +144,7 @@ class ProgramRecording:
             self._results.remove()
             self._show(
                 "gpulab: nothing to report, because PyTorch ran no operator while the profiler was on, and no step of "
-                "a loop was seen. If the program has a loop, call gpulab.step() at the end of each iteration."
+                f"a loop was seen{_about_children() or _ABOUT_STEPS}"
             )
             return
         self._save(run)
@@ -219,6 +222,18 @@ def _options_of_rank(options: RunOptions, results: ResultFolder) -> list[str]:
     virtual = [] if options.virtual is None else ["--virtual", options.virtual]
     overwrite = ["--overwrite"] if options.overwrite else []
     return ["--level", options.level, *steps, *virtual, *overwrite, "--out", str(results.path)]
+
+
+def _about_children() -> str:
+    """Return what to do if the work is done by processes that the program started and waited for; "" if it is not."""
+    times = os.times()
+    seconds = times.children_user + times.children_system
+    if seconds < _MIN_CHILDREN_S or seconds < times.user + times.system:
+        return ""
+    return (
+        f". Processes that it started used {seconds:.0f} s of CPU time and were not recorded. Put gpulab after the "
+        "launcher that starts them: torchrun ... -m gpulab run train.py, accelerate launch ... -m gpulab run train.py"
+    )
 
 
 def _is_success(error: BaseException) -> bool:

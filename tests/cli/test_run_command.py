@@ -144,6 +144,19 @@ def test_a_program_whose_first_import_looks_for_torch_is_recorded(tmp_path, pack
 
 
 @pytest.mark.full
+def test_a_program_whose_work_is_done_by_another_process_is_told_so(tmp_path):
+    (tmp_path / "starter.py").write_text(
+        "import subprocess, sys\n"
+        "work = 'import time\\nwhile time.process_time() < 4: pass'\n"
+        "subprocess.run([sys.executable, '-c', work], check=True)\n"
+    )
+    result = run(tmp_path, *RECORD, "starter.py")
+    assert result.returncode == 0
+    assert "Processes that it started used 4 s of CPU time" in result.stderr
+    assert "accelerate launch ... -m gpulab run train.py" in result.stderr
+
+
+@pytest.mark.full
 def test_settings_made_before_the_import_of_torch_count(tmp_path):
     (tmp_path / "threads.py").write_text(
         "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"
