@@ -22,6 +22,7 @@ from gpulab.cli.restarted_ranks import RestartedRanks
 from gpulab.cli.result_folder import RUN_SUFFIX, ResultFolder, default_folder, wait_for_ranks
 from gpulab.cli.torch_import import call_after_torch_import
 from gpulab.errors import GpulabError, problem_text
+from gpulab.wording import duration
 
 if TYPE_CHECKING:
     from gpulab.capture.session import Session
@@ -231,8 +232,9 @@ def _about_children() -> str:
     if seconds < _MIN_CHILDREN_S or seconds < times.user + times.system:
         return ""
     return (
-        f". Processes that it started used {seconds:.0f} s of CPU time and were not recorded. Put gpulab after the "
-        "launcher that starts them: torchrun ... -m gpulab run train.py, accelerate launch ... -m gpulab run train.py"
+        f". Processes that it started used {duration(1e9 * seconds)} of CPU time and were not recorded. Put gpulab "
+        "after the launcher that starts them: torchrun ... -m gpulab run train.py, accelerate launch ... -m gpulab run "
+        "train.py"
     )
 
 

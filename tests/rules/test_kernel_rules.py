@@ -1,6 +1,7 @@
 """Rules about kernels: what they find in recorded traces, and the code they print."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -238,3 +239,21 @@ def test_no_bound_exceeds_the_optimizers_share_when_other_programs_slowed_the_tr
     first = diagnose(run_of(steps, optimizers=optimizer, marks=[*traced, *later], windows=[(0, 600)])).findings[0]
     assert first.rule == "unfused_optimizer"
     assert first.gain.bound < 3
+
+
+def busy_cpu(operator="aten::addmm", **facts):
+    run = run_of(stepped(lambda at: [event(EventKind.OP, operator, at, 95)]))
+    return replace(run, facts={**run.facts, **facts})
+
+
+def test_a_busy_cpu_is_advised_to_use_bfloat16_only_if_it_may_help():
+    offers = {
+        name: "bfloat16" in next(each.advice for each in diagnose(run).findings if each.rule == "device_bound")
+        for name, run in {
+            "unknown": busy_cpu(),
+            "supported": busy_cpu(cpu_bfloat16="avx512_bf16"),
+            "not supported": busy_cpu(cpu_bfloat16="none"),
+            "a decomposition": busy_cpu("aten::linalg_cholesky_ex"),
+        }.items()
+    }
+    assert offers == {"unknown": True, "supported": True, "not supported": False, "a decomposition": False}

@@ -113,6 +113,16 @@ def _times_text(evidence: Evidence) -> tuple[str, ...]:
     )
 
 
+def bfloat16_may_help(evidence: Evidence) -> bool:
+    """Whether nothing speaks against bfloat16 on this CPU: its instructions, measured times, or matrices to decompose.
+
+    In traces of other programs, the instructions are unknown.
+    """
+    times = evidence.run.layer_times
+    is_slower = times is not None and (times.bfloat16_ns or 0) >= (times.float32_ns or float("inf"))
+    return evidence.run.facts.get("cpu_bfloat16") != "none" and not is_slower and not decomposes_matrices(evidence)
+
+
 def decomposes_matrices(evidence: Evidence) -> bool:
     """Whether a step decomposes or inverts matrices: products that feed them need the precision of float32."""
     names = evidence.run.event_rows.text("name").vocabulary

@@ -9,6 +9,7 @@ from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, known_numbers
 from gpulab.rules.engine.phrases import per_step, range_over_steps, step_or_recording
+from gpulab.rules.kernels.bfloat16_on_cpu import bfloat16_may_help
 from gpulab.wording import metric, percent
 
 BUSY_PARTS = ("matmul", "kernels", "communication", "compute")
@@ -100,7 +101,8 @@ def _mfu_evidence(evidence: Evidence, utilised: FlopsUtilisation | None) -> tupl
 
 def _speedup_advice(evidence: Evidence, utilised: FlopsUtilisation | None) -> str:
     if not evidence.on_gpu:
-        return "To speed it up: bfloat16 if this CPU supports it, torch.compile, a smaller model, or a GPU."
+        bfloat16 = "bfloat16 if this CPU supports it, " if bfloat16_may_help(evidence) else ""
+        return f"To speed it up: {bfloat16}torch.compile, a smaller model, or a GPU."
     if utilised is not None and utilised.step_frac >= _NEAR_PEAK_FRAC:
         return "This is close to the peak of the GPU: what remains is a smaller model, lower precision or a larger GPU."
     return "To speed it up: act on the other findings; beyond them, torch.compile, a smaller model, or a larger GPU."
