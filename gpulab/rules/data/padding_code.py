@@ -43,6 +43,8 @@ _END_OF_DATASET = (
     "IndexError after its last sample, or training never starts."
 )
 _WITH_END = ("datasets", "torch")
+# The Trainer and, for several ranks, Accelerate. Trainers with others, as of Sentence Transformers, ignore the setting.
+_SAMPLERS_OF_TRAINER = (None, "BatchSampler", "BatchSamplerShard")
 
 
 def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
@@ -54,12 +56,13 @@ def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
     in_trainer = loader.framework == "transformers"
     is_fixed = fixed or bool(loader.same_row_length)
     dynamic = _DYNAMIC_PADDING_OF_TRAINER if in_trainer else _DYNAMIC_PADDING
-    grouping = _GROUPING_OF_TRAINER if in_trainer else _GROUPING
+    groups = in_trainer and loader.batch_sampler in _SAMPLERS_OF_TRAINER
+    grouping = _GROUPING_OF_TRAINER if groups else _GROUPING
     is_mixed = mixed >= _MIXED_FRAC or not fixed
     return sentences(
         dynamic if is_fixed else "",
         grouping if is_mixed else "",
-        _END_OF_DATASET if is_mixed and in_trainer and loader.dataset_library not in _WITH_END else "",
+        _END_OF_DATASET if is_mixed and groups and loader.dataset_library not in _WITH_END else "",
     )
 
 

@@ -44,6 +44,7 @@ def test_on_a_gpu_the_work_of_the_optimizer_stays():
         (LOADER, ("sorts them by length",)),
         (FIXED_LENGTH, ("DataCollatorWithPadding(tokenizer)", "pad_sequence", "sorts them by length")),
         (replace(LOADER, framework="transformers"), ('train_sampling_strategy="group_by_length"',)),
+        (replace(LOADER, framework="transformers", batch_sampler="DefaultBatchSampler"), ("a batch sampler that",)),
         (replace(FIXED_LENGTH, framework="transformers"), ("data_collator=DataCollatorWithPadding(tokenizer)",)),
         (replace(LOADER, same_row_length=True), ("pad_sequence", "sorts them by length")),
         (replace(LOADER, framework="transformers", dataset_library="__main__"), ("raise IndexError",)),
