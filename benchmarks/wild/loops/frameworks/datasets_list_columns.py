@@ -1,8 +1,8 @@
 """Activity recognition from a Hugging Face data set whose windows are nested lists, with `with_format("torch")`."""
 
+import datasets
 import numpy as np
 
-import datasets
 from benchmarks.wild.loop import Change, Loop, Namespace, scaled
 
 
