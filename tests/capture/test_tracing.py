@@ -1,8 +1,10 @@
 """The profiler within a recording: it goes on if it stopped for nothing, and leaves backward passes alone."""
 
+import builtins
 import importlib
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gpulab  # noqa: E402
 from gpulab.analysis.steps.detection import find_steps  # noqa: E402
-from gpulab.capture.plan import RecordingLimits  # noqa: E402
+from gpulab.capture.plan import RecordingLimits, RecordingPlan  # noqa: E402
 from gpulab.capture.profiler import TraceWindow  # noqa: E402
 from gpulab.capture.protection.event_budget import heap_bytes  # noqa: E402
 from gpulab.capture.protection.main_thread import is_importing  # noqa: E402
@@ -105,13 +107,19 @@ def test_memory_of_the_program_is_not_taken_for_events(monkeypatch, level):
     assert len(session.run.event_rows) > MAX_EVENTS[level] / (4 if level == "trace" else 16)  # resumed only at "trace"
 
 
-def test_what_runs_after_a_long_import_is_recorded(monkeypatch, tmp_path):
-    (tmp_path / "a_slow_package.py").write_text("import time\ntime.sleep(3)\n")
+def test_the_opening_is_postponed_while_the_main_thread_imports(monkeypatch, tmp_path):
+    postponed = threading.Semaphore(0)  # the package waits for that, however busy the machine is
+    postpone = RecordingPlan.postpone
+    monkeypatch.setattr(RecordingPlan, "postpone", lambda *each: (postpone(*each), postponed.release()))
+    monkeypatch.setitem(RecordingLimits.__init__.__kwdefaults__, "opening_timeout_ns", 60 * 10**9)
+    source = "def wait(): return all([postponed.acquire(timeout=30) for _ in range(3)])\nwas_postponed = wait()\n"
+    (tmp_path / "a_slow_package.py").write_text(f"from builtins import postponed\n{source}")
+    monkeypatch.setattr(builtins, "postponed", postponed, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     with gpulab.profile("imports first") as session:
-        importlib.import_module("a_slow_package")
-        total = torch.ones(9).sum()
-    assert total == 9
+        package = importlib.import_module("a_slow_package")
+        torch.ones(9).sum()
+    assert package.was_postponed
     assert "aten::sum" in set(session.run.events["name"])
 
 

@@ -79,6 +79,15 @@ def test_a_slowdown_that_noise_may_explain_passes_and_says_so():
     assert verdict == "PASS, not conclusive"
 
 
+def test_a_small_change_with_an_interval_that_exceeds_the_limit_is_not_conclusive():
+    before = [recorded(ms, ms) for ms in (46, 50, 54)]
+    assert judge(compare(before, before), 0.5).text.startswith("PASS: ")
+    verdict = judge(compare(before, before), 0.02)
+    assert verdict.passes
+    assert "not conclusive" in verdict.text
+    assert "slowdowns above the limit" in verdict.text
+
+
 @pytest.mark.parametrize("after_ms", [50, 65])
 def test_the_text_has_the_measured_change_and_the_limit(after_ms):
     compared = compare(recorded(50, 1), recorded(after_ms, 2))

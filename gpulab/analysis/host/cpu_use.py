@@ -82,7 +82,7 @@ def thread_cpu_use(run: Run, steps: Steps, ledger: Ledger) -> CpuUse | None:
     fetch_ns, own_fetch_ns = _fetches(run, union(at[first], at[last]))
     return CpuUse(
         main_frac=min(1.0, float(main_cpu_s[measured].sum()) / wall_s),
-        wait_frac=min(1.0, fetch_ns / 1e9 / wall_s + _delegated(run, steps, ledger)),
+        wait_frac=min(1.0, fetch_ns / 1e9 / wall_s + _waits_for_others(run, steps, ledger)),
         fetch_wait_frac=min(1.0, own_fetch_ns / 1e9 / wall_s),
         others_frac=None if np.isnan(others_cpu_s).all() else max(0.0, float(np.nansum(others_cpu_s)) / wall_s),
         cores_frac=None if np.isnan(load).all() else float(np.nanmedian(load)),
@@ -142,7 +142,7 @@ def _fetches(run: Run, window: Spans) -> tuple[int, int]:
     return int(wait_ns.sum()), int(wait_ns[without_workers].sum()) if computes else 0
 
 
-def _delegated(run: Run, steps: Steps, ledger: Ledger) -> float:
+def _waits_for_others(run: Run, steps: Steps, ledger: Ledger) -> float:
     """Return the share of the interior steps in which the recorded thread waited for the device, a thread or ranks."""
     window = steps.interior_spans
     if not window.total_ns:

@@ -227,10 +227,9 @@ def _frame_evidence(frame: Frame | None) -> tuple[str, ...]:
         return (f"{percent(frame.frac)} of that time is in {frame.name} (by recorded Python frames).",)
     samples = frame.samples or 0
     if samples < MIN_SAMPLES:
-        return (
-            f"{round(frame.frac * samples)} of {count(samples, 'sample')} of the main thread in that time "
-            f"{'is' if round(frame.frac * samples) == 1 else 'are'} in {frame.name}.",
-        )
+        inside = round(frame.frac * samples)
+        verb = "is" if inside == 1 else "are"
+        return (f"{inside} of {count(samples, 'sample')} of the main thread in that time {verb} in {frame.name}.",)
     return (
         f"{percent(frame.frac)} of that time is in {frame.name} (in {count(samples, 'sample')} of the main thread).",
     )
