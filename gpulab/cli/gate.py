@@ -38,10 +38,10 @@ def judge(compared: Comparison, most_slowdown_frac: float) -> GateVerdict:
         return GateVerdict(False, f"FAIL: the step time changed by {measured}.")
     if high_frac <= most_slowdown_frac:
         return GateVerdict(True, f"PASS: the step time changed by {measured}.")
-    doubt = "noise may explain it" if exceeds else "the interval contains slowdowns above the limit"
+    reason = "noise may explain it" if exceeds else "the interval contains slowdowns above the limit"
     return GateVerdict(
         True,
-        f"PASS, not conclusive: the step time changed by {measured}, but {doubt}. "
+        f"PASS, not conclusive: the step time changed by {measured}, but {reason}. "
         "Record more steps, or several runs per side.",
     )
 
