@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpulab.sensors.thread_frames import current_frame
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = str(ROOT / "gpulab")
 HOOKS = str(ROOT / "gpulab" / "capture" / "hooks")  # they call the function that they replace
@@ -59,7 +61,7 @@ class Watch:
     def _look(self) -> None:
         began_s: float | None = None
         while not self._ended.wait(LOOK_S):
-            now_s, is_held = time.perf_counter(), _is_ours(sys._current_frames().get(self._main or 0))
+            now_s, is_held = time.perf_counter(), _is_ours(current_frame(self._main))
             if is_held and began_s is None:
                 began_s = now_s
             elif not is_held and began_s is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from gpulab.sensors.host.workers import WorkerReader
 from gpulab.sensors.nvidia.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
 from gpulab.sensors.samples import Samples
+from gpulab.sensors.thread_frames import current_frame
 from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES
 
 PERIOD_NS = 100_000_000
@@ -163,7 +163,7 @@ class Sensors:
 
     def _read_host(self, tick: Tick) -> None:
         # The frame first: the main thread moves on while the rest is read.
-        innermost = sys._current_frames().get(self._threads.recorded)
+        innermost = current_frame(self._threads.recorded)
         frame, inside = user_line(innermost), called_function(innermost)
         evaluation = self._evaluation(innermost) if self._evaluation is not None else None
         del innermost  # it would keep the values of its variables alive

@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from gpulab.capture.seeds import preserve_random_state, synchronize_gpus
+from gpulab.sensors.thread_frames import current_frame
 
 _POLL_S = 0.1
 _CLEANUP_S = 2.0  # for `finally` blocks of the cell, before it is ended again
@@ -99,7 +100,7 @@ def _is_forking(thread: int) -> bool:
     Modules run hooks around a fork, which lock the logging module, for example. PyTorch's and Python's code starts
     processes there only. An exception in such a hook would be lost, and the lock would stay locked.
     """
-    frame = sys._current_frames().get(thread)
+    frame = current_frame(thread)
     while frame is not None:
         if frame.f_code.co_filename == popen_fork.__file__:
             return True

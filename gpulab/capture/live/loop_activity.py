@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from types import FrameType
 
 from gpulab.capture.hooks.loader_hooks import StepMarks
 from gpulab.sensors import GpuReading
+from gpulab.sensors.thread_frames import current_frame
 
 STOPPED_AFTER_NS = (
     5_000_000_000  # no step for this long, and for three times the longest gap so far: the loop is not running
@@ -72,7 +72,7 @@ class ActivityTracker:
 
     def _waiting_ns(self, now_ns: int, marks: StepMarks) -> int | None:
         """Duration so far of an unfinished wait for a batch; `waited_ns` counts finished waits only."""
-        frame = sys._current_frames().get(marks.thread)
+        frame = current_frame(marks.thread)
         if not _in_next(frame):
             self._pending = None
             return None

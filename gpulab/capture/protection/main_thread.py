@@ -10,11 +10,11 @@ it has ended, in the user's own frame: Ctrl-C is a KeyboardInterrupt there, and 
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 from collections.abc import Callable
 
 from gpulab.deferred_signals import DeferredSignals, deliver_again
+from gpulab.sensors.thread_frames import current_frame
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -58,7 +58,7 @@ _OUTLIVING: list[object] = []
 
 def is_importing() -> bool:
     """Whether the main thread imports a module."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = current_frame(threading.main_thread().ident)
     while frame is not None:
         if frame.f_code.co_filename == _IMPORT_SYSTEM:
             return True

@@ -11,6 +11,7 @@ from gpulab.run import Gap
 from gpulab.sensors.host import cpu_clocks
 from gpulab.sensors.host.frames import user_line
 from gpulab.sensors.host.proc_files import ProcFile, delayed_s, schedstat
+from gpulab.sensors.thread_frames import current_frame
 
 _MIN_BUSY_S = 0.001  # a thread with less CPU time since the previous reading counts as idle
 
@@ -72,5 +73,5 @@ class ThreadReader:
 
 def _location(thread: threading.Thread) -> str:
     """The user's line that the thread executes; without any, the name of the thread."""
-    frame = sys._current_frames().get(thread.ident) if thread.ident is not None else None
+    frame = current_frame(thread.ident)
     return user_line(frame) or thread.name

@@ -7,6 +7,7 @@ import contextlib
 import os
 import queue
 import re
+import signal
 import tempfile
 import threading
 import time
@@ -22,6 +23,12 @@ import gpulab
 
 ROOT = Path(gpulab.__file__).parent.parent
 TIMEOUT_S = 120
+# Lets a kernel that hangs write where each of its threads is.
+REPORT_THREADS = """
+import faulthandler as _faulthandler, signal as _signal
+_faulthandler.register(_signal.SIGUSR2, file=open({path!r}, "w"), all_threads=True)
+del _faulthandler, _signal
+"""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -114,6 +121,7 @@ class Kernel:
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient, folder: Path) -> None:
         self.manager, self.client, self.folder = manager, client, folder
+        self.is_lost = False  # it died, or a cell never ended: no further cell runs in it
 
     def run(self, code: str, *, notebook: bool = False, during: Callable[[Reply], None] | None = None) -> Reply:
         """Run a cell. `notebook`: as JupyterLab sends it, else as nbconvert does. `during`: called at each message."""
@@ -132,8 +140,9 @@ class Kernel:
         reply, idle = Reply(), False
         deadline_s = time.monotonic() + TIMEOUT_S
         while not idle:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"the cell did not end; so far {reply.outputs}")
+            if time.monotonic() > deadline_s or not self.manager.is_alive():
+                self.is_lost = True
+                raise TimeoutError(f"the cell did not end; so far {reply.outputs}\n{self._condition()}")
             with contextlib.suppress(queue.Empty):
                 message = self.client.get_iopub_msg(timeout=0.1)
                 if message["parent_header"].get("msg_id") != request:
@@ -149,6 +158,21 @@ class Kernel:
             if message["parent_header"].get("msg_id") == request:
                 reply.content = message["content"]
         return reply
+
+    def _condition(self) -> str:
+        """Say whether the kernel has died, and where its threads are if not."""
+        if not self.manager.is_alive():
+            return "the kernel has died"
+        self.manager.signal_kernel(signal.SIGUSR2)
+        time.sleep(1)
+        threads = self.stacks.read_text().split("\n\n")
+        return "\n".join(
+            ["where its threads are:", *("\n".join(lines.splitlines()[:8]) for lines in reversed(threads))]
+        )
+
+    @property
+    def stacks(self) -> Path:
+        return self.folder.parent / "threads.txt"
 
     def interrupt(self) -> None:
         self.manager.interrupt_kernel()
@@ -200,7 +224,7 @@ def kernel(*cells: str) -> Iterator[Kernel]:
         try:
             client.wait_for_ready(timeout=TIMEOUT_S)
             live = Kernel(manager, client, folder / "work")
-            for cell in cells:
+            for cell in (REPORT_THREADS.format(path=str(live.stacks)), *cells):
                 reply = live.run(cell)
                 assert reply.status == "ok", reply.traceback
             yield live

@@ -119,6 +119,8 @@ BEHIND = {"jupyterlab": (JUPYTERLAB, CHROMIUM), "chromium": (CHROMIUM,), "shared
 
 def clean_kernel(*cells: str) -> Kernel:
     """Return the shared kernel, cleaned, after running these cells in it."""
+    if KERNEL.get().is_lost:
+        KERNEL.stop()
     running = KERNEL.get()
     for cell in (CLEAN.format(folder=str(running.folder)), *cells):
         reply = running.run(cell)
