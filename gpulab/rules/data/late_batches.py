@@ -79,11 +79,17 @@ def cause_of_late_batches(evidence: Evidence) -> LateBatchCause | None:
 
 
 def _are_ready(loading: LoadingCost) -> bool:
-    """Whether batches of workers are ready when they are fetched: a fetch then computes, and all take equally long."""
+    """Whether batches of workers are ready when they are fetched: a fetch then computes, and all take equally long.
+
+    Batches that are late for less than a tenth of a step count as ready: more workers cannot save more than that.
+    """
     if loading.fetch_cpu_ns is None or loading.quick_fetch_ns is None:
         return False
-    computes = loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns
-    return computes and loading.fetch_ns <= _FETCH_TIME_PER_QUICK_FETCH * loading.quick_fetch_ns
+    computing_ns = _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns
+    ready_ns = min(computing_ns, loading.quick_fetch_ns)
+    if loading.fetch_ns - ready_ns < _MIN_WAIT_FRAC * loading.step_ns:
+        return True
+    return loading.fetch_ns <= min(computing_ns, _FETCH_TIME_PER_QUICK_FETCH * loading.quick_fetch_ns)
 
 
 def _cause_without_workers(evidence: Evidence, loading: LoadingCost) -> LateBatchCause:
