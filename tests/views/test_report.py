@@ -181,6 +181,17 @@ def test_a_run_ended_by_an_exception_before_any_step_says_so():
     assert "Where the step time goes" not in text
 
 
+def test_a_program_that_fails_at_once_is_not_judged():
+    """A tensor or two before a failed import are no training."""
+    work = [event(EventKind.OP, "aten::ones", 1, 2)]
+    failed = repr(report(run_of(work, outcome="ModuleNotFoundError")))
+    assert "No diagnosis: the program ended before the first step" in failed
+    assert "aten::ones" not in failed
+    assert "aten::ones" in repr(report(run_of(work)))
+    long = [event(EventKind.OP, "aten::mm", at, 50) for at in range(0, 400, 50)]
+    assert "aten::mm" in repr(report(run_of(long, outcome="KeyboardInterrupt")))
+
+
 def test_the_steps_that_are_traced_and_analysed_add_up():
     run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
     text = " ".join(repr(report(run)).split())

@@ -28,6 +28,7 @@ from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, EventKind, StallKind
 
 SMALL_OP_NS = 10_000  # dispatching an operator takes 2-5 us; a shorter operator is mostly dispatch
 LONG_GAP_NS = 200_000  # Python needs 1-100 us between operators; a longer gap is other code of the loop
+_MIN_CRASHED_NS = 100_000_000  # a program that failed before its first step, and ran for less, trained nothing
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,12 @@ class Ledger:
 
 
 def build_ledger(run: Run, steps: Steps) -> Ledger | None:
-    """Compute the ledger of the interior steps of a run; None if no step was recorded with events."""
+    """Compute the ledger of the interior steps of a run; None if no step was recorded with events.
+
+    A program that ended by an error, and had computed for a moment only, has no step either.
+    """
+    if steps.detected_by == "whole run" and run.outcome != "ok" and steps.dur_ns.sum() < _MIN_CRASHED_NS:
+        return None
     return ledger_between(run, *steps.interior_bounds_ns, burst=steps.burst)
 
 
