@@ -1,6 +1,6 @@
 """What another thread is executing, read without a risk of hanging the program.
 
-Before Python 3.12, the garbage collector may run inside `sys._current_frames()`, which holds the lock of the list of
+In Python 3.11, the garbage collector may run inside `sys._current_frames()`, which holds the lock of the list of
 threads. If a destructor then starts or ends a thread, or another thread does, the process hangs for good
 (https://github.com/python/cpython/issues/106883). The collector must therefore not run during the call.
 """
@@ -27,7 +27,7 @@ def current_frame(thread: int | None) -> FrameType | None:
         return None
     # No variable may hold the dict, which contains the frame of this function: such a cycle would keep the variables
     # of all threads alive until the next collection.
-    if sys.version_info >= (3, 12) or not gc.isenabled():
+    if sys.version_info[:2] != (3, 11) or not gc.isenabled():
         return sys._current_frames().get(thread)
     returned: list[Any] = list(map(_call, _WITHOUT_COLLECTOR))
     if not returned[0]:  # the program disabled the collector after we looked
