@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from gpulab.analysis.host.frames import Frame, deepest_frame
 from gpulab.intervals import Spans, covered_ns, subtract, union
@@ -13,6 +14,9 @@ from gpulab.wording import percent
 _MIN_SAMPLES = 20  # a share of fewer samples says little
 _MIN_FRAC = 0.3
 _MIN_CALL_SAMPLES = 8
+_MIN_OTHER_SAMPLES = 5
+_MOST_MORE = 0.15  # a share of few samples is uncertain
+_FORWARD = re.compile(r"forward \(")  # a frame in a model of the user's
 
 
 def busiest_function_text(evidence: Evidence) -> tuple[str, ...]:
@@ -23,6 +27,29 @@ def busiest_function_text(evidence: Evidence) -> tuple[str, ...]:
     if frame is None or frame.samples is None or frame.frac < _MIN_FRAC:
         return ()
     return (f"The main thread is in {frame.name} in {percent(frame.frac)} of {frame.samples} samples.",)
+
+
+def library_call_text(evidence: Evidence, share: float) -> tuple[str, ...]:
+    """Return the library function, neither of PyTorch nor a model, that may take this share of a step; () if unknown.
+
+    A function that far more samples of the main thread show contains other parts of the loop, too.
+    """
+    steps, samples = evidence.steps, evidence.run.host_rows
+    loop = subtract(union(steps.start_ns, steps.end_ns), _loader_spans(evidence))
+    inside = covered_ns(loop, samples["at_ns"], samples["at_ns"] + 1) > 0
+    frames, calls = (samples.text(column).select(inside).to_list() for column in ("frame", "called"))
+    models = tuple(f".{model.kind}.forward" for model in evidence.run.models)
+    counted = Counter(
+        (frame, call)
+        for frame, call in zip(frames, calls, strict=True)
+        if frame and call and not call.startswith("torch.") and not call.endswith(models) and not _FORWARD.match(frame)
+    )
+    if not counted:
+        return ()
+    (frame, call), number = counted.most_common(1)[0]
+    if number < _MIN_OTHER_SAMPLES or not share / 2 <= number / len(calls) <= share + _MOST_MORE:
+        return ()
+    return (f"The main thread is in {call}, at {frame}, in {number} of {len(calls)} samples.",)
 
 
 def loader_line_text(evidence: Evidence) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from gpulab.analysis.host.outside_model import CPU_PARTS, HOST_PARTS, OutsideMod
 from gpulab.analysis.host.outside_model import outside_model as measure
 from gpulab.analysis.host.python_time import classify_python_time
 from gpulab.intervals import Spans, union_of
+from gpulab.rules.engine.busiest_function import library_call_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
@@ -48,7 +49,7 @@ def work_outside_model(evidence: Evidence) -> Finding | None:
         ledger_parts=parts,
         claim=f"{percent(share)} {step_or_recording(evidence)} is spent outside the models, the optimizer "
         f"and data loading: {_operators(evidence, outside)}.",
-        evidence=(f"This work takes {duration_in_step(evidence, cost_ns)}.", *_place(evidence, spans)),
+        evidence=(f"This work takes {duration_in_step(evidence, cost_ns)}.", *_place(evidence, spans, share)),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, per_step=outside.operators),
         advice="If the result is the same in every step, compute it once. Run metrics, logging and checks less often "
         "than in every step. Do the rest for all tensors at once: torch.nn.utils.clip_grad_norm_ to clip, "
@@ -85,10 +86,10 @@ def _python_ns(evidence: Evidence) -> int:
     return evidence.unprofiled_ns(evidence.cached(classify_python_time).user_code_ns, "python")
 
 
-def _place(evidence: Evidence, spans: Spans) -> tuple[str, ...]:
+def _place(evidence: Evidence, spans: Spans, share: float) -> tuple[str, ...]:
     frame = deepest_frame(evidence.run, spans)
     if frame is None or not frame.is_known:
-        return ()
+        return library_call_text(evidence, share)
     return (f"{percent(frame.frac)} of that time is in {frame.name}.",)
 
 

@@ -1,0 +1,44 @@
+"""Where a loop spends its time besides training: a library function in samples, if it fits the measured time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulab.rules import diagnose
+from gpulab.user_objects import Model
+from tests.cases.host.work_outside_model.case import passes, small, update
+from tests.support.runs.made_runs import host_sample, run_of, stepped
+
+METRIC = ("train.py line 9", "torchmetrics.metric.Metric.forward")
+BACKWARD = ("train.py line 8", "torch._tensor.Tensor.backward")
+
+
+def evidence_text(*places):
+    """Work outside the model for 40 % of each step; one sample per step, at no moment of that work."""
+    steps = stepped(lambda at: [*passes(at), *update(at + 50, 10), *small(at + 60, 40)], count=len(places))
+    samples = [
+        host_sample(100 * number + 5, frame=frame, called=called) for number, (frame, called) in enumerate(places)
+    ]
+    run = run_of(steps, samples=samples, models=(Model(kind="ResNet"),))
+    (finding,) = (each for each in diagnose(run).findings if each.rule == "work_outside_model")
+    return " ".join(finding.evidence)
+
+
+def test_the_function_of_a_library_that_takes_about_this_share_is_named():
+    text = evidence_text(*[METRIC] * 6, *[BACKWARD] * 8)
+    assert "torchmetrics.metric.Metric.forward, at train.py line 9, in 6 of 14 samples" in text
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [METRIC] * 4 + [BACKWARD] * 6,
+        [METRIC] * 9 + [BACKWARD] * 5,
+        [("train.py line 7", "timm.models.resnet.ResNet.forward")] * 6 + [BACKWARD] * 8,
+        [("forward (net.py:3)", "einops.einops.rearrange")] * 6 + [BACKWARD] * 8,
+        [BACKWARD] * 6 + [("train.py line 5", None)] * 8,
+    ],
+    ids=["few samples", "more than the work", "the model", "within a model", "PyTorch"],
+)
+def test_no_other_function_is_named(places):
+    assert "main thread" not in evidence_text(*places)
