@@ -152,7 +152,9 @@ def test_a_program_whose_work_is_done_by_another_process_is_told_so(tmp_path):
     )
     result = run(tmp_path, *RECORD, "starter.py")
     assert result.returncode == 0
-    assert re.search(r"Processes that it started used 4(\.\d+)? s of CPU time", result.stderr)
+    used = re.search(r"Processes that it started used (\d+(?:\.\d+)?) s of CPU time", result.stderr)
+    assert used is not None
+    assert float(used[1]) > 3.5  # the kernel's account of it lags behind the process's own by some ms
     assert "accelerate launch ... -m gpulab run train.py" in result.stderr
 
 
