@@ -34,6 +34,10 @@ _GROUPING = (
     "Put samples of similar length into the same batch: a batch sampler that takes a few hundred shuffled samples, "
     "sorts them by length, cuts them into batches and shuffles these."
 )
+_GROUPING_OF_STREAM = (
+    "Put samples of similar length into the same batch: in __iter__ of the dataset, collect a few hundred samples, "
+    "sort them by length, cut them into groups of the batch size, and yield the groups in random order, sample by sample."
+)
 _GROUPING_OF_TRAINER = (
     'Put samples of similar length into the same batch: train_sampling_strategy="group_by_length" in '
     "TrainingArguments (group_by_length=True in versions of Transformers without it)."
@@ -56,8 +60,10 @@ def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
     in_trainer = loader.framework == "transformers"
     is_fixed = fixed or bool(loader.same_row_length)
     dynamic = _DYNAMIC_PADDING_OF_TRAINER if in_trainer else _DYNAMIC_PADDING
-    groups = in_trainer and loader.batch_sampler in _SAMPLERS_OF_TRAINER
+    groups = in_trainer and not loader.iterable and loader.batch_sampler in _SAMPLERS_OF_TRAINER
     grouping = _GROUPING_OF_TRAINER if groups else _GROUPING
+    if loader.iterable:  # such a dataset takes no sampler
+        grouping = _GROUPING_OF_STREAM
     is_mixed = mixed >= _MIXED_FRAC or not fixed
     return sentences(
         dynamic if is_fixed else "",

@@ -55,6 +55,14 @@ def test_the_advice_fits_the_padding_and_the_framework(loader, words):
     assert all(word in advice for word in words)
 
 
+@pytest.mark.parametrize("framework", [None, "transformers"])
+def test_an_iterable_dataset_groups_its_samples_itself(framework):
+    """PyTorch refuses a batch sampler for it, and Transformers' Trainer to group by length."""
+    advice = finding(trained(replace(LOADER, iterable=True, framework=framework, dataset_library="__main__"))).advice
+    assert "in __iter__ of the dataset" in advice
+    assert not any(word in advice for word in ("batch sampler", "group_by_length", "IndexError"))
+
+
 def test_a_dataset_that_knows_its_length_needs_no_word_about_its_end():
     loader = replace(LOADER, framework="transformers", dataset_library="datasets")
     assert "IndexError" not in finding(trained(loader)).advice
