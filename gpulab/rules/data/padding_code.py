@@ -36,7 +36,8 @@ _GROUPING = (
 )
 _GROUPING_OF_STREAM = (
     "Put samples of similar length into the same batch: in __iter__ of the dataset, collect a few hundred samples, "
-    "sort them by length, cut them into groups of the batch size, and yield the groups in random order, sample by sample."
+    "sort them by length, cut them into groups of the batch size, and yield the groups in random order, "
+    "sample by sample."
 )
 _GROUPING_OF_TRAINER = (
     'Put samples of similar length into the same batch: train_sampling_strategy="group_by_length" in '
