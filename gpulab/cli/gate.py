@@ -22,9 +22,8 @@ def judge(compared: Comparison, most_slowdown_frac: float) -> GateVerdict:
 
     Both must hold: the measured rise exceeds the limit, and the 95 % interval, which counts the noise within runs and
     between them, contains only longer step times. One in forty comparisons of equal code has such an interval; the
-    limit makes it rarer. A comparison that is not conclusive passes, and says so, also if
-    the measured rise is small and the interval reaches above the limit. A run that crashed fails: the steps
-    before the error are not the whole program.
+    limit makes it rarer. A comparison without both whose interval reaches above the limit is not conclusive: it
+    passes, and says so. A run that crashed fails: the steps before the error are not the whole program.
     """
     for side in compared.sides:
         if side.crashes:

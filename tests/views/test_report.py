@@ -192,6 +192,13 @@ def test_a_program_that_fails_at_once_is_not_judged():
     assert "aten::mm" in repr(report(run_of(long, outcome="KeyboardInterrupt")))
 
 
+def test_a_program_that_fails_after_steps_is_not_told_that_it_had_none():
+    work, marks = [event(EventKind.OP, "aten::mm", 801, 9)], [mark(100 * step, 1) for step in range(9)]
+    text = repr(report(run_of(work, marks=marks, windows=[(800, 810)], outcome="KeyboardInterrupt")))
+    assert text.startswith("Interrupted after 8 steps")
+    assert "before the first step" not in text
+
+
 def test_the_steps_that_are_traced_and_analysed_add_up():
     run = run_of(stepped(example_report.starved, count=8), windows=[(0, 100), (200, 800)])
     text = " ".join(repr(report(run)).split())

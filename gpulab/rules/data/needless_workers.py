@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from gpulab.analysis.data.loader import LoadingCost
+from gpulab.analysis.data.workers import longest_first_batch_ns
 from gpulab.replay.rewrites.data.batch_passing import sending_range_ns
 from gpulab.rules.data.loader_code import change_loader
 from gpulab.rules.data.no_workers import loader_numbers, loader_time_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain
-from gpulab.rules.engine.phrases import step_or_recording
+from gpulab.rules.engine.phrases import sentences, step_or_recording
 from gpulab.wording import duration, percent
 
 _MIN_FRAC = 0.10
 _UNCROWDED_FRAC = 0.7  # the fastest steps of the model, without workers on its cores and caches
+_ABOUT_WAITS = (
+    "This does not help if loading a sample waits for a network or a disk: workers wait side by side, the main process "
+    "cannot. Measure it first."
+)
 
 
 def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None:
@@ -20,7 +25,10 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     sent_ns, share = sending_range_ns(loading), evidence.ledger.typical_frac("loader")
     if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None or share < _MIN_FRAC:
         return None
-    gain = _gain(loading, *(max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns))
+    most_ns, least_ns = (max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns)
+    # Samples may also wait, e.g. for a network, which takes no CPU time: the first batch shows how long at most.
+    waiting_ns = loading.batches * (evidence.cached(longest_first_batch_ns) or 0)
+    gain = _gain(loading, max(most_ns, waiting_ns), least_ns)
     if gain.best_ns >= gain.step_ns:
         return None
     change = change_loader(evidence, loading.loader, {"num_workers": 0})
@@ -32,7 +40,7 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
         evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         fix=change.code,
-        advice=change.advice,
+        advice=sentences(change.advice, _ABOUT_WAITS if waiting_ns > most_ns else ""),
         loader_settings=change.settings,
         function=change.function,
         gain=gain,
@@ -49,7 +57,8 @@ def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
         best_ns=max(1, fastest_ns + round(least_ns)),
         worst_ns=max(fastest_ns + round(least_ns), loading.rest_ns + round(most_ns)),
         floor_ns=max(1, fastest_ns),
-        basis="loading in the main process, without the cost of passing batches",
+        basis="loading in the main process, without the cost of passing batches, and at worst with the wait for the "
+        "first batch in every step",
         floor_assumes="data loading at no cost",
         cold_floor_ns=loading.rest_ns,
     )

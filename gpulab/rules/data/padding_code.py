@@ -62,9 +62,8 @@ def padding_advice(loader: Loader, *, fixed: bool, mixed: float) -> str:
     is_fixed = fixed or bool(loader.same_row_length)
     dynamic = _DYNAMIC_PADDING_OF_TRAINER if in_trainer else _DYNAMIC_PADDING
     groups = in_trainer and not loader.iterable and loader.batch_sampler in _SAMPLERS_OF_TRAINER
-    grouping = _GROUPING_OF_TRAINER if groups else _GROUPING
-    if loader.iterable:  # such a dataset takes no sampler
-        grouping = _GROUPING_OF_STREAM
+    by_hand = _GROUPING_OF_STREAM if loader.iterable else _GROUPING  # an iterable dataset takes no sampler
+    grouping = _GROUPING_OF_TRAINER if groups else by_hand
     is_mixed = mixed >= _MIXED_FRAC or not fixed
     return sentences(
         dynamic if is_fixed else "",

@@ -21,9 +21,7 @@ _FORWARD = re.compile(r"forward \(")  # a frame in a model of the user's
 
 def busiest_function_text(evidence: Evidence) -> tuple[str, ...]:
     """Return the function that most samples of the main thread show, outside the DataLoader; () if that is unknown."""
-    steps = evidence.steps
-    loop = subtract(union(steps.start_ns, steps.end_ns), _loader_spans(evidence))
-    frame = _sampled_frame(evidence, loop)
+    frame = _sampled_frame(evidence, _loop_spans(evidence))
     if frame is None or frame.samples is None or frame.frac < _MIN_FRAC:
         return ()
     return (f"The main thread is in {frame.name} in {percent(frame.frac)} of {frame.samples} samples.",)
@@ -34,9 +32,8 @@ def library_call_text(evidence: Evidence, share: float) -> tuple[str, ...]:
 
     A function that far more samples of the main thread show contains other parts of the loop, too.
     """
-    steps, samples = evidence.steps, evidence.run.host_rows
-    loop = subtract(union(steps.start_ns, steps.end_ns), _loader_spans(evidence))
-    inside = covered_ns(loop, samples["at_ns"], samples["at_ns"] + 1) > 0
+    samples = evidence.run.host_rows
+    inside = covered_ns(_loop_spans(evidence), samples["at_ns"], samples["at_ns"] + 1) > 0
     frames, calls = (samples.text(column).select(inside).to_list() for column in ("frame", "called"))
     models = tuple(f".{model.kind}.forward" for model in evidence.run.models)
     counted = Counter(
@@ -69,6 +66,12 @@ def share_of_calls(evidence: Evidence, pattern: str) -> float:
         return 0.0
     calls = samples.text("called").select(inside).to_list()
     return sum(name is not None and re.match(pattern, name) is not None for name in calls) / len(calls)
+
+
+def _loop_spans(evidence: Evidence) -> Spans:
+    """Return the steps, traced or not, without the time in the DataLoader."""
+    steps = evidence.steps
+    return subtract(union(steps.start_ns, steps.end_ns), _loader_spans(evidence))
 
 
 def _loader_spans(evidence: Evidence) -> Spans:

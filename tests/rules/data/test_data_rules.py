@@ -206,6 +206,16 @@ def test_too_many_workers_are_reported_for_information():
     assert re.findall(r"\d+", finding.claim) == ["12", "2"]
 
 
+def test_workers_that_may_wait_are_not_surely_needless():
+    """Waiting for a network takes no CPU time. How long loading a batch takes at most shows in the first one."""
+    case = case_module("too_many_workers")
+    quick, waiting = (
+        finding_of(case.fetches(13.5, first_ms, *[7] * 3, *[20] * 6), "too_many_workers") for first_ms in (8, 90)
+    )
+    assert waiting.gain.worst_speedup < 0.6 < 0.9 < quick.gain.worst_speedup
+    assert "network" in waiting.advice
+
+
 def test_restarting_workers_costs_time_and_can_be_the_verdict():
     run = from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
     finding = finding_of(run, "too_many_workers")

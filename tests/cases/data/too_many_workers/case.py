@@ -39,7 +39,7 @@ def fetches(traced_ms, *waits_ms):
 
 def provoked_by_fetches_of_different_length_whose_excess_is_less_than_a_tenth_of_a_step():
     """Most take 20 ms, some 7 ms: more workers cannot save a tenth of a step."""
-    return fetches(13.5, 20, *[7] * 3, *[20] * 6)
+    return fetches(13.5, 8, *[7] * 3, *[20] * 6)
 
 
 def spared_as_most_batches_are_late_by_more_than_a_tenth_of_a_step():
