@@ -169,22 +169,26 @@ def test_the_tools_of_the_timeline_come_before_its_lanes_and_each_shows_the_focu
     assert order.count("gpulab-tl-button") == 7
 
 
+def press_and_paint(page, key):
+    """Press a key and wait until the timeline has painted what follows from it."""
+    painted = page.locator(".gpulab-tl").get_attribute("data-painted")
+    page.keyboard.press(key)
+    page.wait_for_selector(f'.gpulab-tl[data-painted]:not([data-painted="{painted}"])')
+
+
 def test_the_timeline_pans_and_zooms_by_keyboard(page, timeline):
     page.goto(timeline)
     page.wait_for_selector(".gpulab-tl[data-painted]")
     page.locator(".gpulab-tl-stage").focus()
     spans = [page.locator(".gpulab-tl-corner").text_content()]
     for key in ("+", "-", "Home"):
-        painted = page.locator(".gpulab-tl").get_attribute("data-painted")
-        page.keyboard.press(key)
-        page.wait_for_selector(f'.gpulab-tl[data-painted]:not([data-painted="{painted}"])')
+        press_and_paint(page, key)
         spans.append(page.locator(".gpulab-tl-corner").text_content())
     first, closer, back, whole = spans
     assert closer != first == back != whole
-    page.keyboard.press("+")
+    press_and_paint(page, "+")
     before = pixels(page.locator(".gpulab-tl-canvas"))
-    page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(300)
+    press_and_paint(page, "ArrowRight")
     assert (pixels(page.locator(".gpulab-tl-canvas")) != before).any()
 
 

@@ -14,8 +14,8 @@ from gpulab.wording import percent
 _MIN_SAMPLES = 20  # a share of fewer samples says little
 _MIN_FRAC = 0.3
 _MIN_CALL_SAMPLES = 8
-_MIN_OTHER_SAMPLES = 5
-_MOST_MORE = 0.15  # a share of few samples is uncertain
+_MIN_LIBRARY_SAMPLES = 5
+_SHARE_ERROR = 0.15  # of so few samples
 _FORWARD = re.compile(r"forward \(")  # a frame in a model of the user's
 
 
@@ -44,7 +44,7 @@ def library_call_text(evidence: Evidence, share: float) -> tuple[str, ...]:
     if not counted:
         return ()
     (frame, call), number = counted.most_common(1)[0]
-    if number < _MIN_OTHER_SAMPLES or not share / 2 <= number / len(calls) <= share + _MOST_MORE:
+    if number < _MIN_LIBRARY_SAMPLES or not share / 2 <= number / len(calls) <= share + _SHARE_ERROR:
         return ()
     return (f"The main thread is in {call}, at {frame}, in {number} of {len(calls)} samples.",)
 
