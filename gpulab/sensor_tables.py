@@ -170,6 +170,11 @@ HOST_SAMPLES = Table(
             "the library function which that line called, such as torch.serialization.save; absent if none",
         ),
         Column(
+            "library_path",
+            "words",
+            "functions of libraries within that line, from the outermost, without most of PyTorch's; absent if none",
+        ),
+        Column(
             "evaluation",
             "words",
             "the function in the main thread whose name says that it evaluates, or eval mode; absent if neither",

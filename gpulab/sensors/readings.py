@@ -13,7 +13,7 @@ import numpy as np
 
 from gpulab.rows import Rows
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.host.frames import called_function, user_line
+from gpulab.sensors.host.frames import called_function, library_path, user_line
 from gpulab.sensors.host.process import HostSensors
 from gpulab.sensors.host.threads import ThreadReader
 from gpulab.sensors.host.workers import WorkerReader
@@ -164,12 +164,13 @@ class Sensors:
     def _read_host(self, tick: Tick) -> None:
         # The frame first: the main thread moves on while the rest is read.
         innermost = current_frame(self._threads.recorded)
-        frame, inside = user_line(innermost), called_function(innermost)
+        frame = user_line(innermost)
+        library = {"called": called_function(innermost), "library_path": library_path(innermost)}
         evaluation = self._evaluation(innermost) if self._evaluation is not None else None
         del innermost  # it would keep the values of its variables alive
         self._workers.set_pids(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
-        texts = {"frame": frame, "called": inside, "evaluation": evaluation, "others_frame": self._threads.busiest}
+        texts = {"frame": frame, **library, "evaluation": evaluation, "others_frame": self._threads.busiest}
         self._host_samples.append({**tick._asdict(), **values, **texts})
         self._latest = Reading(
             gpus=self._latest.gpus,

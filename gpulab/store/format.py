@@ -5,7 +5,9 @@ from __future__ import annotations
 from gpulab.errors import StoreError
 from gpulab.rows import Table
 
-MAJOR, MINOR = 2, 0  # 1.1: the table of phases; 2.0: tables are packed columns, which need no library; before, Parquet
+# 1.1: the table of phases; 2.0: tables are packed columns, which need no library, and were Parquet before;
+# 2.1: host_samples.library_path
+MAJOR, MINOR = 2, 1
 Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from gpulab.sensors.host import frames
-from gpulab.sensors.host.frames import called_function, user_line
+from gpulab.sensors.host.frames import called_function, library_path, user_line
 
 CELL = "/somewhere/ipykernel_4711/1234567.py"
 FILE = "/home/me/project/data.py"
@@ -168,3 +168,48 @@ def test_hooks_of_gpulab_do_not_count_as_library_calls(library):
     )
     hooked.marked()
     assert library.calls == ["lib.images.open"]
+
+
+def path_within(*sources):
+    """What `library_path` returns in the last of these modules; each has a name, and a `run` that calls the next one's.
+
+    The first one is called by this line.
+    """
+    paths = []
+    run = lambda: paths.append(library_path(sys._getframe(1)))  # noqa: E731  (a def of its own would be a user's frame)
+    for name, source in reversed(sources):
+        variables = {"__name__": name, "inner": run}
+        exec(compile(source, f"/x/site-packages/{name.replace('.', '/')}.py", "exec"), variables)
+        run = variables["run"]
+    run()
+    return paths[0]
+
+
+CALL = "def run(): inner()"
+TRAINER = """
+class Trainer:
+    def fit(self): self._loop()
+    def _loop(self): inner()
+def run(): Trainer().fit()
+"""
+
+
+def test_the_path_of_libraries_has_public_functions_only():
+    assert path_within(("lib.trainer", TRAINER), ("lib.images", CALL)) == "trainer.run > Trainer.fit > images.run"
+
+
+def test_of_pytorch_the_path_has_only_the_first_function_within_the_last_library():
+    torch_adam = ("torch.optim.adam", "def run(): deeper()\ndef deeper(): inner()")
+    assert path_within(("lib.trainer", TRAINER), torch_adam) == "trainer.run > Trainer.fit > adam.run"
+    assert path_within(torch_adam, ("lib.trainer", CALL), torch_adam) == "trainer.run > adam.run"
+
+
+def test_a_line_that_calls_pytorch_only_has_no_path():
+    assert path_within(("torch.nn.linear", CALL)) is None
+    assert library_path(sys._getframe()) is None
+    assert library_path(None) is None
+
+
+def test_imports_are_no_part_of_a_path():
+    module = "code = compile('inner()', '/x/site-packages/lib/a.py', 'exec')\ndef run(): exec(code, {'inner': inner})"
+    assert path_within(("lib.loader", module), ("lib.images", CALL)) == "loader.run > images.run"

@@ -402,9 +402,8 @@ def test_old_recordings_are_deleted_by_the_next_one(spools, as_killed, monkeypat
 def test_rows_survive_the_copy_exactly():
     frames = ["train (a.py:1)", None, "\udcff odd", "train (a.py:1)"]
     columns = {column.name: np.arange(4) for column in HOST_SAMPLES.columns if column.dtype != "words"}
-    rows = HOST_SAMPLES.rows(
-        {**columns, "frame": frames, "called": [None] * 4, "evaluation": frames, "others_frame": frames}
-    )
+    absent = dict.fromkeys(("called", "library_path"), [None] * 4)
+    rows = HOST_SAMPLES.rows({**columns, **absent, "frame": frames, "evaluation": frames, "others_frame": frames})
     copy = decode_rows(encode_rows(rows))
     assert copy.text("frame").to_list() == ["train (a.py:1)", None, "? odd", "train (a.py:1)"]
     assert all(np.array_equal(copy[name], rows[name]) for name in columns)

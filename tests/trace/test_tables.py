@@ -106,6 +106,7 @@ COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and wh
         "ecc_corrected",
         "ecc_uncorrected",
         "called",
+        "library_path",
         "evaluation",
         "others_frame",
         "preempted",

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from gpulab.analysis.host.frames import Frame, deepest_frame
+from gpulab.analysis.steps.sampled_lines import sampled_lines
 from gpulab.intervals import Spans, covered_ns, subtract, union
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.tables import MarkKind
@@ -13,6 +14,7 @@ from gpulab.wording import percent
 
 _MIN_SAMPLES = 20  # a share of fewer samples says little
 _MIN_FRAC = 0.3
+_MOST_FUNCTIONS = 4
 _MIN_CALL_SAMPLES = 8
 _MIN_LIBRARY_SAMPLES = 5
 _SHARE_ERROR = 0.15  # of so few samples
@@ -24,7 +26,21 @@ def busiest_function_text(evidence: Evidence) -> tuple[str, ...]:
     frame = _sampled_frame(evidence, _loop_spans(evidence))
     if frame is None or frame.samples is None or frame.frac < _MIN_FRAC:
         return ()
-    return (f"The main thread is in {frame.name} in {percent(frame.frac)} of {frame.samples} samples.",)
+    line = f"The main thread is in {frame.name} in {percent(frame.frac)} of {frame.samples} samples."
+    return (line, *library_functions_text(evidence, frame.name))
+
+
+def library_functions_text(evidence: Evidence, line: str) -> tuple[str, ...]:
+    """Return where this line spends its time, if it runs the loop by a library, such as `trainer.fit()`; else ().
+
+    By samples of all steps: `busiest_functions`.
+    """
+    sampled = sampled_lines(evidence.run, evidence.steps)
+    inside = next((each.inside for each in sampled.lines if each.line == line), ()) if sampled else ()
+    if not inside:
+        return ()
+    shares = ", ".join(f"{function.name} ({percent(function.frac)})" for function in inside[:_MOST_FUNCTIONS])
+    return (f"By samples of whole steps, that line spends its time in {shares}.",)
 
 
 def library_call_text(evidence: Evidence, share: float) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from gpulab.analysis.host.outside_model import CPU_PARTS, HOST_PARTS, OutsideMod
 from gpulab.analysis.host.outside_model import outside_model as measure
 from gpulab.analysis.host.python_time import classify_python_time
 from gpulab.intervals import Spans, union_of
-from gpulab.rules.engine.busiest_function import library_call_text
+from gpulab.rules.engine.busiest_function import library_call_text, library_functions_text
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, known_numbers
 from gpulab.rules.engine.phrases import duration_in_step, per_step, step_or_recording
@@ -90,7 +90,8 @@ def _place(evidence: Evidence, spans: Spans, share: float) -> tuple[str, ...]:
     frame = deepest_frame(evidence.run, spans)
     if frame is None or not frame.is_known:
         return library_call_text(evidence, share)
-    return (f"{percent(frame.frac)} of that time is in {frame.name}.",)
+    line = f"{percent(frame.frac)} of that time is in {frame.name}."
+    return (line, *library_functions_text(evidence, frame.name))
 
 
 def _operators(evidence: Evidence, outside: OutsideModel) -> str:

@@ -18,6 +18,8 @@ _LESSON_CODE = ("gpulab.workloads", "gpulab.lessons")
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-\d+")
 _TYPED = re.compile(r"<(ipython-input|python-input|stdin)")
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+PATH_SEPARATOR = " > "
+_MOST_DEPTH = 30  # functions of a path; recursive code is cut
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # separate frames before Python 3.12
 
 
@@ -46,17 +48,48 @@ def called_function(innermost: FrameType | None) -> str | None:
     None if that line calls nothing, or built-in functions only. Wrappers that libraries put around their own functions
     are skipped.
     """
+    frames = _library_frames(innermost)
+    callee = next((frame for frame in frames if not _is_private(frame.f_code)), frames[0] if frames else None)
+    return None if callee is None else f"{_module(callee)}.{_qualified(callee.f_code, _module(callee))}"
+
+
+def library_path(innermost: FrameType | None) -> str | None:
+    """The public functions of libraries within the user's innermost line, from the outermost: "Trainer.fit > Loop.run".
+
+    PyTorch's own functions are left out, except the first one within the last function of another library. None if
+    that line calls PyTorch only, or nothing.
+    """
+    frames = [frame for frame in _library_frames(innermost) if not _is_private(frame.f_code) and not _imports(frame)]
+    others = [index for index, frame in enumerate(frames) if not _is_torch(frame)]
+    if not others:
+        return None
+    functions = [frames[index] for index in others[:_MOST_DEPTH]] + frames[others[-1] + 1 : others[-1] + 2]
+    return PATH_SEPARATOR.join([_short_name(frame) for frame in functions])
+
+
+def _library_frames(innermost: FrameType | None) -> list[FrameType]:
+    """The frames of libraries within the user's innermost line, from the outermost; none without a user's line."""
     inner_frames = []
     frame = innermost
     while frame is not None and not is_user_frame(frame):
         inner_frames.append(frame)
         frame = frame.f_back
-    if frame is None:
-        return None
-    library_frames = [frame for frame in reversed(inner_frames) if _is_library_frame(frame)]
-    first = library_frames[0] if library_frames else None
-    callee = next((frame for frame in library_frames if not _is_private(frame.f_code)), first)
-    return None if callee is None else f"{_module(callee)}.{_qualified(callee.f_code, _module(callee))}"
+    return [] if frame is None else [frame for frame in reversed(inner_frames) if _is_library_frame(frame)]
+
+
+def _short_name(frame: FrameType) -> str:
+    """The class and the method, or the module and the function."""
+    qualified_name = _qualified(frame.f_code, _module(frame))
+    return qualified_name if "." in qualified_name else f"{_module(frame).rpartition('.')[2]}.{qualified_name}"
+
+
+def _imports(frame: FrameType) -> bool:
+    """Whether a frame belongs to an import: paths of nested imports are long, and say nothing about a loop."""
+    return frame.f_code.co_name == "<module>" or frame.f_code.co_filename.startswith("<frozen ")
+
+
+def _is_torch(frame: FrameType) -> bool:
+    return _module(frame).partition(".")[0] == "torch"
 
 
 def _module(frame: FrameType) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from gpulab.analysis.steps.sampled_lines import sampled_lines
+from gpulab.analysis.steps.sampled_lines import LineTime, sampled_lines
 from gpulab.rules import Diagnosis
 from gpulab.views.sheet.sheet import Row, Section, TableBlock
 from gpulab.wording import percent
 
 _MOST_ROWS = 6
+_MOST_FUNCTIONS = 6  # of a line
 _MIN_FRAC = 0.03
 _MODULES = re.compile(r"^(?:__main__\.|torch\.(?:.*\.)?(?=[^.]+\.[^.]+$))")  # "torch._tensor.Tensor.backward"
 
@@ -22,12 +24,24 @@ def line_section(diagnosis: Diagnosis) -> Section | None:
     largest = [line for line in sampled.lines[:_MOST_ROWS] if line.frac >= _MIN_FRAC] if sampled else []
     if sampled is None or not largest:
         return None
-    rows = tuple(
-        Row((line.line, _MODULES.sub("", line.call or ""), percent(line.frac)), kind="plain") for line in largest
-    )
+    rows = tuple(row for line in largest for row in _rows(line))
     caption = (
         f"Where the main thread was in {sampled.samples:,} samples of the loop, and the function that it called. On a "
         "GPU, the time of a line that waits for the GPU includes the kernels that it waits for."
     )
+    if any(line.inside for line in largest):
+        caption += (
+            " The rows below a line are parts of its time, by functions of libraries: A -> B is A, which spends its "
+            "time in B."
+        )
     table = TableBlock(header=("", "function called", "share"), rows=rows, caption=caption, text_columns=2)
     return Section("Lines that take the most time", (table,), folded=True)
+
+
+def _rows(line: LineTime) -> Iterator[Row]:
+    """A line, and the functions of libraries in which it spends its time, unless they say the same."""
+    call = _MODULES.sub("", line.call or "")
+    yield Row((line.line, call, percent(line.frac)), kind="plain")
+    if [function.name for function in line.inside] != [".".join(call.split(".")[-2:])]:
+        for function in line.inside[:_MOST_FUNCTIONS]:
+            yield Row(("", function.name, percent(function.frac)), kind="plain")

@@ -71,7 +71,7 @@ def rows(table, dicts):
 
 def host_sample(at_ms, **readings):
     absent = {column.name: np.nan for column in HOST_SAMPLES.columns}
-    texts = {"frame": None, "called": None, "evaluation": None, "others_frame": None}
+    texts = {"frame": None, "called": None, "library_path": None, "evaluation": None, "others_frame": None}
     return {**absent, "at_ns": round(at_ms * MS), "late_ns": 0, **texts, **readings}
 
 
