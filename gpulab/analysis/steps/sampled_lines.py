@@ -83,11 +83,11 @@ def busiest_functions(paths: Iterable[str | None], samples: int) -> tuple[Librar
     `paths`: values of `library_path`. Of functions that call each other, the innermost one with so large a share
     counts, together with the outermost one that does hardly anything else.
     """
-    within: Counter[_Path] = Counter()
+    counts: Counter[_Path] = Counter()
     for text in paths:
-        within.update(_prefixes(tuple(text.split(PATH_SEPARATOR)) if text else ()))
+        counts.update(_prefixes(tuple(text.split(PATH_SEPARATOR)) if text else ()))
     least = max(_MIN_SAMPLES_OF_FUNCTION, _MIN_FRAC * samples)
-    frequent = {path for path, number in within.items() if number >= least}
+    frequent = {path for path, number in counts.items() if number >= least}
     innermost = frequent - {path[:-1] for path in frequent}
     branches = Counter([prefix for path in innermost for prefix in _prefixes(path)])
     numbers: Counter[str] = Counter()
@@ -95,9 +95,9 @@ def busiest_functions(paths: Iterable[str | None], samples: int) -> tuple[Librar
         outermost = next(
             prefix
             for prefix in _prefixes(path)[len(path) > 1 :]  # the first function is the one that the line calls
-            if branches[prefix] == 1 and within[prefix] <= _SAME * within[path]
+            if branches[prefix] == 1 and counts[prefix] <= _SAME * counts[path]
         )
-        numbers[_name(outermost[-1], path[-1])] += within[outermost]
+        numbers[_name(outermost[-1], path[-1])] += counts[outermost]
     return tuple(LibraryFunction(name=name, frac=number / samples) for name, number in numbers.most_common())
 
 
