@@ -34,6 +34,8 @@ class Loader(Described):
     collate: str | None = None  # name of its collate function; PyTorch's own is "default_collate"
     batch_tensors: int | None = None  # tensors and arrays in the first batch
     batch_bytes: int | None = None  # their size
+    worker_batch_ns: int | None = None  # mean time in which a forked worker loads a batch
+    worker_wait_ns: int | None = None  # the mean part of it in which the worker waits: for a network, a disk or a lock
     batch_objects: int | None = None  # other objects in it: strings, numbers
     padding_frac: float | None = None  # of the positions in some batches of tokens, 0-1
     padding_to_longest_frac: float | None = None  # the part of it beyond the longest row of each batch

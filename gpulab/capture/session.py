@@ -259,7 +259,7 @@ class Session:
             failure=failure,
             holder_rows=holder_rows,
             allocator_rows=self._memory.allocator_rows(began_ns),
-            loaders=tuple(self._marks.loaders),
+            loaders=self._marks.fetches.added_to(self._marks.loaders),
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,

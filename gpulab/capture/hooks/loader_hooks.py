@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
+from gpulab.capture.hooks.fetch_times import FetchTimes
 from gpulab.capture.hooks.gradient_buckets import GradientBuckets
 from gpulab.capture.hooks.loader_pass import LoaderPass, PassCounter
 from gpulab.capture.hooks.loader_settings import (
@@ -96,6 +97,7 @@ class StepMarks:
         self.frozen = FrozenModels()
         self.evaluations = EvaluationWatch()
         self.buckets = GradientBuckets()
+        self.fetches = FetchTimes()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0  # boundaries so far
@@ -172,7 +174,8 @@ class StepMarks:
         installed.set()
         iterators.__next__ = marked_next
         self._calls.install()
-        self._undo = [restore, self._calls.remove, self.modules.remove, self.gradients.remove]
+        self.fetches.install()
+        self._undo = [restore, self._calls.remove, self.fetches.remove, self.modules.remove, self.gradients.remove]
 
     def remove(self) -> None:
         """Restore torch; a patch that the user's code put over ours stays."""
@@ -340,6 +343,7 @@ class StepMarks:
         if index == len(self.loaders):
             self.loaders.append(facts)
             self._epochs.append(-1)
+            self.fetches.add_loader(index, iterator._dataset)
             self._guard.call(SETTINGS, self._inspect_loader, None, index, iterator)
         self._iterators[id(iterator)] = reference_to(iterator), index
         return index

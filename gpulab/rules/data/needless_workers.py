@@ -26,9 +26,8 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None or share < _MIN_FRAC:
         return None
     most_ns, least_ns = (max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns)
-    # Samples may also wait, e.g. for a network, which takes no CPU time: the first batch shows how long at most.
-    waiting_ns = loading.batches * (evidence.cached(longest_first_batch_ns) or 0)
-    gain = _gain(loading, max(most_ns, waiting_ns), least_ns)
+    waiting_ns = _waiting_ns(evidence, loading)
+    gain = _gain(loading, most_ns + waiting_ns, least_ns)
     if gain.best_ns >= gain.step_ns:
         return None
     change = change_loader(evidence, loading.loader, {"num_workers": 0})
@@ -49,6 +48,16 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     )
 
 
+def _waiting_ns(evidence: Evidence, loading: LoadingCost) -> int:
+    """Return how long samples may wait in a step, e.g. for a network, which takes no CPU time.
+
+    Without a measurement in the workers, the first batch shows how long at most.
+    """
+    measured_ns = loading.loader.worker_wait_ns if loading.loader else None
+    per_batch_ns = evidence.cached(longest_first_batch_ns) if measured_ns is None else measured_ns
+    return loading.batches * (per_batch_ns or 0)
+
+
 def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
     """Return the gain of loading in the main process, which takes this long at most and at least."""
     fastest_ns = round(_UNCROWDED_FRAC * min(loading.rest_ns, loading.min_rest_ns or loading.rest_ns))
@@ -57,8 +66,8 @@ def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
         best_ns=max(1, fastest_ns + round(least_ns)),
         worst_ns=max(fastest_ns + round(least_ns), loading.rest_ns + round(most_ns)),
         floor_ns=max(1, fastest_ns),
-        basis="loading in the main process, without the cost of passing batches, and at worst with the wait for the "
-        "first batch in every step",
+        basis="loading in the main process, without the cost of passing batches, and at worst with all waits of its "
+        "samples",
         floor_assumes="data loading at no cost",
         cold_floor_ns=loading.rest_ns,
     )

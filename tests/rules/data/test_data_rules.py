@@ -216,6 +216,16 @@ def test_workers_that_may_wait_are_not_surely_needless():
     assert "network" in waiting.advice
 
 
+def test_workers_that_measured_their_waits_may_surely_be_needless():
+    case = case_module("too_many_workers")
+    run = case.fetches(13.5, 90, *[7] * 3, *[20] * 6)
+    measured = (replace(run, loaders=(replace(run.loaders[0], worker_wait_ns=ns),)) for ns in (0, 60_000_000))
+    quick, waiting = (finding_of(run, "too_many_workers") for run in measured)
+    assert waiting.gain.worst_speedup < 0.7 < 0.9 < quick.gain.worst_speedup
+    assert "network" in waiting.advice
+    assert "network" not in quick.advice
+
+
 def test_restarting_workers_costs_time_and_can_be_the_verdict():
     run = from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
     finding = finding_of(run, "too_many_workers")

@@ -1,0 +1,139 @@
+"""How long DataLoader workers take to load a batch, and how much of it they wait, e.g. for a network or a disk.
+
+The workers write these times to memory that they share with the main process; only forked workers have it. The hooks
+add no frame to the stack of the user's dataset: an attribute lookup marks the start of a batch, and the worker's next
+look at its parent process marks the end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpulab.run import Loader
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
+_SLOTS = 4096  # a worker uses the slot of its process id; of two with the same slot, only the later one counts
+_PID, _DATASET, _BATCHES, _LOADING_S, _WAITING_S = range(5)
+_FIELDS = 5
+_NUMBER_BYTES = 8
+
+
+class FetchTimes:
+    """Measures the workers that are forked while it is installed."""
+
+    def __init__(self) -> None:
+        self._datasets: dict[int, int] = {}  # index of a loader: id of its dataset, the same in a forked worker
+        self._memory: mmap.mmap | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Replace the attributes of PyTorch that a worker looks up for each batch."""
+        from torch.utils.data._utils import fetch, worker
+
+        self._memory = mmap.mmap(-1, _SLOTS * _FIELDS * _NUMBER_BYTES)
+        clock = _BatchClock(memoryview(self._memory).cast("d"))
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            self._replace(fetcher, "fetch", _WatchedMethod(fetcher.fetch, clock.begin))
+        watchdog: Any = worker.ManagerWatchdog
+        self._replace(watchdog, "is_alive", _WatchedMethod(watchdog.is_alive, clock.end))
+
+    def remove(self) -> None:
+        """Restore PyTorch; workers that live on keep their hooks. A patch that other code put over ours stays."""
+        while self._undo:
+            self._undo.pop()()
+
+    def add_loader(self, index: int, dataset: Any) -> None:
+        """Note the dataset of the loader with this index."""
+        self._datasets[index] = id(dataset)
+
+    def added_to(self, loaders: Iterable[Loader]) -> tuple[Loader, ...]:
+        """The loaders with the mean times of their batches; unchanged where no worker was measured."""
+        return tuple(self._with_times(index, loader) for index, loader in enumerate(loaders))
+
+    def _with_times(self, index: int, loader: Loader) -> Loader:
+        if self._memory is None or not loader.workers or index not in self._datasets:
+            return loader
+        numbers = memoryview(self._memory).cast("d").tolist()
+        slots = [numbers[first : first + _FIELDS] for first in range(0, len(numbers), _FIELDS)]
+        slots = [slot for slot in slots if slot[_DATASET] == self._datasets[index] and slot[_BATCHES]]
+        batches = sum(slot[_BATCHES] for slot in slots)
+        if not batches:
+            return loader
+        loading_s, waiting_s = (sum(slot[field] for slot in slots) for field in (_LOADING_S, _WAITING_S))
+        return replace(
+            loader,
+            worker_batch_ns=round(loading_s / batches * 1e9),
+            worker_wait_ns=round(waiting_s / batches * 1e9),
+        )
+
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        original = owner.__dict__[name]
+        setattr(owner, name, replacement)
+
+        def restore() -> None:
+            if owner.__dict__.get(name) is replacement:
+                setattr(owner, name, original)
+
+        self._undo.append(restore)
+
+
+class _WatchedMethod:
+    """A method that calls `notice(instance)` when it is looked up in another process than the one that made it."""
+
+    def __init__(self, method: Any, notice: Callable[[Any], None]) -> None:
+        self._method, self._notice = method, notice
+        self._made_by = os.getpid()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is not None and os.getpid() != self._made_by:
+            self._notice(instance)
+        return self._method.__get__(instance, owner)
+
+
+class _BatchClock:
+    """Adds up the times of a worker's batches in its slot of the shared memory."""
+
+    def __init__(self, numbers: Any) -> None:
+        self._numbers = numbers
+        self._began: tuple[int, float, float, int | None] | None = None
+
+    def begin(self, fetcher: Any) -> None:
+        """Note the start of a batch."""
+        self._began = id(fetcher.dataset), time.perf_counter(), time.thread_time(), _blocked_count()
+
+    def end(self, _: Any) -> None:
+        """Add the batch that began before; nothing if there is none."""
+        if self._began is None:
+            return
+        dataset, began_s, cpu_s, blocked = self._began
+        self._began = None
+        loading_s = time.perf_counter() - began_s
+        # A thread that never blocked did not wait for anything but a core.
+        has_waited = blocked is None or _blocked_count() != blocked
+        waiting_s = max(0.0, loading_s - (time.thread_time() - cpu_s)) if has_waited else 0.0
+        self._add(dataset, loading_s, waiting_s)
+
+    def _add(self, dataset: int, loading_s: float, waiting_s: float) -> None:
+        first = os.getpid() % _SLOTS * _FIELDS
+        before = self._numbers[first : first + _FIELDS].tolist()
+        if (before[_PID], before[_DATASET]) != (os.getpid(), dataset):
+            before = [os.getpid(), dataset, 0.0, 0.0, 0.0]
+        added = [0, 0, 1, loading_s, waiting_s]
+        for field in range(_FIELDS):
+            self._numbers[first + field] = before[field] + added[field]
+
+
+def _blocked_count() -> int | None:
+    """How often this thread gave up its core because it had to wait; None where the system does not say."""
+    if resource is None or not hasattr(resource, "RUSAGE_THREAD"):  # not on Windows and macOS
+        return None
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
