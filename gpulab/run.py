@@ -29,6 +29,7 @@ from gpulab.tables import TABLE_FIELDS as TABLE_FIELDS
 from gpulab.tables import TRACE_TABLES as TRACE_TABLES
 from gpulab.user_objects import Described
 from gpulab.user_objects import DiscardedGradients as DiscardedGradients
+from gpulab.user_objects import DropoutTimes as DropoutTimes
 from gpulab.user_objects import FrozenModel as FrozenModel
 from gpulab.user_objects import LayerTimes as LayerTimes
 from gpulab.user_objects import Loader as Loader
@@ -188,6 +189,7 @@ class Run:
     sparse_operands: tuple[SparseOperand, ...] = ()
     separate_modules: tuple[SeparateModules, ...] = ()
     layer_times: LayerTimes | None = None
+    dropout_times: DropoutTimes | None = None
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings at the time of recording, such as "threads"

@@ -172,3 +172,12 @@ class LayerTimes(Described):
     float32_ns: int | None = None
     bfloat16_ns: int | None = None  # under autocast, with inputs in float32 that are converted
     bfloat16_chained_ns: int | None = None  # under autocast, with inputs that are in bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutTimes(Described):
+    """Forward and backward passes of the dropout of one step, measured on this machine after the recorded code."""
+
+    calls: int  # per step that were measured, of nn.Dropout on the CPU
+    bernoulli_ns: int | None = None  # as PyTorch computes them
+    uniform_ns: int | None = None  # with uniform random numbers that are compared with the rate

@@ -31,6 +31,7 @@ ANSWERS: dict[str, frozenset[str]] = {
         "no_mixed_precision": {"precision"},
         "no_bfloat16_on_cpu": {"precision"},
         "nchw_on_cpu": {"channels_last"},
+        "dropout_on_cpu": {"dropout"},
         "float64_weights": {"precision"},
         "unused_gradients": {"no_grad"},
         "discarded_gradients": {"no_grad"},

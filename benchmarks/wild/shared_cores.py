@@ -22,7 +22,7 @@ OTHERS = {
     "sort": "import numpy\nwhile True: numpy.sort(numpy.random.rand(200_000))",
     "python": "while True: sum(range(10_000))",
 }
-LOOPS = ("medical/ecg_auroc", "recsys/gru4rec", "rl/ppo", "science/deeponet", "vision/unet", "tabular/mlp_regressor")
+LOOPS = ("science/ecg_auroc", "recsys/gru4rec", "rl/ppo", "science/deeponet", "vision/unet", "tabular/mlp_regressor")
 TIMEOUT_S = 300
 MIN_STEPS = 5
 

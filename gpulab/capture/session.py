@@ -28,7 +28,7 @@ from gpulab.capture.protection.guard import Guard
 from gpulab.capture.run_registry import runs
 from gpulab.capture.spool.content import STILL_OPEN, RecordingState
 from gpulab.capture.spool.spool import Spool
-from gpulab.capture.step_timing import TimedParts, time_step
+from gpulab.capture.timing.step_timing import TimedParts, time_step
 from gpulab.capture.tracing import Tracing
 from gpulab.deferred_signals import DeferredSignals
 from gpulab.errors import CaptureError

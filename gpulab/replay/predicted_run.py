@@ -47,6 +47,7 @@ def predicted_run(schedule: Schedule, between_ns: tuple[float, float] | None = N
         sparse_operands=run.sparse_operands,
         separate_modules=run.separate_modules,
         layer_times=run.layer_times,
+        dropout_times=run.dropout_times,
         threads=run.threads,
         main_thread=run.main_thread,
         facts=run.facts,

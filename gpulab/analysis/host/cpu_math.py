@@ -1,4 +1,4 @@
-"""Matrix products and convolutions that the loop computes on the CPU."""
+"""Matrix products, convolutions and dropout that the loop computes on the CPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpulab.analysis.host.syncs import contains_runtime_call
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Spans, intersect, union_of
+from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import EventKind
 
@@ -54,13 +55,24 @@ def convolutions(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     return _cost_of(IMAGE_CONVOLUTION_OPS, run, steps, ledger)
 
 
+def dropouts(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
+    """Compute the cost of dropout on the CPU, but not of that within other operators, such as attention."""
+    events = run.event_rows
+    ops = rows_in_interior(events.select(np.flatnonzero(events.is_kind(EventKind.OP))), steps)
+    ops = ops.select(outermost(ops))
+    return _cost(ops.select(np.flatnonzero(ops.matching("aten::dropout".__eq__))), run, steps, ledger)
+
+
 def _cost_of(names: tuple[str, ...], run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     events = run.event_rows
     index = np.flatnonzero(
         events.matching(names.__contains__) & events.is_kind(EventKind.OP) & (events["dur_ns"] >= LONG_NS)
     )
     ops = rows_in_interior(events.select(index), steps)
-    ops = ops.select(outermost(ops))
+    return _cost(ops.select(outermost(ops)), run, steps, ledger)
+
+
+def _cost(ops: Rows, run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     if len(ops):
         ops = ops.select(~contains_runtime_call(run, ops))
     if not len(ops):

@@ -37,6 +37,7 @@ from gpulab.rules.host.unbatched_calls import unbatched_calls
 from gpulab.rules.host.unused_gradients import unused_gradients
 from gpulab.rules.kernels.bfloat16_on_cpu import no_bfloat16_on_cpu
 from gpulab.rules.kernels.device_bound import device_bound
+from gpulab.rules.kernels.dropout_on_cpu import dropout_on_cpu
 from gpulab.rules.kernels.embedding_gradients import dense_embedding_gradients
 from gpulab.rules.kernels.float64 import float64_weights
 from gpulab.rules.kernels.fusion import gather_scatter, memory_bound, unfused_elementwise
@@ -250,6 +251,12 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.BUSY,
         masked_by=("model_on_cpu",),
         lesson="08_mixed_precision",
+    ),
+    Rule(
+        check=dropout_on_cpu,
+        about="dropout on a CPU, which draws its random numbers slowly",
+        stage=Stage.BUSY,
+        masked_by=("model_on_cpu",),
     ),
     Rule(
         check=float64_weights,

@@ -22,7 +22,14 @@ from gpulab.wording import count, duration, number, percent
 # sometimes slower than two.
 _MIN_OTHERS_CORES, _MIN_DELAYED_FRAC = 0.5, 0.3
 # Findings about the time of operators, of which an unknown part is this wait.
-_DISTORTED = ("device_bound", "nchw_on_cpu", "no_bfloat16_on_cpu", "unfused_elementwise", "unfused_optimizer")
+_DISTORTED = (
+    "device_bound",
+    "dropout_on_cpu",
+    "nchw_on_cpu",
+    "no_bfloat16_on_cpu",
+    "unfused_elementwise",
+    "unfused_optimizer",
+)
 _MIN_FRAC = 0.5  # of a step in operators that may wait
 # What remains of a step on one thread: of operators that do little but wait, of longer ones, and of all else, where
 # the main thread waits for a core, too. Measured for four small models beside two kinds of programs on two cores:

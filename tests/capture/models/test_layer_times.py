@@ -11,9 +11,10 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import gpulab
-from gpulab.capture import merge_traces, step_timing
+from gpulab.capture import merge_traces
 from gpulab.capture.hooks.models.layer_calls import layer_call
-from gpulab.capture.layer_timing import forward_pass, time_layers
+from gpulab.capture.timing import step_timing
+from gpulab.capture.timing.layer_timing import forward_pass, time_layers
 
 SECOND_NS = 1_000_000_000
 IMAGES, ROWS, SEQUENCES = torch.randn(2, 4, 9, 8), torch.randn(6, 5, 4), torch.randn(3, 7, 4)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gpulab
-from gpulab.capture import step_timing
+from gpulab.capture.timing import step_timing
 from gpulab.user_objects import PARTS_OF_ONE, SAME_INPUT
 
 STEPS, BATCH, MODULES, WIDTH = 8, 16, 6, 10

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import gpulab
-from gpulab.capture import step_timing
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct, sparse_product, zero_matrix
-from gpulab.capture.product_timing import time_products
+from gpulab.capture.timing import step_timing
+from gpulab.capture.timing.product_timing import time_products
 
 NODES, WORDS, STEPS = 700, 500, 8
 

@@ -42,13 +42,13 @@ def layer_call(module: Any, arguments: tuple[Any, ...], options: dict[str, Any])
     kind = type(module)
     describe = _products_with_rows if is_transformers_linear(kind) else _describers().get(kind)
     tensor = arguments[0] if arguments else None
-    if describe is None or not is_tensor(type(tensor)) or not _is_plain_float32(tensor):
+    if describe is None or not is_tensor(type(tensor)) or not is_dense_float32(tensor):
         return None
     if torch.is_autocast_enabled("cpu"):
         return None
     values = object.__getattribute__(module, "__dict__")
     parameters = [value for value in values.get("_parameters", {}).values() if value is not None]
-    if not parameters or not all([is_tensor(type(value)) and _is_plain_float32(value) for value in parameters]):
+    if not parameters or not all([is_tensor(type(value)) and is_dense_float32(value) for value in parameters]):
         return None
     layer_options = describe(_Call(values, parameters, tensor, arguments, options))
     if layer_options is None or not all([_is_simple(option) for option in layer_options.values]):
@@ -167,7 +167,7 @@ def shape_of(tensor: Any) -> Shape:
     return tuple([int(size) for size in torch.Tensor.size(tensor)])
 
 
-def _is_plain_float32(tensor: Any) -> bool:
+def is_dense_float32(tensor: Any) -> bool:
     """Whether a tensor is dense, in float32 and in the memory of the CPU."""
     import torch
     from torch.nn.parameter import UninitializedParameter

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from gpulab.capture.hooks.models.dropout_calls import TimedDropout
 from gpulab.capture.hooks.models.layer_calls import TimedLayer
 from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
 from gpulab.capture.hooks.models.separate_modules import SeparateLayer
@@ -43,6 +44,7 @@ class ModuleWatch:
         self._restore: Callable[[], None] | None = None
         self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
         self.layers: Counter[TimedLayer] = Counter()  # of the latest watched step
+        self.dropouts: Counter[TimedDropout] = Counter()  # of the same step
         self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
         self.separate: list[tuple[Counter[SeparateLayer], SeparateModules]] = []  # of the same step, not timed yet
         self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
@@ -67,7 +69,7 @@ class ModuleWatch:
             if is_complete:
                 variables = visible_values(innermost)
                 self._results.append(_results(step, duration_ns, variables))
-                self.layers = step.layers
+                self.layers, self.dropouts = step.layers, step.dropouts
                 self.products = _products(step, duration_ns, variables, self._matrices)
                 self._matrices = step.zeros.references
                 self.separate = _separate(step, duration_ns, variables)

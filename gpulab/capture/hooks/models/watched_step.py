@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.models.dropout_calls import TimedDropout, dropout_call
 from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_hashes
 from gpulab.capture.hooks.models.layer_calls import TimedLayer, layer_call
 from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
@@ -68,6 +69,7 @@ class WatchedStep:
         self.is_over = False
         self.work: dict[tuple[int, bool], RepeatedWork] = {}
         self.layers: Counter[TimedLayer] = Counter()
+        self.dropouts: Counter[TimedDropout] = Counter()
         self.zeros = ZeroMatrices()
         self.groups = ModuleGroups()
         self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
@@ -90,6 +92,8 @@ class WatchedStep:
         with torch._C.DisableTorchFunction():
             if (layer := layer_call(module, arguments, options)) is not None:
                 self.layers[layer] += 1
+            if (dropout := dropout_call(module, arguments)) is not None:
+                self.dropouts[dropout] += 1
             if self._repeated is not None:
                 return None
             parts = _tensors_and_values([*arguments, *options.values()])

@@ -12,7 +12,7 @@ from time import perf_counter_ns  # bound here: the program may replace the func
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
-from gpulab.capture.timed_passes import own_autograd, times_in_turn
+from gpulab.capture.timing.timed_passes import own_autograd, times_in_turn
 from gpulab.run import SparseOperand
 
 _MAX_ELEMENTS = 1 << 27  # of the dense matrix

@@ -21,7 +21,7 @@ from gpulab.capture.hooks.models.layer_calls import (
     Shape,
     TimedLayer,
 )
-from gpulab.capture.timed_passes import own_autograd, times_in_turn
+from gpulab.capture.timing.timed_passes import own_autograd, times_in_turn
 from gpulab.run import LayerTimes
 
 _VALUE = 0.01  # of every element: products of it are neither zero nor subnormal

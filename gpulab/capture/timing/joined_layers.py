@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.models.layer_calls import LINEAR
 from gpulab.capture.hooks.models.separate_modules import EMBEDDING, SeparateLayer
-from gpulab.capture.timed_passes import own_autograd, times_in_turn
+from gpulab.capture.timing.timed_passes import own_autograd, times_in_turn
 from gpulab.run import SeparateModules
 
 _VALUE = 0.01  # of every element: products of it are neither zero nor subnormal
