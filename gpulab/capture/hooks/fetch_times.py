@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from gpulab.capture.protection.guard import Guard
 from gpulab.run import Loader
 
 try:
@@ -21,6 +22,7 @@ try:
 except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
+_WORKER_TIMES = "times of batches in DataLoader workers"
 _SLOTS = 4096  # a worker uses the slot of its process id; of two with the same slot, only the later one counts
 _PID, _DATASET, _BATCHES, _LOADING_S, _WAITING_S = range(5)
 _FIELDS = 5
@@ -30,7 +32,8 @@ _NUMBER_BYTES = 8
 class FetchTimes:
     """Measures the workers that are forked while it is installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._datasets: dict[int, int] = {}  # index of a loader: id of its dataset, the same in a forked worker
         self._memory: mmap.mmap | None = None
         self._undo: list[Callable[[], None]] = []
@@ -42,9 +45,9 @@ class FetchTimes:
         self._memory = mmap.mmap(-1, _SLOTS * _FIELDS * _NUMBER_BYTES)
         clock = _BatchClock(memoryview(self._memory).cast("d"))
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            self._replace(fetcher, "fetch", _WatchedMethod(fetcher.fetch, clock.begin))
+            self._replace(fetcher, "fetch", _WatchedMethod(fetcher.fetch, clock.begin, self._guard))
         watchdog: Any = worker.ManagerWatchdog
-        self._replace(watchdog, "is_alive", _WatchedMethod(watchdog.is_alive, clock.end))
+        self._replace(watchdog, "is_alive", _WatchedMethod(watchdog.is_alive, clock.end, self._guard))
 
     def remove(self) -> None:
         """Restore PyTorch; workers that live on keep their hooks. A patch that other code put over ours stays."""
@@ -89,13 +92,13 @@ class FetchTimes:
 class _WatchedMethod:
     """A method that calls `notice(instance)` when it is looked up in another process than the one that made it."""
 
-    def __init__(self, method: Any, notice: Callable[[Any], None]) -> None:
-        self._method, self._notice = method, notice
+    def __init__(self, method: Any, notice: Callable[[Any], None], guard: Guard) -> None:
+        self._method, self._notice, self._guard = method, notice, guard
         self._made_by = os.getpid()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is not None and os.getpid() != self._made_by:
-            self._notice(instance)
+            self._guard.call(_WORKER_TIMES, self._notice, None, instance)
         return self._method.__get__(instance, owner)
 
 
@@ -108,7 +111,7 @@ class _BatchClock:
 
     def begin(self, fetcher: Any) -> None:
         """Note the start of a batch."""
-        self._began = id(fetcher.dataset), time.perf_counter(), time.thread_time(), _blocked_count()
+        self._began = id(vars(fetcher).get("dataset")), time.perf_counter(), time.thread_time(), _blocked_count()
 
     def end(self, _: Any) -> None:
         """Add the batch that began before; nothing if there is none."""

@@ -97,7 +97,6 @@ class StepMarks:
         self.frozen = FrozenModels()
         self.evaluations = EvaluationWatch()
         self.buckets = GradientBuckets()
-        self.fetches = FetchTimes()
         self.buffer = MarkBuffer()
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0  # boundaries so far
@@ -109,6 +108,7 @@ class StepMarks:
         self._timer = timer or MarkClocks()
         self._guard = guard or Guard()
         self.modules = ModuleWatch(self._guard)
+        self.fetches = FetchTimes(self._guard)
         self.gradients = GradientWatch(self._guard)
         self.phases = PhaseRecorder(self._timer.now_ns)
         self._calls = TrainingCalls(

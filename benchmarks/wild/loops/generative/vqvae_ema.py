@@ -9,7 +9,7 @@ def prepare(scale: float) -> Namespace:
     """Soft blobs of colour on a background, 32 by 32 pixels, as bytes."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (10_000, 4, 4, 3)).astype(np.float32)
-    images = coarse.repeat(8, axis=1).repeat(8, axis=2)
+    images: np.ndarray = coarse.repeat(8, axis=1).repeat(8, axis=2)
     for axis in (1, 2):
         images = (images + np.roll(images, 2, axis) + np.roll(images, 4, axis) + np.roll(images, 6, axis)) / 4
     images += rng.normal(0, 6, (10_000, 32, 32, 1)).astype(np.float32)

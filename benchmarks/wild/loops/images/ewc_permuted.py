@@ -12,8 +12,8 @@ def prepare(scale: float) -> Namespace:
     count, test = scaled(4096, scale, 128), scaled(1000, scale, 100)
     labels = rng.integers(0, 10, count + test)
     shifts = rng.integers(0, 9, (count + test, 2))
-    images = [patterns[c, i : i + 28, j : j + 28] for c, (i, j) in zip(labels, shifts, strict=True)]
-    images = np.clip(np.stack(images) * 200 + rng.normal(20, 30, (count + test, 28, 28)), 0, 255).astype(np.uint8)
+    digits = [patterns[c, i : i + 28, j : j + 28] for c, (i, j) in zip(labels, shifts, strict=True)]
+    images = np.clip(np.stack(digits) * 200 + rng.normal(20, 30, (count + test, 28, 28)), 0, 255).astype(np.uint8)
     return {"train_x": images[:count], "train_y": labels[:count], "test_x": images[count:], "test_y": labels[count:]}
 
 
