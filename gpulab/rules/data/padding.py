@@ -23,6 +23,10 @@ _BASIS = (
     "a quarter of the work is attention"
 )
 _FLOOR_ASSUMES = "no padding, if all the work is attention, which grows with the square of the length"
+_TIME_STEPS_BASIS = (
+    "forward and backward passes of batches with fewer time steps: at worst half of those beyond the mean length remain"
+)
+_TIME_STEPS_FLOOR = "no more time steps than the mean length of the rows"
 _VARYING_LENGTHS = (
     "torch.compile compiles again for new lengths: compile with dynamic=True, or pad to a multiple of 64 "
     "(pad_to_multiple_of=64 in collators of Transformers)."
@@ -37,30 +41,30 @@ def padding(evidence: Evidence) -> Finding | None:
     backward passes take much of each step.
 
     Confused with: vectors of labels, flattened images and labels that a loss function ignores, which have the same
-    value everywhere; a model that packs its sequences (`pack_padded_sequence`), which is recognised, or that leaves out
-    the padding in another way.
+    value everywhere; a model that leaves out the padding. `pack_padded_sequence` does, but where a recurrent layer
+    runs its time steps one after another, as on a CPU, a batch has as many of them as its longest row.
 
     What to do: pad each batch to its longest row instead of a fixed length, and put samples of similar length into the
     same batch.
     """
     loader = training_loader(evidence.run)
-    if loader is None or loader.padding_frac is None or _packs_sequences(evidence.run):
+    if loader is None or loader.padding_frac is None or not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
         return None
-    if not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
-        return None
+    is_packed = _packs_sequences(evidence.run)
     work = _passes_work(evidence)
     if work is None or evidence.step_share(work.cost_ns) < _MIN_WORK_FRAC:
         return None
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
+    if is_packed and (evidence.on_gpu or has_fixed_length):
+        return None
     removable_frac = fixed_frac if has_fixed_length else loader.padding_frac
-    gain = _gain(evidence, work, removable_frac, loader.padding_frac)
+    gain = _gain(evidence, work, removable_frac, loader.padding_frac, is_packed)
     if gain is None:
         return None
-    name = f" of {loader.name}" if loader.name else ""
     return Finding(
         ledger_parts=("matmul", "kernels") if evidence.on_gpu else ("compute",),
-        claim=f"{percent(loader.padding_frac)} of the tokens in a batch{name} are padding.",
+        claim=_claim(loader, is_packed),
         evidence=(
             *_lengths_text(loader, fixed_frac, has_fixed_length),
             f"{step_spends(evidence, evidence.unprofiled_ns(work.cost_ns))} in forward and backward passes, whose work "
@@ -81,6 +85,17 @@ def padding(evidence: Evidence) -> Finding | None:
     )
 
 
+def _claim(loader: Loader, is_packed: bool) -> str:
+    name = f" of {loader.name}" if loader.name else ""
+    share = percent(loader.padding_frac or 0.0)
+    if is_packed:
+        return (
+            f"A batch{name} has as many time steps as its longest row, although {share} of its positions are padding: "
+            "pack_padded_sequence leaves out the padding, but not the steps."
+        )
+    return f"{share} of the tokens in a batch{name} are padding."
+
+
 def _passes_work(evidence: Evidence) -> Work | None:
     passes = forward_backward_spans(evidence.run)
     return None if passes is None else work_in_spans(evidence, passes)
@@ -91,17 +106,16 @@ def _packs_sequences(run: Run) -> bool:
     return "aten::_pack_padded_sequence" in run.event_rows.text("name").vocabulary
 
 
-def _gain(evidence: Evidence, work: Work, removable_frac: float, padding_frac: float) -> Gain | None:
+def _gain(evidence: Evidence, work: Work, removable_frac: float, padding_frac: float, is_packed: bool) -> Gain | None:
     """Return the gain of less padding; None if even the best case gains almost nothing.
 
-    `removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`.
+    `removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`. `is_packed`:
+    what is saved are time steps of recurrent layers, and attention has no part in it.
     """
     left = 1 - padding_frac
-    remaining = (
-        1 - _LEAST_REMOVED * removable_frac,
-        (1 - _ATTENTION_FRAC) * left + _ATTENTION_FRAC * left**2,
-        left**2,
-    )
+    best = left if is_packed else (1 - _ATTENTION_FRAC) * left + _ATTENTION_FRAC * left**2
+    remaining = (1 - _LEAST_REMOVED * removable_frac, best, left if is_packed else left**2)
+    basis, floor_assumes = (_TIME_STEPS_BASIS, _TIME_STEPS_FLOOR) if is_packed else (_BASIS, _FLOOR_ASSUMES)
     if evidence.on_gpu:
         return faster_kernels_gain(evidence, work.cost_ns, remaining, _BASIS, _FLOOR_ASSUMES, spans=work.spans)
     step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.length_ns)
@@ -114,8 +128,8 @@ def _gain(evidence: Evidence, work: Work, removable_frac: float, padding_frac: f
             best_ns=best_ns,
             worst_ns=max(best_ns, worst_ns),
             floor_ns=floor_ns,
-            basis=_BASIS,
-            floor_assumes=_FLOOR_ASSUMES,
+            basis=basis,
+            floor_assumes=floor_assumes,
         )
     )
 

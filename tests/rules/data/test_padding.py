@@ -7,7 +7,7 @@ import pytest
 import gpulab
 from gpulab.rules import diagnose
 from gpulab.run import Machine
-from tests.cases.data.padding.case import FIXED_LENGTH, LOADER, on_a_gpu, trained
+from tests.cases.data.padding.case import FIXED_LENGTH, LOADER, on_a_gpu, packed, trained
 
 
 def finding(run):
@@ -29,6 +29,13 @@ def test_with_a_fixed_length_half_of_what_the_longest_rows_leave_out_goes_at_wor
     gain = finding(trained(FIXED_LENGTH)).gain
     assert gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * 0.5 * 0.7), rel=0.03)
     assert gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
+
+
+def test_packed_sequences_save_time_steps_only():
+    gain = finding(trained(make_passes=packed)).gain
+    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * 0.5 * 0.6), rel=0.03)
+    assert gain.best_speedup == gain.bound == pytest.approx(1 / (1 - 0.5 * 0.6), rel=0.03)
+    assert "60 % of its positions" in finding(trained(make_passes=packed)).claim
 
 
 def test_on_a_gpu_the_work_of_the_optimizer_stays():

@@ -42,10 +42,15 @@ def provoked_with_a_compiled_model():
     return trained(models=(Model(kind="Tagger", compiled=True),))
 
 
-def spared_where_the_model_packs_its_sequences():
-    def packed(at):
-        return [event(EventKind.OP, "aten::_pack_padded_sequence", at, 0.1), *passes(at + 0.1)]
+def packed(at):
+    return [event(EventKind.OP, "aten::_pack_padded_sequence", at, 0.1), *passes(at + 0.1)]
 
+
+def provoked_by_the_time_steps_of_packed_sequences():
+    return trained(make_passes=packed)
+
+
+def spared_where_packing_leaves_out_a_fixed_length():
     return trained(FIXED_LENGTH, make_passes=packed)
 
 
