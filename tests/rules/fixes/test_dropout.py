@@ -93,3 +93,26 @@ def test_what_the_fix_does_not_change_is_not_timed(options):
             net(rows).sum().backward()
             optimizer.step()
     assert session.run.dropout_times is None
+
+
+def test_timing_draws_no_random_numbers_of_the_program_and_calls_none_of_its_functions(monkeypatch):
+    calls = []
+    usual = torch.nn.functional.dropout
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda *args, **more: calls.append(1) or usual(*args, **more))
+
+    def trained():
+        net, rows = network(), torch.ones(64, 8)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(8):
+            optimizer.zero_grad()
+            net(rows).sum().backward()
+            optimizer.step()
+
+    trained()
+    plain_calls, plain_state = len(calls), torch.get_rng_state()
+    calls.clear()
+    with gpulab.profile("dropout") as session:
+        trained()
+    assert session.run.dropout_times.calls == 2
+    assert len(calls) == plain_calls
+    assert torch.equal(torch.get_rng_state(), plain_state)
