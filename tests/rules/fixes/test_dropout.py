@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import gpulab
 from gpulab.rules import diagnose
 from tests.cases.kernels.dropout_on_cpu import case
 
@@ -68,51 +67,3 @@ def test_no_code_is_printed_for_a_model_without_a_variable_or_for_two_models():
     assert finding(case.provoked_where_no_variable_holds_the_model()).fix == ""
     assert finding(case.training(models=2)).fix == ""
     assert finding(case.training(compiled=True)).fix == ""
-
-
-def test_dropout_of_a_recorded_loop_is_timed():
-    net, rows = network(), torch.randn(64, 8)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with gpulab.profile("dropout") as session:
-        for _ in range(8):
-            optimizer.zero_grad()
-            net(rows).sum().backward()
-            optimizer.step()
-    times = session.run.dropout_times
-    assert times.calls == 2
-    assert times.bernoulli_ns > 0 < times.uniform_ns
-
-
-@pytest.mark.parametrize("options", [{"inplace": True}, {"p": 0.0}], ids=["in place", "rate 0"])
-def test_what_the_fix_does_not_change_is_not_timed(options):
-    net, rows = nn.Sequential(nn.Linear(8, 4), nn.Dropout(**{"p": 0.5, **options})), torch.randn(64, 8)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with gpulab.profile("dropout") as session:
-        for _ in range(8):
-            optimizer.zero_grad()
-            net(rows).sum().backward()
-            optimizer.step()
-    assert session.run.dropout_times is None
-
-
-def test_timing_draws_no_random_numbers_of_the_program_and_calls_none_of_its_functions(monkeypatch):
-    calls = []
-    usual = torch.nn.functional.dropout
-    monkeypatch.setattr(torch.nn.functional, "dropout", lambda *args, **more: calls.append(1) or usual(*args, **more))
-
-    def trained():
-        net, rows = network(), torch.ones(64, 8)
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for _ in range(8):
-            optimizer.zero_grad()
-            net(rows).sum().backward()
-            optimizer.step()
-
-    trained()
-    plain_calls, plain_state = len(calls), torch.get_rng_state()
-    calls.clear()
-    with gpulab.profile("dropout") as session:
-        trained()
-    assert session.run.dropout_times.calls == 2
-    assert len(calls) == plain_calls
-    assert torch.equal(torch.get_rng_state(), plain_state)

@@ -16,14 +16,14 @@ def prepare(scale: float) -> Namespace:
         folder.mkdir(parents=True)
         width, height, eyes, mouth, skin = rng.uniform([24, 34, 8, 8, 120], [34, 46, 16, 18, 210])
         for shot in range(10):
-            image = Image.new("L", (92, 112), int(rng.integers(30, 70)))
+            image = Image.new("L", (92, 110), int(rng.integers(30, 70)))
             draw = ImageDraw.Draw(image)
             x, y = 46 + rng.normal(0, 3), 56 + rng.normal(0, 3)
             draw.ellipse([x - width, y - height, x + width, y + height], fill=int(skin))
             for side in (-1, 1):
                 draw.ellipse([x + side * eyes - 4, y - 14, x + side * eyes + 4, y - 8], fill=20)
             draw.arc([x - mouth, y + 8, x + mouth, y + 24], 10, 170, fill=40, width=3)
-            pixels = np.asarray(image, dtype=np.float32) + rng.normal(0, 8, (112, 92))
+            pixels = np.asarray(image, dtype=np.float32) + rng.normal(0, 8, (110, 92))
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{shot + 1}.pgm")
     return {"num_epochs": scaled(5, scale)}
 
