@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
@@ -55,6 +56,8 @@ def all_pages() -> Iterator[Page]:
 
 def build(pages: Path, site: Path) -> int:
     """Build the site from the pages; warnings are errors. Returns the exit status of Sphinx."""
+    if not (site / "searchindex.js").is_file():  # Sphinx does not complete the index of a build that was interrupted
+        shutil.rmtree(DOCTREES, ignore_errors=True)
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", "-j", "2"]
     command += ["-c", str(Path(__file__).parent), "-d", str(DOCTREES), str(pages), str(site)]
     return subprocess.run(command, check=False).returncode
