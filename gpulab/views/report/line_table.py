@@ -12,6 +12,7 @@ from gpulab.wording import percent
 
 _MOST_ROWS = 6
 _MOST_FUNCTIONS = 6  # of a line
+_INSIDE = "in "  # before the name of a function that the called one calls
 _MIN_FRAC = 0.03
 _MODULES = re.compile(r"^(?:__main__\.|torch\.(?:.*\.)?(?=[^.]+\.[^.]+$))")  # "torch._tensor.Tensor.backward"
 
@@ -29,11 +30,11 @@ def line_section(diagnosis: Diagnosis) -> Section | None:
         f"Where the main thread was in {sampled.samples:,} samples of the loop, and the function that it called. On a "
         "GPU, the time of a line that waits for the GPU includes the kernels that it waits for."
     )
-    if any(line.inside for line in largest):
-        caption += (
-            " The rows below a line are parts of its time, by functions of libraries: A -> B is A, which spends its "
-            "time in B."
-        )
+    functions = [row.cells[1] for row in rows if row.cells[1].startswith(_INSIDE)]
+    if functions:
+        caption += ' Rows with "in" are parts of the time of the line above them, by functions of libraries.'
+    if any(" -> " in function for function in functions):
+        caption += " A function A -> B is A, which spends its time in B."
     table = TableBlock(header=("", "function called", "share"), rows=rows, caption=caption, text_columns=2)
     return Section("Lines that take the most time", (table,), folded=True)
 
@@ -44,4 +45,4 @@ def _rows(line: LineTime) -> Iterator[Row]:
     yield Row((line.line, call, percent(line.frac)), kind="plain")
     if [function.name for function in line.inside] != [".".join(call.split(".")[-2:])]:
         for function in line.inside[:_MOST_FUNCTIONS]:
-            yield Row(("", function.name, percent(function.frac)), kind="plain")
+            yield Row(("", f"{_INSIDE}{function.name}", percent(function.frac)), kind="plain")
