@@ -6,12 +6,23 @@ from gpulab.analysis.data.workers import STARTING
 from gpulab.analysis.events.recorded_spans import pauses_of
 from gpulab.analysis.host.frames import Frame, deepest_frame, library_call
 from gpulab.analysis.steps.phases import PhaseKind, gaps_between_epochs, loop_phases
-from gpulab.intervals import clip, subtract
+from gpulab.intervals import Spans, clip, covered_ns, subtract
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
+from gpulab.run import Run
+from gpulab.tables import StallKind
 from gpulab.wording import count, duration, percent
 
 _MIN_FRAC = 0.2  # of the loop: many programs save and print between epochs for less
+_MOSTLY = 0.5  # of this time in garbage collection
+_RUN_LESS_OFTEN = (
+    "Run it after every few epochs, or once after the training. Generate samples under torch.inference_mode(), and "
+    "write files in a thread."
+)
+_COLLECT_LESS = (
+    "Collect garbage less often: tensors are freed without gc.collect(), as soon as nothing refers to them. If a "
+    "library calls it, call gc.freeze() before the training: existing objects, such as modules, are then not searched."
+)
 _REMOVED_FRACS = (0.5, 0.95)  # of this time: half as often, or nearly never
 
 
@@ -20,6 +31,9 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
 
     Proof: the time between the passes over one DataLoader, without evaluations and without the profiler's pauses. All
     of it together takes at least 20 % of the loop. Samples of the main thread name the line.
+
+    If garbage collection takes most of this time, as where a library calls gc.collect() in every epoch, the finding
+    says so.
 
     Confused with: evaluations with a DataLoader (`frequent_evaluation`); the start of workers (`too_many_workers`);
     code that runs every N steps (`periodic_stalls`); rollouts and folds, which make the data of the next epochs: code
@@ -39,7 +53,7 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
     function = library_call(evidence.run, spans)
     if share < _MIN_FRAC or (function is not None and function.endswith(STARTING)):
         return None
-    frame = deepest_frame(evidence.run, spans)
+    frame, collected_frac = deepest_frame(evidence.run, spans), _collected_frac(evidence.run, spans)
     return Finding(
         claim=f"Code between the epochs takes {percent(share)} of the loop{_in_line(frame)}: "
         f"{duration(spans.total_ns / gaps)} each time.",
@@ -48,16 +62,29 @@ def work_between_epochs(evidence: Evidence) -> Finding | None:
             f"optimizer steps, take {duration(spans.total_ns)}; {count(training.updates, 'training step')} take "
             f"{duration(total_ns - spans.total_ns)}.",
             *_samples(frame, function),
+            *_collections(collected_frac),
         ),
         numbers=known_numbers(frac=share, between_ns=spans.total_ns, gaps=gaps),
-        advice="Run it after every few epochs, or once after the training. Generate samples under "
-        "torch.inference_mode(), and write files in a thread.",
+        advice=_COLLECT_LESS if collected_frac >= _MOSTLY else _RUN_LESS_OFTEN,
         gain=_gain(total_ns, spans.total_ns, training.updates),
         confidence=LIKELY if frame is not None else SUSPECT,
         confidence_reason="" if frame is not None else "no sample names the code",
         from_steps=False,
         spans=spans,
     )
+
+
+def _collected_frac(run: Run, spans: Spans) -> float:
+    """Return the share of this time in which Python collected garbage, 0-1."""
+    collections = run.stall_rows.of_kind(StallKind.GC)
+    collected_ns = covered_ns(spans, collections["start_ns"], collections["start_ns"] + collections["dur_ns"]).sum()
+    return float(collected_ns / max(1, spans.total_ns))
+
+
+def _collections(collected_frac: float) -> tuple[str, ...]:
+    if collected_frac < _MOSTLY:
+        return ()
+    return (f"In {percent(collected_frac)} of this time, Python collects garbage.",)
 
 
 def _in_line(frame: Frame | None) -> str:

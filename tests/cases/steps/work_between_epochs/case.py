@@ -1,8 +1,10 @@
 """Four epochs of twenty steps of 10 ms, with other code between them."""
 
+from dataclasses import replace
+
 from gpulab.run import Loader
-from gpulab.tables import MarkKind
-from tests.support.runs.made_runs import host_sample, mark, run_of
+from gpulab.tables import STALLS, MarkKind
+from tests.support.runs.made_runs import host_sample, mark, rows, run_of, stall
 
 TRAINED = Loader(name="train_loader", kind="DataLoader", workers=0, batch_size=32, pin_memory=False, batches=20)
 SAMPLING = {"frame": "sample (train.py:60)", "called": "torch.nn.modules.module.Module.__call__"}
@@ -30,6 +32,11 @@ def epochs(gaps_ms, *, before_ms=0.0, texts=SAMPLING, loader=TRAINED, is_new=Fal
 
 def provoked_by_samples_that_are_drawn_after_each_epoch():
     return epochs([200.0] * 4)
+
+
+def provoked_by_garbage_collection_after_each_epoch():
+    collections = [stall(201 + 400.1 * epoch, 190, "gc.collect() in train.py line 9") for epoch in range(4)]
+    return replace(epochs([200.0] * 4), stall_rows=rows(STALLS, collections))
 
 
 def provoked_by_code_that_no_sample_names():
