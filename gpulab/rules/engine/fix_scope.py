@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from dataclasses import replace
 
@@ -10,13 +11,15 @@ from gpulab.rules.engine.finding import Finding
 from gpulab.run import Loader, Model, Optimizer, Run
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_IMPORTS_COMMENT = "# At the top of the notebook or file, outside of functions:\n"
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
+_TOP_COMMENT = "# At the top of the notebook or file, outside of functions:\n"
 
 
 def with_scope(finding: Finding, run: Run) -> Finding:
     """Return the finding with the function that its code belongs to, and a comment in the code that says so.
 
     The imports get a comment of their own: inside a function, an import would hide the name from the lines before it.
+    So do classes and functions that use nothing else: pickle cannot save an object of a class within a function.
     """
     if not finding.fix:
         return finding
@@ -55,12 +58,32 @@ def _comment(code: ast.Module, function: str | None) -> str:
 
 
 def _with_comment(fix: str, code: ast.Module, comment: str) -> str:
-    """Return the code with its imports first, and the comment above the rest."""
+    """Return the code with what belongs to no function first, and the comment above the rest."""
     lines = fix.splitlines(keepends=True)
     imports = [node for node in code.body if isinstance(node, _IMPORTS)]
-    if not imports:
+    imported = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
+    definitions = [node for node in code.body if isinstance(node, _DEFINITIONS) and not _free_names(node) - imported]
+    if not imports and not definitions:
         return comment + fix
-    import_lines = {line for node in imports for line in range(node.lineno - 1, node.end_lineno or node.lineno)}
-    head = [lines[line] for line in sorted(import_lines)]
-    rest = "".join(line for number, line in enumerate(lines) if number not in import_lines).lstrip("\n")
-    return "".join((_IMPORTS_COMMENT, *head, "\n", comment, re.sub(r"\n{3,}", "\n\n", rest)))
+    head = "".join(lines[line] for node in imports for line in _lines_of(node))
+    parts = [head, *("".join(lines[line] for line in _lines_of(node)) for node in definitions)]
+    top_lines = {line for node in (*imports, *definitions) for line in _lines_of(node)}
+    rest = "".join(line for number, line in enumerate(lines) if number not in top_lines).lstrip("\n")
+    top = "\n\n".join(part.rstrip("\n") for part in parts if part)
+    return f"{_TOP_COMMENT}{top}\n\n{comment}" + re.sub(r"\n{3,}", "\n\n", rest)
+
+
+def _lines_of(node: ast.stmt) -> range:
+    decorators = node.decorator_list if isinstance(node, _DEFINITIONS) else []
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return range(first - 1, node.end_lineno or node.lineno)
+
+
+def _free_names(definition: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """Return the names that a class or function uses and does not define itself, without built-in ones."""
+    nodes = list(ast.walk(definition))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    definitions = {node.name for node in nodes if isinstance(node, _DEFINITIONS)}
+    return used - stored - arguments - definitions - set(dir(builtins))

@@ -245,8 +245,8 @@ def test_all_imports_of_the_code_for_a_function_come_first():
     code += "from torch.utils.data import DataLoader\n\nx = 1\n"
     lines = with_scope(Finding(claim="", evidence=(), fix=code, function="main"), run_of(())).fix.splitlines()
     assert lines[1:3] == ["import torch", "from torch.utils.data import DataLoader"]
-    assert lines[4:6] == ["# In main(), above the loop:", "class Cached(torch.utils.data.Dataset):"]
-    assert lines[-1] == "x = 1"
+    assert lines[4:6] == ["class Cached(torch.utils.data.Dataset):", "    pass"]
+    assert lines[7:] == ["# In main(), above the loop:", "x = 1"]
 
 
 def test_the_code_for_an_attribute_belongs_into_a_method():
