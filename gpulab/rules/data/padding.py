@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from gpulab.analysis.data.loader import training_loader
-from gpulab.analysis.steps.forward_backward import forward_backward_spans
+from gpulab.analysis.host.outside_model import CPU_PARTS
+from gpulab.analysis.steps.forward_backward import backward_passes, forward_backward_spans
+from gpulab.intervals import intersect, subtract
 from gpulab.rules.data.padding_code import cut_padding_code, padding_advice
 from gpulab.rules.data.work_in_spans import Work, work_in_spans
 from gpulab.rules.engine.evidence import Evidence
@@ -17,6 +23,8 @@ _MIN_PADDING_FRAC = 0.3
 _MIN_WORK_FRAC = 0.3  # of a step in forward and backward passes
 _FIXED_FRAC = 0.3  # of the padding beyond the longest row of its batch: from it on, the batches have a fixed length
 _LEAST_REMOVED = 0.5  # of what the fix can remove: kernels on half the tokens take more than half the time
+_RECURRENT = frozenset(("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"))
+_MIN_RECURRENT_FRAC = 0.3  # of the forward pass: with less, other layers decide how long a packed batch takes
 _ATTENTION_FRAC = 0.25  # of the work, at best: its time grows with the square of the length
 _BASIS = (
     "forward and backward passes with less padding: at worst half of what the fix can remove, at best none is left and "
@@ -24,7 +32,8 @@ _BASIS = (
 )
 _FLOOR_ASSUMES = "no padding, if all the work is attention, which grows with the square of the length"
 _TIME_STEPS_BASIS = (
-    "forward and backward passes of batches with fewer time steps: at worst half of those beyond the mean length remain"
+    "fewer time steps: at worst, half of those beyond the mean length remain and other layers take as long; at best, "
+    "none remain and all work shrinks as much"
 )
 _TIME_STEPS_FLOOR = "no more time steps than the mean length of the rows"
 _VARYING_LENGTHS = (
@@ -51,24 +60,28 @@ def padding(evidence: Evidence) -> Finding | None:
     if loader is None or loader.padding_frac is None or not _MIN_PADDING_FRAC <= loader.padding_frac < 1:
         return None
     is_packed = _packs_sequences(evidence.run)
-    work = _passes_work(evidence)
+    work = _passes_work(evidence, with_dispatch=is_packed)
     if work is None or evidence.step_share(work.cost_ns) < _MIN_WORK_FRAC:
         return None
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
-    if is_packed and (evidence.on_gpu or has_fixed_length):
+    if is_packed and (evidence.on_gpu or has_fixed_length or _recurrent_frac(evidence.run) < _MIN_RECURRENT_FRAC):
         return None
-    removable_frac = fixed_frac if has_fixed_length else loader.padding_frac
-    gain = _gain(evidence, work, removable_frac, loader.padding_frac, is_packed)
+    left = (
+        _left_of_time_steps(loader.padding_frac, _recurrent_frac(evidence.run))
+        if is_packed
+        else _left_of_padding(fixed_frac if has_fixed_length else loader.padding_frac, loader.padding_frac)
+    )
+    gain = _gain(evidence, work, left)
     if gain is None:
         return None
     return Finding(
-        ledger_parts=("matmul", "kernels") if evidence.on_gpu else ("compute",),
+        ledger_parts=("matmul", "kernels") if evidence.on_gpu else CPU_PARTS if is_packed else ("compute",),
         claim=_claim(loader, is_packed),
         evidence=(
             *_lengths_text(loader, fixed_frac, has_fixed_length),
             f"{step_spends(evidence, evidence.unprofiled_ns(work.cost_ns))} in forward and backward passes, whose work "
-            "grows with the number of tokens.",
+            f"grows with the number of {'time steps' if is_packed else 'tokens'}.",
         ),
         numbers=known_numbers(
             frac=loader.padding_frac,
@@ -96,9 +109,11 @@ def _claim(loader: Loader, is_packed: bool) -> str:
     return f"{share} of the tokens in a batch{name} are padding."
 
 
-def _passes_work(evidence: Evidence) -> Work | None:
+def _passes_work(evidence: Evidence, *, with_dispatch: bool) -> Work | None:
+    """Return the work of forward and backward passes; `with_dispatch`: each time step calls its own operators."""
     passes = forward_backward_spans(evidence.run)
-    return None if passes is None else work_in_spans(evidence, passes)
+    work = None if passes is None else work_in_spans(evidence, passes)
+    return work._replace(cost_ns=work.length_ns) if work is not None and with_dispatch else work
 
 
 def _packs_sequences(run: Run) -> bool:
@@ -106,30 +121,56 @@ def _packs_sequences(run: Run) -> bool:
     return "aten::_pack_padded_sequence" in run.event_rows.text("name").vocabulary
 
 
-def _gain(evidence: Evidence, work: Work, removable_frac: float, padding_frac: float, is_packed: bool) -> Gain | None:
-    """Return the gain of less padding; None if even the best case gains almost nothing.
+def _recurrent_frac(run: Run) -> float:
+    """Return the share of the forward passes in recurrent layers, 0-1."""
+    passes, backward = forward_backward_spans(run), backward_passes(run)
+    if passes is None or backward is None:
+        return 0.0
+    forward = subtract(passes, backward.spans)
+    layers = run.event_rows.select(np.flatnonzero(run.event_rows.matching(_RECURRENT.__contains__))).spans()
+    return intersect(forward, layers).total_ns / max(1, forward.total_ns)
 
-    `removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`. `is_packed`:
-    what is saved are time steps of recurrent layers, and attention has no part in it.
-    """
-    left = 1 - padding_frac
-    best = left if is_packed else (1 - _ATTENTION_FRAC) * left + _ATTENTION_FRAC * left**2
-    remaining = (1 - _LEAST_REMOVED * removable_frac, best, left if is_packed else left**2)
-    basis, floor_assumes = (_TIME_STEPS_BASIS, _TIME_STEPS_FLOOR) if is_packed else (_BASIS, _FLOOR_ASSUMES)
+
+class _Left(NamedTuple):
+    """What is left of forward and backward passes without the padding, 0-1, and what that assumes."""
+
+    worst: float
+    best: float
+    least: float
+    basis: str
+    least_assumes: str
+
+
+def _left_of_padding(removable_frac: float, padding_frac: float) -> _Left:
+    """`removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`."""
+    tokens = 1 - padding_frac
+    best = (1 - _ATTENTION_FRAC) * tokens + _ATTENTION_FRAC * tokens**2
+    return _Left(1 - _LEAST_REMOVED * removable_frac, best, tokens**2, _BASIS, _FLOOR_ASSUMES)
+
+
+def _left_of_time_steps(padding_frac: float, recurrent_frac: float) -> _Left:
+    """Of packed sequences, the recurrent layers compute fewer time steps; at best, all other work shrinks as much."""
+    worst = 1 - _LEAST_REMOVED * padding_frac * recurrent_frac
+    return _Left(worst, 1 - padding_frac, 1 - padding_frac, _TIME_STEPS_BASIS, _TIME_STEPS_FLOOR)
+
+
+def _gain(evidence: Evidence, work: Work, left: _Left) -> Gain | None:
+    """Return the gain of less padding; None if even the best case gains almost nothing."""
     if evidence.on_gpu:
-        return faster_kernels_gain(evidence, work.cost_ns, remaining, _BASIS, _FLOOR_ASSUMES, spans=work.spans)
+        remaining = left.worst, left.best, left.least
+        return faster_kernels_gain(evidence, work.cost_ns, remaining, left.basis, left.least_assumes, spans=work.spans)
     step_ns, passes_ns = evidence.step_ns, evidence.unprofiled_ns(work.length_ns)
-    floor_ns = max(1, round(step_ns - (1 - remaining[2]) * passes_ns))
-    best_ns = max(floor_ns, round(step_ns - (1 - remaining[1]) * passes_ns))
-    worst_ns = round(step_ns - (1 - remaining[0]) * evidence.unprofiled_ns(work.cost_ns))
+    floor_ns = max(1, round(step_ns - (1 - left.least) * passes_ns))
+    best_ns = max(floor_ns, round(step_ns - (1 - left.best) * passes_ns))
+    worst_ns = round(step_ns - (1 - left.worst) * evidence.unprofiled_ns(work.cost_ns))
     return gain_if_significant(
         Gain(
             step_ns=step_ns,
             best_ns=best_ns,
             worst_ns=max(best_ns, worst_ns),
             floor_ns=floor_ns,
-            basis=basis,
-            floor_assumes=floor_assumes,
+            basis=left.basis,
+            floor_assumes=left.least_assumes,
         )
     )
 

@@ -32,8 +32,8 @@ def test_with_a_fixed_length_half_of_what_the_longest_rows_leave_out_goes_at_wor
 
 
 def test_packed_sequences_save_time_steps_only():
-    gain = finding(trained(make_passes=packed)).gain
-    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.46 * 0.5 * 0.6), rel=0.03)
+    gain = finding(trained(make_passes=packed)).gain  # 50 of 100 ms, with what lies between the operators
+    assert gain.worst_speedup == pytest.approx(1 / (1 - 0.5 * 0.5 * 0.6), rel=0.03)
     assert gain.best_speedup == gain.bound == pytest.approx(1 / (1 - 0.5 * 0.6), rel=0.03)
     assert "60 % of its positions" in finding(trained(make_passes=packed)).claim
 

@@ -42,12 +42,18 @@ def provoked_with_a_compiled_model():
     return trained(models=(Model(kind="Tagger", compiled=True),))
 
 
-def packed(at):
-    return [event(EventKind.OP, "aten::_pack_padded_sequence", at, 0.1), *passes(at + 0.1)]
+def packed(at, recurrent_ms=20.0):
+    """A recurrent layer takes this long of a forward pass of 20 ms."""
+    packing = event(EventKind.OP, "aten::_pack_padded_sequence", at, 0.1)
+    return [packing, event(EventKind.OP, "aten::lstm", at + 0.1, recurrent_ms), *passes(at + 0.1)]
 
 
 def provoked_by_the_time_steps_of_packed_sequences():
     return trained(make_passes=packed)
+
+
+def spared_where_other_layers_than_those_with_packed_sequences_take_the_time():
+    return trained(make_passes=lambda at: packed(at, recurrent_ms=4.0))
 
 
 def spared_where_packing_leaves_out_a_fixed_length():
