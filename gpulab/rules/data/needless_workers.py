@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.analysis.data.workers import longest_first_batch_ns
 from gpulab.replay.rewrites.data.batch_passing import sending_range_ns
@@ -26,8 +28,8 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     if evidence.on_gpu or loading.worker_cpu_ns is None or sent_ns is None or share < _MIN_FRAC:
         return None
     most_ns, least_ns = (max(0.0, loading.worker_cpu_ns - ns) for ns in sent_ns)
-    loading_ns = _most_ns(evidence, loading, most_ns)
-    gain = _gain(loading, loading_ns, least_ns)
+    waits = _waits(evidence, loading)
+    gain = _gain(loading, max(most_ns, waits.most_ns) if waits.with_loading else most_ns + waits.most_ns, least_ns)
     if gain.best_ns >= gain.step_ns:
         return None
     change = change_loader(evidence, loading.loader, {"num_workers": 0})
@@ -39,7 +41,7 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
         evidence=(loader_time_text(evidence, loading),),
         numbers=loader_numbers(loading, share),
         fix=change.code,
-        advice=sentences(change.advice, _ABOUT_WAITS if loading_ns > 2 * most_ns else ""),
+        advice=sentences(change.advice, _ABOUT_WAITS if waits.most_ns > most_ns else ""),
         loader_settings=change.settings,
         function=change.function,
         gain=gain,
@@ -48,15 +50,19 @@ def needless_workers(evidence: Evidence, loading: LoadingCost) -> Finding | None
     )
 
 
-def _most_ns(evidence: Evidence, loading: LoadingCost, computing_ns: float) -> float:
-    """Return how long loading may take per step in the main process, which waits for one sample after another.
+class _Waits(NamedTuple):
+    """How long samples may wait in a step, e.g. for a network, which takes no CPU time."""
 
-    Waiting, e.g. for a network, takes no CPU time. Unless the workers measured it, the first batch shows how long
-    loading takes at most.
-    """
-    if loading.loader is not None and loading.loader.worker_wait_ns is not None:
-        return computing_ns + loading.batches * loading.loader.worker_wait_ns
-    return max(computing_ns, loading.batches * (evidence.cached(longest_first_batch_ns) or 0))
+    most_ns: int
+    with_loading: bool  # it includes the CPU time of loading
+
+
+def _waits(evidence: Evidence, loading: LoadingCost) -> _Waits:
+    """Return the waits that the workers measured; otherwise, the first batch shows how long loading takes at most."""
+    measured_ns = loading.loader.worker_wait_ns if loading.loader else None
+    if measured_ns is not None:
+        return _Waits(loading.batches * measured_ns, with_loading=False)
+    return _Waits(loading.batches * (evidence.cached(longest_first_batch_ns) or 0), with_loading=True)
 
 
 def _gain(loading: LoadingCost, most_ns: float, least_ns: float) -> Gain:
