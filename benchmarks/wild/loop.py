@@ -103,22 +103,12 @@ class Loop:
 
 WARM_SCALE = 0.1
 
-_MASK_DROPOUT = """
-class MaskDropout(nn.Dropout):
-    def forward(self, input):
-        if not self.training or not 0 < self.p < 1:
-            return super().forward(input)
-        return input * torch.rand_like(input).ge_(self.p).mul_(1 / (1 - self.p))
-
-for module in {model}.modules():
-    if type(module) is nn.Dropout:
-        module.__class__ = MaskDropout
-"""
-
 
 def mask_dropout(line: str, model: str = "model") -> Change:
     """The change of a cell in which this line creates the model: its dropout compares uniform random numbers."""
-    return Change("dropout by uniform numbers", "dropout", edits={line: line + _MASK_DROPOUT.format(model=model)})
+    from gpulab.rules.kernels.dropout_on_cpu import mask_dropout_code
+
+    return Change("dropout by uniform numbers", "dropout", edits={line: f"{line}\n{mask_dropout_code(model)}\n"})
 
 
 def scaled(count: int, scale: float, multiple: int = 1) -> int:

@@ -84,8 +84,9 @@ def busiest_functions(paths: Iterable[str | None], samples: int) -> tuple[Librar
     counts, together with the outermost one that does hardly anything else.
     """
     counts: Counter[_Path] = Counter()
-    for text in paths:
-        counts.update(_prefixes(tuple(text.split(PATH_SEPARATOR)) if text else ()))
+    for text, number in Counter(paths).items():
+        for prefix in _prefixes(tuple(text.split(PATH_SEPARATOR)) if text else ()):
+            counts[prefix] += number
     least = max(_MIN_SAMPLES_OF_FUNCTION, _MIN_FRAC * samples)
     frequent = {path for path, number in counts.items() if number >= least}
     innermost = frequent - {path[:-1] for path in frequent}

@@ -6,7 +6,7 @@ from gpulab.analysis.host.cpu_math import dropouts
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, Finding, known_numbers
 from gpulab.rules.engine.pasted_names import is_variable
-from gpulab.rules.engine.phrases import step_or_recording, step_spends
+from gpulab.rules.engine.phrases import sentences, step_or_recording, step_spends
 from gpulab.rules.kernels.speedup import faster_kernels_gain
 from gpulab.run import DropoutTimes, Model
 from gpulab.wording import count, duration, number, percent
@@ -17,6 +17,7 @@ _REALISED = 0.6  # of the measured saving, at worst
 _DISTRIBUTION = (
     "The mask has the same distribution, but other random numbers: losses differ slightly from those of earlier runs."
 )
+_PICKLED = "To load a model that torch.save(model) saved whole, a program must define this class, too."
 
 
 def dropout_on_cpu(evidence: Evidence) -> Finding | None:
@@ -58,7 +59,7 @@ def dropout_on_cpu(evidence: Evidence) -> Finding | None:
         evidence=(f"{step_spends(evidence, cost_ns)} in {count(cost.count, 'call')} of dropout.", _times_text(times)),
         numbers=known_numbers(share_frac=share, cost_ns=cost_ns, calls=cost.count),
         fix=code,
-        advice=_DISTRIBUTION if code else f"Replace nn.Dropout by a module with another mask. {_DISTRIBUTION}",
+        advice=sentences(_DISTRIBUTION, _PICKLED) if code else f"Replace nn.Dropout by another mask. {_DISTRIBUTION}",
         gain=gain,
         confidence=LIKELY,
         spans=cost.spans,
@@ -81,6 +82,14 @@ def _code(models: tuple[Model, ...]) -> str:
     """Return code that changes the class of the dropout modules; none unless one variable holds the only model."""
     if len(models) != 1 or models[0].compiled or not models[0].name or not is_variable(models[0].name):
         return ""
+    return mask_dropout_code(models[0].name)
+
+
+def mask_dropout_code(model: str) -> str:
+    """Return code that makes the dropout of this model compare uniform random numbers with the rate.
+
+    Modules keep their settings, and the model its parameters and their names.
+    """
     return (
         "import torch\n\n"
         "class MaskDropout(torch.nn.Dropout):\n"
@@ -89,7 +98,7 @@ def _code(models: tuple[Model, ...]) -> str:
         "            return super().forward(input)\n"
         "        mask = torch.rand_like(input, dtype=torch.float32).ge_(self.p).mul_(1 / (1 - self.p))\n"
         "        return input * mask.to(input.dtype)\n\n"
-        f"for module in {models[0].name}.modules():\n"
+        f"for module in {model}.modules():\n"
         "    if type(module) is torch.nn.Dropout:\n"
         "        module.__class__ = MaskDropout"
     )
