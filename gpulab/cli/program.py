@@ -16,6 +16,7 @@ from types import CodeType, ModuleType, TracebackType
 from gpulab.errors import GpulabError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
+_HOOKS = str(Path(_PACKAGE, "capture"))
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,23 @@ def program_of(script: Sequence[str], module: Sequence[str] | None) -> Program:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the program's first frame on; all of it if it is from gpulab only."""
+    """Return a traceback from the program's first frame on, without gpulab's hooks; None if nothing is left."""
     first = trace
-    while first is not None and first.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen runpy>")):
+    while first is not None and _is_in(first, _PACKAGE, "<frozen runpy>"):
         first = first.tb_next
-    return first
+    entries = []
+    while first is not None:
+        entries.append(first)
+        first = first.tb_next
+    rest = None
+    for entry in reversed(entries):
+        if not _is_in(entry, _HOOKS):
+            rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return rest
+
+
+def _is_in(entry: TracebackType, *folders: str) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(folders)
 
 
 def _new_main() -> ModuleType:

@@ -246,7 +246,12 @@ def _show_error(error: BaseException) -> None:
     """Show what ended the program as `python` does, without frames of gpulab, and keep Python from showing it again."""
     if isinstance(error, (SystemExit, GpulabError)):
         return
-    error.__traceback__ = without_our_frames(error.__traceback__)
+    link: BaseException | None = error
+    chain: list[BaseException] = []
+    while link is not None and not any(link is earlier for earlier in chain):
+        chain.append(link)
+        link.__traceback__ = without_our_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
     sys.excepthook(type(error), error, error.__traceback__)
     sys.excepthook = _show_nothing
 

@@ -131,6 +131,44 @@ def test_an_exception_ends_the_program_as_under_python_and_the_run_is_kept(tmp_p
     assert json.loads((tmp_path / "results" / "summary.json").read_text())["outcome"] == "RuntimeError"
 
 
+DATASET = """class Data(list):
+    def __getitem__(self, i): return {}[i] if i == 40 else torch.ones(4)
+for batch in torch.utils.data.DataLoader(Data(range(90)), batch_size=8, num_workers=WORKERS): step(batch)
+"""
+FAILING = {
+    "dataset": DATASET.replace("WORKERS", "0"),
+    "dataset of a worker": DATASET.replace("WORKERS", "1"),
+    "model": "for number in range(9):\n    failing.append(number == 3)\n    step(torch.ones(2, 4))",
+    "hook of an optimizer": "optimizer.register_step_pre_hook(lambda *_: {}[3] if len(taken) == 3 else None)\n"
+    "while True: step(torch.ones(2, 4))",
+    "chained": "try:\n    next(iter(torch.utils.data.DataLoader([], batch_sampler=[[0]])))\n"
+    "except IndexError as error:\n    raise RuntimeError('no data') from error",
+}
+LOOP = """import torch
+failing, taken = [False], []
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return {}[x] if failing[-1] else super().forward(x)
+net = Net(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def step(batch):
+    net(batch).mean().backward()
+    optimizer.step()
+    taken.append(batch)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", FAILING)
+def test_an_error_that_passes_hooks_reads_as_under_python(tmp_path, where):
+    (tmp_path / "failing.py").write_text(LOOP + FAILING[where])
+    plain = run(tmp_path, "failing.py")
+    result = run(tmp_path, *RECORD, "--out", "results", "failing.py")
+    assert result.returncode == plain.returncode == 1
+    assert "Error" in plain.stderr
+    assert result.stderr.startswith(plain.stderr)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("package", ["transformers", "accelerate", "lightning"])
 def test_a_program_whose_first_import_looks_for_torch_is_recorded(tmp_path, package):
