@@ -65,14 +65,8 @@ def padding(evidence: Evidence) -> Finding | None:
         return None
     fixed_frac = min(loader.padding_frac, loader.padding_to_longest_frac or 0.0)
     has_fixed_length = fixed_frac >= _FIXED_FRAC * loader.padding_frac
-    if is_packed and (evidence.on_gpu or has_fixed_length or _recurrent_frac(evidence.run) < _MIN_RECURRENT_FRAC):
-        return None
-    left = (
-        _left_of_time_steps(loader.padding_frac, _recurrent_frac(evidence.run))
-        if is_packed
-        else _left_of_padding(fixed_frac if has_fixed_length else loader.padding_frac, loader.padding_frac)
-    )
-    gain = _gain(evidence, work, left)
+    left = _left(evidence, loader.padding_frac, fixed_frac if has_fixed_length else None, is_packed)
+    gain = None if left is None else _gain(evidence, work, left)
     if gain is None:
         return None
     return Finding(
@@ -141,6 +135,13 @@ class _Left(NamedTuple):
     least_assumes: str
 
 
+def _left(evidence: Evidence, padding_frac: float, fixed_frac: float | None, is_packed: bool) -> _Left | None:
+    """Return what is left of the passes without `fixed_frac`, the padding beyond the longest rows, or without any."""
+    if is_packed:
+        return None if fixed_frac is not None else _left_of_time_steps(evidence, padding_frac)
+    return _left_of_padding(padding_frac if fixed_frac is None else fixed_frac, padding_frac)
+
+
 def _left_of_padding(removable_frac: float, padding_frac: float) -> _Left:
     """`removable_frac`: the part of the padding that the fix removes, of all positions like `padding_frac`."""
     tokens = 1 - padding_frac
@@ -148,8 +149,14 @@ def _left_of_padding(removable_frac: float, padding_frac: float) -> _Left:
     return _Left(1 - _LEAST_REMOVED * removable_frac, best, tokens**2, _BASIS, _FLOOR_ASSUMES)
 
 
-def _left_of_time_steps(padding_frac: float, recurrent_frac: float) -> _Left:
-    """Of packed sequences, the recurrent layers compute fewer time steps; at best, all other work shrinks as much."""
+def _left_of_time_steps(evidence: Evidence, padding_frac: float) -> _Left | None:
+    """Of packed sequences, the recurrent layers compute fewer time steps; at best, all other work shrinks as much.
+
+    None on a GPU, where one kernel may compute all time steps, and if other layers take most of the time.
+    """
+    recurrent_frac = _recurrent_frac(evidence.run)
+    if evidence.on_gpu or recurrent_frac < _MIN_RECURRENT_FRAC:
+        return None
     worst = 1 - _LEAST_REMOVED * padding_frac * recurrent_frac
     return _Left(worst, 1 - padding_frac, 1 - padding_frac, _TIME_STEPS_BASIS, _TIME_STEPS_FLOOR)
 
