@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 00 Start here: why is the GPU idle?
 #
-# - **Part 1 (7 minutes).** You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement.
-# - **Part 2 (13 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
+# - **Part 1 (5 minutes).** You profile a slow training loop, apply a fix, and compare the predicted speed-up with the measured one.
+# - **Part 2 (15 minutes).** You choose the number of workers yourself, and learn two mistakes of timing by hand.
 #
-# It runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded. Run the cells from top to bottom (Shift+Enter). `L.predict` asks a question before you measure: guess, and continue. `L.reveal` shows the answer. `L.claim` checks a statement with your own results: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
+# Run the cells from top to bottom (Shift+Enter). You need no GPU, and nothing is downloaded.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -18,30 +18,21 @@ L
 #
 # ### 00.1 A loop that loads its own data
 #
-# This training reads photos from a file server. Both are simulated: the photos are noisy JPEG files, and each read waits 8 ms. Each photo is then decoded, cropped and flipped. This code loads one photo:
+# The photos come from a simulated file server: each read takes 8 ms. Then the photo is decoded, cropped and flipped. The model and the training loop are ordinary PyTorch.
 
 # %% tags=["setup"]
-import inspect
-import warnings
-
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from gpulab import synthetic
-
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # lesson 05 explains this warning
 from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
 batches = L.pick(tiny=40, lab=48, full=200)  # depends on the size in the table above
 dataset = Photos(synthetic.images(40), length=16 * batches)
-more_photos = Photos(dataset.files, length=16 * max(120, batches))  # for a loop with many workers
-print(inspect.getsource(Photos.__getitem__))
 
-
-# %% [markdown]
-# The model and the training loop are ordinary PyTorch. They contain no profiling code.
 
 # %% tags=["given"]
 def make_model():
@@ -82,12 +73,10 @@ L.predict("wait")
 # %% [markdown]
 # #### Measure
 #
-# `%%gpuprofile before` records this cell as a run named `before`. A live panel shows the cell while it runs; the report replaces the panel when the cell ends.
+# `%%gpuprofile before` records this cell as a run named `before`. In its report, read the first sentence and the code under *Fix*.
 
 # %% tags=["measure"]
 # %%gpuprofile before
-from torch.utils.data import DataLoader
-
 losses_before = train(DataLoader(dataset, batch_size=16))
 
 # %% tags=["reveal"]
@@ -95,17 +84,9 @@ diagnosis = gpulab.diagnose(gpulab.runs["before"])
 L.reveal("wait", diagnosis.step.frac("loader"), "%")
 
 # %% [markdown]
-# #### Diagnose
-#
-# The first sentence names the cause (below a warning, if other programs are busy); the evidence, the fix and the predicted step time follow. *Where the step time goes* divides a step into parts.
-
-# %% [markdown]
 # #### Fix
 #
-# The training loop itself reads the photos, one after the other, while the model waits. Worker processes load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. You try the number that your report recommends in part 2.
-
-# %% tags=["predict"]
-L.predict("gain")
+# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Your report may recommend more; you try that number in part 2.)
 
 # %% tags=["measure"]
 # %%gpuprofile after
@@ -118,7 +99,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and compares its prediction from the run `before` with the run `after`. If it gives no verdict, other programs were busy: record both runs again.
+# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and predicts its gain from the run `before`. If it gives no verdict, or the claim FAILS, other programs were busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -126,11 +107,8 @@ L.same(losses_before, losses_after)
 # %% tags=["measure"]
 # %gpucompare before after
 
-# %% tags=["reveal"]
-comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=2")
-L.reveal("gain", float(comparison.ratio), "times as fast")
-
 # %% tags=["claim"]
+comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=2")
 L.claim(
     "with two workers a step is at least 1.3 times as fast",
     comparison.ratio >= 1.3,
@@ -140,7 +118,7 @@ L.claim(
 )
 
 # %% [markdown]
-# That was part 1. Your own code takes the same three steps: write `%%gpuprofile before` as the first line of the cell that trains, read the first sentence of the report, and compare after the fix. You can do that now, and return to part 2 later.
+# That was part 1. With your own code, do the same: write `%%gpuprofile before` on top of the cell that trains, read the first sentence of the report, apply the fix, and compare. You can return to part 2 later.
 
 # %% [markdown]
 # ## Part 2: on your own
@@ -164,9 +142,15 @@ L.check("parts", answer)
 #
 # ### Your turn: use the number of workers that your report recommends
 #
-# The dataset is defined in a module and not in this notebook, because worker processes must be able to import it. Enter the number of workers and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here.
+# The dataset is defined in a module and not in this notebook, because worker processes must be able to import it. Enter the number of workers and check the prediction. (The worked solution uses 4; your report may recommend another number.) It may be larger than your number of cores; your report explains why that does no harm here.
 #
 # Workers finish together, so they deliver batches in groups: with eight workers, eight batches at a time. A comparison needs several groups. So this loop has more batches than the two loops above.
+
+# %% tags=["setup"]
+import warnings
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores: see lesson 05
+more_photos = Photos(dataset.files, length=16 * max(120, batches))
 
 # %% tags=["measure"]
 # %%gpuprofile own

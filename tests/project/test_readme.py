@@ -45,3 +45,22 @@ def test_its_python_is_python_and_its_magics_exist():
         magics = [line.lstrip("%").split()[0] for line in lines if line.startswith("%")]
         assert set(magics) <= {*GpuProfileMagics.magics["line"], *GpuProfileMagics.magics["cell"], "load_ext"}
         ast.parse("\n".join(line for line in lines if not line.startswith("%")))
+
+
+def test_its_figures_of_accuracy_are_the_sums_of_the_fair_tests():
+    """The first column of the table is of loops that gpulab was developed with, so the README leaves it out."""
+    accuracy = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip(): cells[3:-1] for cells in (line.split("|") for line in accuracy.splitlines()) if cells[3:]}
+    right, loops = _sum(rows["first finding right"]), _sum(rows[""])
+    gains, all_gains = _sum(rows["gain inside the range"]), _sum(rows["gain inside the range"], place=1)
+    certain, all_certain = _sum(rows["high confidence and right"]), _sum(rows["high confidence and right"], place=1)
+    assert f"| {loops} more ordinary loops" in TEXT
+    assert f"the first finding was right for {right}; {gains} of {all_gains} measured gains" in TEXT
+    assert f"right in {certain} of {all_certain} cases" in TEXT
+    assert f"({right} of {loops})" in accuracy
+    assert f"({gains} of {all_gains})" in accuracy
+
+
+def _sum(cells: list[str], *, place: int = 0) -> int:
+    """Add up the first (or second) number of every cell."""
+    return sum(int(re.findall(r"\d+", cell)[place]) for cell in cells)

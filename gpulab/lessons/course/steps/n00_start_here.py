@@ -78,39 +78,7 @@ LESSON = Lesson(
             hints=(
                 "How many photos are in a batch, how long does one take, and which process reads them?",
                 "Compare 16 x 8 ms with the time that a small model needs for a step.",
-                "time.sleep(self.wait_s) is in the dataset, and without workers the training loop itself runs it.",
-            ),
-        ),
-        Question(
-            key="gain",
-            prompt="Two workers load batches while the model trains. How many times as fast is a step?",
-            choices=(
-                Choice(
-                    key="a",
-                    text="about as fast as before: the number of photos to read is the same",
-                    below=1.2,
-                    feedback="The number is the same, but the two workers read at the same time.",
-                ),
-                Choice(
-                    key="b",
-                    text="about two times as fast, or a little more",
-                    below=3.5,
-                    feedback="Two batches are loaded at the same time.",
-                ),
-                Choice(
-                    key="c",
-                    text="at least five times as fast: the loop no longer waits",
-                    feedback="It waits less, but two workers load only twice as many batches per second.",
-                ),
-            ),
-            expected="b",
-            explanation="Two batches are loaded at the same time, which halves the wait. The model also trains during "
-            "loading instead of after it, which gives a little more. Few cores, or other programs on them, reduce the "
-            "gain.",
-            hints=(
-                "How many batches are loaded at the same time, before and after?",
-                "Compare one process that reads 16 photos in turn with two processes that each do.",
-                "num_workers=2 sets how many processes load data.",
+                "Without workers, the training loop itself waits 8 ms for each of the 16 photos.",
             ),
         ),
         Question(
