@@ -288,8 +288,10 @@ def test_gpufix_measures_all_fixes_of_a_cell(live):
     reply = live.run("%gpufix fixable --all --seconds 2")
     assert reply.status == "ok", reply.traceback
     assert "runs the cell unchanged and with" in displayed_text(reply)
-    assert reply.value.startswith("The fix for no_workers: cached makes the cell ")  # no sample is loaded in the loop
+    # Both load faster, and which one is faster depends on what else the machine does.
+    assert re.match(r"The fix for no_workers(: cached)? makes the cell ", reply.value)
     assert re.search(r"^no_workers  +faster", reply.value, re.MULTILINE)
+    assert re.search(r"^no_workers: cached  +", reply.value, re.MULTILINE)
     assert live.run("len(history), loader.num_workers").value == "(40, 0)"
 
 
