@@ -30,6 +30,7 @@ from gpulab.tables import TRACE_TABLES as TRACE_TABLES
 from gpulab.user_objects import Described
 from gpulab.user_objects import DiscardedGradients as DiscardedGradients
 from gpulab.user_objects import DropoutTimes as DropoutTimes
+from gpulab.user_objects import EvaluatedModule as EvaluatedModule
 from gpulab.user_objects import FrozenModel as FrozenModel
 from gpulab.user_objects import LayerTimes as LayerTimes
 from gpulab.user_objects import Loader as Loader
@@ -185,6 +186,8 @@ class Run:
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
+    repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
+    evaluated_modules: tuple[EvaluatedModule, ...] = ()
     discarded_gradients: tuple[DiscardedGradients, ...] = ()
     sparse_operands: tuple[SparseOperand, ...] = ()
     separate_modules: tuple[SeparateModules, ...] = ()

@@ -116,6 +116,19 @@ class RepeatedInputs(Described):
     with_gradient: bool = False  # autograd records the repeated work, so that the backward pass repeats it, too
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedModule(Described):
+    """A module that evaluations call, and training steps, too: outermost calls in watched parts of evaluations."""
+
+    kind: str  # its class: "LanguageModel"
+    name: str | None = None  # the user's expression for it: "model"
+    rows: float  # per call: entries along the first dimension of its first tensor
+    call_ns: float
+    training_rows: float  # per call in a training step
+    training_call_ns: float  # forward pass
+    evaluation_frac: float  # time of its calls, per time of the watched parts of evaluations, 0-1
+
+
 SAME_INPUT, PARTS_OF_ONE = "the same tensor", "parts of one tensor"
 
 

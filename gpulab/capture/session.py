@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import time_ns  # bound here: the program may replace the functions of the module
+from types import FrameType
 
 from gpulab.capture.active_session import activate, deactivate
 from gpulab.capture.hooks.child_ranks import ChildRanks
@@ -91,7 +92,7 @@ class Session:
                 lambda: self._marks.worker_pids,
                 self._tick,
                 period_ns=period_ns,
-                evaluation=self._marks.evaluations.evaluation,
+                evaluation=self._evaluation,
             )
         self._pulse, self._rate, self._workers_now = ActivityTracker(), StepRate(), WorkerStates()
         self._on_tick = on_tick
@@ -232,6 +233,12 @@ class Session:
         if self.level != "sensors":
             self._tracing.boundary(known_steps)
 
+    def _evaluation(self, innermost: FrameType | None) -> str | None:
+        """Return what shows that the recorded thread evaluates now; called in the sampler's thread."""
+        label = self._marks.evaluations.evaluation(innermost)
+        self._marks.modules.sampled(label is not None)
+        return label
+
     def _tick(self) -> None:
         """Called several times a second in the sampler's thread."""
         self._tracing.tick()
@@ -263,7 +270,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            repeated_inputs=self._marks.modules.repeated,
+            **vars(self._marks.modules.results),
             discarded_gradients=self._marks.gradients.discarded,
             **vars(self._timed_parts),
             facts=facts,
@@ -313,7 +320,7 @@ class Session:
             models=tuple(self._marks.models),
             optimizers=tuple(self._marks.optimizers),
             frozen_models=self._marks.frozen.models,
-            repeated_inputs=self._marks.modules.repeated,
+            **vars(self._marks.modules.results),
             discarded_gradients=self._marks.gradients.discarded,
             facts=self._facts,
             open_phases=self.phases.open_phases,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_inspection import BatchInspection
+from gpulab.capture.hooks.evaluations.evaluation_watch import EvaluationWatch
 from gpulab.capture.hooks.fetch_times import FetchTimes
 from gpulab.capture.hooks.gradient_buckets import GradientBuckets
 from gpulab.capture.hooks.loader_pass import LoaderPass, PassCounter
@@ -29,10 +30,10 @@ from gpulab.capture.hooks.loader_settings import (
     reference_to,
 )
 from gpulab.capture.hooks.mark_buffer import MarkBuffer
-from gpulab.capture.hooks.models.evaluation_watch import EvaluationWatch
 from gpulab.capture.hooks.models.frozen_models import FrozenModels
 from gpulab.capture.hooks.models.gradient_watch import DISCARDED, GradientWatch
-from gpulab.capture.hooks.models.module_watch import REPEATED, ModuleWatch
+from gpulab.capture.hooks.models.module_watch import ModuleWatch
+from gpulab.capture.hooks.models.watched_calls import REPEATED
 from gpulab.capture.hooks.phase_recorder import PhaseRecorder
 from gpulab.capture.hooks.training_calls import STEP_MARKS, TrainingCalls
 from gpulab.capture.hooks.user_variables import (

@@ -11,7 +11,17 @@ import numpy as np
 
 from gpulab.capture.spool.framing import MAX_RECORD_BYTES
 from gpulab.rows import Array, Rows, Table, TextColumn, absent_value
-from gpulab.run import DiscardedGradients, FrozenModel, Gap, Loader, Machine, Model, Optimizer, RepeatedInputs
+from gpulab.run import (
+    DiscardedGradients,
+    EvaluatedModule,
+    FrozenModel,
+    Gap,
+    Loader,
+    Machine,
+    Model,
+    Optimizer,
+    RepeatedInputs,
+)
 from gpulab.store.document import encode_json
 from gpulab.tables import ALLOCATOR, GPU_SAMPLES, HOST_SAMPLES, MARKS, PHASES, STALLS, WORKER_SAMPLES
 
@@ -47,6 +57,8 @@ class RecordingState:
     optimizers: tuple[Optimizer, ...] = ()
     frozen_models: tuple[FrozenModel, ...] = ()
     repeated_inputs: tuple[RepeatedInputs, ...] = ()
+    repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
+    evaluated_modules: tuple[EvaluatedModule, ...] = ()
     discarded_gradients: tuple[DiscardedGradients, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     open_phases: tuple[tuple[str, int], ...] = ()  # name and start of those that had not ended

@@ -169,6 +169,8 @@ def _build_run(data: _SpoolData, header: SpoolHeader, traces: Mapping[int, Run])
         optimizers=state.optimizers,
         frozen_models=state.frozen_models,
         repeated_inputs=state.repeated_inputs,
+        repeated_in_evaluations=state.repeated_in_evaluations,
+        evaluated_modules=state.evaluated_modules,
         discarded_gradients=state.discarded_gradients,
         facts=state.facts,
         **fields,  # type: ignore[arg-type]

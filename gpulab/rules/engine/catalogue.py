@@ -60,6 +60,7 @@ from gpulab.rules.memory.fragmentation_and_growth import (
     unused_gpu_memory,
 )
 from gpulab.rules.memory.out_of_memory import out_of_memory
+from gpulab.rules.steps.evaluation_calls import repeated_in_evaluations, small_evaluation_batches
 from gpulab.rules.steps.frequent_evaluation import frequent_evaluation
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 from gpulab.rules.steps.step_variance import step_variance
@@ -130,6 +131,18 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.IDLE,
         needs=(STEP_MARKS,),
         masked_by=("slow_evaluation",),
+    ),
+    Rule(
+        check=small_evaluation_batches,
+        about="evaluations that call the model for few rows at a time",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS,),
+    ),
+    Rule(
+        check=repeated_in_evaluations,
+        about="modules that compute the same outputs again in evaluations",
+        stage=Stage.IDLE,
+        needs=(STEP_MARKS,),
     ),
     Rule(
         check=work_between_epochs,

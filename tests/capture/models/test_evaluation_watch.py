@@ -6,7 +6,7 @@ import time
 import pytest
 
 import gpulab
-from gpulab.capture.hooks.models.evaluation_watch import EvaluationWatch
+from gpulab.capture.hooks.evaluations.evaluation_watch import EvaluationWatch
 from gpulab.phase_names import EVAL_MODE
 
 torch = pytest.importorskip("torch")

@@ -22,6 +22,7 @@ _HASHED_WORDS = 8  # of 4 bytes, at either end of a row
 _COMPARED_ROWS = 128
 _FACTORS = np.random.default_rng(0).integers(1, 1 << 63, 2 * _HASHED_WORDS, dtype=np.uint64)
 _MOST_OUTPUTS = 8
+_MOST_HASHED_BYTES = 1 << 23
 _WHOLE_BYTES, _PIECES, _PIECE_BYTES = 4096, 32, 64  # of an output: all, or evenly spaced pieces of it
 
 Matrix = npt.NDArray[np.uint32]
@@ -49,8 +50,8 @@ def distinct_fraction(tensor: Any, leading: int) -> float | None:
     return _distinct_fraction(np.frombuffer(content, np.uint32).reshape(rows, -1))
 
 
-def output_hashes(output: Any) -> tuple[int, ...]:
-    """Return a hash of each tensor in an output that can be read, to compare it with another output.
+def sampled_hashes(output: Any) -> tuple[int, ...]:
+    """Return a hash of each tensor in an output or input that can be read, to compare it with another one.
 
     A large tensor is hashed in evenly spaced pieces.
     """
@@ -64,6 +65,18 @@ def output_hashes(output: Any) -> tuple[int, ...]:
         elif is_tensor(type(part)) and (memory := dense_memory(part)) is not None:
             hashes.append(hash(_sample(memory)))
     return tuple(hashes)
+
+
+def content_hash(tensor: Any) -> int | None:
+    """Return a hash of the bytes of a tensor, its shape and strides; None if they cannot be read, or are too many."""
+    import torch
+
+    kind: Any = torch.Tensor
+    memory = dense_memory(tensor)
+    if memory is None or memory.bytes > _MOST_HASHED_BYTES:
+        return None
+    layout = kind.dtype.__get__(tensor), tuple(kind.size(tensor)), tuple(kind.stride(tensor))
+    return hash((layout, read_bytes(memory, memory.bytes)))
 
 
 def _sample(memory: Memory) -> bytes:

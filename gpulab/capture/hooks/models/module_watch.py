@@ -1,40 +1,51 @@
 """Which layers a training step calls, and which modules compute outputs again: for the same tensors, or equal rows.
 
-During a few single steps, a wrapper of `torch.nn.Module.__call__` notes what each module gets (see `WatchedStep`).
-Hooks would switch off fast paths of PyTorch. torch.compile must not see the wrapper, or it would compile again without
-it: a step ends as soon as anything is compiled, and programs with compiled code are left alone.
+During a few single steps, and for parts of evaluations, `WatchedStep` notes what each module gets.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+from gpulab.capture.hooks.evaluations.call_sizes import CalledModule, evaluated_modules, fastest
+from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluatedPart, EvaluationCalls
 from gpulab.capture.hooks.models.dropout_calls import TimedDropout
 from gpulab.capture.hooks.models.layer_calls import TimedLayer
 from gpulab.capture.hooks.models.module_tree import MAX_SUBMODULES, children_of, parameters_in, submodules_in
 from gpulab.capture.hooks.models.separate_modules import SeparateLayer
-from gpulab.capture.hooks.models.watched_step import WatchedStep
+from gpulab.capture.hooks.models.watched_calls import watch_calls
+from gpulab.capture.hooks.models.watched_step import Key, RepeatedWork, WatchedStep
 from gpulab.capture.hooks.models.zero_matrices import SparseProduct
 from gpulab.capture.hooks.user_variables import NamedValues, visible_values
 from gpulab.capture.protection.guard import Guard
-from gpulab.capture.protection.uncompiled import has_compiled
-from gpulab.run import RepeatedInputs, SeparateModules, SparseOperand
+from gpulab.run import EvaluatedModule, RepeatedInputs, SeparateModules, SparseOperand
 
-REPEATED = "layers, and modules that compute something again"
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
 _MOST_MODULES = 20  # with the most repeated work
 
+K = TypeVar("K")
+C = TypeVar("C", RepeatedWork, CalledModule)
+_Results = dict[tuple[Any, ...], RepeatedInputs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleResults:
+    """What modules do in steps and evaluations, as fields of a Run."""
+
+    repeated_inputs: tuple[RepeatedInputs, ...] = ()
+    repeated_in_evaluations: tuple[RepeatedInputs, ...] = ()
+    evaluated_modules: tuple[EvaluatedModule, ...] = ()
+
 
 class ModuleWatch:
-    """Watches a few single steps of the thread that created it."""
+    """Watches a few single steps, and parts of evaluations, of the thread that created it."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -42,101 +53,153 @@ class ModuleWatch:
         self._updates = 0
         self._step: WatchedStep | None = None
         self._restore: Callable[[], None] | None = None
-        self._results: list[dict[tuple[Any, ...], RepeatedInputs]] = []  # of each watched step
+        self._begin_count = 0  # steps
+        self._results: list[_Results] = []  # of each watched step
         self.layers: Counter[TimedLayer] = Counter()  # of the latest watched step
         self.dropouts: Counter[TimedDropout] = Counter()  # of the same step
         self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
         self.separate: list[tuple[Counter[SeparateLayer], SeparateModules]] = []  # of the same step, not timed yet
         self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
+        self._evaluations = EvaluationCalls(guard)
+        self._windows: list[EvaluatedPart] = []  # of evaluations, whose modules have names
+        self._evaluated_names: dict[int, str] = {}  # by id of the module
+        self._trained: dict[int, CalledModule] = {}  # that the latest watched step called, by id
+        self._lock = threading.Lock()  # against a step and an evaluation at a time, which two threads begin
+
+    @property
+    def results(self) -> ModuleResults:
+        """What was found so far."""
+        return ModuleResults(
+            repeated_inputs=self.repeated,
+            repeated_in_evaluations=self.repeated_in_evaluations,
+            evaluated_modules=self.evaluated,
+        )
 
     @property
     def repeated(self) -> tuple[RepeatedInputs, ...]:
         """What modules computed again in every watched step, the most expensive first; the smaller figures."""
-        if len(self._results) < len(_WATCHED_AFTER):
-            return ()
-        in_all = set.intersection(*[set(results) for results in self._results])
-        least = [min([results[key] for results in self._results], key=_step_frac) for key in in_all]
-        return tuple(sorted(least, key=_step_frac, reverse=True))
+        return _in_all(self._results, len(_WATCHED_AFTER))
+
+    @property
+    def repeated_in_evaluations(self) -> tuple[RepeatedInputs, ...]:
+        """What modules computed again in the watched parts of evaluations, in the same way."""
+        length_ns = sum([window.length_ns for window in self._all_windows])
+        work = _sum_of([window.work for window in self._all_windows])
+        results = _results(work, length_ns, lambda _: self._evaluated_names)
+        return _in_all([results], 1)
+
+    @property
+    def evaluated(self) -> tuple[EvaluatedModule, ...]:
+        """Modules that evaluations call, and the watched steps, too: those with the most time first."""
+        calls = _sum_of([window.modules for window in self._all_windows])
+        length_ns = sum([window.length_ns for window in self._all_windows])
+        modules = evaluated_modules(calls, self._trained, length_ns, self._evaluated_names)
+        return tuple(modules[:_MOST_MODULES])
+
+    @property
+    def _all_windows(self) -> list[EvaluatedPart]:
+        return [*self._windows, *self._evaluations.windows]
+
+    def sampled(self, evaluates: bool) -> None:
+        """Note whether an evaluation runs now. For the sampler's thread."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._step is None:
+                    self._evaluations.sampled(evaluates)
+            finally:
+                self._lock.release()
 
     def optimizer_stepped(self, innermost: FrameType | None) -> None:
         """Count an update: a step that is watched ends, or begins."""
+        self._end_evaluation()
         self._updates += 1
+        self._name_evaluated(innermost)
         step = self._step
         if step is not None:
             is_complete = not step.is_over
             duration_ns = step.end()
-            self.remove()
+            self._end_step()
             if is_complete:
                 variables = visible_values(innermost)
-                self._results.append(_results(step, duration_ns, variables))
+                self._results.append(_results(step.work, duration_ns, partial(_names, variables=variables)))
                 self.layers, self.dropouts = step.layers, step.dropouts
+                self._trained = fastest(self._trained, step.sizes.modules)
                 self.products = _products(step, duration_ns, variables, self._matrices)
                 self._matrices = step.zeros.references
                 self.separate = _separate(step, duration_ns, variables)
-        if self._updates in _WATCHED_AFTER and (compilations := _first_compilation()) is not None:
-            self._begin(compilations)
+        if self._begin_count < len(_WATCHED_AFTER) and self._updates >= _WATCHED_AFTER[self._begin_count]:
+            self._begin_step()
 
     def remove(self) -> None:
         """Restore `torch.nn.Module.__call__`; a patch that the user's code put over ours stays."""
+        self._end_step()
+        self._evaluations.stop()
+
+    def _end_evaluation(self) -> None:
+        """End the watched part of an evaluation; the sampler's thread does it if it has the lock."""
+        self._evaluations.updated()
+        if self._evaluations.is_watching and self._lock.acquire(blocking=False):
+            self._evaluations.stop()
+            self._lock.release()
+
+    def _begin_step(self) -> None:
+        """Watch the step that begins; if the sampler's thread has the lock, try again at the next update."""
+        if not self._lock.acquire(blocking=False):  # a process that was forked meanwhile can never acquire it
+            return
+        try:
+            self._evaluations.stop()
+            self._begin_count += 1
+            step = WatchedStep()
+            self._restore = watch_calls(step, self._thread, self._guard)
+            self._step = step if self._restore is not None else None
+        finally:
+            self._lock.release()
+
+    def _end_step(self) -> None:
         if self._restore is not None:
             self._restore()
         self._step = self._restore = None
 
-    def _begin(self, compilations: Any) -> None:
-        from torch import nn
+    def _name_evaluated(self, innermost: FrameType | None) -> None:
+        """Name the modules of windows that have ended: here, the variables of the training are visible."""
+        windows, self._evaluations.windows = self._evaluations.windows, []
+        self._windows += windows
+        references = [work.module for window in windows for work in window.work.values()]
+        references += [calls.module for window in windows for calls in window.modules.values()]
+        modules = [module for reference in references if (module := reference()) is not None]
+        if modules:
+            self._evaluated_names.update(_names(modules, visible_values(innermost)))
 
-        kind: Any = nn.Module
-        original = kind.__call__
-        step, process = WatchedStep(), os.getpid()
 
-        def watched_call(module: Any, /, *arguments: Any, **options: Any) -> Any:
-            __tracebackhide__ = True  # an error in the user's model should show only the user's lines
-            # A forked worker has the same thread, and would be watched for as long as it lives.
-            if step.is_over or threading.get_ident() != self._thread or os.getpid() != process:
-                return original(module, *arguments, **options)
-            call = self._guard.call(REPEATED, step.before, None, module, arguments, options)
-            try:
-                output = original(module, *arguments, **options)
-            except BaseException:
-                step.end()
-                raise
-            if call is not None:
-                self._guard.call(REPEATED, step.after, None, call, output)
-            return output
-
-        def unpatch(*_: Any) -> None:
-            step.end()
-            if kind.__dict__.get("__call__") is watched_call:
-                kind.__call__ = original
-
-        def restore() -> None:
-            unpatch()
-            with contextlib.suppress(ValueError):  # torch.compiler.reset() has removed it
-                compilations.remove_start_callback(unpatch)
-
-        self._step, self._restore = step, restore
-        compilations.register_start_callback(unpatch)
-        kind.__call__ = watched_call
+def _in_all(parts: list[_Results], least: int) -> tuple[RepeatedInputs, ...]:
+    """Return what occurs in all results, if there are at least so many, with the smaller figures."""
+    if len(parts) < least:
+        return ()
+    keys = set.intersection(*[set(results) for results in parts])
+    smallest = [min([results[key] for results in parts], key=_step_frac) for key in keys]
+    return tuple(sorted(smallest, key=_step_frac, reverse=True))
 
 
 def _step_frac(repeated: RepeatedInputs) -> float:
     return repeated.step_frac or 0.0
 
 
-def _first_compilation() -> Any:
-    """Return what calls back when torch.compile begins to compile; None if it has compiled anything.
+def _sum_of(parts: list[dict[K, C]]) -> dict[K, C]:
+    """Add up the calls of each module in these parts."""
+    total: dict[K, C] = {}
+    for part in parts:
+        for key, calls in part.items():
+            total[key] = calls if key not in total else total[key] + calls
+    return total
 
-    None, too, if it is not imported, which happens with PyTorch's optimizers: importing it takes a second.
-    """
-    dynamo = sys.modules.get("torch._dynamo")
-    return None if dynamo is None or has_compiled() else dynamo.callback.callback_handler
 
-
-def _results(step: WatchedStep, duration_ns: int, variables: NamedValues) -> dict[tuple[Any, ...], RepeatedInputs]:
-    results: dict[tuple[Any, ...], RepeatedInputs] = {}
-    works = sorted(step.work.values(), key=lambda work: work.saved_ns, reverse=True)[:_MOST_MODULES]
+def _results(
+    repeated_work: Mapping[Key, RepeatedWork], duration_ns: int, names_of: Callable[[list[Any]], dict[int, str]]
+) -> _Results:
+    results: _Results = {}
+    works = sorted(repeated_work.values(), key=lambda work: work.saved_ns, reverse=True)[:_MOST_MODULES]
     modules = [(work, module) for work in works if (module := work.module()) is not None]
-    names = _names([module for _, module in modules], variables)
+    names = names_of([module for _, module in modules])
     for work, module in modules:
         repeated = RepeatedInputs(
             kind=type(module).__name__,

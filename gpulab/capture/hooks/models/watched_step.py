@@ -2,7 +2,8 @@
 
 Weights do not change within a step, so that a call with the same unchanged tensors, or the same views of them, gives
 the same output; of tensors in CPU memory, outputs are compared, too. Objects are told apart by weak references: no
-tensor lives longer. Neither operators nor code of the user's are called.
+tensor lives longer. In evaluations, tensors with the same bytes in CPU memory count as the same, too. Neither operators
+nor code of the user's are called.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import time
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.evaluations.call_sizes import CallSizes, SizedCall
 from gpulab.capture.hooks.models.dropout_calls import TimedDropout, dropout_call
-from gpulab.capture.hooks.models.equal_rows import distinct_fraction, output_hashes
+from gpulab.capture.hooks.models.equal_rows import content_hash, distinct_fraction, sampled_hashes
 from gpulab.capture.hooks.models.layer_calls import TimedLayer, layer_call
 from gpulab.capture.hooks.models.module_tree import draws_random_numbers, first_parameter, submodules_in
 from gpulab.capture.hooks.models.separate_modules import ModuleGroup, ModuleGroups
@@ -27,6 +29,7 @@ from gpulab.sensors.host.frames import user_line
 _MOST_CALLS = 20_000  # of modules in a step; one with more is not watched
 _MOST_ARGUMENTS = 64
 _MAX_ROW_CHECKS_NS = 20_000_000  # in a step, plus one check
+_MAX_CONTENT_NS = 60_000_000  # in the same way
 _MOST_DISTINCT = 0.5  # of the rows: what few copies cost is not worth a change
 _SIMPLE_TYPES = (int, float, bool, str, type(None))
 _BY_ROW = frozenset(("Linear", "LayerNorm", "Identity", "ReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "LeakyReLU", "ELU"))
@@ -46,14 +49,33 @@ class RepeatedWork:
     distinct: list[float] = field(default_factory=list)  # fraction of the rows, for each call with equal rows
     with_gradient: bool = False
 
+    def __add__(self, other: RepeatedWork) -> RepeatedWork:
+        """Add the calls of the same module in another part of the run."""
+        return RepeatedWork(
+            self.module,
+            self.location,
+            self.calls + other.calls,
+            self.saved_ns + other.saved_ns,
+            [*self.distinct, *other.distinct],
+            self.with_gradient or other.with_gradient,
+        )
+
+
+class Watched(NamedTuple):
+    """What is noted of a call that is running."""
+
+    sized: SizedCall
+    call: _Call | None
+
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a module that is running."""
+    """A call of a module whose input is compared."""
 
     module: Any
     key: Key
     tensors: list[Any]
+    content: Key | None  # like `key`, with the bytes of the tensors; None if they were not read
     matrices: list[ZeroMatrix]  # of mostly zeros
     group: ModuleGroup | None  # of modules of the same structure
     products: int  # calls with a matrix of mostly zeros before this one
@@ -65,71 +87,102 @@ class _Call:
 class WatchedStep:
     """Notes the calls of modules from its creation until `end()`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_evaluation: bool = False) -> None:
         self.is_over = False
-        self.work: dict[tuple[int, bool], RepeatedWork] = {}
+        self._is_evaluation = is_evaluation
+        self.work: dict[Key, RepeatedWork] = {}
         self.layers: Counter[TimedLayer] = Counter()
         self.dropouts: Counter[TimedDropout] = Counter()
         self.zeros = ZeroMatrices()
         self.groups = ModuleGroups()
+        self.sizes = CallSizes(outermost=is_evaluation)
         self._earlier: dict[Key, tuple[list[weakref.ref[Any]], Hashes]] = {}
+        self._contents: dict[Key, Hashes] = {}  # of the outputs
+        self._samples: set[Key] = set()  # of the bytes of tensors
+        self._content_budget_ns = _MAX_CONTENT_NS if is_evaluation else 0
         self._repeated: _Call | None = None  # what its submodules get is part of it
         self._row_checks_ns = 0
         self._start_ns = time.perf_counter_ns()
+
+    @property
+    def age_ns(self) -> int:
+        """How long ago it was created."""
+        return time.perf_counter_ns() - self._start_ns
 
     def end(self) -> int:
         """Stop watching; return the duration of the step in ns."""
         self.is_over = True
         self._earlier.clear()
-        return time.perf_counter_ns() - self._start_ns
+        self._contents.clear()
+        self._samples.clear()
+        return self.age_ns
 
-    def before(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Call | None:
+    def before(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Watched | None:
         """Note a call; None if it is not watched."""
         import torch
 
-        if _is_transformed() or len(self._earlier) > _MOST_CALLS:
+        if _is_transformed() or (self._is_evaluation and _is_training(module)):
             return None
+        began_ns = time.perf_counter_ns()
         with torch._C.DisableTorchFunction():
-            if (layer := layer_call(module, arguments, options)) is not None:
-                self.layers[layer] += 1
-            if (dropout := dropout_call(module, arguments)) is not None:
-                self.dropouts[dropout] += 1
-            if self._repeated is not None:
-                return None
-            parts = _tensors_and_values([*arguments, *options.values()])
-            if parts is None or not parts[0]:
-                return None
-            tensors, values = parts
-            key = (id(module), *_state(module), *values, *options)
-            owners = [_owner(tensor) for tensor in tensors]
-            key += (*[id(owner) for owner in owners], *[_content(tensor) for tensor in tensors])
-            earlier = self._earlier.get(key)
-            is_again = earlier is not None and all(
-                [reference() is owner for reference, owner in zip(earlier[0], owners, strict=True)]
-            )
-            is_again = is_again and not _draws_random_numbers(module)
-            distinct = self._distinct(module, tensors[0]) if len(tensors) == 1 and not is_again else None
-            matrices = self.zeros.among(tensors)
-            group = self.groups.note(module, tensors, owners, layer)
+            call = self._compared(module, arguments, options)
+            rows = self.sizes.rows_of(module, arguments, options)
+        return Watched(self.sizes.start(module, rows, began_ns), call)
+
+    def after(self, watched: Watched, output: Any) -> None:
+        """Note the end of a call."""
+        began_ns = time.perf_counter_ns()
+        self.sizes.leave(watched.sized, began_ns)
+        if watched.call is not None:
+            self._compare(watched.call, output, began_ns)
+        self.sizes.overhead_ns += time.perf_counter_ns() - began_ns
+
+    def _compared(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Call | None:
+        if len(self._earlier) > _MOST_CALLS:
+            return None
+        if (layer := layer_call(module, arguments, options)) is not None:
+            self.layers[layer] += 1
+        if (dropout := dropout_call(module, arguments)) is not None:
+            self.dropouts[dropout] += 1
+        if self._repeated is not None:
+            return None
+        parts = _tensors_and_values([*arguments, *options.values()])
+        if parts is None or not parts[0]:
+            return None
+        tensors, values = parts
+        call_key = (id(module), *_state(module), *values, *options)
+        owners = [_owner(tensor) for tensor in tensors]
+        key = (*call_key, *[id(owner) for owner in owners], *[_content(tensor) for tensor in tensors])
+        earlier = self._earlier.get(key)
+        is_again = earlier is not None and all(
+            [reference() is owner for reference, owner in zip(earlier[0], owners, strict=True)]
+        )
+        content = None if is_again else self._content_key(module, call_key, tensors)
+        is_again = (is_again or content in self._contents) and not _draws_random_numbers(module)
+        distinct = self._distinct(module, tensors[0]) if len(tensors) == 1 and not is_again else None
+        matrices = self.zeros.among(tensors)
+        group = self.groups.note(module, tensors, owners, layer)
         products, now_ns = self.zeros.calls, time.perf_counter_ns()
-        call = _Call(module, key, tensors, matrices, group, products, is_again, distinct, now_ns)
+        call = _Call(module, key, tensors, content, matrices, group, products, is_again, distinct, now_ns)
         if is_again or distinct is not None:
             self._repeated = call
         return call
 
-    def after(self, call: _Call, output: Any) -> None:
-        """Note the end of a call."""
+    def _compare(self, call: _Call, output: Any, ended_ns: int) -> None:
+        """Compare the output of a call with that of an earlier one."""
         import torch
 
-        duration_ns = time.perf_counter_ns() - call.start_ns
+        duration_ns = ended_ns - call.start_ns
         if self._repeated is call:
             self._repeated = None
         if call.group is not None:
             call.group.total_ns += duration_ns
             call.group.location = call.group.location or user_line(sys._getframe(1))
         with torch._C.DisableTorchFunction():
-            hashes = output_hashes(output)
+            hashes = sampled_hashes(output)
             _, earlier_hashes = self._earlier.get(call.key, (None, None))
+            if call.content is not None:
+                earlier_hashes = self._contents.setdefault(call.content, hashes)
             if call.is_again and hashes == earlier_hashes and (hashes or not _is_on_cpu(call.tensors)):
                 self._add(call, duration_ns)
             elif call.distinct is not None and _has_equal_rows(output, _leading(call.module, call.tensors[0])):
@@ -137,6 +190,20 @@ class WatchedStep:
             if call.matrices and call.products == self.zeros.calls:  # no inner module got it
                 self.zeros.add(call.module, call.matrices, output, user_line(sys._getframe(1)), duration_ns)
             self._earlier[call.key] = [weakref.ref(_owner(tensor)) for tensor in call.tensors], hashes
+
+    def _content_key(self, module: Any, call_key: Key, tensors: list[Any]) -> Key | None:
+        """Return what decides the output of a module with weights, from all bytes of its tensors.
+
+        None the first time that a sample of these bytes occurs, because reading all of them takes long.
+        """
+        if self._content_budget_ns <= 0 or first_parameter(module) is None:
+            return None
+        began_ns = time.thread_time_ns()
+        sample_key = (*call_key, *sampled_hashes(tensors))
+        hashes = [content_hash(tensor) for tensor in tensors] if sample_key in self._samples else []
+        self._samples.add(sample_key)
+        self._content_budget_ns -= time.thread_time_ns() - began_ns
+        return (*call_key, *hashes) if hashes and None not in hashes else None
 
     def _distinct(self, module: Any, tensor: Any) -> float | None:
         """Return distinct rows / rows if there are many copies and the module has weights."""
@@ -185,6 +252,13 @@ def _state(module: Any) -> Key:
     mode = object.__getattribute__(module, "__dict__").get("training")
     weights = () if weight is None else (id(weight), version_of(weight))
     return (*weights, bool(mode), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"))
+
+
+def _is_training(module: Any) -> bool:
+    """Whether a call trains a module: it may come right after an evaluation, before the sampler's thread sees it."""
+    import torch
+
+    return torch.is_grad_enabled() and object.__getattribute__(module, "__dict__").get("training") is not False
 
 
 def _is_on_cpu(tensors: list[Any]) -> bool:

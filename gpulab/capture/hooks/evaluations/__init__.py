@@ -1,0 +1,1 @@
+"""What evaluations call, as samples and short windows show it."""

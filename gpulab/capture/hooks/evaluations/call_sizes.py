@@ -1,0 +1,143 @@
+"""How many rows a module gets per call, and how long a call takes: in training steps, and in evaluations.
+
+A row is an entry along the first dimension of the first tensor. Modules that take sequences first are left out: the
+first dimension of their tensors is time.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab.capture.hooks.batch_contents import is_tensor
+from gpulab.capture.hooks.models.module_tree import first_parameter, submodules_in
+from gpulab.run import EvaluatedModule
+
+_MOST_MODULES = 10_000
+_MOST_ARGUMENTS = 16
+_MIN_FRAC = 0.01  # of evaluations; a window that begins within a call sees some of its parts as outermost
+
+
+@dataclass
+class CalledModule:
+    """The calls of one module."""
+
+    module: weakref.ref[Any]
+    calls: int = 0
+    rows: int = 0
+    total_ns: int = 0
+
+    @property
+    def row_ns(self) -> float:
+        """Time per row."""
+        return self.total_ns / max(1, self.rows)
+
+    def __add__(self, other: CalledModule) -> CalledModule:
+        """Add the calls of the same module in another part of the run."""
+        calls, rows, total_ns = self.calls + other.calls, self.rows + other.rows, self.total_ns + other.total_ns
+        return CalledModule(self.module, calls, rows, total_ns)
+
+
+@dataclass(frozen=True)
+class SizedCall:
+    """A call of a module that is running."""
+
+    module: Any
+    rows: int | None  # None if its calls are not counted
+    start_ns: int
+    overhead_ns: int  # of watching, until then
+
+
+class CallSizes:
+    """Counts the calls of modules with parameters; `outermost`: only those that no other one makes."""
+
+    def __init__(self, *, outermost: bool) -> None:
+        self.modules: dict[int, CalledModule] = {}
+        self.overhead_ns = 0  # what watching the calls took
+        self._outermost = outermost
+        self._depth = 0
+        self._is_counted: dict[int, tuple[weakref.ref[Any], bool]] = {}
+
+    def rows_of(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:
+        """Return the rows that a call gets; None if its calls are not counted."""
+        is_inner = self._outermost and self._depth > 0
+        return None if is_inner or not self._counts(module) else _rows([*arguments, *dict.values(options)])
+
+    def start(self, module: Any, rows: int | None, began_ns: int) -> SizedCall:
+        """Note that a call begins now; `began_ns`: when the work for it began."""
+        self._depth += 1
+        now_ns = time.perf_counter_ns()
+        self.overhead_ns += now_ns - began_ns
+        return SizedCall(module, rows, now_ns, self.overhead_ns)
+
+    def leave(self, call: SizedCall, ended_ns: int) -> None:
+        """Note the end of a call."""
+        self._depth -= 1
+        if call.rows is None:
+            return
+        counts = self.modules.get(id(call.module))
+        if counts is None or counts.module() is not call.module:
+            counts = self.modules[id(call.module)] = CalledModule(weakref.ref(call.module))
+        counts.calls += 1
+        counts.rows += call.rows
+        counts.total_ns += ended_ns - call.start_ns - (self.overhead_ns - call.overhead_ns)
+
+    def _counts(self, module: Any) -> bool:
+        """Whether a module has parameters, and rows as the first dimension."""
+        reference, counts = self._is_counted.get(id(module), (None, False))
+        if reference is not None and reference() is module:
+            return counts
+        counts = first_parameter(module) is not None and not _takes_sequences_first(module)
+        if len(self._is_counted) < _MOST_MODULES:
+            self._is_counted[id(module)] = weakref.ref(module), counts
+        return counts
+
+
+def fastest(earlier: Mapping[int, CalledModule], latest: Mapping[int, CalledModule]) -> dict[int, CalledModule]:
+    """Return the calls of each module in the step in which a row took less time."""
+    return {
+        key: before if (before := earlier.get(key)) and before.row_ns < calls.row_ns else calls
+        for key, calls in latest.items()
+    }
+
+
+def evaluated_modules(
+    calls: Mapping[int, CalledModule], trained: Mapping[int, CalledModule], length_ns: int, names: Mapping[int, str]
+) -> list[EvaluatedModule]:
+    """Describe modules that evaluations of this length and training steps call, those with the most time first."""
+    modules = []
+    for key, in_evaluations in calls.items():
+        module, training = in_evaluations.module(), trained.get(key)
+        if module is None or training is None or training.module() is not module:
+            continue
+        evaluated = EvaluatedModule(
+            kind=type(module).__name__,
+            name=names.get(key),
+            rows=in_evaluations.rows / in_evaluations.calls,
+            call_ns=in_evaluations.total_ns / in_evaluations.calls,
+            training_rows=training.rows / training.calls,
+            training_call_ns=training.total_ns / training.calls,
+            evaluation_frac=min(1.0, in_evaluations.total_ns / max(1, length_ns)),
+        )
+        if evaluated.evaluation_frac >= _MIN_FRAC:
+            modules.append(evaluated)
+    return sorted(modules, key=lambda each: each.evaluation_frac, reverse=True)
+
+
+def _takes_sequences_first(module: Any) -> bool:
+    """Whether a layer in a module has the option batch_first, and it is off, as by default."""
+    options = [object.__getattribute__(inner, "__dict__").get("batch_first") for inner in submodules_in(module)]
+    return any([option is False for option in options])
+
+
+def _rows(arguments: list[Any]) -> int | None:
+    import torch
+
+    for value in arguments[:_MOST_ARGUMENTS]:
+        if is_tensor(type(value)) and not torch.Tensor.is_nested.__get__(value):  # type: ignore[attr-defined]
+            shape = torch.Tensor.size(value)
+            return int(shape[0]) if len(shape) > 1 else None
+    return None

@@ -1,0 +1,213 @@
+"""Parts of evaluations are watched: how many rows their calls have, and what they compute again."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import gpulab
+from gpulab.capture.hooks.evaluations.call_sizes import CallSizes
+from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluationCalls
+from gpulab.capture.protection.guard import Guard
+
+ROWS = 16
+MOST_S = 30.0  # of an evaluation
+
+
+class Translator(nn.Module):
+    """Encodes the source again for each token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.encoder = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+        self.decoder = nn.Linear(64, 8)
+
+    def forward(self, source, target):
+        memory = self.encoder(self.embed(source) + 1.0)  # another tensor with the same bytes
+        return self.decoder(memory.mean(1, keepdim=True) + self.embed(target))
+
+
+def recorded(evaluate, *, net=None, steps=8):
+    """Train for some steps, evaluate, and train for some more."""
+    net = net or Translator()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def train():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(torch.randn(ROWS, 20, 8), torch.randn(ROWS, 5, 8)).square().mean().backward()
+            optimizer.step()
+
+    original = nn.Module.__call__
+    with gpulab.profile("evaluated", level="sensors") as session:
+        train()
+        ends = time.monotonic() + MOST_S
+        evaluate(net, lambda: time.monotonic() < ends and not has_window(session))
+        train()
+    assert nn.Module.__call__ is original
+    assert not [gap for gap in session.run.recording.left_out if "something again" in gap.what]
+    return session.run
+
+
+def has_window(session):
+    """Whether the sampler's thread, which a busy machine delays, has seen a part of an evaluation."""
+    evaluations = session._marks.modules._evaluations
+    return bool(evaluations.windows or evaluations._window)
+
+
+def translate(net, goes_on, rows=1):
+    """Evaluate until a part of it was watched: new sources, a few tokens for each."""
+    net.eval()
+    with torch.inference_mode():
+        while goes_on():
+            source = torch.randn(rows, 20, 8)
+            for length in range(1, 6):
+                net(source, torch.randn(rows, length, 8))
+    net.train()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_rows_per_call_in_evaluations_and_in_training(rows):
+    run = recorded(lambda net, goes_on: translate(net, goes_on, rows))
+    module = run.evaluated_modules[0]
+    assert (module.kind, module.name) == ("Translator", "net")
+    assert (module.rows, module.training_rows) == (rows, ROWS)
+    assert 0 < module.evaluation_frac <= 1
+    assert module.call_ns > 0
+    assert module.training_call_ns > 0
+
+
+def test_an_encoder_that_gets_the_same_bytes_for_each_token():
+    run = recorded(translate)
+    kinds = {work.name: work for work in run.repeated_in_evaluations}
+    assert kinds["net.encoder"].calls > 0
+    assert not kinds["net.encoder"].with_gradient
+    assert 0 < kinds["net.encoder"].step_frac < 1
+    assert "net" not in kinds  # its target differs
+    assert "net.decoder" not in kinds
+
+
+def test_evaluations_without_repetitions_have_none():
+    def evaluate(net, goes_on):
+        net.eval()
+        with torch.no_grad():
+            while goes_on():
+                net(torch.randn(4, 20, 8), torch.randn(4, 5, 8))
+        net.train()
+
+    assert recorded(evaluate).repeated_in_evaluations == ()
+
+
+def test_training_alone_has_no_evaluations():
+    run = recorded(lambda net, goes_on: None, steps=20)
+    assert run.evaluated_modules == ()
+    assert run.repeated_in_evaluations == ()
+
+
+def test_a_module_with_time_as_its_first_dimension_is_left_out():
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.head = nn.GRU(8, 16), nn.Linear(16, 8)
+
+        def forward(self, source, target):
+            return self.head(self.recurrent(source)[0])
+
+    names = [module.name for module in recorded(translate, net=Tagger()).evaluated_modules]
+    assert "net" not in names
+    assert "net.recurrent" not in names
+
+
+def test_a_saved_run_has_them(tmp_path):
+    run = recorded(translate)
+    gpulab.save(run, tmp_path / "evaluated.gpulab")
+    again = gpulab.load(tmp_path / "evaluated.gpulab")
+    assert again.evaluated_modules == run.evaluated_modules
+    assert again.repeated_in_evaluations == run.repeated_in_evaluations
+
+
+def test_an_error_in_an_evaluation_is_the_same_and_ends_watching():
+    class Failing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.fails = False
+
+        def forward(self, source, target):
+            if self.fails:
+                raise ValueError("no such token")
+            return self.linear(source)
+
+    def evaluate(net, goes_on):
+        translate(net, goes_on)
+        net.fails = True
+        with pytest.raises(ValueError, match="no such token"):
+            translate(net, lambda: True)
+        net.fails = False
+
+    assert recorded(evaluate, net=Failing()).evaluated_modules
+
+
+def watching():
+    calls = EvaluationCalls(Guard())
+    calls.sampled(True)
+    return calls
+
+
+def test_an_update_ends_a_window_and_what_was_seen_before_counts(monkeypatch):
+    monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
+    original = nn.Module.__call__
+    calls, net = watching(), nn.Linear(4, 4).eval()
+    net(torch.ones(2, 4))
+    calls.sampled(True)
+    net(torch.ones(3, 4))
+    calls.updated()
+    calls.sampled(True)
+    (window,) = calls.windows
+    assert [called.rows for called in window.modules.values()] == [2]
+    assert nn.Module.__call__ is original
+
+
+def test_a_call_that_trains_does_not_count(monkeypatch):
+    monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
+    calls, net = watching(), nn.Linear(4, 4)
+    net(torch.ones(2, 4))
+    with torch.no_grad():
+        net(torch.ones(3, 4))
+    calls.sampled(True)
+    calls.stop()
+    (window,) = calls.windows
+    assert [called.rows for called in window.modules.values()] == [3]
+
+
+def test_calls_of_other_threads_and_of_forked_processes_do_not_count(monkeypatch):
+    monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
+    calls, net = watching(), nn.Linear(4, 4).eval()
+    thread = threading.Thread(target=lambda: net(torch.ones(2, 4)))
+    thread.start()
+    thread.join()
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        net(torch.ones(2, 4))
+        os._exit(0)
+    calls.sampled(True)
+    calls.stop()
+    (window,) = calls.windows
+    assert window.modules == {}
+
+
+def test_only_outermost_calls_count_in_evaluations():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    sizes = CallSizes(outermost=True)
+    outer = sizes.start(net, sizes.rows_of(net, (torch.ones(5, 4),), {}), time.perf_counter_ns())
+    inner = sizes.start(net[0], sizes.rows_of(net[0], (torch.ones(5, 4),), {}), time.perf_counter_ns())
+    sizes.leave(inner, time.perf_counter_ns())
+    sizes.leave(outer, time.perf_counter_ns())
+    (called,) = sizes.modules.values()
+    assert (called.module(), called.calls, called.rows) == (net, 1, 5)
