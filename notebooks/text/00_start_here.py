@@ -73,7 +73,7 @@ L.predict("wait")
 # %% [markdown]
 # #### Measure
 #
-# `%%gpuprofile before` records this cell as a run named `before`. In its report, read the first sentence and the code under *Fix*.
+# `%%gpuprofile before` records this cell as a run named `before`. In its report, read the first sentence and the code under *Fix*; the rest can wait.
 
 # %% tags=["measure"]
 # %%gpuprofile before
@@ -86,7 +86,7 @@ L.reveal("wait", diagnosis.step.frac("loader"), "%")
 # %% [markdown]
 # #### Fix
 #
-# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Your report may recommend more; you try that number in part 2.)
+# Workers are processes that load the next batches while the model trains. Write a DataLoader with two workers that stay alive after an epoch: `num_workers=2, persistent_workers=True`. (Your report may recommend more; you try that number in part 2. So the next report still names data loading: you need not read it.)
 
 # %% tags=["measure"]
 # %%gpuprofile after
@@ -99,7 +99,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and predicts its gain from the run `before`. If it gives no verdict, or the claim FAILS, other programs were busy: record both runs again.
+# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and predicts its gain from the run `before`: read its first lines. If it gives no verdict, or the claim FAILS, other programs were busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)

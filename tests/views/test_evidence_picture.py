@@ -75,7 +75,7 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
 def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
     timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
-    assert "takes 30 ms (60 % matrix kernels, 40 % idle)" in timeline.alt
+    assert "concerns 30 ms (60 % matrix kernels, 40 % idle)" in timeline.alt
     # From 30 to 42 ms the GPU idles: 10 ms while the host waits, 2 while it dispatches.
     idle = shown(found(), *((at + 30, at + 42) for at in range(0, 600, 100)))
     assert "leaves the GPU idle for 12 ms (meanwhile on the CPU: 83 % waiting for data, 8 % " in idle.alt

@@ -28,7 +28,7 @@ _DYNAMIC_PADDING = (
 )
 _DYNAMIC_PADDING_OF_TRAINER = (
     'Tokenize without padding="max_length" and give the Trainer data_collator=DataCollatorWithPadding(tokenizer), '
-    "which pads each batch only to its longest row."
+    "which pads each batch only to its longest row. If your own code pads, pad in a data_collator of your own instead."
 )
 _GROUPING = (
     "Put samples of similar length into the same batch: a batch sampler that takes a few hundred shuffled samples, "

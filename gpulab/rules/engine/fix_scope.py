@@ -13,6 +13,8 @@ from gpulab.run import Loader, Model, Optimizer, Run
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
 _TOP_COMMENT = "# At the top of the notebook or file, outside of functions:\n"
+_WITH_LOOP = ("transformers", "lightning")  # with Accelerate, the loop is the user's
+_LOOP, _LIBRARY_LOOP = "loop", "call that trains"
 
 
 def with_scope(finding: Finding, run: Run) -> Finding:
@@ -30,7 +32,9 @@ def with_scope(finding: Finding, run: Run) -> Finding:
     function = finding.function if finding.function is not None else _function(code, run)
     if function and not function.isidentifier():  # a file may hold any text
         function = None
-    comment = _comment(code, function)
+    has_library_loop = any(loader.framework in _WITH_LOOP for loader in run.loaders)
+    above = _LIBRARY_LOOP if has_library_loop else _LOOP
+    comment = _comment(code, function, above)
     if not comment:
         return replace(finding, function=function)
     return replace(finding, function=function, fix=_with_comment(finding.fix, code, comment))
@@ -47,9 +51,9 @@ def _function(code: ast.Module, run: Run) -> str | None:
     return inside.pop() if inside else ""
 
 
-def _comment(code: ast.Module, function: str | None) -> str:
+def _comment(code: ast.Module, function: str | None, above: str) -> str:
     if function:
-        return f"# In {function}(), above the loop:\n"
+        return f"# In {function}(), above the {above}:\n"
     names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
     defined = {argument.arg for node in ast.walk(code) if isinstance(node, ast.arguments) for argument in node.args}
     if "self" in names - defined:

@@ -199,12 +199,13 @@ def _covers_all_layers(evidence: Evidence, models: list[Model]) -> bool:
 
 
 def _advice(evidence: Evidence, models: list[Model]) -> str:
+    has_code = _covers_all_layers(evidence, models)
     setting = _FRAMEWORK_SETTINGS.get(_framework(evidence))
     around = "" if _runs_by_forward(evidence, models) else _AROUND_METHODS
     if not around and _runs_other_models(evidence, models):
         around = _AROUND_ALL
     return sentences(
-        f"The setting is {setting}." if setting else around,
+        f"{'Instead of this code, you can set' if has_code else 'Set'} {setting}." if setting else around,
         "bfloat16 has the range of float32 and a mantissa of 8 bits. The weights stay in float32; watch the loss over "
         "the first few hundred steps.",
     )

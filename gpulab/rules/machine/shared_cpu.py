@@ -77,7 +77,8 @@ def shared_cpu(evidence: Evidence) -> Finding | None:
             mean_step_ns=None if uneven is None else uneven.mean_ns,
         ),
         fix=f"import torch\n\ntorch.set_num_threads({_free_cores(shared)})  # as long as the other programs run",
-        advice="Better still, stop the other programs, or run one training at a time.",
+        advice="Better still, stop the other programs and record again: this run says little about the code itself, "
+        "and its other findings are provisional.",
         gain=_gain(evidence, proof),
         confidence=CERTAIN if proof.is_measured else SUSPECT,
         confidence_reason="" if proof.is_measured else "how long operators wait for a core was not measured",
@@ -123,7 +124,7 @@ def _evidence(evidence: Evidence, proof: _Proof) -> tuple[str, ...]:
     sentences = [f"The main thread waits for a core during {percent(shared.delayed_frac)} of the loop."]
     if uneven is not None:
         mean, fast = duration(uneven.mean_ns), duration(uneven.fast_ns)
-        sentences.insert(0, f"Steps take {mean} on average, but the fastest tenth of them at most {fast}.")
+        sentences.insert(0, f"Steps take {mean} on average, but the fastest 10 % of them {fast} or less.")
     elif operators is not None and proof.waiting_ns is not None:
         spent = f"{step_spends(evidence, proof.waiting_ns)} in {count(operators.count, 'operator')} of at least 0.2 ms."
         sentences.insert(0, spent)

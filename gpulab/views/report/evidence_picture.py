@@ -132,12 +132,13 @@ def _description(activity: tuple[Lane, ...], ledger: Ledger, evidence_spans: Spa
     shares = {lane.name: _lane_shares(lane, ledger, evidence_spans) for lane in activity}
     length = duration(evidence_spans.total_ns)
     is_idle = shares.get("GPU") == "idle"
-    effect = f"leaves the GPU idle for {length}" if is_idle else f"takes {length}"
+    # Not "takes": of the passes that compute padding, for example, only a part is due to it.
+    effect = f"this cause leaves the GPU idle for {length}" if is_idle else f"this finding concerns {length}"
     # If the GPU works, what the CPU does beside it is not the cause.
     parts = shares.get("host" if is_idle else "GPU", shares.get("CPU", ""))
     if "%" not in parts:  # a single part is the cause itself
-        return f"Example: in {position}, this cause {effect}."
-    return f"Example: in {position}, this cause {effect} ({'meanwhile on the CPU: ' if is_idle else ''}{parts})."
+        return f"Example: in {position}, {effect}."
+    return f"Example: in {position}, {effect} ({'meanwhile on the CPU: ' if is_idle else ''}{parts})."
 
 
 def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:

@@ -111,7 +111,7 @@ def _caption(steps: int, looped: bool, method: str, marking: str, *, is_mean: bo
         return f"One complete step, {method}; the parts sum to it{_ROUNDED}."
     if is_mean:
         return (
-            "The mean step of the run. How it divides, apart from the cause named above, was recorded in "
+            "The mean step of the run, with the cause named above; its other parts are those of "
             f"{count(steps, 'complete step')}. The parts sum to the step{_ROUNDED}."
         )
     return f"A typical step, {method}. The parts sum to it{_ROUNDED}."

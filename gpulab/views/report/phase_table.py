@@ -131,7 +131,7 @@ def _caption(run: Run, *, has_parts: bool) -> str:
         "training steps."
     )
     if has_parts:
-        text += " The largest part is that of the ledger of each phase, as far as its events were recorded."
+        text += " The last column shows what took most of the time in the recorded events of a phase."
     names = name_count(run)
     if names > MOST_NAMES:
         text += f" The program named {names:,} phases; the {MOST_NAMES} longest are listed, the rest counts as training"
