@@ -122,10 +122,11 @@ class EvaluatedModule(Described):
 
     kind: str  # its class: "LanguageModel"
     name: str | None = None  # the user's expression for it: "model"
-    rows: float  # per call: entries along the first dimension of its first tensor
+    sizes: tuple[float, float]  # of the first two dimensions of its first tensor; one of them is the batch
     call_ns: float
-    training_rows: float  # per call in a training step
+    training_sizes: tuple[float, float]  # in a training step
     training_call_ns: float  # forward pass
+    has_time_first: bool = False  # a layer in it has batch_first=False
     evaluation_frac: float  # time of its calls, per time of the watched parts of evaluations, 0-1
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpulab.analysis.data.loader import training_loader
 from gpulab.analysis.steps.phases import training_and_evaluations, training_steps
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, known_numbers
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, known_numbers
 from gpulab.rules.engine.phrases import sentences
 from gpulab.rules.host.garbage_collection import mean_step_gain
 from gpulab.run import EvaluatedModule, RepeatedInputs
@@ -34,64 +35,87 @@ class _Evaluations(NamedTuple):
     share: float  # of the time of both
 
 
+class _Batches(NamedTuple):
+    """The rows of the calls of a module."""
+
+    module: EvaluatedModule
+    rows: float  # per call of an evaluation
+    training_rows: float
+
+    @property
+    def saved_frac(self) -> float:
+        """The part of the evaluations that goes away if a row takes as long as in training; 0 for larger calls."""
+        if self.rows * _FEWER_ROWS > self.training_rows:
+            return 0.0
+        training_ns = self.module.training_call_ns / self.training_rows * self.rows
+        return self.module.evaluation_frac * max(0.0, 1 - training_ns / self.module.call_ns)
+
+
 def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     """Evaluations call the model for few rows at a time: a batch size of 1, or one sentence after another.
 
-    Proof: in parts of evaluations, and in single training steps, the calls of each module were noted: how many entries
-    the first dimension of its first tensor has, and how long the call takes. A call of an evaluation has at most a
-    fourth of the rows, and a row takes longer than in a forward pass of the training. The evaluations take much of the
-    run.
+    Proof: in parts of evaluations, and in single training steps, the calls of each module were noted: the size of its
+    first tensor, and how long the call takes. A call of an evaluation has at most a fourth of the rows, and a row takes
+    longer than in a forward pass of the training. The evaluations take much of the run.
 
-    Confused with: evaluations that wait for data (`slow_evaluation`); frequent ones (`frequent_evaluation`); modules
-    whose first dimension is time (batch_first=False), which are left out.
+    Confused with: evaluations that wait for data (`slow_evaluation`); frequent ones (`frequent_evaluation`); time steps
+    instead of rows, where layers have batch_first=False: then the batch is the dimension that has the batch size of the
+    DataLoader in training.
 
     What to do: evaluate several samples per call: a larger batch_size, which needs no memory for gradients; decode
     all sentences of a batch at once; in reinforcement learning, run several episodes at once. A loss that is averaged
     over batches needs weights if the last batch is smaller.
     """
     evaluations = _evaluations(evidence)
-    small = [module for module in evidence.run.evaluated_modules if _saved_frac(module) > 0]
+    loader = training_loader(evidence.run)
+    calls = [_batches(module, loader.batch_size if loader else None) for module in evidence.run.evaluated_modules]
+    small = [each for each in calls if each is not None and each.saved_frac > 0]
     if evaluations is None or not small:
         return None
-    module = max(small, key=_saved_frac)
-    called_frac = min(1.0, sum(each.evaluation_frac for each in small))
-    saved_frac = min(called_frac, sum(_saved_frac(each) for each in small))
+    largest = max(small, key=lambda each: each.saved_frac)
+    module = largest.module
+    called_frac = min(1.0, sum(each.module.evaluation_frac for each in small))
+    saved_frac = min(called_frac, sum(each.saved_frac for each in small))
     if saved_frac * evaluations.share < _MIN_SAVED_FRAC:
         return None
-    best = saved_frac / called_frac
     return Finding(
         claim=f"Evaluations take {percent(evaluations.share)} of the time in training and evaluation, and call "
-        f"{_subject(module)} for {_rows(module.rows)} at a time; training steps call it for "
-        f"{_rows(module.training_rows)}.",
-        evidence=_rows_evidence(module, called_frac, evaluations),
+        f"{_subject(module)} for {_rows(largest.rows)} at a time; training steps call it for "
+        f"{_rows(largest.training_rows)}.",
+        evidence=_rows_evidence(largest, called_frac, evaluations),
         numbers=known_numbers(
             frac=evaluations.share,
-            rows=module.rows,
-            training_rows=module.training_rows,
+            rows=largest.rows,
+            training_rows=largest.training_rows,
             call_ns=round(module.call_ns),
             training_call_ns=round(module.training_call_ns),
             evaluation_ns=evaluations.total_ns,
         ),
         advice=_MORE_ROWS,
-        gain=mean_step_gain(
-            round(evaluations.step_ns),
-            round(called_frac * evaluations.per_step_ns),
-            "calls in which a row takes as long as in the training, or half of what that saves",
-            "evaluations without these calls",
-            (_MIN_REALISED * best, best),
-        ),
+        gain=_gain_of_rows(evaluations, called_frac, saved_frac / called_frac),
         confidence=SUSPECT if evidence.on_gpu else evidence.confidence(LIKELY)[0],
         confidence_reason=_ASYNCHRONOUS if evidence.on_gpu else evidence.confidence(LIKELY)[1],
         from_steps=False,
     )
 
 
-def _rows_evidence(module: EvaluatedModule, called_frac: float, evaluations: _Evaluations) -> tuple[str, ...]:
-    row_ns, training_row_ns = module.call_ns / module.rows, module.training_call_ns / module.training_rows
+def _gain_of_rows(evaluations: _Evaluations, called_frac: float, saved_frac: float) -> Gain | None:
+    """Return the gain if these parts of the calls go away; `called_frac`: of the evaluations."""
+    return mean_step_gain(
+        round(evaluations.step_ns),
+        round(called_frac * evaluations.per_step_ns),
+        "calls in which a row takes as long as in the training, or half of what that saves",
+        "evaluations without these calls",
+        (_MIN_REALISED * saved_frac, saved_frac),
+    )
+
+
+def _rows_evidence(batches: _Batches, called_frac: float, evaluations: _Evaluations) -> tuple[str, ...]:
+    module, rows, training_rows = batches
     return (
-        f"A call with {_rows(module.rows)} takes {duration(module.call_ns)}; a forward pass of the training with "
-        f"{_rows(module.training_rows)} takes {duration(module.training_call_ns)}. Per row, that is "
-        f"{duration(row_ns)} and {duration(training_row_ns)}.",
+        f"A call with {_rows(rows)} takes {duration(module.call_ns)}; a forward pass of the training with "
+        f"{_rows(training_rows)} takes {duration(module.training_call_ns)}. Per row, that is "
+        f"{duration(module.call_ns / rows)} and {duration(module.training_call_ns / training_rows)}.",
         f"{percent(called_frac)} of the time in evaluations goes to such calls. All evaluations take "
         f"{duration(evaluations.total_ns)}, {duration(evaluations.per_step_ns)} per training step.",
     )
@@ -158,12 +182,19 @@ def _evaluations(evidence: Evidence) -> _Evaluations | None:
     return _Evaluations(total_ns, total_ns / steps, both_ns / steps, total_ns / max(1, both_ns))
 
 
-def _saved_frac(module: EvaluatedModule) -> float:
-    """Return the part of the evaluations that goes away if a row takes as long as in training; 0 for larger calls."""
-    if not 0 < module.rows * _FEWER_ROWS <= module.training_rows or module.call_ns <= 0:
-        return 0.0
-    training_ns = module.training_call_ns / module.training_rows * module.rows
-    return module.evaluation_frac * max(0.0, 1 - training_ns / module.call_ns)
+def _batches(module: EvaluatedModule, batch_size: int | None) -> _Batches | None:
+    """Return how many rows a module gets; None if the dimension of the batch is unknown.
+
+    It is the one that has the batch size of the DataLoader in training steps. Otherwise it is the first one, unless a
+    layer with batch_first=False makes that doubtful.
+    """
+    order = (1, 0) if module.has_time_first else (0, 1)
+    dimensions = [each for each in order if batch_size and round(module.training_sizes[each]) == batch_size]
+    if not dimensions and module.has_time_first:
+        return None
+    dimension = dimensions[0] if dimensions else 0
+    rows, training_rows = module.sizes[dimension], module.training_sizes[dimension]
+    return _Batches(module, rows, training_rows) if rows > 0 and training_rows > 0 and module.call_ns > 0 else None
 
 
 def _subject(module: EvaluatedModule | RepeatedInputs) -> str:

@@ -76,7 +76,8 @@ def test_rows_per_call_in_evaluations_and_in_training(rows):
     run = recorded(lambda net, goes_on: translate(net, goes_on, rows))
     module = run.evaluated_modules[0]
     assert (module.kind, module.name) == ("Translator", "net")
-    assert (module.rows, module.training_rows) == (rows, ROWS)
+    assert (module.sizes[0], module.training_sizes[0]) == (rows, ROWS)
+    assert not module.has_time_first
     assert 0 < module.evaluation_frac <= 1
     assert module.call_ns > 0
     assert module.training_call_ns > 0
@@ -109,7 +110,7 @@ def test_training_alone_has_no_evaluations():
     assert run.repeated_in_evaluations == ()
 
 
-def test_a_module_with_time_as_its_first_dimension_is_left_out():
+def test_a_module_with_time_as_its_first_dimension_is_marked():
     class Tagger(nn.Module):
         def __init__(self):
             super().__init__()
@@ -118,9 +119,10 @@ def test_a_module_with_time_as_its_first_dimension_is_left_out():
         def forward(self, source, target):
             return self.head(self.recurrent(source)[0])
 
-    names = [module.name for module in recorded(translate, net=Tagger()).evaluated_modules]
-    assert "net" not in names
-    assert "net.recurrent" not in names
+    module = recorded(translate, net=Tagger()).evaluated_modules[0]
+    assert module.has_time_first
+    assert module.sizes == (1, 20)
+    assert module.training_sizes == (ROWS, 20)
 
 
 def test_a_saved_run_has_them(tmp_path):
@@ -169,7 +171,7 @@ def test_an_update_ends_a_window_and_what_was_seen_before_counts(monkeypatch):
     calls.updated()
     calls.sampled(True)
     (window,) = calls.windows
-    assert [called.rows for called in window.modules.values()] == [2]
+    assert [called.first for called in window.modules.values()] == [2]
     assert nn.Module.__call__ is original
 
 
@@ -182,7 +184,7 @@ def test_a_call_that_trains_does_not_count(monkeypatch):
     calls.sampled(True)
     calls.stop()
     (window,) = calls.windows
-    assert [called.rows for called in window.modules.values()] == [3]
+    assert [called.first for called in window.modules.values()] == [3]
 
 
 def test_calls_of_other_threads_and_of_forked_processes_do_not_count(monkeypatch):
@@ -205,9 +207,9 @@ def test_calls_of_other_threads_and_of_forked_processes_do_not_count(monkeypatch
 def test_only_outermost_calls_count_in_evaluations():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     sizes = CallSizes(outermost=True)
-    outer = sizes.start(net, sizes.rows_of(net, (torch.ones(5, 4),), {}), time.perf_counter_ns())
-    inner = sizes.start(net[0], sizes.rows_of(net[0], (torch.ones(5, 4),), {}), time.perf_counter_ns())
+    outer = sizes.start(net, sizes.sizes_of(net, (torch.ones(5, 4),), {}), time.perf_counter_ns())
+    inner = sizes.start(net[0], sizes.sizes_of(net[0], (torch.ones(5, 4),), {}), time.perf_counter_ns())
     sizes.leave(inner, time.perf_counter_ns())
     sizes.leave(outer, time.perf_counter_ns())
     (called,) = sizes.modules.values()
-    assert (called.module(), called.calls, called.rows) == (net, 1, 5)
+    assert (called.module(), called.calls, called.sizes) == (net, 1, (5, 4))

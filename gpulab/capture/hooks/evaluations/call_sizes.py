@@ -1,7 +1,7 @@
-"""How many rows a module gets per call, and how long a call takes: in training steps, and in evaluations.
+"""The sizes of what a module gets per call, and how long a call takes: in training steps, and in evaluations.
 
-A row is an entry along the first dimension of the first tensor. Modules that take sequences first are left out: the
-first dimension of their tensors is time.
+The first two dimensions of the first tensor count: one of them is the batch. In modules with batch_first=False, it may
+be the second one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from gpulab.capture.hooks.batch_contents import is_tensor
 from gpulab.capture.hooks.models.module_tree import first_parameter, submodules_in
 from gpulab.run import EvaluatedModule
 
+Sizes = tuple[float, float]
+
 _MOST_MODULES = 10_000
 _MOST_ARGUMENTS = 16
 _MIN_FRAC = 0.01  # of evaluations; a window that begins within a call sees some of its parts as outermost
@@ -27,18 +29,29 @@ class CalledModule:
 
     module: weakref.ref[Any]
     calls: int = 0
-    rows: int = 0
+    first: int = 0  # sum of the sizes of the first dimension
+    second: int = 0
     total_ns: int = 0
 
     @property
-    def row_ns(self) -> float:
-        """Time per row."""
-        return self.total_ns / max(1, self.rows)
+    def mean_ns(self) -> float:
+        """Time per call."""
+        return self.total_ns / max(1, self.calls)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The mean of both sizes per call."""
+        return self.first / max(1, self.calls), self.second / max(1, self.calls)
 
     def __add__(self, other: CalledModule) -> CalledModule:
         """Add the calls of the same module in another part of the run."""
-        calls, rows, total_ns = self.calls + other.calls, self.rows + other.rows, self.total_ns + other.total_ns
-        return CalledModule(self.module, calls, rows, total_ns)
+        return CalledModule(
+            self.module,
+            self.calls + other.calls,
+            self.first + other.first,
+            self.second + other.second,
+            self.total_ns + other.total_ns,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class SizedCall:
     """A call of a module that is running."""
 
     module: Any
-    rows: int | None  # None if its calls are not counted
+    sizes: tuple[int, int] | None  # None if its calls are not counted
     start_ns: int
     overhead_ns: int  # of watching, until then
 
@@ -61,47 +74,53 @@ class CallSizes:
         self._depth = 0
         self._is_counted: dict[int, tuple[weakref.ref[Any], bool]] = {}
 
-    def rows_of(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:
-        """Return the rows that a call gets; None if its calls are not counted."""
+    def sizes_of(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int] | None:
+        """Return the sizes of what a call gets; None if its calls are not counted."""
         is_inner = self._outermost and self._depth > 0
-        return None if is_inner or not self._counts(module) else _rows([*arguments, *dict.values(options)])
+        return None if is_inner or not self._counts(module) else _sizes([*arguments, *dict.values(options)])
 
-    def start(self, module: Any, rows: int | None, began_ns: int) -> SizedCall:
+    def start(self, module: Any, sizes: tuple[int, int] | None, began_ns: int) -> SizedCall:
         """Note that a call begins now; `began_ns`: when the work for it began."""
         self._depth += 1
         now_ns = time.perf_counter_ns()
         self.overhead_ns += now_ns - began_ns
-        return SizedCall(module, rows, now_ns, self.overhead_ns)
+        return SizedCall(module, sizes, now_ns, self.overhead_ns)
 
     def leave(self, call: SizedCall, ended_ns: int) -> None:
         """Note the end of a call."""
         self._depth -= 1
-        if call.rows is None:
+        if call.sizes is None:
             return
         counts = self.modules.get(id(call.module))
         if counts is None or counts.module() is not call.module:
             counts = self.modules[id(call.module)] = CalledModule(weakref.ref(call.module))
         counts.calls += 1
-        counts.rows += call.rows
+        counts.first += call.sizes[0]
+        counts.second += call.sizes[1]
         counts.total_ns += ended_ns - call.start_ns - (self.overhead_ns - call.overhead_ns)
 
     def _counts(self, module: Any) -> bool:
-        """Whether a module has parameters, and rows as the first dimension."""
+        """Whether a module has parameters."""
         reference, counts = self._is_counted.get(id(module), (None, False))
         if reference is not None and reference() is module:
             return counts
-        counts = first_parameter(module) is not None and not _takes_sequences_first(module)
+        counts = first_parameter(module) is not None
         if len(self._is_counted) < _MOST_MODULES:
             self._is_counted[id(module)] = weakref.ref(module), counts
         return counts
 
 
 def fastest(earlier: Mapping[int, CalledModule], latest: Mapping[int, CalledModule]) -> dict[int, CalledModule]:
-    """Return the calls of each module in the step in which a row took less time."""
+    """Return the calls of each module in the step in which an element took less time."""
     return {
-        key: before if (before := earlier.get(key)) and before.row_ns < calls.row_ns else calls
+        key: before if (before := earlier.get(key)) and _element_ns(before) < _element_ns(calls) else calls
         for key, calls in latest.items()
     }
+
+
+def _element_ns(calls: CalledModule) -> float:
+    first, second = calls.sizes
+    return calls.mean_ns / max(1.0, first * second)
 
 
 def evaluated_modules(
@@ -116,10 +135,11 @@ def evaluated_modules(
         evaluated = EvaluatedModule(
             kind=type(module).__name__,
             name=names.get(key),
-            rows=in_evaluations.rows / in_evaluations.calls,
-            call_ns=in_evaluations.total_ns / in_evaluations.calls,
-            training_rows=training.rows / training.calls,
-            training_call_ns=training.total_ns / training.calls,
+            sizes=in_evaluations.sizes,
+            call_ns=in_evaluations.mean_ns,
+            training_sizes=training.sizes,
+            training_call_ns=training.mean_ns,
+            has_time_first=_has_time_first(module),
             evaluation_frac=min(1.0, in_evaluations.total_ns / max(1, length_ns)),
         )
         if evaluated.evaluation_frac >= _MIN_FRAC:
@@ -127,17 +147,17 @@ def evaluated_modules(
     return sorted(modules, key=lambda each: each.evaluation_frac, reverse=True)
 
 
-def _takes_sequences_first(module: Any) -> bool:
+def _has_time_first(module: Any) -> bool:
     """Whether a layer in a module has the option batch_first, and it is off, as by default."""
     options = [object.__getattribute__(inner, "__dict__").get("batch_first") for inner in submodules_in(module)]
     return any([option is False for option in options])
 
 
-def _rows(arguments: list[Any]) -> int | None:
+def _sizes(arguments: list[Any]) -> tuple[int, int] | None:
     import torch
 
     for value in arguments[:_MOST_ARGUMENTS]:
         if is_tensor(type(value)) and not torch.Tensor.is_nested.__get__(value):  # type: ignore[attr-defined]
             shape = torch.Tensor.size(value)
-            return int(shape[0]) if len(shape) > 1 else None
+            return (int(shape[0]), int(shape[1])) if len(shape) > 1 else None
     return None

@@ -126,8 +126,8 @@ class WatchedStep:
         began_ns = time.perf_counter_ns()
         with torch._C.DisableTorchFunction():
             call = self._compared(module, arguments, options)
-            rows = self.sizes.rows_of(module, arguments, options)
-        return Watched(self.sizes.start(module, rows, began_ns), call)
+            sizes = self.sizes.sizes_of(module, arguments, options)
+        return Watched(self.sizes.start(module, sizes, began_ns), call)
 
     def after(self, watched: Watched, output: Any) -> None:
         """Note the end of a call."""
