@@ -15,6 +15,7 @@ from gpulab.wording import count, duration, number, percent
 
 _FEWER_ROWS = 4  # times as many rows per call in training
 _MIN_SAVED_FRAC = 0.05  # of training and evaluations together
+_MOST_OF_EVALUATIONS = 0.5  # then fewer evaluations are the smaller remedy
 _MIN_REALISED = 0.5  # of what calls as efficient as those of the training would save
 _REALISED_OF_REPEATED = (0.6, 1.0)
 _ASYNCHRONOUS = "the time of a call on a GPU was measured without waiting for the GPU"
@@ -22,7 +23,7 @@ _MORE_ROWS = (
     "Evaluate more samples per call: use a larger batch_size in the DataLoader of the evaluation, or stack the samples "
     "along the first dimension. When generating text, decode all sequences of a batch at once, until each has ended. "
     "In reinforcement learning, run several episodes at once. If a metric is averaged over batches, weight a smaller "
-    "last batch by its size."
+    "last batch by its size. Evaluating less often saves time, too."
 )
 
 
@@ -33,6 +34,7 @@ class _Evaluations(NamedTuple):
     per_step_ns: float
     step_ns: float  # training and evaluations
     share: float  # of the time of both
+    waiting_frac: float  # of the evaluations, for data
 
 
 class _Batches(NamedTuple):
@@ -92,21 +94,28 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
             evaluation_ns=evaluations.total_ns,
         ),
         advice=_MORE_ROWS,
-        gain=_gain_of_rows(evaluations, called_frac, saved_frac / called_frac),
+        gain=_gain_of_rows(evaluations, saved_frac, 1 - called_frac, largest.rows / largest.training_rows),
+        explains=("frequent_evaluation",) if saved_frac >= _MOST_OF_EVALUATIONS else (),
         confidence=SUSPECT if evidence.on_gpu else evidence.confidence(LIKELY)[0],
         confidence_reason=_ASYNCHRONOUS if evidence.on_gpu else evidence.confidence(LIKELY)[1],
         from_steps=False,
     )
 
 
-def _gain_of_rows(evaluations: _Evaluations, called_frac: float, saved_frac: float) -> Gain | None:
-    """Return the gain if these parts of the calls go away; `called_frac`: of the evaluations."""
+def _gain_of_rows(evaluations: _Evaluations, saved_frac: float, rest_frac: float, calls_frac: float) -> Gain | None:
+    """Return the gain of `saved_frac` of the evaluations; at best, also of what a framework does for each call.
+
+    `rest_frac`: of the evaluations, outside these calls. `calls_frac`: how many calls are left. Loading a sample takes
+    as long as before.
+    """
+    per_call_frac = max(0.0, rest_frac - evaluations.waiting_frac)
     return mean_step_gain(
         round(evaluations.step_ns),
-        round(called_frac * evaluations.per_step_ns),
-        "calls in which a row takes as long as in the training, or half of what that saves",
-        "evaluations without these calls",
-        (_MIN_REALISED * saved_frac, saved_frac),
+        round(evaluations.per_step_ns),
+        "at worst, half of what calls save in which a row takes as long as in training; at best, all of that and of "
+        "the work around each call",
+        "no evaluation",
+        (_MIN_REALISED * saved_frac, saved_frac + per_call_frac * (1 - calls_frac)),
     )
 
 
@@ -179,7 +188,14 @@ def _evaluations(evidence: Evidence) -> _Evaluations | None:
     training, evaluations = phases
     total_ns = sum(phase.total_ns for phase in evaluations)
     steps, both_ns = training_steps(evidence.run, training), training.total_ns + total_ns
-    return _Evaluations(total_ns, total_ns / steps, both_ns / steps, total_ns / max(1, both_ns))
+    waiting_ns = sum(phase.waiting_ns for phase in evaluations)
+    return _Evaluations(
+        total_ns=total_ns,
+        per_step_ns=total_ns / steps,
+        step_ns=both_ns / steps,
+        share=total_ns / max(1, both_ns),
+        waiting_frac=waiting_ns / max(1, total_ns),
+    )
 
 
 def _batches(module: EvaluatedModule, batch_size: int | None) -> _Batches | None:
