@@ -14,6 +14,9 @@ ANSWERS: dict[str, frozenset[str]] = {
         "too_many_workers": {"num_workers", "persistent_workers"},
         "slow_evaluation": {"num_workers", "persistent_workers", "eval_less_often", "no_grad"},
         "frequent_evaluation": {"eval_less_often", "no_grad"},
+        # One loop over all samples instead of one for each, or a call that moves out of the loop.
+        "small_evaluation_batches": {"batch_whole", "remove_python", "larger_batch"},
+        "repeated_in_evaluations": {"remove_python", "other"},
         "work_between_epochs": {"eval_less_often", "fewer_logs"},
         "padding": {"padding"},
         "ignored_labels": {"selected_positions"},

@@ -67,13 +67,14 @@ def named_prediction(before: ComparedSide, rule: str | None, predicted: Gain | N
 def recorded_prediction(before: ComparedSide, after: ComparedSide, history: History = NO_HISTORY) -> ComparedPrediction:
     """Return the prediction of the change that the recorded settings show.
 
-    That is the fix of a finding if it sets all values that differ, otherwise the what-if of these values. Without a
-    difference, it is the fix of the first finding.
+    That is the fix of a finding, or another remedy of one, if it sets all values that differ; otherwise the what-if of
+    these values. Without a difference, it is the fix of the first finding.
     """
     settings = recorded_changes(before.typical, after.typical)
     if not settings:
         return _unrecorded_prediction(before, after)
-    for finding in before.findings:
+    remedies = (remedy for finding in before.findings for remedy in finding.alternatives)
+    for finding in (*before.findings, *remedies):
         if all(change.is_in_fix_of(finding) for change in settings):
             return ComparedPrediction(
                 gain=finding.gain, evidence=ChangeEvidence.SETTINGS, finding=finding, settings=settings

@@ -189,7 +189,7 @@ def _disturbed(step_ratio: Ratio, crowds: tuple[float, float], uneven: float) ->
     more = crowds[1] - crowds[0]
     if abs(more) < uneven or (more > 0) != (step_ratio.value < 1) or _size(step_ratio) < MIN_DIFFERENCE_FRAC:
         return ""
-    cores = f"other programs used {number(crowds[0], 2)} cores before and {number(crowds[1], 2)} after"
+    cores = f"other programs used {number(crowds[0], 2)} of the cores before and {number(crowds[1], 2)} after"
     return f"{cores}, which alone changes the step time; record both again on an otherwise idle machine"
 
 

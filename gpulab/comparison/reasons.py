@@ -89,7 +89,7 @@ def contention_reason(pair: Pair) -> Reason | None:
     clauses = []
     if abs(pair.other_cores[1] - pair.other_cores[0]) > CORES:
         before, after = (number(cores_used, 2) for cores_used in pair.other_cores)
-        clauses.append(f"other programs used {before} cores before and {after} after")
+        clauses.append(f"other programs used {before} of the cores before and {after} after")
     if delayed[0] is not None and delayed[1] is not None and abs(delayed[1] - delayed[0]) > DELAYED_FRAC:
         shares = f"{percent(delayed[0])} of the time before and {percent(delayed[1])} after"
         clauses.append(f"the main thread waited for a core for {shares}")

@@ -95,6 +95,17 @@ def test_a_change_that_no_what_if_models_is_not_checked(before):
     assert "No prediction to check" in str(comparison_view(result))
 
 
+def test_another_remedy_of_a_finding_is_recognised_by_its_class():
+    small = {"name": "loader", "dataset": "Photos", "batches": 60, "batch_bytes": 1000, "batch_size": 16}
+    photos = loop(40, with_workers(0, **small))
+    (cached,) = (remedy for remedy in diagnose(photos).first.alternatives if "Cached(" in remedy.fix)
+    result = compare(photos, loop(1, with_workers(0, **{**small, "dataset": "Cached"})))
+    assert result.prediction.evidence is ChangeEvidence.SETTINGS
+    assert result.acted_on.label == cached.label
+    assert result.predicted == cached.gain
+    assert "No prediction to check" not in str(comparison_view(result))
+
+
 def test_a_change_that_was_not_recorded_is_the_first_fix_if_its_finding_is_gone():
     # Of a trace, the number of workers is unknown.
     gone = compare(loop(40, Loader(workers=0)), loop(0, Loader()))
