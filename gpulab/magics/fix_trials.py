@@ -42,7 +42,7 @@ def try_fix_of(
     finding, first = finding_to_try(diagnosis, rule), diagnosis.first
     code = _code_of(shell, cells, run)
     if rule is None and first is not None and first is not finding:
-        announce(f"gpulab: {_instead(first)}; this tries the fix for {finding.label}.")
+        announce(f"gpulab: {_instead(first)}, so that gpulab measures {_subject_of(finding, first)}.")
     trial = try_fix(finding, code, shell.user_ns, name=run.name, seconds=seconds or SECONDS, quiet=capture_output)
     runs.add(run)  # again, so that it stays the last one for magics without a name
     return trial
@@ -75,6 +75,13 @@ def try_all_fixes_of(
 def _instead(first: Finding) -> str:
     """Return why the fix of the first finding is not the one that is tried."""
     return f"the first fix, for {first.rule}, is {'code that your loop must call' if first.fix else 'advice, not code'}"
+
+
+def _subject_of(finding: Finding, first: Finding) -> str:
+    """Return what is tried instead: "another remedy for no_workers, cached"."""
+    if finding.alternative and finding.rule == first.rule:
+        return f"another remedy for {finding.rule}, {finding.alternative}"
+    return f"the fix for {finding.label}"
 
 
 def _require_valid(seconds: float | None) -> None:

@@ -38,7 +38,7 @@ def test_the_first_sentence_names_the_changes_and_the_step_before_and_after(load
 def test_range_bound_and_grade_are_shown_together(loading):
     text = " ".join(str(loading.whatif("workers=4")).split())
     assert re.search(r"Predicted step time: 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)", text)
-    bound = r"Upper bound: [\d.]+x with data loading at no cost, if warm CPU caches also speed up [^:]*"
+    bound = r"Upper bound: [\d.]+x with data loading at no cost, if the rest of the step gets faster[^:]*"
     assert re.search(rf"{bound} Grade of the prediction: B \(A is best, D is worst\):", text)
 
 

@@ -16,6 +16,9 @@ from gpulab.wording import duration, percent
 
 _CPU_BOUND_FRAC = 0.7  # a fetch with more CPU time than this computes; with less than 0.3 it waits
 
+_IN_MAIN = "num_workers=0 loads batches in the main process"
+_CHEAPER = "samples take long to load, and workers would help less here than cheaper samples"
+
 
 def no_workers(evidence: Evidence) -> Finding | None:
     """There are no DataLoader workers: the main process loads the data while the model waits.
@@ -40,7 +43,7 @@ def no_workers(evidence: Evidence) -> Finding | None:
     remedy = loading_remedy(evidence, loading)
     finding = Finding(
         ledger_parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: num_workers=0 loads batches in the main process.",
+        claim=f"{idle_share(evidence, share)}: {_IN_MAIN if remedy.name.startswith('workers') else _CHEAPER}.",
         evidence=(loader_time_text(evidence, loading), *_fetch_cpu_share(loading), *loader_line_text(evidence)),
         numbers=loader_numbers(loading, share),
         confidence=CERTAIN,

@@ -39,7 +39,7 @@ def _trial_commands(finding: Finding, diagnosis: Diagnosis) -> Iterator[tuple[st
         fix = tried[rules.index(finding.rule)]
         rule = "" if fix is tried[0] else f" --rule {finding.rule}"
         label, which = (
-            ("Measure an alternative", f"{fix.alternative}; ") if fix.alternative else ("Measure this fix", "")
+            ("Measure the other remedy", f"{fix.alternative}; ") if fix.alternative else ("Measure this fix", "")
         )
         yield label, f"{command}{rule} ({which}takes 20 seconds or more, {works})"
     if finding is diagnosis.first and len(tried) > 1:
@@ -173,7 +173,7 @@ def bound_text(best_speedup: float, bound: float, cold_bound: float, assumes: st
     """
     if 1 - cold_bound / bound < _MIN_REST_FRAC or cold_bound > MAX_USEFUL_BOUND:
         return f"{_at_most(bound)} (assumes {assumes})"
-    warm = "if warm CPU caches also speed up the rest of the step"
+    warm = "if the rest of the step gets faster, too, because its data stay in the CPU caches"
     if best_speedup > cold_bound:
         return f"{_at_most(bound)} with {assumes}, {warm}"
     return f"{ratio(cold_bound)} with {assumes}; {_at_most(bound)} {warm}"
