@@ -29,8 +29,8 @@ from gpulab import synthetic
 from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":
-    torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
-batches = L.pick(tiny=40, lab=48, full=200)  # depends on the size in the table above
+    torch.set_num_threads(1)  # leaves cores for loading data
+batches = L.pick(tiny=40, lab=48, full=200)
 dataset = Photos(synthetic.images(40), length=16 * batches)
 
 
@@ -99,7 +99,7 @@ losses_after = train(loader)
 # %% [markdown]
 # #### Verify
 #
-# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and predicts its gain from the run `before`: read its first lines. If it gives no verdict, or the claim FAILS, other programs were busy: record both runs again.
+# Is it the same training, and is it as fast as predicted? `%gpucompare` sees which setting changed, and predicts its gain from the run `before`: read its first lines. If there is no verdict, or the claim FAILS, other programs were busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)

@@ -12,10 +12,10 @@ LESSON = Lesson(
     budget_s=40,
     without_gpu="everything runs; the model trains on the CPU",
     outcomes=(
-        "profile any training cell by putting %%gpuprofile on top of it",
-        "read a diagnosis: the cause, the evidence, the fix, and the largest speed-up the fix can give",
-        "compare two runs and tell a difference from noise",
-        "time code correctly: after a warm-up, until the device has finished, and more than once",
+        "profile a training cell with %%gpuprofile",
+        "read a diagnosis: cause, evidence, fix, upper bound",
+        "compare two runs, and tell a difference from noise",
+        "time code correctly",
     ),
     symptom="Training is slow, and the GPU (or the CPU that trains the model) is mostly idle.",
     signature="The share of each step in which the loop waits for its next batch.",
@@ -69,12 +69,15 @@ LESSON = Lesson(
                     below=0.5,
                     feedback="Sixteen reads, one after the other, take longer than a small step.",
                 ),
-                Choice(key="c", text="more than half", feedback="You added up the sixteen reads."),
+                Choice(
+                    key="c",
+                    text="more than half",
+                    feedback="Sixteen reads, one after the other, take much longer than the model.",
+                ),
             ),
             expected="c",
-            explanation="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
-            "takes 8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of "
-            "that.",
+            explanation="Without workers, the training loop itself reads the 16 photos of a batch, one after the "
+            "other: at least 16 x 8 = 128 ms. The model needs a fraction of that.",
             hints=(
                 "How many photos are in a batch, how long does one take, and which process reads them?",
                 "Compare 16 x 8 ms with the time that a small model needs for a step.",
