@@ -13,6 +13,7 @@ from torch import nn
 import gpulab
 from gpulab.capture.hooks.evaluations.call_sizes import CallSizes
 from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluationCalls
+from gpulab.capture.hooks.models.module_watch import ModuleWatch
 from gpulab.capture.protection.guard import Guard
 
 ROWS = 16
@@ -185,6 +186,13 @@ def test_a_call_that_trains_does_not_count(monkeypatch):
     calls.stop()
     (window,) = calls.windows
     assert [called.first for called in window.modules.values()] == [3]
+
+
+def test_a_sample_after_the_recording_changes_nothing():
+    watch, original = ModuleWatch(Guard()), nn.Module.__call__
+    watch.remove()
+    watch.sampled(True)
+    assert nn.Module.__call__ is original
 
 
 def test_calls_of_other_threads_and_of_forked_processes_do_not_count(monkeypatch):

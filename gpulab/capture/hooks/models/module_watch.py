@@ -29,6 +29,7 @@ from gpulab.run import EvaluatedModule, RepeatedInputs, SeparateModules, SparseO
 
 _WATCHED_AFTER = (2, 4)  # updates: the first steps warm up, and the profiler starts later
 _MOST_MODULES = 20  # with the most repeated work
+_MAX_BEGIN_S = 1.0  # that another thread takes to begin watching
 
 K = TypeVar("K")
 C = TypeVar("C", RepeatedWork, CalledModule)
@@ -64,6 +65,7 @@ class ModuleWatch:
         self._windows: list[EvaluatedPart] = []  # of evaluations, whose modules have names
         self._evaluated_names: dict[int, str] = {}  # by id of the module
         self._trained: dict[int, CalledModule] = {}  # that the latest watched step called, by id
+        self._is_over = False
         self._lock = threading.Lock()  # against a step and an evaluation at a time, which two threads begin
 
     @property
@@ -104,7 +106,7 @@ class ModuleWatch:
         """Note whether an evaluation runs now. For the sampler's thread."""
         if self._lock.acquire(blocking=False):
             try:
-                if self._step is None:
+                if self._step is None and not self._is_over:
                     self._evaluations.sampled(evaluates)
             finally:
                 self._lock.release()
@@ -132,8 +134,12 @@ class ModuleWatch:
 
     def remove(self) -> None:
         """Restore `torch.nn.Module.__call__`; a patch that the user's code put over ours stays."""
+        self._is_over = True  # the sampler's thread may be late, behind a driver that hangs
+        has_lock = self._lock.acquire(timeout=_MAX_BEGIN_S)
         self._end_step()
         self._evaluations.stop()
+        if has_lock:
+            self._lock.release()
 
     def _end_evaluation(self) -> None:
         """End the watched part of an evaluation; the sampler's thread does it if it has the lock."""
