@@ -19,6 +19,7 @@ _MOST_OF_EVALUATIONS = 0.5  # then fewer evaluations are the smaller remedy
 _MIN_REALISED = 0.5  # of what calls as efficient as those of the training would save
 _REALISED_OF_REPEATED = (0.6, 1.0)
 _ASYNCHRONOUS = "the time of a call on a GPU was measured without waiting for the GPU"
+_EQUAL_OUTPUTS = ", and samples of the outputs were equal"
 _MORE_ROWS = (
     "Evaluate more samples per call: use a larger batch_size in the DataLoader of the evaluation, or stack the samples "
     "along the first dimension. When generating text, decode all sequences of a batch at once, until each has ended. "
@@ -157,7 +158,7 @@ def repeated_in_evaluations(evidence: Evidence) -> Finding | None:
         claim=f"Evaluations take {percent(evaluations.share)} of the time in training and evaluation, and "
         f"{percent(repeated_frac)} of that computes outputs of {subject}{others} that were computed before.",
         evidence=(
-            f"{_again(work)}; the weights were the same, and samples of the outputs were equal.",
+            f"{_again(work)}; the weights were the same{'' if evidence.on_gpu else _EQUAL_OUTPUTS}.",
             f"All evaluations take {duration(evaluations.total_ns)}, {duration(evaluations.per_step_ns)} per training "
             "step.",
         ),
@@ -176,7 +177,8 @@ def repeated_in_evaluations(evidence: Evidence) -> Finding | None:
             "none of this work",
             _REALISED_OF_REPEATED,
         ),
-        confidence=LIKELY,
+        confidence=SUSPECT if evidence.on_gpu else LIKELY,
+        confidence_reason="outputs on a GPU were not compared" if evidence.on_gpu else "",
         from_steps=False,
     )
 

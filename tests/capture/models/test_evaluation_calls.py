@@ -14,6 +14,7 @@ import gpulab
 from gpulab.capture.hooks.evaluations.call_sizes import CallSizes
 from gpulab.capture.hooks.evaluations.evaluation_calls import EvaluationCalls
 from gpulab.capture.hooks.models.module_watch import ModuleWatch
+from gpulab.capture.hooks.models.watched_step import WatchedStep
 from gpulab.capture.protection.guard import Guard
 
 ROWS = 16
@@ -221,3 +222,15 @@ def test_only_outermost_calls_count_in_evaluations():
     sizes.leave(outer, time.perf_counter_ns())
     (called,) = sizes.modules.values()
     assert (called.module(), called.calls, called.sizes) == (net, 1, (5, 4))
+
+
+@pytest.mark.parametrize("counts_changes", [True, False])
+def test_a_tensor_of_inference_mode_that_cannot_be_read_may_have_changed(counts_changes):
+    """The meta device stands for a GPU: neither bytes nor changes in inference mode are known."""
+    net, step = nn.Linear(4, 4, device="meta"), WatchedStep(is_evaluation=True)
+    with torch.no_grad() if counts_changes else torch.inference_mode():
+        tokens = torch.ones(2, 4, device="meta")
+        for _ in range(3):
+            watched = step.before(net, (tokens,), {})
+            step.after(watched, net(tokens))
+    assert [work.calls for work in step.work.values()] == ([2] if counts_changes else [])

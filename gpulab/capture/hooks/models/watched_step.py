@@ -154,8 +154,9 @@ class WatchedStep:
         owners = [_owner(tensor) for tensor in tensors]
         key = (*call_key, *[id(owner) for owner in owners], *[_content(tensor) for tensor in tensors])
         earlier = self._earlier.get(key)
-        is_again = earlier is not None and all(
-            [reference() is owner for reference, owner in zip(earlier[0], owners, strict=True)]
+        references = [] if earlier is None or _may_have_changed(tensors) else earlier[0]
+        is_again = bool(references) and all(
+            [reference() is owner for reference, owner in zip(references, owners, strict=True)]
         )
         content = None if is_again else self._content_key(module, call_key, tensors)
         is_again = (is_again or content in self._contents) and not _draws_random_numbers(module)
@@ -259,6 +260,14 @@ def _is_training(module: Any) -> bool:
     import torch
 
     return torch.is_grad_enabled() and object.__getattribute__(module, "__dict__").get("training") is not False
+
+
+def _may_have_changed(tensors: list[Any]) -> bool:
+    """Whether a tensor counts no changes, as those of inference mode, and outputs on a GPU are not compared."""
+    import torch
+
+    kind: Any = torch.Tensor
+    return any([kind.is_inference(tensor) and not kind.is_cpu.__get__(tensor) for tensor in tensors])
 
 
 def _is_on_cpu(tensors: list[Any]) -> bool:
