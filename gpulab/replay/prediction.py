@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gpulab.analysis.data.loader import loading_cost
+from gpulab.analysis.data.loader import LoadingCost, loading_cost
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.errors import RunError
@@ -21,7 +21,7 @@ from gpulab.replay.pace_of_workers import with_pace_of_workers
 from gpulab.replay.predicted_step import PredictedStep
 from gpulab.replay.quality import Quality
 from gpulab.replay.replayed_step import busy_frac, replayed_step, scaled_parts_ns
-from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw, Rewrite, joint_bound_label
+from gpulab.replay.rewrite import GRADES, LOADING_BOUND, MIDDLE, Change, Draw, Rewrite, joint_bound_label
 from gpulab.replay.sweep import Schedule, sweep
 from gpulab.run import Run
 from gpulab.run_facts import has_operators
@@ -50,10 +50,14 @@ class ReplayModel:
     ledger: Ledger
 
     @cached_property
+    def loading(self) -> LoadingCost | None:
+        """The cost of data loading; None without a DataLoader."""
+        return loading_cost(self.run, self.steps, self.ledger)
+
+    @cached_property
     def calibration(self) -> Calibration:
         """The graph with the costs of the un-profiled step."""
-        loading = loading_cost(self.run, self.steps, self.ledger)
-        return calibrate(self.quality.graph, loading, self.quality.replayed)
+        return calibrate(self.quality.graph, self.loading, self.quality.replayed)
 
     @property
     def graph(self) -> Graph:
@@ -212,7 +216,7 @@ def predict(
         best_ns=max(1, round(min(max(best, floor_ns), likely_ns))),
         worst_ns=max(1, round(max(worst, likely_ns))),
         floor_ns=max(1, round(min(floor_ns, likely_ns))),
-        cold_floor_ns=max(1, round(max(cold_floor_ns, min(floor_ns, likely_ns)))),
+        cold_floor_ns=max(1, round(max(_measured_rest_ns(model, changes) or cold_floor_ns, min(floor_ns, likely_ns)))),
         replayed_ns=max(1, round(replayed_ns)),
         grade=grade,
         samples=len(drawn_ns),
@@ -233,6 +237,17 @@ def _cold_floor_ns(model: ReplayModel, changes: Sequence[Change]) -> float:
     if changes and least < 1.0:  # calls may take less than recorded, with the changes as without them
         floor_ns = min(floor_ns, model.step_ns * sweep(scale_calls(ceiling, least)).step_ns / model.least_step_ns)
     return floor_ns
+
+
+def _measured_rest_ns(model: ReplayModel, changes: Sequence[Change]) -> int | None:
+    """Return the rest of a step on a CPU without data loading, if that is the bound of these changes.
+
+    The wait for data is known for each step, without the profiler; the replay scales all recorded waits alike.
+    """
+    are_of_loading = all(change.rewrite.bound_label == LOADING_BOUND for change in changes)
+    if not changes or not are_of_loading or model.loading is None or model.ledger.device == "gpu":
+        return None
+    return model.loading.rest_ns
 
 
 def _work_factor(model: ReplayModel, changes: Sequence[Change]) -> float:

@@ -13,6 +13,7 @@ from gpulab.replay.graph.graph import Graph
 from gpulab.wording import percent
 
 # How much of a prediction is measured, and its error as a fraction of the saving before any prediction was checked.
+LOADING_BOUND = "data loading at no cost"  # the bound of several changes of the DataLoader
 GRADES: Mapping[str, tuple[str, float]] = {
     "A": ("removes a wait or a cost; the replay computes the gain", 0.05),
     "B": ("estimated from measurements in this run", 0.10),

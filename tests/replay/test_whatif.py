@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from gpulab.replay.prediction import predict, refusal_reason
 from gpulab.replay.rewrite import GRADES, MIDDLE, Change, Draw
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.replay.sweep import sweep
+from gpulab.rules import diagnose
 from gpulab.tables import EventKind
 from gpulab.views.rule_page import page as rule_page
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
@@ -264,3 +266,12 @@ def test_an_editor_completes_what_a_prediction_has(asked):
     code = f"import gpulab\ndef ask(run: gpulab.Run) -> None:\n    told = {asked}\n    told."
     offered = {each.name for each in jedi.Script(code).complete(4, 9)}
     assert {"prediction", "run", "save", "html_page"} <= offered
+
+
+@pytest.mark.parametrize("name", ["case01", "worked_example"])
+def test_every_number_of_workers_has_the_bound_of_the_finding_about_workers(name):
+    """On a CPU: the wait for data was measured in each step, and no number of workers shortens the rest."""
+    run = gpulab.load(Path(__file__).resolve().parents[2] / "recorded_runs" / name / "run.gpulab")
+    finding = next(each for each in diagnose(run).findings if each.rewrites.startswith("workers="))
+    bounds = {asked(run, f"workers={workers}").cold_bound for workers in (1, 2, 8)}
+    assert max(bounds) == pytest.approx(min(bounds)) == pytest.approx(finding.gain.cold_bound)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpulab.analysis.data.loader import LoadingCost
 from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT
+from gpulab.replay.rewrite import LOADING_BOUND
 from gpulab.replay.worker_count_model import WorkersPrediction
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Gain
@@ -22,17 +23,14 @@ def model_threads(evidence: Evidence) -> int | None:
 
 def workers_gain(evidence: Evidence, rewrites: str, loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
     """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
-    gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction))
-    if not evidence.on_gpu:
-        # The wait for data is known for each step, without the profiler; the replay scales all recorded waits alike.
-        gain = replace(gain, cold_floor_ns=max(gain.floor_ns, loading.rest_ns))
+    gain = evidence.gain_of_named_rewrites(rewrites, _queue_gain(loading, prediction, on_gpu=evidence.on_gpu))
     if evidence.scene.quality.refusal_reason is None:
         return gain
     best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
     return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
 
 
-def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
+def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction, *, on_gpu: bool) -> Gain:
     """Return the gain that the worker queue model predicts."""
     return Gain(
         step_ns=loading.step_ns,
@@ -41,7 +39,8 @@ def _queue_gain(loading: LoadingCost, prediction: WorkersPrediction) -> Gain:
         floor_ns=prediction.floor_ns,
         limit=prediction.limit if prediction.limit in (WORKER_LIMIT, CORE_LIMIT) else None,
         basis=f"a model of a queue with {count(prediction.workers, 'worker')}; {prediction.limit} would be the limit",
-        floor_assumes="data loading at no cost",
+        floor_assumes=LOADING_BOUND,
+        cold_floor_ns=None if on_gpu else max(prediction.floor_ns, loading.rest_ns),
     )
 
 

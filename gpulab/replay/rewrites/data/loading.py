@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpulab.replay.graph.graph import CORE_LIMIT, WORKER_LIMIT, Graph
-from gpulab.replay.rewrite import Draw, Rewrite, Value
+from gpulab.replay.rewrite import LOADING_BOUND, Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies.pin_and_prefetch import h2d_copies
 from gpulab.replay.rewrites.data.batch_passing import added_receiving_ns, added_sending_ns, receiving_ns
 from gpulab.replay.rewrites.data.batch_source import BatchLoading, batch_loading, variation_factor
@@ -293,7 +293,7 @@ FREE_INPUT = Rewrite(
     grade="A",
     about="data loading at no cost",
     bound_only=True,
-    bound_label="data loading at no cost",
+    bound_label=LOADING_BOUND,
     refusal_reason=_no_loader,
 )
 ITEM_COST = Rewrite(
@@ -303,7 +303,7 @@ ITEM_COST = Rewrite(
     best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches that take F times as long to load",
-    bound_label="data loading at no cost",
+    bound_label=LOADING_BOUND,
     refusal_reason=_item_cost_refusal,
     value_help="a factor on the load time of a batch, such as 0.5",
     default=None,
@@ -316,7 +316,7 @@ WORKER_PROCESSES = Rewrite(
     best_case=lambda graph, value: without_loading(graph),
     grade="B",
     about="batches loaded by N DataLoader workers",
-    bound_label="data loading at no cost",
+    bound_label=LOADING_BOUND,
     refusal_reason=_workers_refusal,
     value_help="a number of processes",
     parse=parse_worker_count,
