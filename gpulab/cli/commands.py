@@ -101,7 +101,8 @@ def run_lessons(options: Namespace) -> Output:
         present = len(copied.existing)
         verbs = plural(present, "exists already and is", "exist already and are")
         lines.append(f"{present} {verbs} unchanged; delete one to get the original again")
-    return Output("\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}")))
+    first = folder / "00_start_here.ipynb"
+    return Output("\n".join((*lines, f"Begin with lesson 00: jupyter lab {first} (index.ipynb lists all)")))
 
 
 def run_nbval(_: Namespace) -> Output:

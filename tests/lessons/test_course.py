@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -193,7 +194,9 @@ def test_a_claim_that_raises_or_has_no_output_is_reported():
 
 def test_the_course_is_copied_with_solutions_and_without_outputs(tmp_path, capsys):
     assert main(["lessons", str(tmp_path / "course")]) == 0
-    assert "jupyter lab" in capsys.readouterr().out
+    command = re.search(r"jupyter lab (\S+)", capsys.readouterr().out)
+    assert command is not None
+    assert Path(command[1]).is_file()
     names = {path.name for path in (tmp_path / "course").glob("*.ipynb")}
     assert names == {f"{id}.ipynb" for id in [*IDS, "index"]}
     starter = nbformat.read(tmp_path / "course" / "00_start_here.ipynb", as_version=4)
