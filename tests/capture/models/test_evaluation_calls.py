@@ -177,6 +177,18 @@ def test_an_update_ends_a_window_and_what_was_seen_before_counts(monkeypatch):
     assert nn.Module.__call__ is original
 
 
+def test_a_window_ends_when_watching_has_taken_long(monkeypatch):
+    monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
+    calls, net = watching(), nn.Linear(4, 4).eval()
+    net(torch.ones(2, 4))
+    calls.sampled(True)
+    assert calls.is_watching
+    calls._calls.sizes.overhead_ns = 1_000_000_000
+    calls.sampled(True)
+    assert not calls.is_watching
+    assert len(calls.windows) == 1
+
+
 def test_a_call_that_trains_does_not_count(monkeypatch):
     monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
     calls, net = watching(), nn.Linear(4, 4)

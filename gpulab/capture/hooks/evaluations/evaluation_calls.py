@@ -19,6 +19,7 @@ from gpulab.capture.protection.guard import Guard
 
 _MOST_WINDOWS, _MOST_ATTEMPTS = 3, 8
 _MIN_WINDOW_NS, _MAX_WINDOW_NS = 150_000_000, 2_000_000_000
+_MAX_OVERHEAD_NS = 50_000_000  # in a window; evaluations with many short calls would take longer than they do
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class EvaluationCalls:
             self._window = EvaluatedPart(
                 _copied(calls.work), _copied(calls.sizes.modules), length_ns - calls.sizes.overhead_ns
             )
-            is_over = length_ns >= _MAX_WINDOW_NS
+            is_over = length_ns >= _MAX_WINDOW_NS or calls.sizes.overhead_ns >= _MAX_OVERHEAD_NS
         if is_over:
             self.stop()
 
