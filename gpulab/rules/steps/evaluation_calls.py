@@ -44,13 +44,22 @@ class _Batches(NamedTuple):
     module: EvaluatedModule
     rows: float  # per call of an evaluation
     training_rows: float
+    length_frac: float  # of a row, as in decoding token by token: its length per length of a row in training, at most 1
 
     @property
     def saved_frac(self) -> float:
         """The part of the evaluations that goes away if a row takes as long as in training; 0 for larger calls."""
+        return self._saved_frac(1.0)
+
+    @property
+    def most_saved_frac(self) -> float:
+        """The same if a shorter row takes less time in proportion."""
+        return self._saved_frac(self.length_frac)
+
+    def _saved_frac(self, row_frac: float) -> float:
         if self.rows * _FEWER_ROWS > self.training_rows:
             return 0.0
-        training_ns = self.module.training_call_ns / self.training_rows * self.rows
+        training_ns = self.module.training_call_ns / self.training_rows * self.rows * row_frac
         return self.module.evaluation_frac * max(0.0, 1 - training_ns / self.module.call_ns)
 
 
@@ -95,7 +104,7 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
             evaluation_ns=evaluations.total_ns,
         ),
         advice=_MORE_ROWS,
-        gain=_gain_of_rows(evaluations, saved_frac, 1 - called_frac, largest.rows / largest.training_rows),
+        gain=_gain_of_rows(evaluations, small, largest.rows / largest.training_rows),
         explains=("frequent_evaluation",) if saved_frac >= _MOST_OF_EVALUATIONS else (),
         confidence=SUSPECT if evidence.on_gpu else evidence.confidence(LIKELY)[0],
         confidence_reason=_ASYNCHRONOUS if evidence.on_gpu else evidence.confidence(LIKELY)[1],
@@ -103,25 +112,29 @@ def small_evaluation_batches(evidence: Evidence) -> Finding | None:
     )
 
 
-def _gain_of_rows(evaluations: _Evaluations, saved_frac: float, rest_frac: float, calls_frac: float) -> Gain | None:
-    """Return the gain of `saved_frac` of the evaluations; at best, also of what a framework does for each call.
+def _gain_of_rows(evaluations: _Evaluations, small: list[_Batches], calls_frac: float) -> Gain | None:
+    """Return the gain of larger calls; at best, also of less that a framework does around each of them.
 
-    `rest_frac`: of the evaluations, outside these calls. `calls_frac`: how many calls are left. Loading a sample takes
-    as long as before.
+    `calls_frac`: how many calls are left. Loading a sample takes as long as before.
     """
-    per_call_frac = max(0.0, rest_frac - evaluations.waiting_frac)
+    called_frac = min(1.0, sum(each.module.evaluation_frac for each in small))
+    least, most = (
+        min(called_frac, sum(fracs))
+        for fracs in ([each.saved_frac for each in small], [each.most_saved_frac for each in small])
+    )
+    per_call_frac = max(0.0, 1 - called_frac - evaluations.waiting_frac)
     return mean_step_gain(
         round(evaluations.step_ns),
         round(evaluations.per_step_ns),
         "at worst, half of what calls save in which a row takes as long as in training; at best, all of that and of "
         "the work around each call",
         "no evaluation",
-        (_MIN_REALISED * saved_frac, saved_frac + per_call_frac * (1 - calls_frac)),
+        (_MIN_REALISED * least, most + per_call_frac * (1 - calls_frac)),
     )
 
 
 def _rows_evidence(batches: _Batches, called_frac: float, evaluations: _Evaluations) -> tuple[str, ...]:
-    module, rows, training_rows = batches
+    module, rows, training_rows = batches.module, batches.rows, batches.training_rows
     return (
         f"A call with {_rows(rows)} takes {duration(module.call_ns)}; a forward pass of the training with "
         f"{_rows(training_rows)} takes {duration(module.training_call_ns)}. Per row, that is "
@@ -212,7 +225,10 @@ def _batches(module: EvaluatedModule, batch_size: int | None) -> _Batches | None
         return None
     dimension = dimensions[0] if dimensions else 0
     rows, training_rows = module.sizes[dimension], module.training_sizes[dimension]
-    return _Batches(module, rows, training_rows) if rows > 0 and training_rows > 0 and module.call_ns > 0 else None
+    if rows <= 0 or training_rows <= 0 or module.call_ns <= 0:
+        return None
+    length, training_length = module.sizes[1 - dimension], module.training_sizes[1 - dimension]
+    return _Batches(module, rows, training_rows, min(1.0, length / max(1.0, training_length)))
 
 
 def _subject(module: EvaluatedModule | RepeatedInputs) -> str:
