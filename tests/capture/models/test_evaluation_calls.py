@@ -157,8 +157,19 @@ def test_an_error_in_an_evaluation_is_the_same_and_ends_watching():
     assert recorded(evaluate, net=Failing()).evaluated_modules
 
 
+class Unchanged(nn.Module):
+    """Runs no operator: in a forked process, one may wait for threads that are not there."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows):
+        return rows
+
+
 def watching():
-    calls = EvaluationCalls(Guard())
+    calls = EvaluationCalls(threading.get_ident(), Guard())
     calls.sampled(True)
     return calls
 
@@ -210,15 +221,15 @@ def test_a_sample_after_the_recording_changes_nothing():
 
 def test_calls_of_other_threads_and_of_forked_processes_do_not_count(monkeypatch):
     monkeypatch.setattr("gpulab.capture.hooks.evaluations.evaluation_calls._MIN_WINDOW_NS", 0)
-    calls, net = watching(), nn.Linear(4, 4).eval()
-    thread = threading.Thread(target=lambda: net(torch.ones(2, 4)))
+    calls, net, rows = watching(), Unchanged().eval(), torch.ones(2, 4)
+    thread = threading.Thread(target=net, args=(rows,))
     thread.start()
     thread.join()
     if child := os.fork():
-        os.waitpid(child, 0)
+        assert os.waitpid(child, 0)[1] == 0
     else:
-        net(torch.ones(2, 4))
-        os._exit(0)
+        net(rows)
+        os._exit(len(calls._calls.sizes.modules))
     calls.sampled(True)
     calls.stop()
     (window,) = calls.windows

@@ -86,18 +86,20 @@ class CallSizes:
         self.overhead_ns += now_ns - began_ns
         return SizedCall(module, sizes, now_ns, self.overhead_ns)
 
-    def leave(self, call: SizedCall, ended_ns: int) -> None:
-        """Note the end of a call."""
+    def leave(self, call: SizedCall, ended_ns: int) -> int:
+        """Note the end of a call; return its duration, without what watching took meanwhile."""
         self._depth -= 1
+        duration_ns = ended_ns - call.start_ns - (self.overhead_ns - call.overhead_ns)
         if call.sizes is None:
-            return
+            return duration_ns
         counts = self.modules.get(id(call.module))
         if counts is None or counts.module() is not call.module:
             counts = self.modules[id(call.module)] = CalledModule(weakref.ref(call.module))
         counts.calls += 1
         counts.first += call.sizes[0]
         counts.second += call.sizes[1]
-        counts.total_ns += ended_ns - call.start_ns - (self.overhead_ns - call.overhead_ns)
+        counts.total_ns += duration_ns
+        return duration_ns
 
     def _counts(self, module: Any) -> bool:
         """Whether a module has parameters."""

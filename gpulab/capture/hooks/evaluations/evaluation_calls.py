@@ -7,7 +7,6 @@ the evaluation for the last time, so that no training is in it.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,11 +34,11 @@ class EvaluatedPart:
 
 
 class EvaluationCalls:
-    """Watches parts of evaluations in the thread that created it, but for `updated` in the sampler's thread."""
+    """Notes what a thread calls in evaluations. Its callers are two threads, which hold a lock but for `updated`."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, thread: int, guard: Guard) -> None:
+        self._thread = thread
         self._guard = guard
-        self._thread = threading.get_ident()
         self._attempts = self._finished = 0
         self._calls: WatchedStep | None = None
         self._window: EvaluatedPart | None = None  # until the latest sample that shows the evaluation

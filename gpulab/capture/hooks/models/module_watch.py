@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -61,7 +61,7 @@ class ModuleWatch:
         self.products: list[tuple[SparseProduct, SparseOperand]] = []  # of the same step, not timed yet
         self.separate: list[tuple[Counter[SeparateLayer], SeparateModules]] = []  # of the same step, not timed yet
         self._matrices: list[weakref.ref[Any]] = []  # of mostly zeros, in the same step
-        self._evaluations = EvaluationCalls(guard)
+        self._evaluations = EvaluationCalls(self._thread, guard)
         self._windows: list[EvaluatedPart] = []  # of evaluations, whose modules have names
         self._evaluated_names: dict[int, str] = {}  # by id of the module
         self._trained: dict[int, CalledModule] = {}  # that the latest watched step called, by id
@@ -80,7 +80,10 @@ class ModuleWatch:
     @property
     def repeated(self) -> tuple[RepeatedInputs, ...]:
         """What modules computed again in every watched step, the most expensive first; the smaller figures."""
-        return _in_all(self._results, len(_WATCHED_AFTER))
+        if len(self._results) < len(_WATCHED_AFTER):
+            return ()
+        in_all = set.intersection(*[set(results) for results in self._results])
+        return _by_time(min([results[key] for results in self._results], key=_step_frac) for key in in_all)
 
     @property
     def repeated_in_evaluations(self) -> tuple[RepeatedInputs, ...]:
@@ -88,7 +91,7 @@ class ModuleWatch:
         length_ns = sum([window.length_ns for window in self._all_windows])
         work = _sum_of([window.work for window in self._all_windows])
         results = _results(work, length_ns, lambda _: self._evaluated_names)
-        return _in_all([results], 1)
+        return _by_time(results.values())
 
     @property
     def evaluated(self) -> tuple[EvaluatedModule, ...]:
@@ -177,13 +180,8 @@ class ModuleWatch:
             self._evaluated_names.update(_names(modules, visible_values(innermost)))
 
 
-def _in_all(parts: list[_Results], least: int) -> tuple[RepeatedInputs, ...]:
-    """Return what occurs in all results, if there are at least so many, with the smaller figures."""
-    if len(parts) < least:
-        return ()
-    keys = set.intersection(*[set(results) for results in parts])
-    smallest = [min([results[key] for results in parts], key=_step_frac) for key in keys]
-    return tuple(sorted(smallest, key=_step_frac, reverse=True))
+def _by_time(repeated: Iterable[RepeatedInputs]) -> tuple[RepeatedInputs, ...]:
+    return tuple(sorted(repeated, key=_step_frac, reverse=True))
 
 
 def _step_frac(repeated: RepeatedInputs) -> float:

@@ -81,7 +81,6 @@ class _Call:
     products: int  # calls with a matrix of mostly zeros before this one
     is_again: bool  # with the same tensors as an earlier call
     distinct: float | None  # rows / rows of its only tensor, if there are many copies
-    start_ns: int
 
 
 class WatchedStep:
@@ -110,12 +109,12 @@ class WatchedStep:
         return time.perf_counter_ns() - self._start_ns
 
     def end(self) -> int:
-        """Stop watching; return the duration of the step in ns."""
+        """Stop watching; return the duration of the step in ns, without what watching took."""
         self.is_over = True
         self._earlier.clear()
         self._contents.clear()
         self._samples.clear()
-        return self.age_ns
+        return self.age_ns - self.sizes.overhead_ns
 
     def before(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Watched | None:
         """Note a call; None if it is not watched."""
@@ -132,9 +131,9 @@ class WatchedStep:
     def after(self, watched: Watched, output: Any) -> None:
         """Note the end of a call."""
         began_ns = time.perf_counter_ns()
-        self.sizes.leave(watched.sized, began_ns)
+        duration_ns = self.sizes.leave(watched.sized, began_ns)
         if watched.call is not None:
-            self._compare(watched.call, output, began_ns)
+            self._compare(watched.call, output, duration_ns)
         self.sizes.overhead_ns += time.perf_counter_ns() - began_ns
 
     def _compared(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Call | None:
@@ -163,17 +162,15 @@ class WatchedStep:
         distinct = self._distinct(module, tensors[0]) if len(tensors) == 1 and not is_again else None
         matrices = self.zeros.among(tensors)
         group = self.groups.note(module, tensors, owners, layer)
-        products, now_ns = self.zeros.calls, time.perf_counter_ns()
-        call = _Call(module, key, tensors, content, matrices, group, products, is_again, distinct, now_ns)
+        call = _Call(module, key, tensors, content, matrices, group, self.zeros.calls, is_again, distinct)
         if is_again or distinct is not None:
             self._repeated = call
         return call
 
-    def _compare(self, call: _Call, output: Any, ended_ns: int) -> None:
+    def _compare(self, call: _Call, output: Any, duration_ns: int) -> None:
         """Compare the output of a call with that of an earlier one."""
         import torch
 
-        duration_ns = ended_ns - call.start_ns
         if self._repeated is call:
             self._repeated = None
         if call.group is not None:
